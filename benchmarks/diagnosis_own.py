@@ -249,8 +249,8 @@ def format_healthy_table(table: Sequence[dict[str, Any]]) -> str:
     lines = ["| healthy | jobs | accused |", "|---|---|---|"]
     for row in table:
         accused = {name: count for name, count in row["taken_for"].items() if name != "nothing"}
-        said = ", ".join(f"{name} {count}" for name, count in accused.items()) or "0"
-        lines.append(f"| {row['cause']}, {row['vendor']} | {row['jobs']} | {said} |")
+        counts = ", ".join(f"{name} {count}" for name, count in accused.items()) or "0"
+        lines.append(f"| {row['cause']}, {row['vendor']} | {row['jobs']} | {counts} |")
     return "\n".join(lines) + "\n"
 
 

@@ -90,9 +90,9 @@ def _try_mutants(files: Sequence[str], limit_s: float, left_out: Sequence[str]) 
             command, cwd=folder, env=os.environ | threads | plain, stdout=subprocess.PIPE, text=True
         ) as server:
             assert server.stdout is not None
-            told = json.loads(server.stdout.readline())
-            print(f"{told['tests']} tests, {told['seconds']:.0f} s", file=sys.stderr)
-            for test in told["red"]:
+            row = json.loads(server.stdout.readline())
+            print(f"{row['tests']} tests, {row['seconds']:.0f} s", file=sys.stderr)
+            for test in row["red"]:
                 print(f"red without any mutant, left out: {test}", file=sys.stderr)
             for line in server.stdout:
                 mutant = json.loads(line)

@@ -52,9 +52,9 @@ class _Loop:
     """A pytest plugin that tries the mutants on the tests instead of running them once."""
 
     def __init__(
-        self, files: Sequence[str], seen: _TestRun, limit_s: float, tell: Callable[[Any], None]
+        self, files: Sequence[str], seen: _TestRun, limit_s: float, report: Callable[[Any], None]
     ) -> None:
-        self._files, self._seen, self._limit_s, self._tell = files, seen, limit_s, tell
+        self._files, self._seen, self._limit_s, self._report = files, seen, limit_s, report
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
@@ -64,32 +64,32 @@ class _Loop:
             for mutant in find_mutants(file, source):
                 tests = _choose_tests(mutant, self._seen, self._limit_s)
                 ended = _try_mutant(mutant, source, [items[test] for test in tests])
-                self._tell(asdict(mutant) | {"tests": len(tests), "ended": ended})
+                self._report(asdict(mutant) | {"tests": len(tests), "ended": ended})
         return True
 
 
 def main(limit_s: float, left_out: Sequence[str], files: Sequence[str]) -> None:
     """Record all tests of the files' folders, then try each mutant."""
-    told = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # hides pytest's own output
 
-    def tell(row: Mapping[str, Any]) -> None:
-        told.write(json.dumps(row) + "\n")
-        told.flush()
+    def report(row: Mapping[str, Any]) -> None:
+        output.write(json.dumps(row) + "\n")
+        output.flush()
 
-    rooms = sorted({str(_test_folder(file)) for file in files})
-    wanted = [*_QUIET, *(f"--ignore-glob={pattern}" for pattern in left_out), *rooms]
+    folders = sorted({str(_test_folder(file)) for file in files})
+    wanted = [*_QUIET, *(f"--ignore-glob={pattern}" for pattern in left_out), *folders]
     seen = _watch_tests(wanted)
-    tell({"red": sorted(seen.failed), "tests": len(seen.lines), "seconds": sum(seen.seconds.values())})
-    pytest.main(wanted, plugins=[_Loop(files, seen, limit_s, tell)])
+    report({"red": sorted(seen.failed), "tests": len(seen.lines), "seconds": sum(seen.seconds.values())})
+    pytest.main(wanted, plugins=[_Loop(files, seen, limit_s, report)])
 
 
 def _test_folder(file: str) -> Path:
     """Return the folder of a file's tests; for a module that all folders use, all tests."""
-    room = Path(file).relative_to(_RULES).parts
-    if len(room) > 1:
-        return _TESTS / room[0]
-    mirror = _TESTS / f"test_{room[0]}"
+    parts = Path(file).relative_to(_RULES).parts
+    if len(parts) > 1:
+        return _TESTS / parts[0]
+    mirror = _TESTS / f"test_{parts[0]}"
     return mirror if mirror.exists() else _TESTS
 
 
@@ -106,8 +106,8 @@ def _watch_tests(wanted: Sequence[str]) -> _TestRun:
 
     child = _fork(watch, 1800)
     os.close(write)
-    with os.fdopen(read, "rb") as told:
-        lines, seconds, failed = pickle.load(told)
+    with os.fdopen(read, "rb") as pipe:
+        lines, seconds, failed = pickle.load(pipe)
     os.waitpid(child, 0)
     return _TestRun(lines=lines, seconds=seconds, failed=failed)
 
@@ -196,12 +196,12 @@ class Watch(MetaPathFinder):
 
     def lines(self) -> dict[str, dict[str, list[int]]]:
         """Return the lines by test and file."""
-        told: dict[str, dict[str, list[int]]] = {}
+        by_test: dict[str, dict[str, list[int]]] = {}
         for test, own in self._own.items():
-            told[test] = defaultdict(list)
+            by_test[test] = defaultdict(list)
             for file, line in own | self._shared[test.partition("::")[0]]:
-                told[test][file].append(line)
-        return told
+                by_test[test][file].append(line)
+        return by_test
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:

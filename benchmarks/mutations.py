@@ -85,12 +85,12 @@ class _Module:
         sign = _OPERATOR.search(self._source, begin, end)
         for flip in _FLIPS.get(type(operator), ()) if sign else ():
             assert sign is not None
-            said = f"{self._said(left)} {sign.group().decode()} {self._said(right)}"
+            comparison = f"{self._unparse(left)} {sign.group().decode()} {self._unparse(right)}"
             yield Mutant(
                 path=self._path,
                 line=left.lineno,
                 kind="comparison",
-                change=f"{said}  ->  {flip}",
+                change=f"{comparison}  ->  {flip}",
                 begin=sign.start(),
                 end=sign.end(),
                 text=flip,
@@ -109,7 +109,7 @@ class _Module:
                 path=self._path,
                 line=node.lineno,
                 kind="constant",
-                change=f"{name}: {self._said(node)}  ->  {text}",
+                change=f"{name}: {self._unparse(node)}  ->  {text}",
                 begin=self._begin(node),
                 end=self._end(node),
                 text=text,
@@ -137,7 +137,7 @@ class _Module:
     def _end(self, node: ast.expr) -> int:
         return self._starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0)
 
-    def _said(self, node: ast.expr) -> str:
+    def _unparse(self, node: ast.expr) -> str:
         return " ".join(self._source[self._begin(node) : self._end(node)].decode().split())
 
 

@@ -1,4 +1,4 @@
-"""Every cause of lost time that the reference engine can be given, on real ranks: found, priced, and cured.
+"""Every cause of lost time that the reference engine can be given, on real ranks: found, priced, and fixed.
 
     python -m benchmarks.planted_runs [--causes NAME ...] [--rounds 3] [--steps 10] [--keep FOLDER]
 
@@ -59,9 +59,9 @@ def one_round(cause: str, folder: Path, number: int, steps: int) -> dict[str, An
     """Return the first finding of one recording, its range, and the steps with and without the cause."""
     # with memory, as by default: what a rank keeps distinguishes longer inputs from a slower rank
     recorded = ("--time-steps", str(steps))
-    planted, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-cured.zprof"
+    planted, well = folder / f"{cause}-{number}.zprof", folder / f"{cause}-{number}-fixed.zprof"
     zprof("train", "--plant", cause, "-o", str(planted), *recorded)
-    zprof("train", "--plant", cause, "--cured", "-o", str(well), *recorded)
+    zprof("train", "--plant", cause, "--fixed", "-o", str(well), *recorded)
     beside = ("--baseline", str(well)) if cause in {str(each) for each in BESIDE_HEALTHY} else ()
     report = json.loads(zprof("report", str(planted), *beside, "-f", "json"))
     healthy = json.loads(zprof("report", str(well), "-f", "json"))

@@ -112,8 +112,9 @@ def record(
     """Return a recorder for this rank; enter it on every rank, and call ``step()`` after each optimizer step.
 
     Args:
-        path: The run directory. Every rank of the job passes the same path. model: The model that the program
-            calls (the DDP or FSDP wrapper); memory is labelled with its modules.
+        path: The run directory. Every rank of the job passes the same path.
+        model: The model that the program calls (the DDP or FSDP wrapper). Memory is labelled with its
+            modules.
         optimizer: One optimizer or several; their states become the tenant ``optimizer_state``.
         steps: The steps to record, see :func:`zprof.steps`.
         training: Facts about the program; by default they are detected from the model. A function is called

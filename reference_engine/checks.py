@@ -10,6 +10,7 @@ from torch import nn
 from zprof.reference_engine.flat_unit import FlatUnit
 from zprof.reference_engine.hooks import EngineHook, ModuleHook, is_in_backward
 from zprof.reference_engine.unit_split import NEVER_CALLED
+from zprof.reference_engine.weight_edits import EditSample
 
 
 def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> None:
@@ -106,10 +107,14 @@ def _compute_span(parameter: nn.Parameter) -> tuple[int, int]:
 
 
 class ModelGuard:
-    """Checks the parameters before every training forward; takes about 1 us per module."""
+    """Checks the parameters before every training forward; takes about 1 us per module.
 
-    def __init__(self, model: nn.Module, units: Sequence[FlatUnit]) -> None:
+    It also compares the sample of 16-bit parameters, whose result the optimizer's step uses.
+    """
+
+    def __init__(self, model: nn.Module, units: Sequence[FlatUnit], edits: EditSample) -> None:
         """Register a hook on the model."""
+        self._edits = edits
         self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
         model.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
 
@@ -122,6 +127,7 @@ class ModelGuard:
                 for parameter in module._parameters.values():
                     if parameter is not None and known.get(id(parameter)) is not parameter.requires_grad:
                         self._raise_changed(model, parameter)
+        self._edits.compare()
 
     def _raise_changed(self, model: nn.Module, parameter: nn.Parameter) -> None:
         name = next(name for name, other in model.named_parameters() if other is parameter)

@@ -107,6 +107,10 @@ class ZeroConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
+    compare_all_weights: bool = False
+    """Stages 0 to 2, for debugging: compare all 16-bit parameters with their master weights in each step,
+    instead of a sample at the start of the forward, to find every edit through ``.data``.  Reads and writes
+    10 bytes per element."""
     alignment: int = 8
     """Every rank's shard is a multiple of this number of elements (8 x 2 bytes = 16, a vector load)."""
 

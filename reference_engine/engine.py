@@ -31,6 +31,7 @@ from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_gro
 from zprof.reference_engine.optimizer.scale_and_clip import DynamicLossScale
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dtype, split_into_units
+from zprof.reference_engine.weight_edits import EditSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,12 @@ def _build_engine(
     )
     backward.watch(model)
     watch = InputWatch(module_units, backward, on_end=reducer.end_unit_backward)
-    schedule = (watch, _make_parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
+    edits = EditSample([] if config.compare_all_weights else flat)
+    schedule = (
+        watch,
+        _make_parameter_schedule(module_units, config, backward),
+        ModelGuard(model, flat, edits),
+    )
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
     facts = collect_facts(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
@@ -176,6 +182,7 @@ def _build_engine(
         groups=parameter_groups.hyperparameters,
         update=update,
         comm=comm,
+        edits=edits,
         mp=mp,
         loss_scale=loss_scale,
     )
@@ -259,7 +266,7 @@ class ZeroModel(nn.Module):
         for unit in self._units:
             unit.wait()
             if not unit.policy.shard_parameters:
-                unit.take_edits()
+                unit.take_edits(compare=True)
 
     @contextmanager
     def gathered(self) -> Iterator[nn.Module]:
@@ -271,7 +278,7 @@ class ZeroModel(nn.Module):
             yield self.module
         finally:
             for unit in self._units:
-                unit.take_edits()
+                unit.take_edits(compare=True)
                 unit.release()
 
     def state_dict(self, *arguments: Any, fp32: bool = False, **keyword_arguments: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -306,7 +313,7 @@ class ZeroModel(nn.Module):
             result = module.load_state_dict(state_dict, strict=strict)
             names = self._names_by_parameter()
             for unit in self._units:
-                unit.take_edits()
+                unit.take_edits(compare=True)
                 for index, parameter in enumerate(unit.parameters):
                     for name in names[parameter]:
                         value = state_dict.get(name)

@@ -85,6 +85,11 @@ class FlatUnit:
         return self.shard_range if self.policy.shard_optimizer else slice(0, self.layout.padded)
 
     @property
+    def is_in_flight(self) -> bool:
+        """True from the launch of an all-gather of the parameters until it was waited for."""
+        return self._pending is not None
+
+    @property
     def low_precision(self) -> torch.Tensor | None:
         """Destination of the rounded fp32 master weights; None if parameters are fp32."""
         if self.weights is None or self.weights.dtype == self.full.dtype:
@@ -141,14 +146,21 @@ class FlatUnit:
             increment_version(self.parameters)
             self._versions = self._current_versions()
 
-    def take_edits(self) -> None:
-        """Pick up the user's in-place edits of the parameters, which must be gathered.
+    def take_edits(self, *, compare: bool = False) -> None:
+        """Pick up the user's edits of the parameters, which must be gathered.
 
         With 16-bit parameters, the master weights of edited elements take the new values; all others keep
-        their fp32 values.  A change through ``.data`` does not bump the version and is not detected.
+        their fp32 values.  In-place edits are detected by their versions.  Edits through ``.data`` bump no
+        version; ``compare`` finds them by comparing all elements.
+
+        Raises:
+            RuntimeError: a parameter's ``.data`` was replaced by a tensor of another shape.
         """
+        if not self._is_gathered:
+            return
+        replaced = self._copy_replaced_data()
         versions = self._current_versions()
-        if versions == self._versions or not self._is_gathered:
+        if versions == self._versions and not replaced and not compare:
             return
         self._versions = versions
         if self.policy.shard_parameters:
@@ -209,8 +221,26 @@ class FlatUnit:
             view.copy_(parameter.detach())
         return values
 
+    @torch.no_grad()
+    def _copy_replaced_data(self) -> bool:
+        """Move parameters whose ``.data`` was replaced back into flat storage, with their new values."""
+        start, itemsize, replaced = self.full.data_ptr(), self.full.element_size(), False
+        for slot, parameter in zip(self.layout.slots, self.parameters, strict=True):
+            if not slot.numel or parameter.data_ptr() == start + slot.offset * itemsize:
+                continue
+            if parameter.shape != slot.shape:
+                raise RuntimeError(
+                    f"the .data of parameter {slot.name} was replaced by a tensor of shape "
+                    f"{tuple(parameter.shape)} instead of {slot.shape}: change the model before zero()"
+                )
+            view = self.full[slot.offset : slot.offset + slot.numel].view(slot.shape)
+            view.copy_(parameter)
+            parameter.data = view
+            replaced = True
+        return replaced
+
     def _point_parameters_at_full(self) -> None:
-        # The only assignment to .data: the model's Parameter objects stay, only their memory moves.
+        # The model's Parameter objects stay, only their memory moves.
         for view, parameter in zip(self.views(self.full), self.parameters, strict=True):
             parameter.data = view
             parameter.grad = None  # left over from an earlier backward, to which the next one would add

@@ -48,12 +48,12 @@ def run_cases(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        asked = {
+        job = {
             "device": device,
             "backend": backend,
             "cases": {k: asdict(case) for k, case in cases.items()},
         }
-        (folder / "cases.json").write_text(json.dumps(asked))
+        (folder / "cases.json").write_text(json.dumps(job))
         by_rank = _run(folder, ranks, limit_s)
     return {case: [results[case] for results in by_rank] for case in cases}
 
@@ -124,7 +124,7 @@ def measure_engine_stages() -> dict[str, Any]:
     return judge_cases(list_stage_cases(), run_cases(list_stage_cases()))
 
 
-def judge_cases(asked: dict[str, Case], seen: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def judge_cases(cases: dict[str, Case], seen: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return summaries of all cases.
 
     Raises:
@@ -134,7 +134,7 @@ def judge_cases(asked: dict[str, Case], seen: dict[str, list[dict[str, Any]]]) -
     wrong = [
         line
         for name, ranks in seen.items()
-        for line in find_case_faults(name, ranks, asked[name].zero.get("dtype", "float32"))
+        for line in find_case_faults(name, ranks, cases[name].zero.get("dtype", "float32"))
     ]
     if wrong:
         raise CheckFailed("; ".join(wrong), figures)

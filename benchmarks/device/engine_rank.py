@@ -153,12 +153,12 @@ def run(case: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = json.loads(Path(sys.argv[1]).read_text())
-    device = torch.device(asked["device"])
+    job = json.loads(Path(sys.argv[1]).read_text())
+    device = torch.device(job["device"])
     torch.set_num_threads(1)
-    dist.init_process_group(asked["backend"], timeout=timedelta(seconds=60))
+    dist.init_process_group(job["backend"], timeout=timedelta(seconds=60))
     try:
-        results = {name: run(case, device) for name, case in asked["cases"].items()}
+        results = {name: run(case, device) for name, case in job["cases"].items()}
         Path(sys.argv[2]).write_text(json.dumps(results))
     finally:
         dist.destroy_process_group()

@@ -30,6 +30,7 @@ from zprof.reference_engine.optimizer.scale_and_clip import (
     compute_norm,
     compute_step_control,
 )
+from zprof.reference_engine.weight_edits import EditSample
 
 _OWN_STEP_PREFIX = "step."
 
@@ -146,13 +147,14 @@ class ZeroOptimizer(torch.optim.Optimizer):
         groups: Sequence[Mapping[str, Any]],
         update: Update,
         comm: Comm,
+        edits: EditSample,
         mp: Comm | None = None,
         loss_scale: DynamicLossScale | None = None,
     ) -> None:
         """Create the optimizer state on this rank.
 
-        ``gradients`` is in forward order; ``groups`` are the hyperparameters of each parameter group; ``mp``
-        is the tensor-parallel group.
+        ``gradients`` is in forward order; ``groups`` are the hyperparameters of each parameter group;
+        ``edits`` has looked for edited weights when the forward started; ``mp`` is the tensor-parallel group.
         """
         self._groups_fixed = False
         self._units = tuple(gradients)
@@ -161,6 +163,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._update = update
         self._batches = split_batches(self._units, update)
         self._loss_scale = loss_scale
+        self._edits = edits
+        self._compare_all_weights = config.compare_all_weights
         self._clip_norm = config.clip_norm
         self._micro_batches = config.micro_batches
         self._overlap_gather = config.overlap_gather
@@ -227,7 +231,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._increment_step_counts(
             control, [segment for unit_segments in segments.values() for segment in unit_segments]
         )
+        compare = self._edits.take_result() or self._compare_all_weights
         for units in self._batches:
+            self._take_edits(units, compare=compare)
             self._update_units(units, segments, control)
         if self._loss_scale is not None and control is not None:
             self._loss_scale.update(control.found_inf)
@@ -322,6 +328,12 @@ class ZeroOptimizer(torch.optim.Optimizer):
             if segment.no_gradient is not None and segment_control is not None:
                 segment.step.add_(1.0 - segment_control.found_inf)
 
+    def _take_edits(self, units: Sequence[FlatUnit], *, compare: bool) -> None:
+        for unit in units:
+            unit.wait()  # for the last step's all-gather, if no forward has run since
+            if not unit.policy.shard_parameters:
+                unit.take_edits(compare=compare)
+
     def _update_units(
         self,
         units: Sequence[FlatUnit],
@@ -330,9 +342,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
     ) -> None:
         shards: dict[AdamWHyperparameters, list[Shard]] = {}
         for unit in units:
-            unit.wait()  # for the last step's all-gather, if no forward has run since
-            if not unit.policy.shard_parameters:
-                unit.take_edits()
             group_shards = shards.setdefault(self._get_hyperparameters(unit), [])
             group_shards += [self._make_shard(unit, segment) for segment in segments[unit]]
         for hyperparameters, group_shards in shards.items():

@@ -54,10 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "'list' shows all causes",
     )
     group.add_argument(
-        "--cured",
-        action="store_true",
+        "--fixed",
+        action="store_const",
+        const="fixed",
         default=argparse.SUPPRESS,
         help="with --plant: the same run without the cause, for comparison",
+    )
+    group.add_argument(
+        "--cured",  # the old spelling of --fixed
+        action="store_const",
+        dest="fixed",
+        const="cured",
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
 
 
@@ -77,19 +86,19 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
     _check_option_pairs(
         {**base, **requested}, rotates=plant is not None and "compute.straggler_rotates" in plant.change
     )
-    config = _apply_plant(plant, requested, cured=bool(given.get("cured")))
+    config = _apply_plant(plant, requested, fixed=bool(given.get("fixed")))
     if config.zero.defragment and config.activations.checkpoint:
         return replace_fields(config, {"activations.contiguous": True})
     return config
 
 
-def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, cured: bool) -> TrainConfig:
-    if plant is None and cured:
-        raise ValueError("--cured needs --plant with the cause to leave out")
+def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, fixed: bool) -> TrainConfig:
+    if plant is None and fixed:
+        raise ValueError("--fixed needs --plant with the cause to leave out")
     if plant is None:
         return replace_fields(TrainConfig(), requested)
     return (
-        plant.build_fixed_config(TrainConfig(), requested) if cured else plant.apply(TrainConfig(), requested)
+        plant.build_fixed_config(TrainConfig(), requested) if fixed else plant.apply(TrainConfig(), requested)
     )
 
 

@@ -92,7 +92,7 @@ def planted_beside_healthy(cause: Cause, plan: Plan, folder: Path, strength: flo
 
 
 def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> float:
-    """How much shorter a step gets when the cause is cured: means over ranks and steps."""
+    """How much shorter a step gets when the cause is fixed: means over ranks and steps."""
     sick = simulate(plant(plan, cause, strength), folder / "sick")
     well = simulate(plant_and_fix(plan, cause, strength), folder / "well")
     return step_ns(sick) - step_ns(well)

@@ -10,8 +10,11 @@ _STATES = 3
 
 
 def expected_state(facts: TrainingFacts) -> Mapping[Tenant, int] | None:
-    """Bytes of each state with the stated padding and step counters; None where one has no law."""
-    laws = compute_tenant_formulas(facts)
-    if len(laws) < _STATES:
+    """Bytes of each state with the stated padding and step counters; None where one has no formula."""
+    formulas = compute_tenant_formulas(facts)
+    if len(formulas) < _STATES:
         return None
-    return {tenant: law.law_bytes + law.padding_bytes + law.scalar_bytes for tenant, law in laws.items()}
+    return {
+        tenant: formula.formula_bytes + formula.padding_bytes + formula.scalar_bytes
+        for tenant, formula in formulas.items()
+    }

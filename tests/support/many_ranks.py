@@ -28,7 +28,7 @@ def spread_out(report: Report, ranks: int, steps: int, late: int, points: int = 
         memory=replace(
             memory,
             per_rank=tuple(replace(memory.per_rank[0], rank=rank) for rank in range(ranks)),
-            laws=tuple(replace(law, rank=rank) for rank in range(ranks) for law in memory.laws[:3]),
+            laws=tuple(replace(check, rank=rank) for rank in range(ranks) for check in memory.laws[:3]),
             timelines=tuple(_timeline(timeline, points) for timeline in first),
         ),
     )

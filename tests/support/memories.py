@@ -17,25 +17,25 @@ def memory_of(stage: int, *, ranks: int = 2, parameters: int = 6 << 20, module: 
             rank=1, bytes=4 * MIB, tenant="communication_buffers", sub="gathered_param", module="blocks.4"
         ),
     )
-    laws = tuple(law for entry in entries for law in _laws(entry))
-    return Memory(per_rank=entries, top=top, laws=laws)
+    checks = tuple(formula for entry in entries for formula in _check_formulas(entry))
+    return Memory(per_rank=entries, top=top, laws=checks)
 
 
-def _laws(rank: RankMemory) -> tuple[FormulaCheck, ...]:
+def _check_formulas(rank: RankMemory) -> tuple[FormulaCheck, ...]:
     assert rank.formula is not None
     assert rank.state_bytes is not None
     return tuple(
         FormulaCheck(
             rank=rank.rank,
             tenant=tenant,
-            law_bytes=law,
+            law_bytes=formula,
             measured_bytes=rank.state_bytes[tenant],
-            padding_bytes=rank.state_bytes[tenant] - law - extra,
+            padding_bytes=rank.state_bytes[tenant] - formula - extra,
             scalar_bytes=extra,
             unexplained_bytes=0,
             cause="padding of shards to equal size",
         )
-        for tenant, law, extra in (
+        for tenant, formula, extra in (
             (Tenant.PARAMETERS, rank.formula.parameters, 0),
             (Tenant.GRADIENTS, rank.formula.gradients, 0),
             (Tenant.OPTIMIZER_STATE, rank.formula.optimizer_state, 24),
@@ -45,7 +45,7 @@ def _laws(rank: RankMemory) -> tuple[FormulaCheck, ...]:
 
 def _rank(stage: int, rank: int, ranks: int, parameters: int) -> RankMemory:
     full = 4 * parameters
-    law = StateFormula(
+    formula = StateFormula(
         parameters=full // ranks if stage == 3 else full,
         gradients=full // ranks if stage >= 2 else full,
         optimizer_state=2 * full // ranks if stage >= 1 else 2 * full,
@@ -53,9 +53,9 @@ def _rank(stage: int, rank: int, ranks: int, parameters: int) -> RankMemory:
         scalar_bytes=24,
     )
     states = {
-        Tenant.PARAMETERS: law.parameters + 64,
-        Tenant.GRADIENTS: law.gradients + 64,
-        Tenant.OPTIMIZER_STATE: law.optimizer_state + 128 + 24,
+        Tenant.PARAMETERS: formula.parameters + 64,
+        Tenant.GRADIENTS: formula.gradients + 64,
+        Tenant.OPTIMIZER_STATE: formula.optimizer_state + 128 + 24,
     }
     tenants = states | {
         Tenant.ACTIVATIONS: 24 * MIB,
@@ -72,7 +72,7 @@ def _rank(stage: int, rank: int, ranks: int, parameters: int) -> RankMemory:
         untagged_bytes=4096,
         reserved_unused_bytes=None,
         non_pytorch_bytes=None,
-        formula=law,
+        formula=formula,
         state_bytes=states,
         method="allocator events",
     )

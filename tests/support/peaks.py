@@ -59,7 +59,7 @@ def part(tenant: Tenant, sub: str, mib: float, basis: Basis = Basis.TAGGED) -> M
 
 
 def rank_memory(held: Mapping[Tenant, int], *, rank: int = 0, device: str = "cpu") -> RankMemory:
-    """A rank whose peak is in the backward, all tagged, its states those of the law in stage 3."""
+    """A rank whose peak is in the backward, all tagged, its states those of the ZeRO formula in stage 3."""
     peak = sum(held.values())
     return RankMemory(
         rank=rank,

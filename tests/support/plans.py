@@ -184,7 +184,7 @@ def outlook() -> Outlook:
         ),
         assumptions={
             "whatif.step": Assumption(formula="the schedule played anew", source="reference engine"),
-            "whatif.memory": Assumption(formula="states by the law, the rest as measured",
+            "whatif.memory": Assumption(formula="states by the ZeRO formula, the rest as measured",
                                         source="arXiv 1910.02054, section 5", deviation="no fragmentation"),
         },
         gaps=(Gap(what="the step over 8 ranks", reason="compute of other ranks is not known", remedy=""),),

@@ -29,11 +29,11 @@ _STATES_WITH_STEP_COUNTERS = frozenset({Tenant.OPTIMIZER_STATE})
 class TenantFormula:
     """Per-rank bytes of one model state according to the formula of the stage.
 
-    ``law_bytes``: the formula's bytes, without padding and step counters. ``ranks``: size of the sharding
+    ``formula_bytes``: the formula's bytes, without padding and step counters. ``ranks``: size of the sharding
     group. ``sharded``: True if this state is sharded over it.
     """
 
-    law_bytes: int
+    formula_bytes: int
     padding_bytes: int
     scalar_bytes: int
     element_bytes: int
@@ -51,9 +51,9 @@ def compute_state_formula(facts: TrainingFacts) -> StateFormula | None:
     if len(formulas) < len(_FIRST_SHARDED_STAGE):
         return None
     return StateFormula(
-        parameters=formulas[Tenant.PARAMETERS].law_bytes,
-        gradients=formulas[Tenant.GRADIENTS].law_bytes,
-        optimizer_state=formulas[Tenant.OPTIMIZER_STATE].law_bytes,
+        parameters=formulas[Tenant.PARAMETERS].formula_bytes,
+        gradients=formulas[Tenant.GRADIENTS].formula_bytes,
+        optimizer_state=formulas[Tenant.OPTIMIZER_STATE].formula_bytes,
         padding_bytes=sum(formula.padding_bytes for formula in formulas.values()),
         scalar_bytes=sum(formula.scalar_bytes for formula in formulas.values()),
     )
@@ -70,7 +70,7 @@ def compute_tenant_formulas(facts: TrainingFacts) -> Mapping[Tenant, TenantFormu
             sharded = stage >= _FIRST_SHARDED_STAGE[tenant]
             formula_bytes = _shard_bytes(psi, size, ranks if sharded else 1)
             formulas[tenant] = TenantFormula(
-                law_bytes=formula_bytes,
+                formula_bytes=formula_bytes,
                 padding_bytes=_shard_bytes(psi + facts.padding_elements, size, ranks if sharded else 1)
                 - formula_bytes,
                 scalar_bytes=facts.step_counters * _COUNTER_BYTES

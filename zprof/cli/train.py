@@ -30,7 +30,7 @@ class TrainCommand:
       zprof train -o zero3.zprof --stage 3 --dp 2 --dtype bfloat16
       zprof train --stage 2 --accumulate 4 --clip 1.0 --constant-buffers 65536
       zprof train --plant no_prefetch
-      zprof train --plant no_prefetch --cured
+      zprof train --plant no_prefetch --fixed
       zprof train --stage 3 --live
     """
 
@@ -82,8 +82,8 @@ class TrainCommand:
             "command",
         }
         options = {name: value for name, value in vars(arguments).items() if name not in recording_options}
-        cured = "-cured" if options.get("cured") else ""
-        path = arguments.output or Path(f"{options.get('plant', 'train')}{cured}.zprof")
+        fixed = f"-{options['fixed']}" if "fixed" in options else ""
+        path = arguments.output or Path(f"{options.get('plant', 'train')}{fixed}.zprof")
         job = ReferenceJob(
             world_size=arguments.ranks or _RANKS,
             options=options,

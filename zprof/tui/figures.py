@@ -214,12 +214,12 @@ PREDICTED_SIGN = "~"
 class ModelFigure(Figure):
     """A number from the model: for the run as recorded, or predicted for the changed run.
 
-    ``words``: the formatted value. ``said``: its explanation, as lines of text. ``assumption``: the key of
-    its assumption in the outlook.
+    ``words``: the formatted value. ``explanation``: lines of text. ``assumption``: the key of its assumption
+    in the outlook.
     """
 
     words: str
-    said: str
+    explanation: str
     assumption: str
     is_predicted: bool
 

@@ -43,7 +43,7 @@ def open_number(loaded: LoadedRun, number: Figure, line: Line, table: Table) -> 
     """Return the popup that explains a number of this row."""
     title = shorten(format_title(number, line, table), _MAX_TITLE)
     if isinstance(number, ModelFigure):
-        return TextPopup(f"{title}: {number.text}", number.said)
+        return TextPopup(f"{title}: {number.text}", number.explanation)
     return NumberPopup(number, title, loaded)
 
 
@@ -61,7 +61,7 @@ def open_row(app: Shell, line: Line) -> Popup[None] | None:
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:
         return TextPopup(*describe_allocation(loaded, line.target))
-    if loaded is not None and line.opens is Opens.LAW:
+    if loaded is not None and line.opens is Opens.FORMULA:
         return TextPopup(*describe_formula_check(loaded, line.target))
     if loaded is not None and line.opens is Opens.GAP:
         return TextPopup("what could not be measured", format_gaps(app))

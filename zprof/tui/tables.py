@@ -37,7 +37,7 @@ class Opens(StrEnum):
     RANK = "rank"
     STEP = "step"
     ALLOCATION = "allocation"
-    LAW = "law"
+    FORMULA = "formula"
     GAP = "gap"
     COMPARED = "compared"
 

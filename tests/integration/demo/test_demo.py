@@ -75,9 +75,11 @@ def test_time_memory_and_bytes_of_each_run_add_up(reports: Mapping[str, Any], na
         assert sum(rank[term] for term in LEDGER_TERMS) == pytest.approx(rank["wall_ns"], rel=1e-3)
         assert abs(rank["unexplained_ns"]) <= 0.02 * rank["wall_ns"]
     for rank in report["memory"]["per_rank"]:
-        law = rank["formula"]
-        expected = law["parameters"] + law["gradients"] + law["optimizer_state"]
-        assert sum(rank["state_bytes"].values()) == expected + law["padding_bytes"] + law["scalar_bytes"]
+        formula = rank["formula"]
+        expected = formula["parameters"] + formula["gradients"] + formula["optimizer_state"]
+        assert (
+            sum(rank["state_bytes"].values()) == expected + formula["padding_bytes"] + formula["scalar_bytes"]
+        )
         assert rank["untagged_bytes"] <= 0.001 * rank["peak_bytes"]
         assert sum(rank["tenants"].values()) + rank["untagged_bytes"] == rank["peak_bytes"]
     assert report["volume"]["ratio"] == 1.0

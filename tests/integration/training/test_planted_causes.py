@@ -83,7 +83,7 @@ def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: P
 @pytest.mark.slow
 def test_the_cure_of_a_missing_prefetch_wins_what_the_finding_says(tmp_path: Path) -> None:
     sick = report(recorded(tmp_path, "sick", "--plant", "no_prefetch"))
-    well = report(recorded(tmp_path, "well", "--plant", "no_prefetch", "--cured"))
+    well = report(recorded(tmp_path, "well", "--plant", "no_prefetch", "--fixed"))
     first = sick["findings"][0]
     assert (first["cause"], first["confidence"]) == ("no_prefetch", "high")
     assert "no_prefetch" not in {f["cause"] for f in well["findings"] if f["confidence"] != "low"}

@@ -27,9 +27,11 @@ PAPER = TrainingFacts(
 
 @pytest.mark.parametrize(("stage", "printed_gb"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_state_bytes_equal_figure_1(stage: int, printed_gb: float) -> None:
-    law = compute_state_formula(replace(PAPER, stage=stage))
-    assert law is not None
-    assert (law.parameters + law.gradients + law.optimizer_state) / 1e9 == pytest.approx(printed_gb, abs=0.06)
+    formula = compute_state_formula(replace(PAPER, stage=stage))
+    assert formula is not None
+    assert (formula.parameters + formula.gradients + formula.optimizer_state) / 1e9 == pytest.approx(
+        printed_gb, abs=0.06
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,9 +39,9 @@ def test_state_bytes_equal_figure_1(stage: int, printed_gb: float) -> None:
     [(0, (202, 202, 1212)), (1, (202, 202, 303)), (2, (202, 51, 303)), (3, (51, 51, 303))],
 )
 def test_each_stage_shards_one_state_more(stage: int, states: tuple[int, int, int]) -> None:
-    law = compute_state_formula(replace(PAPER, stage=stage, parameters=101, shard_ranks=4))
-    assert law is not None
-    assert (law.parameters, law.gradients, law.optimizer_state) == states
+    formula = compute_state_formula(replace(PAPER, stage=stage, parameters=101, shard_ranks=4))
+    assert formula is not None
+    assert (formula.parameters, formula.gradients, formula.optimizer_state) == states
 
 
 def test_padding_and_counters_are_not_part_of_the_formula() -> None:

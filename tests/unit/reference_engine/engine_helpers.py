@@ -63,8 +63,8 @@ def state_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> tuple[int, int, i
     return storage_bytes(kept), storage_bytes(gradients), storage_bytes([*masters, *state])
 
 
-def law(model: ZeroModel, element: int) -> tuple[int, int, int]:
-    """The paper's law for the model's elements (padding included), and the step counters."""
+def compute_zero_bytes(model: ZeroModel, element: int) -> tuple[int, int, int]:
+    """The ZeRO paper's formula for the model's elements (padding included), and the step counters."""
     facts = model.facts
     psi = facts.parameters + facts.padding_elements
     optimizer = 8 if element == 4 else 12

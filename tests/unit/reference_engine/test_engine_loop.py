@@ -105,6 +105,70 @@ def test_weights_edited_outside_of_gathered_in_stages_that_keep_them(stage: int)
     assert all(torch.equal(value, expected[key]) for key, value in model.state_dict(fp32=True).items())
 
 
+def copy_data(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:
+    parameter.data.copy_(values)
+
+
+def swap_data(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:
+    parameter.data = values.to(parameter.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("edit", [copy_data, swap_data])
+@pytest.mark.parametrize("stage", range(3))
+def test_each_parameter_edited_through_data_is_trained(stage: int, edit, dtype: torch.dtype):
+    def run(comm: ThreadComm) -> None:
+        model, optimizer = zero(tiny_gpt(), ZeroConfig(stage=stage, dtype=dtype, **FROZEN_STEP), comm)
+        train_step(model, optimizer)
+        expected = model.state_dict(fp32=True)
+        for step, (name, parameter) in enumerate(model.module.named_parameters()):
+            values = torch.full(parameter.shape, 0.1 + step).to(dtype)
+            edit(parameter, values)
+            train_step(model, optimizer)
+            expected[name] = values.float()  # all others keep their fp32 values
+        actual = model.state_dict(fp32=True)
+        assert all(torch.equal(value, expected[key]) for key, value in actual.items())
+        named = model.module.named_parameters()
+        assert all(torch.equal(parameter, expected[key].to(dtype)) for key, parameter in named)
+
+    on_ranks(2, run)
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_a_single_element_edited_through_data_is_found_when_all_are_compared(stage: int):
+    model, optimizer, _ = engine(
+        1, stage=stage, dtype=torch.bfloat16, compare_all_weights=True, **FROZEN_STEP
+    )
+    expected = model.state_dict(fp32=True)
+    for name, parameter in model.module.named_parameters():
+        parameter.data.view(-1)[1] = 3.0
+        expected[name].view(-1)[1] = 3.0
+    train_step(model, optimizer)
+    assert all(torch.equal(value, expected[key]) for key, value in model.state_dict(fp32=True).items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stage", STAGES)
+def test_edits_through_data_inside_gathered_are_kept(stage: int, dtype: torch.dtype):
+    model, optimizer, _ = engine(1, stage=stage, dtype=dtype, **FROZEN_STEP)
+    expected = model.state_dict(fp32=True)
+    with model.gathered() as module:
+        for name, parameter in module.named_parameters():
+            parameter.data.view(-1)[1] = 3.0
+            expected[name].view(-1)[1] = 3.0
+    train_step(model, optimizer)
+    assert all(torch.equal(value, expected[key]) for key, value in model.state_dict(fp32=True).items())
+
+
+def test_data_of_another_shape_names_the_parameter():
+    model, optimizer, _ = engine(1)
+    name, parameter = next(iter(model.module.named_parameters()))
+    loss_of(model).backward()
+    parameter.data = torch.zeros(3)
+    with pytest.raises(RuntimeError, match=name):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("stage", STAGES)
 def test_fp32_weights_can_be_read_and_come_back_exactly(stage: int, dtype: torch.dtype):

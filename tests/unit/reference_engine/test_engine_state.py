@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from engine_helpers import engine, law, loss_of, state_bytes
+from engine_helpers import compute_zero_bytes, engine, loss_of, state_bytes
 
 from zprof.reference_engine import ZeroModel, ZeroOptimizer
 
@@ -41,7 +41,7 @@ def during_a_step(model: ZeroModel, optimizer: ZeroOptimizer) -> list[tuple[int,
 @pytest.mark.parametrize("stage", range(4))
 def test_state_bytes_are_those_of_the_formula_at_every_moment(stage, ranks, dtype):
     model, optimizer, _ = engine(ranks, stage=stage, dtype=dtype)
-    expected = law(model, dtype.itemsize)
+    expected = compute_zero_bytes(model, dtype.itemsize)
     without_gradients = (expected[0], 0 if stage >= 2 else expected[1], expected[2])
     for at_start in (without_gradients, expected):
         start, *forward, backward, reduced, stepped = during_a_step(model, optimizer)

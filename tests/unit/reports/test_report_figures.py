@@ -101,19 +101,21 @@ def test_ranks_with_the_largest_peaks_and_waits_are_shown_in_order() -> None:
 def test_too_much_of_one_state_does_not_hide_too_little_of_another(
     rests: tuple[int, ...], shown: str
 ) -> None:
-    laws = [law for law in memory_of(2).laws if law.rank == 0]
-    off = [replace(law, unexplained_bytes=rest, cause="") for law, rest in zip(laws, rests, strict=True)]
+    checks = [check for check in memory_of(2).laws if check.rank == 0]
+    off = [
+        replace(check, unexplained_bytes=rest, cause="") for check, rest in zip(checks, rests, strict=True)
+    ]
     assert shown in describe_states(off, 4)[0]
 
 
 def test_the_rank_furthest_off_comes_first_however_many_there_are() -> None:
-    states = [law for law in memory_of(2).laws if law.rank == 0]
-    laws = [
-        replace(law, rank=at, unexplained_bytes=(1 << 20) * (at == 30), cause="")
+    states = [check for check in memory_of(2).laws if check.rank == 0]
+    checks = [
+        replace(check, rank=at, unexplained_bytes=(1 << 20) * (at == 30), cause="")
         for at in range(32)
-        for law in states
+        for check in states
     ]
-    first, *_, left = describe_states(laws, 4)
+    first, *_, left = describe_states(checks, 4)
     assert "rank 30" in first
     assert "4 of 32" in left
 

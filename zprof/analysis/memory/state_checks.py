@@ -63,7 +63,7 @@ class StateDifference:
     """
 
     tenant: Tenant
-    law_bytes: int
+    formula_bytes: int
     padding_bytes: int
     scalar_bytes: int
     measured_bytes: int
@@ -77,7 +77,7 @@ class StateDifference:
     @property
     def unexplained_bytes(self) -> int:
         """Bytes that neither the formula, nor padding, nor the step counters explain."""
-        return self.measured_bytes - self.law_bytes - self.padding_bytes - self.scalar_bytes
+        return self.measured_bytes - self.formula_bytes - self.padding_bytes - self.scalar_bytes
 
 
 def explain_difference(difference: StateDifference) -> str:
@@ -110,7 +110,7 @@ def _find_causes_by_bytes(state: StateDifference) -> Iterator[str]:
 
 def _find_causes_by_ratio(state: StateDifference) -> Iterator[str]:
     """Yield causes that scale the formula by a factor."""
-    base = state.law_bytes + state.padding_bytes
+    base = state.formula_bytes + state.padding_bytes
     times = (state.measured_bytes - state.scalar_bytes) / base if base else 0.0
     if state.ranks > 1 and state.sharded and _is_near(times, state.ranks):
         yield (
@@ -217,7 +217,7 @@ def _compare_state(tenant: Tenant, formula: TenantFormula, states: MeasuredState
     counters = states.counter_bytes if tenant is Tenant.OPTIMIZER_STATE else 0
     return StateDifference(
         tenant=tenant,
-        law_bytes=formula.law_bytes,
+        formula_bytes=formula.formula_bytes,
         padding_bytes=formula.padding_bytes,
         scalar_bytes=formula.scalar_bytes or counters,
         measured_bytes=states.bytes[tenant],
@@ -232,7 +232,7 @@ def _compare_state(tenant: Tenant, formula: TenantFormula, states: MeasuredState
 def _find_excess_elements(state: StateDifference) -> int | None:
     """Return the number of elements above the formula, if it is small enough to be padding; else None."""
     rest = state.unexplained_bytes
-    may_be_padding = 0 < rest <= _MAX_PADDING_RATIO * state.law_bytes
+    may_be_padding = 0 < rest <= _MAX_PADDING_RATIO * state.formula_bytes
     return rest // state.element_bytes if may_be_padding and rest % state.element_bytes == 0 else None
 
 
@@ -247,7 +247,7 @@ def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
     return FormulaCheck(
         rank=rank,
         tenant=state.tenant,
-        law_bytes=state.law_bytes,
+        law_bytes=state.formula_bytes,
         measured_bytes=state.measured_bytes,
         padding_bytes=state.padding_bytes,
         scalar_bytes=state.scalar_bytes,

@@ -51,7 +51,7 @@ def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
     Args:
         events: Table ``events`` of the rank.
         collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
-        identified among the events by these three.
+            identified among the events by these three.
     """
     view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
     roles = assign_device_roles(view, collectives)

@@ -137,7 +137,7 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     Args:
         view: The events, including ``WORK_CATEGORIES``.
         collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
-        identified among the events by these three.
+            identified among the events by these three.
     """
     work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.match_categories("kernel")

@@ -126,7 +126,7 @@ def analyse_rank(
         timeline: Timeline of the rank.
         frame: Its collectives, with wait and transfer split.
         uncertainty_ns: Uncertainty of the clocks.
-        started_ns: Start of each loaded rank's recording.
+        recording_start_ns: Start of each loaded rank's recording.
     """
     order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
     frame = _add_steps(timeline, frame.iloc[order], recording_start_ns)

@@ -92,7 +92,7 @@ def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
         compute_tenant_formulas(_training_facts(job, scheme, count)) for count in counts
     )
     return {
-        tenant: (all_formulas if tenant is Tenant.PARAMETERS else trained_formulas)[tenant].law_bytes
+        tenant: (all_formulas if tenant is Tenant.PARAMETERS else trained_formulas)[tenant].formula_bytes
         for tenant in _STATE_SUBS
     }
 

@@ -269,7 +269,7 @@ def _formula_states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float
     formulas = compute_tenant_formulas(facts)
     return {
         tenant: float(
-            formulas[tenant].law_bytes + formulas[tenant].padding_bytes + formulas[tenant].scalar_bytes
+            formulas[tenant].formula_bytes + formulas[tenant].padding_bytes + formulas[tenant].scalar_bytes
         )
         for tenant in _FORMULA_TENANTS
     }

@@ -175,10 +175,10 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
     kept = _most_activations(analysis)
     activations = _ratio_to_others(kept, rank) if len(kept) >= len(compute) else None
     if activations is not None:
-        told = activations >= 1 + _FOLLOWS_RATIO * (longer - 1)
+        is_confirmed = activations >= 1 + _FOLLOWS_RATIO * (longer - 1)
     else:
-        told = _do_kernels_agree(analysis, rank, longer)
-    if not told:
+        is_confirmed = _do_kernels_agree(analysis, rank, longer)
+    if not is_confirmed:
         return None
     return LongerInputs(
         rank=rank,

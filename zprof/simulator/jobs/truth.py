@@ -74,14 +74,14 @@ def window_time_ns(schedule: Schedule) -> int:
     return (ends[-1] - first) // len(ends)
 
 
-def measure_gain(job: Job, cause: str, sick: Schedule | None = None) -> tuple[int, int] | None:
+def measure_gain(job: Job, cause: str, with_cause: Schedule | None = None) -> tuple[int, int] | None:
     """Return what removing a cause wins in step time and in window time."""
     fixed = remove(job, cause)
     if fixed is None:
         return None
     if fixed == job:
         return 0, 0
-    before = sick or run_job(job, record=False)
+    before = with_cause or run_job(job, record=False)
     after = run_job(fixed, record=False)
     return (
         step_time_ns(before) - step_time_ns(after),

@@ -137,7 +137,7 @@ def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> L
             *sizes,
             TextCell(state.cause or "exact", Mark.GOOD if is_exact else Mark.DOUBTFUL),
         ),
-        opens=Opens.LAW,
+        opens=Opens.FORMULA,
         target=index,
     )
 

@@ -53,7 +53,7 @@ def build_headline(planned: PlannedChange) -> list[TextCell]:
         ]
     parts = [text for text in (_describe_step(planned), _describe_peak(planned)) if text]
     sentence = "; ".join(parts) or "neither step time nor peak memory could be predicted"
-    return [TextCell("~ PREDICTED", Mark.PREDICTED), TextCell(f"{planned.said}: {sentence}.")]
+    return [TextCell("~ PREDICTED", Mark.PREDICTED), TextCell(f"{planned.description}: {sentence}.")]
 
 
 def format_gaps_cell(planned: PlannedChange) -> TextCell:
@@ -298,7 +298,7 @@ def _build_fit_line(
         unit=unit,
         leaves=(leaf,),
         words=format_value(value, unit),
-        said=explanation,
+        explanation=explanation,
         assumption="",
         is_predicted=False,
     )

@@ -61,7 +61,7 @@ class PlannedChange:
         return self.prediction is not None and bool(self.prediction.step and self.prediction.memory)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return the model's description of the change, else the knobs as text."""
         return (self.prediction.words if self.prediction else "") or self.words
 
@@ -117,7 +117,7 @@ def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelFigure:
         unit=unit,
         leaves=("outlook.gaps",),
         words="",
-        said=explain_unknown(planned),
+        explanation=explain_unknown(planned),
         assumption="",
         is_predicted=False,
     )
@@ -143,7 +143,7 @@ def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFig
             leaves=paths,
             how=how,
             words=words,
-            said=explain_prediction(planned, entry, row.unit, row.title, paths[0]),
+            explanation=explain_prediction(planned, entry, row.unit, row.title, paths[0]),
             assumption=entry.assumption,
             is_predicted=is_predicted,
         )
@@ -216,7 +216,7 @@ def explain_prediction(
     change = None if None in (entry.predicted, entry.measured) else entry.predicted - entry.measured  # type: ignore[operator]
     spread = format_range(entry.low, entry.high, get_shown_unit(unit))
     lines = [
-        f"{title}: PREDICTED, not measured, for: {planned.said or 'the unchanged run'}",
+        f"{title}: PREDICTED, not measured, for: {planned.description or 'the unchanged run'}",
         "",
         f"  measured            {format_value(entry.measured, unit)}",
         f"  model of this run   {format_value(entry.modelled, unit)}",

@@ -59,7 +59,7 @@ class OverviewScreen(PageScreen):
             yield Static("", id="warnings")
             yield FactTable(id="ledger")
             yield FactTable(id="findings", classes="fill")
-            yield Static("", id="told")
+            yield Static("", id="description")
             with Horizontal(id="behind"):
                 yield FactTable(id="evidence", classes="fill")
                 yield FactTable(id="worst", classes="fill")
@@ -112,7 +112,7 @@ class OverviewScreen(PageScreen):
         lines_above = len(lines) + bool(self.query_one("#warnings").display)
         terms, rows, rest = (self._visible_rows(name) for name in ("ledger", "findings", "rest"))
         self._sizes = compute_layout(width, height - _CHROME_LINES - lines_above - rest, terms, rows)
-        is_free, description = self._sizes.is_free, self.query_one("#told").styles
+        is_free, description = self._sizes.is_free, self.query_one("#description").styles
         findings = self.query_one("#findings").styles
         self.query_one("#ledger").styles.max_height = self._sizes.ledger
         if is_free:
@@ -141,8 +141,8 @@ class OverviewScreen(PageScreen):
         elif loaded is not None and not loaded.report.findings:
             description = list_untested(loaded.report)
         text = Text("\n".join(printable_lines(description)))
-        self.query_one("#told", Static).update(text)
-        self.query_one("#told", Static).display = bool(description) and (
+        self.query_one("#description", Static).update(text)
+        self.query_one("#description", Static).display = bool(description) and (
             self._sizes.is_free or self._sizes.description > 0
         )
         self._show_evidence(loaded, focused[0].target if focused else -1, text)
@@ -159,7 +159,7 @@ class OverviewScreen(PageScreen):
             self.query_one(f"#{name}").display = is_visible
         self.query_one("#behind").display = any(visible)
         if self._sizes.is_free:
-            self.query_one("#told").styles.height = "auto" if any(visible) else None
+            self.query_one("#description").styles.height = "auto" if any(visible) else None
 
     def _focus_first_table(self) -> None:
         """Focus the findings, or the ledger if there are none."""

@@ -70,7 +70,7 @@ class PlanScreen(PageScreen):
     ]
     CSS: ClassVar[str] = """
     #plan { height: 1fr; }
-    #plan #plan-said { height: auto; max-height: 3; padding: 0 1; }
+    #plan #plan-headline { height: auto; max-height: 3; padding: 0 1; }
     #plan-gaps { height: auto; max-height: 2; padding: 0 1; }
     #plan-parts { height: 1fr; }
     #knobs { border: round $foreground 40%; max-height: 100%; }
@@ -105,7 +105,7 @@ class PlanScreen(PageScreen):
     def parts(self) -> ComposeResult:
         """Yield the headline, the gaps, the knobs and the tables."""
         with Vertical(id="plan"):
-            yield TruncatedText(lines=_HEADLINE_LINES, id="plan-said")
+            yield TruncatedText(lines=_HEADLINE_LINES, id="plan-headline")
             yield TruncatedText(lines=_GAP_LINES, id="plan-gaps")
             with Horizontal(id="plan-parts"):
                 yield KnobList(id="knobs")
@@ -220,7 +220,7 @@ class PlanScreen(PageScreen):
     def _draw(self, loaded: LoadedRun) -> None:
         self._limit_gap_lines()
         words, gap = build_headline(self.planned), format_gaps_cell(self.planned)
-        self._show_text("plan-said", words)
+        self._show_text("plan-headline", words)
         self._show_text("plan-gaps", [gap])
         self.query_one("#plan-gaps").display = bool(gap.raw)
         self.page_help = "\n".join([*(word.text for word in words), gap.text, _HELP])  # type: ignore[misc]

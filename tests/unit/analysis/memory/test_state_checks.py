@@ -20,7 +20,7 @@ from zprof.model.training import TrainingFacts
 STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
 PARAMETERS = StateDifference(
     tenant=Tenant.PARAMETERS,
-    law_bytes=100_000,
+    formula_bytes=100_000,
     padding_bytes=0,
     scalar_bytes=0,
     measured_bytes=100_000,
@@ -45,7 +45,7 @@ EXPLAINED = {
     "replicated": replace(PARAMETERS, measured_bytes=400_000),
     "replicated, within 1 %": replace(PARAMETERS, measured_bytes=403_900),
     "replicated, beside padding and counters": replace(
-        STATE, law_bytes=1_000, padding_bytes=100, scalar_bytes=400, measured_bytes=4_800
+        STATE, formula_bytes=1_000, padding_bytes=100, scalar_bytes=400, measured_bytes=4_800
     ),
     "sharded beyond the formula": replace(STATE, ranks=8, sharded=False, measured_bytes=12_500),
     "a copy of the parameters": replace(PARAMETERS, measured_bytes=200_000),
@@ -64,7 +64,7 @@ UNEXPLAINED = {
     "padding where nothing is sharded": replace(
         PARAMETERS, measured_bytes=100_024, excess_elements=6, sharded=False
     ),
-    "a formula of no bytes": replace(PARAMETERS, law_bytes=0, measured_bytes=7),
+    "a formula of no bytes": replace(PARAMETERS, formula_bytes=0, measured_bytes=7),
 } | {
     f"{size} bytes": replace(
         PARAMETERS, element_bytes=8, measured_bytes=size, buffer_bytes=9, rounding_bytes=9
@@ -99,8 +99,8 @@ def test_what_fits_no_cause_stays_unexplained(name: str) -> None:
 )
 def test_element_sizes_are_told_from_the_ratio(state: StateDifference, sizes: list[tuple[int, int]]) -> None:
     causes = {
-        explain_difference(replace(state, element_bytes=law, measured_bytes=100_000 * there // law))
-        for law, there in sizes
+        explain_difference(replace(state, element_bytes=expected, measured_bytes=100_000 * there // expected))
+        for expected, there in sizes
     }
     assert len(causes - {NOT_EXPLAINED, ""}) == len(sizes)
 

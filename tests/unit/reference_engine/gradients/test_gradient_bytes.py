@@ -11,7 +11,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 MICRO_BATCHES = 3
 
 #: stage, reduce_each_micro_batch -> psi moved in a micro-batch that is not the last, in the last, in the step
-LAW = {
+FORMULA = {
     (0, None): (0, 2, 0),
     (0, True): (2, 2, 0),
     (0, False): (0, 2, 0),
@@ -25,7 +25,7 @@ LAW = {
     (3, True): (3, 3, 0),
     (3, False): (2, 3, 0),
 }
-FACTORS = {"stage and each": list(LAW), "constant": (None, 40), "defragment": (False, True)}
+FACTORS = {"stage and each": list(FORMULA), "constant": (None, 40), "defragment": (False, True)}
 
 
 def moved_in_a_step(ranks: int, **settings: object) -> tuple[list[int], int]:
@@ -58,7 +58,7 @@ def test_every_micro_batch_moves_what_the_formula_says(case, constant, defragmen
     moved, psi = moved_in_a_step(
         2, stage=stage, reduce_each_micro_batch=each, constant_buffers=constant, defragment=defragment
     )
-    waiting, last, step = LAW[case]
+    waiting, last, step = FORMULA[case]
     psi_bytes = psi * 4 // 2  # (N - 1) / N with 2 ranks
     assert moved == [factor * psi_bytes for factor in (waiting, waiting, last, step)]
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from engine_helpers import law, loss_of, storage_bytes, tiny_gpt
+from engine_helpers import compute_zero_bytes, loss_of, storage_bytes, tiny_gpt
 from fake_comm import FakeComm
 from fast_pairs import pairs_fast
 from torch import nn
@@ -56,7 +56,7 @@ def step(model: ZeroModel, optimizer: ZeroOptimizer) -> None:
     model.synchronize()
 
 
-def kept_beside_the_law(layers: int, **settings: object) -> int:
+def count_bytes_beyond_zero(layers: int, **settings: object) -> int:
     """Bytes that stay between steps beside parameters, gradients and optimizer state."""
     before = all_bytes()
     comm = FakeComm(RANKS)
@@ -65,7 +65,7 @@ def kept_beside_the_law(layers: int, **settings: object) -> int:
         step(model, optimizer)
     comm.take_events()
     facts = model.facts
-    states = list(law(model, facts.parameter_bytes))
+    states = list(compute_zero_bytes(model, facts.parameter_bytes))
     psi = facts.parameters + facts.padding_elements
     states[1] = psi * facts.gradient_bytes // (RANKS if facts.stage >= 2 else 1)
     return all_bytes() - before - sum(states)
@@ -81,7 +81,7 @@ def kept_beside_the_law(layers: int, **settings: object) -> int:
     ],
 )
 def test_nothing_is_kept_by_default(stage, each, dtype, reduce_dtype):
-    kept = kept_beside_the_law(
+    kept = count_bytes_beyond_zero(
         2, stage=stage, dtype=dtype, reduce_dtype=reduce_dtype, micro_batches=2, reduce_each_micro_batch=each
     )
     assert kept == 0
@@ -95,7 +95,7 @@ def test_constant_buffers_do_not_grow_with_the_layers(stage, dtype, reduce_dtype
     wire = (reduce_dtype or dtype).itemsize
     for buckets, layers in ((1, 2), (3, 4)):
         expected = 0 if in_place else buckets * CONSTANT * wire
-        assert kept_beside_the_law(layers, reduce_buckets=buckets, **settings) == expected
+        assert count_bytes_beyond_zero(layers, reduce_buckets=buckets, **settings) == expected
 
 
 def test_defragment_keeps_chunks_for_the_units_that_are_there_at_once():
@@ -112,7 +112,7 @@ def test_defragment_keeps_chunks_for_the_units_that_are_there_at_once():
         ({"stage": 3, "reduce_buckets": 3}, root + 3 * block),
         ({"stage": 3, **accumulating}, root + 4 * block),  # whole gradients, in one piece each
     ):
-        assert kept_beside_the_law(4, defragment=True, **settings) == 4 * elements, settings
+        assert count_bytes_beyond_zero(4, defragment=True, **settings) == 4 * elements, settings
 
 
 #: Operators whose only work is to allocate, or to copy into new memory.

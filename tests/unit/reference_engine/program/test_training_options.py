@@ -146,3 +146,11 @@ def test_plants_and_options_are_listed(capsys):
         assert end.value.code == 0
         out = capsys.readouterr().out
         assert all(word in out for word in words)
+
+
+def test_the_old_spelling_of_fixed_is_accepted():
+    fixed = parse("--plant no_prefetch --fixed")
+    assert fixed != parse("--plant no_prefetch")
+    assert parse("--plant no_prefetch --cured") == fixed
+    with pytest.raises(ValueError, match="--plant"):
+        parse("--fixed")

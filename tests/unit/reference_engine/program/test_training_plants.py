@@ -28,8 +28,8 @@ def start(monkeypatch):
 def pair(start):
     """The planted and the healthy run of a cause, after a step."""
 
-    def run(cause: str, **asked: object) -> tuple[Run, Run]:
-        runs = start(planted(cause, **asked)), start(healthy(cause, **asked))
+    def run(cause: str, **requested: object) -> tuple[Run, Run]:
+        runs = start(planted(cause, **requested)), start(healthy(cause, **requested))
         for one in runs:
             one.steps()
         return runs
@@ -38,13 +38,13 @@ def pair(start):
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.cause)
-def test_a_plant_is_a_cause_and_its_cure_takes_it_away(plant):
+def test_a_plant_is_a_cause_and_its_fix_removes_it(plant):
     assert plant.cause in set(Cause)
     assert [other.cause for other in PLANTS].count(plant.cause) == 1
     assert f"{plant.cause} " in format_plants()
-    faulty, cured = plant.apply(TrainConfig()), plant.build_fixed_config(TrainConfig())
-    assert (faulty.plant, cured.plant) == (plant.cause, None)
-    assert replace_fields(faulty, {"plant": None}) not in (TrainConfig(), cured)
+    faulty, fixed = plant.apply(TrainConfig()), plant.build_fixed_config(TrainConfig())
+    assert (faulty.plant, fixed.plant) == (plant.cause, None)
+    assert replace_fields(faulty, {"plant": None}) not in (TrainConfig(), fixed)
     assert plant.is_modelled == (faulty.link is not None) == (faulty.compute is not None)
 
 
@@ -52,14 +52,14 @@ def test_what_is_asked_for_beside_a_plant_stays_but_may_not_contradict_it():
     config = planted("no_prefetch", gpt__layers=7, link__latency_s=1.0)
     assert (config.gpt.layers, config.link.latency_s, config.zero.forward_prefetch) == (7, 1.0, 0)
     assert planted("no_prefetch", zero__forward_prefetch=0).zero.forward_prefetch == 0
-    for cause, asked, word in (
+    for cause, requested, word in (
         ("no_prefetch", {"zero__forward_prefetch": 1}, "forward_prefetch"),
         ("no_prefetch", {"zero__stage": 2}, "stage"),
         ("accumulation_syncs", {"zero__micro_batches": 1}, "micro_batches"),
         ("stragler", {}, "straggler_rank"),
     ):
         with pytest.raises(ValueError, match=word):
-            find_plant(cause).apply(TrainConfig(), {n.replace("__", "."): v for n, v in asked.items()})
+            find_plant(cause).apply(TrainConfig(), {n.replace("__", "."): v for n, v in requested.items()})
 
 
 def test_the_straggler_is_late_once_a_step_also_with_accumulation_and_recomputation(start):

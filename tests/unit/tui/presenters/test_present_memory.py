@@ -128,7 +128,7 @@ def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) 
             found = [(place[1], int(place[2])) for place in places if place]
             assert len(found) == len(leaves)
             assert {getattr(loaded.report.memory, name)[at].rank for name, at in found} <= {rank}
-            if line.opens in (Opens.ALLOCATION, Opens.LAW):
+            if line.opens in (Opens.ALLOCATION, Opens.FORMULA):
                 assert {at for _, at in found} == {line.target}
 
 

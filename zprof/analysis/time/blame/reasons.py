@@ -47,7 +47,7 @@ def refine_host_reasons(
     Args:
         reason: Reason of each case.
         lost_ns: Time to be explained.
-        dry: Cases whose device ran dry.
+        ran_dry_cases: Cases whose device ran dry.
         cases, compared, work, calls: As in :func:`find_reasons`.
     """
     on_cpu = np.array([not work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)

@@ -246,7 +246,7 @@ def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) ->
         _find_last_begin(evidence.operators, times), _find_last_begin(evidence.optimizer, times)
     )
     behind = _find_last_begin(evidence.autograd, times) > np.maximum(step_begins, since)
-    asked = [
+    conditions = [
         _is_inside(evidence.optimizer, times),
         _is_inside(evidence.ahead_backward, times),
         in_forward & (node | (recomputing == forward) | in_backward) & ~(backward > forward),
@@ -258,7 +258,7 @@ def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) ->
         behind,
         np.ones(len(times), np.bool_),
     ]
-    first = np.argmax(asked, axis=0).tolist()
+    first = np.argmax(conditions, axis=0).tolist()
     return [_PHASES_AND_METHODS[place][0] for place in first], [
         _PHASES_AND_METHODS[place][1] for place in first
     ]

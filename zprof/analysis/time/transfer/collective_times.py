@@ -16,7 +16,7 @@ from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
 
 #: Columns needed for a bandwidth.
-BANDWIDTH_COLUMNS = ("bytes", "intrinsic_ns", "doubt_ns", "first_of_window", "group_size")
+BANDWIDTH_COLUMNS = ("bytes", "intrinsic_ns", "offset_uncertainty_ns", "first_of_window", "group_size")
 _EXPOSED_COLUMNS = ("exposed_wait_ns", "exposed_transfer_ns")
 _SUM_COLUMNS = (
     *BANDWIDTH_COLUMNS, *_EXPOSED_COLUMNS, "rank", "method", "matched", "bound", "start_ns", "end_ns",
@@ -40,7 +40,7 @@ def sum_collective_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[Collec
 
 def select_resolved(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows whose intrinsic time exceeds the clock uncertainty and excludes profiler start-up."""
-    good = (rows["intrinsic_ns"] > rows["doubt_ns"]) & ~rows["first_of_window"]
+    good = (rows["intrinsic_ns"] > rows["offset_uncertainty_ns"]) & ~rows["first_of_window"]
     return rows[good]
 
 

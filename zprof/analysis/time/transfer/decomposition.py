@@ -33,8 +33,8 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     """Add the columns that relate the ranks of a collective to each other.
 
     arrival_ns (S), wait_ns, transfer_ns, bound, lateness_ns (relative to the first rank), last_rank (-1 if
-    ranks are missing or the last two are tied), doubt_ns (twice the clock uncertainty), and, NaN if unknown,
-    tail_ns and intrinsic_ns.
+    ranks are missing or the last two are tied), offset_uncertainty_ns (twice the clock uncertainty), and, NaN
+    if unknown, tail_ns and intrinsic_ns.
     """
     instances = Instances(frame["instance"].to_numpy(np.int64))
     arrivals = find_arrivals(frame, clocks, instances)
@@ -52,7 +52,7 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
         bound=arrivals.bound,
         lateness_ns=np.where(is_full_sync, start - first, 0),
         last_rank=arrivals.last_rank,
-        doubt_ns=arrivals.doubt_ns,
+        offset_uncertainty_ns=arrivals.offset_uncertainty_ns,
         tail_ns=np.where(is_full_sync, (last_end - end).astype(np.float64), np.nan),
         intrinsic_ns=_min_per_instance(instances, transfer_times),
     )
@@ -74,15 +74,15 @@ class Arrivals:
     """One entry per row; ``arrival_ns``: the start of the last rank waited for, else the row's own start.
 
     ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can wait, but some
-    of these are unknown. ``last_rank``: the rank that certainly arrived last, else -1. ``doubt_ns``: 2 max(u)
-    over the instance.
+    of these are unknown. ``last_rank``: the rank that certainly arrived last, else -1.
+    ``offset_uncertainty_ns``: 2 max(u) over the instance.
     """
 
     arrival_ns: Int64s
     waits: Mask
     bound: Mask
     last_rank: Int64s
-    doubt_ns: Int64s
+    offset_uncertainty_ns: Int64s
 
 
 def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
@@ -117,7 +117,9 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
         waits=complete,
         bound=may_wait & ~complete & (frame["group_size"].to_numpy(np.int64) != 1),
         last_rank=np.where(complete & is_clearly_last, rank[awaited_row], UNKNOWN_RANK),
-        doubt_ns=instances.broadcast(instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty),
+        offset_uncertainty_ns=instances.broadcast(
+            instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty
+        ),
     )
 
 
