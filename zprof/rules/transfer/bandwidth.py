@@ -1,10 +1,9 @@
 """Measure the bandwidth that messages reach, and the expected bandwidth from the baseline.
 
 Messages are comparable if their kinds are equal or have the same bus bandwidth (all but gloo's
-reduce_scatter), and if their sizes are within a factor of four. Groups are comparable if both or neither span
-hosts: a loss between hosts is sharding_spans_nodes. If it is unknown if they span hosts, only the same kind
-is compared. Messages of unknown size are compared with the baseline's by time and order, if both runs send
-equally many.
+reduce_scatter), and if their sizes are within a factor of four. Groups are compared with those of the
+baseline that span hosts like them: a loss between hosts is sharding_spans_nodes. Messages of unknown size are
+compared with the baseline's by time and order, if both runs send equally many.
 """
 
 from collections import Counter

@@ -7,15 +7,15 @@ kind and a similar size, else the one that other groups of the run reach, and at
 run (``reference_links``). If no sizes were recorded, the messages of a kind are compared by time with the
 same messages of the baseline. A rank that belongs to every slow group and to no fast one has the slow link. A
 group is slow below half the expected bandwidth, or below 80 % of the baseline's (docs/thresholds.md). Groups
-that are slower than the fastest link because they may use another one, a network, are reported as a gap with
-both figures. So are groups that are exposed and have no faster link to compare with.
+between hosts that are slower than the fastest link may use another one by design: they are reported as a gap
+with both figures. So are groups that are exposed and have no faster link to compare with.
 
 With q = measured / expected, a transfer t with an exposed part e shrinks to q t, and so does the queueing it
 causes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t). If the step can be
 replayed, it is the gain of the replay with transfers of q t.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
@@ -40,7 +40,7 @@ from zprof.rules.transfer.bandwidth import (
     find_slow_rank,
 )
 from zprof.rules.transfer.group_roles import GroupPlaces
-from zprof.rules.transfer.latency import MAX_SHARED_RATIO, measure_shared_ratio
+from zprof.rules.transfer.latency import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
 from zprof.rules.transfer.reference_links import LinkReferences
 from zprof.rules.transfer.slow_groups import (
     SlowGroup,
@@ -125,7 +125,9 @@ def _compare(
     references = LinkReferences(rates, reached)
     low, fast, unvouched = [], [], []
     for place, rate in enumerate(rates):
-        given = user_expectation or expect_from_baseline(rate, reached, before)
+        given = expect_from_baseline(rate, reached, before)
+        if user_expectation is not None:  # measured with large messages, whose latency does not count
+            given = replace(user_expectation, latency_ns=max_normal_latency_ns(rate.ranks))
         expected = [given] if given else list(references.list_expected(place, rate))
         missed = next((each for each in expected if _is_low(rate, each)), None)
         if missed is not None:
@@ -150,13 +152,14 @@ def _find_untested(analysis: RunAnalysis, comparison: _Comparison) -> Gap | None
     if has_reference and total_ns < _MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
         return None
     worst = max(exposed.values(), key=lambda entry: entry[0])[1]
-    fastest = max(rate.bytes_per_s for rate in rates)
-    others = f", the fastest group of this job {format_rate(fastest)}" if len(rates) > 1 else ""
+    others = ""
+    if len({rate.group for rate in rates}) > 1:
+        others = f", the fastest group of this job {format_rate(max(rate.bytes_per_s for rate in rates))}"
     return untested_gap(
         Cause.LOW_BUS_BANDWIDTH,
         f"the expected bandwidth is unknown: {_describe_messages(analysis, worst)} reach "
-        f"{format_rate(worst.bytes_per_s)}{others}, and neither a baseline nor a faster group with such "
-        "messages tells what the link should give",
+        f"{format_rate(worst.bytes_per_s)}{others}, and neither a baseline nor a faster group tells what the "
+        "link should give",
         "pass a baseline on the same link, or --expected-busbw GB_PER_S",
     )
 
