@@ -25,6 +25,7 @@ from zprof.rules.rule import (
     Check,
     has_no_collectives,
     make_finding,
+    mean_per_step,
     mean_wall_ns,
     rate_severity,
     select_kind,
@@ -38,6 +39,7 @@ from zprof.rules.transfer.bandwidth import (
     compare_unsized,
     expect_from_baseline,
     find_slow_rank,
+    measure_group_rates,
 )
 from zprof.rules.transfer.group_roles import GroupPlaces
 from zprof.rules.transfer.latency import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
@@ -86,7 +88,9 @@ def _check(
     rates = select_bandwidth_bound(reached) if analysis.run.world_size > 1 else []
     if not rates:
         is_unsized = not (analysis.collectives["bytes"] > 0).any()
-        return _find_by_time(analysis, baseline) if baseline is not None and is_unsized else None
+        if baseline is not None and is_unsized:
+            return _find_by_time(analysis, baseline)
+        return _find_unmeasured(analysis, reached, is_unsized=is_unsized)
     comparison = _compare(rates, reached, baseline, user_expectation)
     min_saving = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     slow = measure_slow_groups(analysis, comparison.low)
@@ -161,6 +165,25 @@ def _find_untested(analysis: RunAnalysis, comparison: _Comparison) -> Gap | None
         f"{format_rate(worst.bytes_per_s)}{others}, and neither a baseline nor a faster group tells what the "
         "link should give",
         "pass a baseline on the same link, or --expected-busbw GB_PER_S",
+    )
+
+
+def _find_unmeasured(analysis: RunAnalysis, reached: ReachedBandwidth, *, is_unsized: bool) -> Gap | None:
+    """Return a gap if much of the step is exposed in transfers whose bandwidth cannot be computed."""
+    exposed_ns = mean_per_step(analysis, float(analysis.collectives["exposed_transfer_ns"].sum()))
+    is_worth_it = exposed_ns >= _MIN_UNTESTED_RATIO * mean_wall_ns(analysis)
+    if analysis.run.world_size == 1 or not is_worth_it or measure_group_rates(reached):
+        return None  # what was measured is mostly latency
+    if is_unsized:
+        return untested_gap(
+            Cause.LOW_BUS_BANDWIDTH,
+            "the recording does not say how many bytes the collectives move",
+            "pass a baseline on the same link, or record with torch 2.2 or newer",
+        )
+    return untested_gap(
+        Cause.LOW_BUS_BANDWIDTH,
+        "no collective was matched on all of its ranks, so how long its bytes take is unknown",
+        "record all ranks in the same steps",
     )
 
 

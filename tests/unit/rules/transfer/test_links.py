@@ -152,6 +152,22 @@ def test_equally_slow_groups_do_not_vouch_for_one_another(run: Run, expected: st
     assert judged(low_bus_bandwidth, run()) == expected
 
 
+def changed(analysis: RunAnalysis, **columns: object) -> RunAnalysis:
+    return replace(analysis, collectives=analysis.collectives.assign(**columns))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: changed(hybrid(), bytes=0), "gap"),  # sizes unknown
+        (lambda: changed(hybrid(), matched=False), "gap"),  # ranks missing
+        (lambda: changed(hybrid(shows=0.1), bytes=0), None),  # hidden
+    ],
+)
+def test_exposed_messages_of_unknown_bandwidth_leave_a_gap(run: Run, expected: str | None) -> None:
+    assert judged(low_bus_bandwidth, run()) == expected
+
+
 def test_slow_replicas_are_one_claim_with_both_figures() -> None:
     finding = found(low_bus_bandwidth, hybrid())
     assert values(finding, "bytes_per_s") == [pytest.approx(8 * MIB / 2e-3), pytest.approx(24 * MIB / 1e-4)]
