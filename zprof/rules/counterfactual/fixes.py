@@ -30,7 +30,7 @@ from zprof.rules.counterfactual.resized_messages import (
 )
 from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, select_kind
 from zprof.rules.transfer.latency import read_latencies
-from zprof.rules.transfer.low_bus_bandwidth import read_reached_ratios
+from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
 from zprof.rules.volume.model_traffic import read_model_traffic
 from zprof.rules.volume.needless_collectives import read_passes
@@ -283,9 +283,7 @@ def start_held_collectives(
 
 
 def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    ratios = {}
-    for kind, reached in read_reached_ratios(finding).items():
-        ratios.update(dict.fromkeys(select_kind(analysis.collectives, kind).index.tolist(), reached))
+    ratios = select_slow_rows(analysis, finding)
     return [edits.scale_transfers(graph, ratios)] if ratios else []
 
 

@@ -269,6 +269,8 @@ def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
     """Return True if confidence is low for a reason other than time: the fix may be impossible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
+    if finding.cause is Cause.LOW_BUS_BANDWIDTH:
+        return True  # what a link should give may be unknown
     if finding.cause is Cause.COPY_OVERHEAD:
         return True  # copies at the usual speed, which padding can lengthen
     if finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:

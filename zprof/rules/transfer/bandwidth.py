@@ -1,14 +1,13 @@
-"""Measure the bandwidth that messages reach, and the expected bandwidth from the baseline or other groups.
+"""Measure the bandwidth that messages reach, and the expected bandwidth from the baseline.
 
 Messages are comparable if their kinds are equal or have the same bus bandwidth (all but gloo's
-reduce_scatter), and if their sizes are within a factor of four. Groups are comparable if both or neither span
-hosts: a loss between hosts is sharding_spans_nodes. If it is unknown if they span hosts, only the same kind
-is compared. Messages of unknown size are compared with the baseline's by time and order, if both runs send
-equally many.
+reduce_scatter), and if their sizes are within a factor of four. Groups are compared with those of the
+baseline that span hosts like them: a loss between hosts is sharding_spans_nodes. Messages of unknown size are
+compared with the baseline's by time and order, if both runs send equally many.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +16,13 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import Floats, Mask, factorize_texts, parse_group_ranks
 from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.model.findings import Confidence
 from zprof.rules.rule import select_kind
 from zprof.rules.transfer.traffic import transfer_times
 
 LARGE_RATIO = 0.25
 #: Minimum share of the bandwidth that the baseline reached.
 BASELINE_RATIO = 0.80
-_SPAN_CODES = {None: -1, False: 0, True: 1}
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
@@ -32,23 +31,34 @@ class ExpectedBandwidth:
     """A bandwidth, its source, and the share of it below which a link is slow.
 
     The same messages on the same link agree within a few percent. Other groups or data sheet values
-    may differ more.
+    may differ more. ``proof``: highest confidence that a shortfall gives; None if the link may be slower by
+    design. ``latency_ns``: time that each message may take besides.
     """
 
     bytes_per_s: float
     of: str
     least_ratio: float = 0.50
+    proof: Confidence | None = Confidence.HIGH
+    latency_ns: float = 0.0
+    is_fastest_link: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRate:
-    """The bandwidth that the large messages of one kind reach in one group."""
+    """The bandwidth that the large messages of one kind reach in one group of ``ranks`` ranks."""
 
     kind: CollectiveKind
     group: str
+    ranks: int
     count: int
     bytes: float
     bytes_per_s: float
+
+    def reached_ratio(self, expected: ExpectedBandwidth) -> float:
+        """Return the time of a message at the expected bandwidth, relative to its measured time."""
+        bus_bytes = self.bytes * bus_factor(self.kind, self.ranks)
+        latency_ratio = expected.latency_ns * 1e-9 * self.bytes_per_s / bus_bytes
+        return self.bytes_per_s / expected.bytes_per_s + latency_ratio
 
 
 class ReachedBandwidth:
@@ -88,6 +98,7 @@ def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
                 GroupRate(
                     kind=kind,
                     group=str(group),
+                    ranks=int(large["group_size"].iloc[0]),
                     count=len(large),
                     bytes=float(large["bytes"].median()),
                     bytes_per_s=float(large["bytes_per_s"].median()),
@@ -112,29 +123,6 @@ def expect_from_baseline(
                 least_ratio=BASELINE_RATIO,
             )
     return None
-
-
-class OtherGroups:
-    """The groups of a run as columns, to compare each group with all others."""
-
-    def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
-        self._run = run
-        self._kind = np.array([KINDS.index(rate.kind) for rate in rates])
-        self._group = pd.factorize(np.array([rate.group for rate in rates], dtype=object))[0]
-        self._far = np.array([_SPAN_CODES[run.spans(rate.group)] for rate in rates])
-        self._bytes = np.array([rate.bytes for rate in rates])
-        self._rate = np.array([rate.bytes_per_s for rate in rates])
-
-    def expected(self, index: int, own_rate: GroupRate) -> ExpectedBandwidth | None:
-        """Return the median of the groups comparable to the one at ``index``, None if there are none."""
-        same = self._kind == self._kind[index]
-        kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, own_rate.kind)]
-        like = (self._group != self._group[index]) & (self._far == self._far[index])
-        like &= is_similar(self._bytes, own_rate.bytes) & np.isin(self._kind, kinds)
-        like = like & same if (like & same).any() or self._far[index] == _SPAN_CODES[None] else like
-        if not like.any():
-            return None
-        return ExpectedBandwidth(bytes_per_s=float(np.median(self._rate[like])), of="other groups")
 
 
 def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
@@ -184,14 +172,14 @@ def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[Colle
 
 
 def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
-    """Return ``bytes``, ``group``, ``bytes_per_s`` of the matched collectives of a kind, one row each."""
+    """Return size, group, its number of ranks and bandwidth of each matched collective of a kind."""
     rows = select_kind(rows, kind)
     elapsed = transfer_times(analysis, rows)
     first = rows.drop_duplicates("instance").set_index("instance").reindex(elapsed.index)
-    each = pd.DataFrame({"bytes": first["bytes"], "group": first["group"].astype(str), "elapsed": elapsed})
+    each = first[["bytes", "group_size"]].assign(group=first["group"].astype(str), elapsed=elapsed)
     factors = [bus_factor(kind, int(size)) for size in first["group_size"]]
     each = each.assign(bytes_per_s=each["bytes"] * factors / each["elapsed"] * 1e9)
-    return each[each["bytes"] > 0]
+    return each[(each["bytes"] > 0) & (each["bytes_per_s"] > 0)]  # 0: the size of the group is unknown
 
 
 def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:

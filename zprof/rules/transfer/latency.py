@@ -23,7 +23,7 @@ _SLACK_NS = 50_000.0
 _FIT_MESSAGES, _MIN_LATENCY_TO_RESIDUAL = 8, 3.0
 _FIT_RESIDUAL_RATIO = 0.2
 #: Maximum share of transfer time that overlaps with other groups' messages, which slow each other down.
-_MAX_SHARED_RATIO = 0.1
+MAX_SHARED_RATIO = 0.1
 #: Messages below this fraction of the median size are pure latency.
 _TINY_RATIO = 1 / 64
 #: In both, each rank sends the same amount: one pass around the ring.
@@ -95,8 +95,8 @@ def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) ->
         if _group_ranks(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
             continue
         group_rows = rows[rows["kind"].astype(str) == fit.kind]
-        shared = _shared_ratio(analysis, group_rows)
-        if shared > _MAX_SHARED_RATIO:
+        shared = measure_shared_ratio(analysis, group_rows)
+        if shared > MAX_SHARED_RATIO:
             continue
         times = transfer_times(analysis, group_rows)
         residual_ns = (fit.residual_ratio + shared) * float(times.median()) if len(times) else 0.0
@@ -117,10 +117,10 @@ def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: pd.DataFrame
     group_rows = rows[rows["kind"].astype(str).isin(_RING_KINDS) & (rows["bytes"] > 0)]
     if len(group_rows) < _FIT_MESSAGES:
         return None
-    shared = _shared_ratio(analysis, group_rows)
+    shared = measure_shared_ratio(analysis, group_rows)
     sizes, times = _sized_times(analysis, group_rows)
     both = _fit_intercept(sizes, times)
-    if both is None or shared > _MAX_SHARED_RATIO:
+    if both is None or shared > MAX_SHARED_RATIO:
         return None
     residual_ns = both.residual_ns + shared * float(np.median(times))
     if residual_ns > _FIT_RESIDUAL_RATIO * np.median(times) or both.ns <= _MIN_LATENCY_TO_RESIDUAL * max(
@@ -185,7 +185,7 @@ def _latency_from_larger_groups(unknown: Set[str], known: Mapping[str, float]) -
     return found
 
 
-def _shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
+def measure_shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
     """Return the share of transfer time in ``rows`` that overlaps with transfers of other rank groups."""
     overlapping = total = 0
     ranks = analysis.collectives["group"].astype(str).map(_group_ranks)

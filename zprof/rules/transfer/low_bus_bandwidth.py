@@ -3,81 +3,66 @@
 Bus bandwidth of one collective = bytes * bus factor / T, with T from the last start to the first end, so
 waiting for a late rank does not count. Only large, bandwidth-bound messages are considered. The expected
 bandwidth is the value given by the caller, else the one the baseline reached with messages of a comparable
-kind and a similar size, else the one other groups of the run reach. If no sizes were recorded, the messages
-of a kind are compared by time with the same messages of the baseline. A rank that belongs to every slow group
-and to no fast one has the slow link. A group is slow below half the expected bandwidth, or below 80 % of the
-baseline's (docs/thresholds.md).
+kind and a similar size, else the one that other groups of the run reach, and at last the fastest link of the
+run (``reference_links``). If no sizes were recorded, the messages of a kind are compared by time with the
+same messages of the baseline. A rank that belongs to every slow group and to no fast one has the slow link. A
+group is slow below half the expected bandwidth, or below 80 % of the baseline's (docs/thresholds.md). Groups
+between hosts that are slower than the fastest link may use another one by design: they are reported as a gap
+with both figures. So are groups that are exposed and have no faster link to compare with.
 
 With q = measured / expected, a transfer t with an exposed part e shrinks to q t, and so does the queueing it
 causes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t). If the step can be
 replayed, it is the gain of the replay with transfers of q t.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import group_rows_by_text
-from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
-from zprof.model.formatting import format_percent, format_rate
+from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.rule import (
     Check,
     has_no_collectives,
     make_finding,
+    mean_per_step,
     mean_wall_ns,
-    measure_queueing_ns,
     rate_severity,
+    select_kind,
     untested_gap,
 )
 from zprof.rules.transfer.bandwidth import (
     BASELINE_RATIO,
     ExpectedBandwidth,
     GroupRate,
-    OtherGroups,
     ReachedBandwidth,
     compare_unsized,
     expect_from_baseline,
     find_slow_rank,
     measure_group_rates,
 )
-from zprof.rules.transfer.small_messages import LATENCY_RATIO
-from zprof.rules.transfer.traffic import read_step_traffic
+from zprof.rules.transfer.group_roles import GroupPlaces
+from zprof.rules.transfer.latency import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
+from zprof.rules.transfer.reference_links import LinkReferences
+from zprof.rules.transfer.slow_groups import (
+    SlowGroup,
+    list_evidence,
+    measure_slow_groups,
+    measure_times,
+    reached_evidence,
+    select_bandwidth_bound,
+    sum_largest_savings,
+)
 
 _MIN_STEP_RATIO = 0.03
 _MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
-#: Messages smaller than the largest by more than this factor (a norm, a flag) carry no information about
-#: bandwidth.
-_MAX_SIZE_RATIO = 64
-#: Columns needed for a slow group.
-_COLUMNS = ("rank", "transfer_ns", "exposed_transfer_ns", "start_ns", "wait_start_ns", "wait_end_ns")
+#: Minimum share of the step exposed in groups that have no faster reference, for a gap.
+_MIN_UNTESTED_RATIO = 0.10
 _FIX = (
     "NCCL: run once with NCCL_DEBUG=INFO and check which network it uses (NET/Socket is TCP)\n"
     "gloo: GLOO_SOCKET_IFNAME=<the fast interface>\n"
     "nodes connected by a slow link: shard within a node, replicate across nodes (HSDP)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SlowGroup:
-    """One kind of collective of a group below its expected bandwidth; times are per step and rank."""
-
-    rate: GroupRate
-    expected: ExpectedBandwidth
-    transfer_ns: float
-    exposed_ns: float
-
-    @property
-    def measured_bytes_per_s(self) -> float:
-        """Bus bandwidth in bytes per second."""
-        return self.rate.bytes_per_s
-
-    @property
-    def saving_ns(self) -> tuple[float, float]:
-        """Lower and upper bound of the saving per step (formula in the module docstring)."""
-        shortfall_ratio = 1 - self.measured_bytes_per_s / self.expected.bytes_per_s
-        return (shortfall_ratio * self.exposed_ns, min(self.exposed_ns, shortfall_ratio * self.transfer_ns))
 
 
 def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -100,39 +85,124 @@ def _check(
     if has_no_collectives(analysis):
         return untested_gap(Cause.LOW_BUS_BANDWIDTH, "no collective was recorded", "record the time window")
     reached = ReachedBandwidth(analysis)
-    rates = _select_bandwidth_bound(reached) if analysis.run.world_size > 1 else []
+    rates = select_bandwidth_bound(reached) if analysis.run.world_size > 1 else []
     if not rates:
         is_unsized = not (analysis.collectives["bytes"] > 0).any()
-        return _find_by_time(analysis, baseline) if baseline is not None and is_unsized else None
-    baseline_reached = (
-        ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
+        if baseline is not None and is_unsized:
+            return _find_by_time(analysis, baseline)
+        return _find_unmeasured(analysis, reached, is_unsized=is_unsized)
+    comparison = _compare(rates, reached, baseline, user_expectation)
+    min_saving = _MIN_STEP_RATIO * mean_wall_ns(analysis)
+    slow = measure_slow_groups(analysis, comparison.low)
+    proven = [group for group in slow if group.expected.proof is Confidence.HIGH]
+    suspected = [group for group in slow if group.expected.proof in (Confidence.MEDIUM, Confidence.LOW)]
+    unproven = [group for group in slow if group.expected.proof is None]
+    if sum_largest_savings(proven)[1] >= min_saving:
+        others = [*suspected, *unproven]
+        return _build_finding(analysis, proven, comparison.fast, others)
+    if sum_largest_savings(suspected)[1] >= min_saving:
+        return _build_finding(analysis, suspected, comparison.fast, unproven)
+    if sum_largest_savings(unproven)[1] >= min_saving:
+        return _build_network_gap(analysis, max(unproven, key=lambda group: group.saving_ns[1]))
+    return _find_untested(analysis, comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """The groups of a run: ``low`` with what each falls short of, and ``fast``.
+
+    ``unvouched``: groups that only groups as slow as themselves, or none, can be compared with.
+    """
+
+    low: list[tuple[GroupRate, ExpectedBandwidth]]
+    fast: list[GroupRate]
+    unvouched: list[GroupRate]
+
+
+def _compare(
+    rates: list[GroupRate],
+    reached: ReachedBandwidth,
+    baseline: RunAnalysis | None,
+    user_expectation: ExpectedBandwidth | None,
+) -> _Comparison:
+    before = ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
+    references = LinkReferences(rates, reached)
+    low, fast, unvouched = [], [], []
+    for place, rate in enumerate(rates):
+        given = expect_from_baseline(rate, reached, before)
+        if user_expectation is not None:  # measured with large messages, whose latency does not count
+            given = replace(user_expectation, latency_ns=max_normal_latency_ns(rate.ranks))
+        expected = [given] if given else list(references.list_expected(place, rate))
+        missed = next((each for each in expected if _is_low(rate, each)), None)
+        if missed is not None:
+            low.append((rate, missed))
+        elif expected:
+            fast.append(rate)
+        if missed is None and given is None:
+            unvouched.append(rate)
+    return _Comparison(low=low, fast=fast, unvouched=unvouched)
+
+
+def _find_untested(analysis: RunAnalysis, comparison: _Comparison) -> Gap | None:
+    """Return a gap if nothing can be compared, or if much of the step is exposed in groups that cannot be."""
+    rates = comparison.unvouched
+    if not rates:
+        return None
+    exposed = {kind: (0.0, rates[0]) for kind in dict.fromkeys(rate.kind for rate in rates)}
+    for rate, (_, exposed_ns) in zip(rates, measure_times(analysis, rates), strict=True):
+        exposed[rate.kind] = max(exposed[rate.kind], (exposed_ns, rate), key=lambda entry: entry[0])
+    total_ns = sum(exposed_ns for exposed_ns, _ in exposed.values())
+    has_reference = comparison.low or comparison.fast
+    if has_reference and total_ns < _MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
+        return None
+    worst = max(exposed.values(), key=lambda entry: entry[0])[1]
+    others = ""
+    if len({rate.group for rate in rates}) > 1:
+        others = f", the fastest group of this job {format_rate(max(rate.bytes_per_s for rate in rates))}"
+    return untested_gap(
+        Cause.LOW_BUS_BANDWIDTH,
+        f"the expected bandwidth is unknown: {_describe_messages(analysis, worst)} reach "
+        f"{format_rate(worst.bytes_per_s)}{others}, and neither a baseline nor a faster group tells what the "
+        "link should give",
+        "pass a baseline on the same link, or --expected-busbw GB_PER_S",
     )
-    others = OtherGroups(rates, reached)
-    expectations = [
-        (
-            rate,
-            user_expectation
-            or expect_from_baseline(rate, reached, baseline_reached)
-            or others.expected(place, rate),
-        )
-        for place, rate in enumerate(rates)
-    ]
-    known = [(rate, expected) for rate, expected in expectations if expected]
-    if not known:
+
+
+def _find_unmeasured(analysis: RunAnalysis, reached: ReachedBandwidth, *, is_unsized: bool) -> Gap | None:
+    """Return a gap if much of the step is exposed in transfers whose bandwidth cannot be computed."""
+    exposed_ns = mean_per_step(analysis, float(analysis.collectives["exposed_transfer_ns"].sum()))
+    is_worth_it = exposed_ns >= _MIN_UNTESTED_RATIO * mean_wall_ns(analysis)
+    if analysis.run.world_size == 1 or not is_worth_it or measure_group_rates(reached):
+        return None  # what was measured is mostly latency
+    if is_unsized:
         return untested_gap(
             Cause.LOW_BUS_BANDWIDTH,
-            "the expected bandwidth is unknown: no baseline, and no other group has messages of similar "
-            "kind and size",
-            "pass a baseline on the same link, or --expected-busbw GB_PER_S",
+            "the recording does not say how many bytes the collectives move",
+            "pass a baseline on the same link, or record with torch 2.2 or newer",
         )
-    low = [(rate, expected) for rate, expected in known if _is_low(rate, expected)]
-    slow = list(_measure_slow_groups(analysis, low))
-    fast = [rate for rate, expected in known if not _is_low(rate, expected)]
-    return (
-        _build_finding(analysis, slow, fast)
-        if _largest_saving(slow)[1] >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
-        else None
+    return untested_gap(
+        Cause.LOW_BUS_BANDWIDTH,
+        "no collective was matched on all of its ranks, so how long its bytes take is unknown",
+        "record all ranks in the same steps",
     )
+
+
+def _build_network_gap(analysis: RunAnalysis, worst: SlowGroup) -> Gap:
+    """Return the gap of groups between hosts, which reach much less than the fastest link."""
+    return untested_gap(
+        Cause.LOW_BUS_BANDWIDTH,
+        f"{_describe_messages(analysis, worst.rate)} cross hosts and reach "
+        f"{format_rate(worst.rate.bytes_per_s)}, the fastest link of this job reaches "
+        f"{format_rate(worst.expected.bytes_per_s)}, and what the network should give is unknown "
+        f"({format_ns(worst.exposed_ns)} exposed per step)",
+        "measure the network between these hosts (nccl-tests) and pass --expected-busbw GB_PER_S, or a "
+        "baseline on the same link",
+    )
+
+
+def _describe_messages(analysis: RunAnalysis, rate: GroupRate) -> str:
+    places = GroupPlaces(analysis.collectives, analysis.run.world_size)
+    return f"{rate.kind.value}s {places.describe(rate.group, rate.ranks)}"
 
 
 def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
@@ -148,7 +218,7 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
     for each in slow:
         name = each.kind.value
         evidence += [
-            _reached_evidence(each.kind, each.reached_ratio),
+            reached_evidence(each.kind, each.reached_ratio),
             Evidence(key=f"{name}_count", what=f"{name}s examined", value=each.count, unit="count"),
             Evidence(
                 key=f"{name}_exposed_transfer_per_step",
@@ -172,114 +242,77 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
 
 
 def _is_low(rate: GroupRate, expected: ExpectedBandwidth) -> bool:
-    return rate.bytes_per_s < expected.least_ratio * expected.bytes_per_s
+    return rate.reached_ratio(expected) < expected.least_ratio
 
 
-def _select_bandwidth_bound(reached: ReachedBandwidth) -> list[GroupRate]:
-    """Return the groups and kinds that are bandwidth-bound rather than latency-bound."""
-    traffic = read_step_traffic(reached.analysis)
-    latency_bound_kinds = {
-        messages.kind
-        for messages in (traffic.both if traffic else ())
-        if (messages.latency_ns or 0.0) > LATENCY_RATIO * messages.each_ns
-    }
-    rates = [rate for rate in measure_group_rates(reached) if rate.kind not in latency_bound_kinds]
-    largest = max((rate.bytes for rate in rates), default=0.0)
-    return [rate for rate in rates if rate.bytes * _MAX_SIZE_RATIO >= largest]
-
-
-def _measure_slow_groups(
-    analysis: RunAnalysis, low: list[tuple[GroupRate, ExpectedBandwidth]]
-) -> Iterator[_SlowGroup]:
-    keys = {(rate.kind.value, rate.group) for rate, _ in low}
-    tables = group_rows_by_text(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
-    rows_by_kind_and_group = {names: rows for names, rows in tables if names in keys}
-    steps_by_rank = analysis.steps["rank"].value_counts()
-    for rate, expected in low:
-        rows = rows_by_kind_and_group[rate.kind.value, rate.group]
-        steps = max(1, int(steps_by_rank.reindex(rows["rank"].unique()).sum()))
-        yield _SlowGroup(
-            rate=rate,
-            expected=expected,
-            transfer_ns=float((rows["transfer_ns"] + measure_queueing_ns(rows)).sum()) / steps,
-            exposed_ns=float((rows["exposed_transfer_ns"] + measure_queueing_ns(rows)).sum()) / steps,
-        )
-
-
-def _largest_saving(slow: list[_SlowGroup]) -> tuple[float, float]:
-    """Sum the largest saving of each kind: groups on different ranks run in parallel."""
-    kinds: dict[CollectiveKind, tuple[float, float]] = {}
-    for entry in slow:
-        kinds[entry.rate.kind] = max(
-            kinds.get(entry.rate.kind, (0.0, 0.0)), entry.saving_ns, key=lambda s: s[1]
-        )
-    return (sum(low for low, _ in kinds.values()), sum(high for _, high in kinds.values()))
-
-
-def _build_finding(analysis: RunAnalysis, slow: list[_SlowGroup], fast: list[GroupRate]) -> Finding:
+def _build_finding(
+    analysis: RunAnalysis, slow: list[SlowGroup], fast: list[GroupRate], others: list[SlowGroup]
+) -> Finding:
+    """Return the finding on the ``slow`` groups; its evidence mentions ``others``, if they are less sure."""
     worst = max(slow, key=lambda entry: entry.saving_ns[1])
-    saving = _largest_saving(slow)
+    saving = sum_largest_savings(slow)
     rank = find_slow_rank([entry.rate for entry in slow], fast)
-    slow_rank_note = "" if rank is None else f": all slow groups contain rank {rank}, and no fast group does"
     return make_finding(
         Cause.LOW_BUS_BANDWIDTH,
-        sentence=f"{worst.rate.kind.value}s reach {format_rate(worst.measured_bytes_per_s)} of bus "
-        f"bandwidth, but {format_rate(worst.expected.bytes_per_s)} is expected "
-        f"({format_percent(worst.measured_bytes_per_s / worst.expected.bytes_per_s)}){slow_rank_note}",
-        evidence=[fact for entry in slow for fact in _list_evidence(entry, rank)],
+        sentence=_describe_shortfall(analysis, worst, rank),
+        evidence=[*list_evidence(slow, rank), *_mention_others(analysis, others)],
         saving_ns=saving,
         severity=rate_severity(saving[1], mean_wall_ns(analysis)),
-        confidence=Confidence.HIGH
-        if worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
-        else Confidence.MEDIUM,
+        confidence=_rate_confidence(analysis, worst),
         fix=_FIX if rank is None else f"check the link of rank {rank}: cable, port, PCIe width\n{_FIX}",
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as slow "
-        "there, the expected value was too high",
+        "there, the expected value was too high: state it with --expected-busbw GB_PER_S",
     )
 
 
-def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
-    """Return the share of the expected bandwidth that each slow kind of collective reaches."""
-    values = {entry.key: float(entry.value) for entry in finding.evidence}
-    return {kind: values[_reached_key(kind)] for kind in CollectiveKind if _reached_key(kind) in values}
-
-
-def _reached_key(kind: CollectiveKind) -> str:
-    return f"{kind.value}_reached_ratio"
-
-
-def _reached_evidence(kind: CollectiveKind, reached_ratio: float) -> Evidence:
-    return Evidence(
-        key=_reached_key(kind),
-        what=f"{kind.value} bus bandwidth relative to the expected one",
-        value=reached_ratio,
-        unit="ratio",
-    )
-
-
-def _list_evidence(entry: _SlowGroup, rank: int | None) -> list[Evidence]:
-    kind, expected = entry.rate.kind.value, entry.expected
-    reached = entry.measured_bytes_per_s / expected.bytes_per_s
+def _mention_others(analysis: RunAnalysis, others: list[SlowGroup]) -> list[Evidence]:
+    """Return the two figures of the group that loses most, if much of the step is exposed in it."""
+    worst = max(others, key=lambda entry: entry.saving_ns[1], default=None)
+    if worst is None or worst.exposed_ns < _MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
+        return []
     return [
         Evidence(
-            key=f"{kind}_bus_bandwidth",
-            what=f"{kind} bus bandwidth, median of large messages",
-            value=entry.measured_bytes_per_s,
-            unit="bytes_per_s",
-            rank=rank,
-        ),
-        Evidence(
-            key=f"{kind}_expected_bus_bandwidth",
-            what=f"expected, from {expected.of}",
-            value=expected.bytes_per_s,
+            key="other_bus_bandwidth",
+            what=f"bus bandwidth of {_describe_messages(analysis, worst.rate)}, which may be as it should",
+            value=worst.rate.bytes_per_s,
             unit="bytes_per_s",
         ),
-        _reached_evidence(entry.rate.kind, reached),
-        Evidence(key=f"{kind}_count", what=f"large {kind}s examined", value=entry.rate.count, unit="count"),
         Evidence(
-            key=f"{kind}_exposed_transfer_per_step",
-            what=f"{kind} exposed transfer and queue per step",
-            value=entry.exposed_ns,
-            unit="ns",
+            key="other_expected_bus_bandwidth",
+            what=worst.expected.of,
+            value=worst.expected.bytes_per_s,
+            unit="bytes_per_s",
         ),
     ]
+
+
+def _describe_shortfall(analysis: RunAnalysis, worst: SlowGroup, rank: int | None) -> str:
+    expected, measured = worst.expected, format_rate(worst.rate.bytes_per_s)
+    if expected.is_fastest_link:
+        note = (
+            ""
+            if expected.proof is Confidence.MEDIUM
+            else ": a fault, unless they use another link or share one"
+        )
+        return (
+            f"{_describe_messages(analysis, worst.rate)} reach {measured} of bus bandwidth; {expected.of} "
+            f"reaches {format_rate(expected.bytes_per_s)}{note}"
+        )
+    slow_rank_note = "" if rank is None else f": all slow groups contain rank {rank}, and no fast group does"
+    return (
+        f"{worst.rate.kind.value}s reach {measured} of bus bandwidth, but "
+        f"{format_rate(expected.bytes_per_s)} is expected "
+        f"({format_percent(worst.reached_ratio)}){slow_rank_note}"
+    )
+
+
+def _rate_confidence(analysis: RunAnalysis, worst: SlowGroup) -> Confidence:
+    """Return at most what the reference proves: transfers that overlap share a link, which slows them."""
+    proof = worst.expected.proof
+    if proof is Confidence.HIGH:
+        is_sure = worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
+        return Confidence.HIGH if is_sure else Confidence.MEDIUM
+    rows = select_kind(analysis.collectives, worst.rate.kind)
+    own_rows = rows[rows["group"].astype(str) == worst.rate.group]
+    is_alone = measure_shared_ratio(analysis, own_rows) <= MAX_SHARED_RATIO
+    return Confidence.MEDIUM if proof is Confidence.MEDIUM and is_alone else Confidence.LOW

@@ -1,5 +1,6 @@
 """low_bus_bandwidth and sharding_spans_nodes: links slower than others, and links between hosts."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,12 @@ from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_ho
 from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
+from zprof.model.gaps import Gap
 from zprof.rules.rule import Check
-from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth, read_reached_ratios
+from zprof.rules.transfer.group_roles import GroupPlaces
+from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
+from zprof.rules.transfer.slow_groups import read_reached_ratios, select_slow_rows
 
 MIB = 1 << 20
 FAST, SLOW = Scenario(bytes_per_s=500e6), Scenario(bytes_per_s=60e6)
@@ -70,14 +74,14 @@ def replicated(hosts: str = "") -> RunAnalysis:
     ("run", "expected"),
     [
         (lambda: two_shards(2_010 * US), "high"),  # less than half of the other group
-        (lambda: two_shards(2_000 * US), None),  # half
+        (lambda: two_shards(2_000 * US), "gap"),  # half: as fast, but both may be slow
         (lambda: link_run(*shards("0,1", 3 * MS)), "gap"),  # one group
         # replicas compare with shards, and groups with each other, if both are within a host
-        (replicated, "gap"),  # replicas on unknown hosts
+        (replicated, "low"),  # replicas on unknown hosts
         (lambda: replicated("aaa"), "high"),  # replicas on one host
         (lambda: two_shards(hosts="abcc"), "gap"),  # between hosts
         (lambda: two_shards(hosts="aacc"), "high"),  # each within a host
-        (lambda: two_shards(hosts="aa"), "gap"),  # one on unknown hosts
+        (lambda: two_shards(hosts="aa"), "low"),  # one on unknown hosts
     ],
 )
 def test_against_other_groups(run: Run, expected: str | None) -> None:
@@ -91,6 +95,141 @@ def test_the_rank_that_all_slow_groups_share_is_named() -> None:
     both = (*shards("0,1", 3 * MS), *shards("2,3", MS), replicas("0,2", MS), replicas("1,3", 3 * MS))
     assert ranks(*both) == {1}
     assert ranks(*both[:4]) == set()
+
+
+REPLICA_GROUPS = "04", "15", "26", "37"
+
+
+def hybrid(
+    replica_ns: int = 2 * MS,
+    *,
+    hosts: str = "",
+    shows: float = 1.0,
+    slow_group: str = "",
+    replica_bytes: int = 8 * MIB,
+    **more: object,
+) -> RunAnalysis:
+    """Two sharding groups of four ranks at 252 GB/s, and equally slow replicas: 4.2 GB/s.
+
+    ``slow_group``: replicas that take four times as long as the others.
+    """
+    fast = [
+        sent
+        for group in ("0,1,2,3", "4,5,6,7")
+        for sent in (
+            gathers(12, 32 * MIB, 100 * US, group=group, shows=0),
+            reduces(6, 32 * MIB, 100 * US, group=group, shows=0),
+        )
+    ]
+    slow = [
+        replace(
+            replicas(",".join(pair), replica_ns * (4 if pair == slow_group else 1), replica_bytes),
+            shows=shows,
+        )
+        for pair in REPLICA_GROUPS
+    ]
+    return on_hosts(link_run(*fast, *slow, **more), *hosts)  # type: ignore[arg-type]
+
+
+def figures(text: str) -> list[str]:
+    return re.findall(r"[\d.]+ [MG]B/s", text)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (hybrid, "low"),  # hosts unknown: the replicas may cross a network
+        (lambda: hybrid(hosts="a" * 8), "medium"),  # no network between them
+        (lambda: hybrid(hosts="a" * 8, device="cpu"), "low"),  # compute slows gloo down
+        (lambda: hybrid(hosts="aaaabbbb"), "gap"),  # a network, and nobody knows which
+        (lambda: hybrid(hosts="aaaabbbb", shows=0.1), None),  # hidden
+        (lambda: hybrid(shows=0.1), None),
+        (lambda: hybrid(100 * US), None),  # as fast as a message of that size can be
+        (lambda: hybrid(hosts="aaaabbbb", slow_group="15"), "high"),  # slower than other replicas
+    ],
+)
+def test_equally_slow_groups_do_not_vouch_for_one_another(run: Run, expected: str | None) -> None:
+    assert judged(low_bus_bandwidth, run()) == expected
+
+
+def changed(analysis: RunAnalysis, **columns: object) -> RunAnalysis:
+    return replace(analysis, collectives=analysis.collectives.assign(**columns))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda: changed(hybrid(), bytes=0), "gap"),  # sizes unknown
+        (lambda: changed(hybrid(), matched=False), "gap"),  # ranks missing
+        (lambda: changed(hybrid(shows=0.1), bytes=0), None),  # hidden
+    ],
+)
+def test_exposed_messages_of_unknown_bandwidth_leave_a_gap(run: Run, expected: str | None) -> None:
+    assert judged(low_bus_bandwidth, run()) == expected
+
+
+def test_slow_replicas_are_one_claim_with_both_figures() -> None:
+    finding = found(low_bus_bandwidth, hybrid())
+    assert values(finding, "bytes_per_s") == [pytest.approx(8 * MIB / 2e-3), pytest.approx(24 * MIB / 1e-4)]
+    assert len(figures(finding.sentence)) == 2
+    assert "replicas" in finding.sentence
+    groups = next(fact.value for fact in finding.evidence if fact.key == "all_reduce_slow_groups")
+    assert groups == len(REPLICA_GROUPS)
+
+
+def test_replicas_between_hosts_leave_a_gap_with_both_figures() -> None:
+    gap = low_bus_bandwidth(hybrid(hosts="aaaabbbb"), None)
+    assert isinstance(gap, Gap)
+    assert len(figures(gap.reason)) == 2
+
+
+def test_less_sure_groups_are_evidence_beside_a_sure_finding() -> None:
+    """One group of replicas is slower than the others, which are all slower than the shards."""
+    keys = {fact.key for fact in found(low_bus_bandwidth, hybrid(slow_group="15")).evidence}
+    assert {"all_reduce_bus_bandwidth", "other_bus_bandwidth", "other_expected_bus_bandwidth"} <= keys
+
+
+def test_shards_of_many_ranks_are_large_enough() -> None:
+    """A 65th of the largest message is no norm if it has megabytes."""
+    embedding = gathers(1, 65 * 4 * MIB, MS, group="0,1,2,3", shows=0)
+    small = replace(replicas("0,4", 4 * MS, 4 * MIB), shows=1.0)
+    assert judged(low_bus_bandwidth, link_run(embedding, small)) == "low"
+
+
+def test_only_slow_groups_run_faster_without_the_cause() -> None:
+    run = hybrid()
+    norm_too = link_run(
+        gathers(12, 32 * MIB, 100 * US, group="0,1,2,3", shows=0),
+        replace(replicas("0,4", 2 * MS), shows=1.0),
+        replace(replicas("0,1", 50 * US), shows=1.0),
+    )
+    for analysis in (run, norm_too):
+        rows = analysis.collectives
+        slow = select_slow_rows(analysis, found(low_bus_bandwidth, analysis))
+        crosses = rows["group"].isin([",".join(pair) for pair in REPLICA_GROUPS])
+        assert set(slow) == set(rows.index[crosses])
+
+
+@pytest.mark.parametrize(
+    ("group", "place"),
+    [
+        ("0,4#mesh_dp_replicate", "replicas"),
+        ("0,4#TENSOR_MODEL_PARALLEL_GROUP", "tensor"),
+        ("0,4#mesh_pp", "pipeline"),
+        ("0,4#EXPERT_DATA_PARALLEL_GROUP", "expert"),
+        ("0,4#mesh_dp_shard", "data"),
+        ("0,4", "replicas"),  # they reduce the shards of different sharding groups
+        ("0,1", "groups of 2"),  # ranks of one sharding group
+    ],
+)
+def test_groups_are_named_by_what_they_connect(group: str, place: str) -> None:
+    rows = hybrid().collectives
+    assert place in GroupPlaces(rows, 8).describe(group, 2)
+
+
+def test_tensor_parallel_groups_are_no_replicas() -> None:
+    """Each of their ranks has its own sharding group too, but they reduce activations, of another size."""
+    assert "replicas" not in GroupPlaces(hybrid(replica_bytes=6 * MIB).collectives, 8).describe("0,4", 2)
 
 
 @pytest.mark.parametrize(

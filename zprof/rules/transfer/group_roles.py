@@ -1,0 +1,63 @@
+"""Name what a process group connects: replicas, tensor-parallel ranks, pipeline stages, and so on.
+
+Frameworks describe groups in the suffix of their name ("0,4#mesh_dp_replicate"). Most groups have no suffix,
+so replicas are also recognized by their traffic: ranks of different sharding groups that all_reduce what the
+reduce_scatters left of the gradients.
+"""
+
+import re
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.model.collectives import CollectiveKind
+from zprof.rules.rule import select_kind
+
+_REPLICAS = "between the replicas"
+#: Words in the names that torch meshes, Megatron and DeepSpeed give their groups; the first match counts.
+_PLACES_BY_WORD = (
+    (frozenset({"replicate", "replica", "replicas"}), _REPLICAS),
+    (frozenset({"ep", "expert", "experts"}), "of expert parallelism"),
+    (frozenset({"tp", "tensor"}), "of tensor parallelism"),
+    (frozenset({"pp", "pipe", "pipeline"}), "of the pipeline"),
+    (frozenset({"cp", "context", "sequence"}), "of context parallelism"),
+    (frozenset({"dp", "ddp", "data", "fsdp", "shard", "zero"}), "of data parallelism"),
+)
+_WORD = re.compile(r"[a-z]+")
+#: Shards are padded, so that the bytes of replicas are not exactly those of the shards.
+_MAX_PADDING_RATIO = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlaces:
+    """Where groups lie in a job; built once, from the collectives of all ranks."""
+
+    collectives: pd.DataFrame
+    world_size: int
+
+    def describe(self, group: str, size: int) -> str:
+        """Return words that follow the kind of a collective: "between the replicas"."""
+        words = frozenset(_WORD.findall(group.partition("#")[2].lower()))
+        for names, place in _PLACES_BY_WORD:
+            if words & names:
+                return place
+        if self._connects_replicas(group):
+            return _REPLICAS
+        return "of all ranks" if size in (0, self.world_size) else f"in groups of {size} ranks"
+
+    def _connects_replicas(self, group: str) -> bool:
+        """Return True if each rank has its own sharding group and reduces its shard of the gradients."""
+        ranks = parse_group_ranks(group)
+        rows = self.collectives[self.collectives["rank"].isin(ranks)]
+        scatters = select_kind(rows, CollectiveKind.REDUCE_SCATTER)
+        reduces = select_kind(rows[rows["group"].astype(str) == group], CollectiveKind.ALL_REDUCE)
+        if not ranks or scatters.empty or reduces.empty:
+            return False
+        groups = scatters["group"].astype(str)
+        if any(len(ranks & parse_group_ranks(name)) != 1 for name in groups.unique()):
+            return False
+        shard_bytes = (scatters["bytes"] / scatters["group_size"]).groupby(scatters["rank"]).sum()
+        reduced_bytes = reduces["bytes"].groupby(reduces["rank"]).sum()
+        differences = (reduced_bytes / shard_bytes.reindex(reduced_bytes.index) - 1).abs()
+        return bool((differences <= _MAX_PADDING_RATIO).all())
