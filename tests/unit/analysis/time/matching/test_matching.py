@@ -139,8 +139,9 @@ def test_a_dropped_row_changes_the_partner_of_no_other(rank, place, seed, jitter
 
 @pytest.mark.parametrize("hints", [True, False])
 def test_groups_that_lack_nothing_are_the_clock_of_the_others(hints: bool) -> None:
-    """Ranks leave the long collectives of the large group far apart, so that a shift by a step fits as well; a chain
-    of small groups, whose ranks leave at once, tells.
+    """Ranks leave the long collectives of the large group far apart, so that a shift by a step fits as well.
+
+    A chain of small groups, whose ranks leave at once, tells.
     """
     small = [
         Op(kind="all_reduce", size=4, length=20 * US, groups=[pair]) for pair in [(0, 1), (2, 3), (1, 2)]
