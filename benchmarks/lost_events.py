@@ -156,7 +156,10 @@ def judge_losses(case: LossCase) -> LossOutcome:
         elif case.cause is not None:
             judged = [_diagnose_form(case, lost, Path(name) / str(lost)) for lost in counts]
             diagnoses = [diagnosis for diagnosis, _ in judged]
-            losses += [_judge_import(lost, judged[0][1], rows) for lost, (_, rows) in zip(counts, judged)]
+            losses += [
+                _judge_import(lost, judged[0][1], rows)
+                for lost, (_, rows) in zip(counts, judged, strict=True)
+            ]
     return LossOutcome(
         bed=case.bed, seed=case.seed, cause=case.cause, losses=tuple(losses), diagnoses=tuple(diagnoses)
     )

@@ -1,9 +1,10 @@
 """Match each execution of gloo to its launch (method "gloo_fifo").
 
 Gloo's worker threads run executions ``gloo:<op>`` without any id. A process group processes its queue in
-order, so the k-th launch of an operator with n elements is the k-th such execution. If the counts differ, or
-an execution starts before its launch, none is matched: a guess would shift all later matches and blame the
-wrong rank.
+order, so the k-th launch of an operator with n elements is the k-th such execution. If executions are
+missing, their times tell which (:mod:`zprof.collectors.kineto.gloo.pairing`), and those that fit two launches
+are left out. If launches are missing, or an execution starts before its launch, none is matched: a guess
+would shift all later matches and blame the wrong rank.
 
 Kind, sequence and unit come from a ``::launch`` range around the c10d operator if there is one; else the
 sequence is the order of launch, and the method is "gloo_fifo_order". Gloo events do not identify the group,
@@ -20,6 +21,7 @@ from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collect
 from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
+from zprof.collectors.kineto.gloo.pairing import locate_missing, read_worker_times
 from zprof.collectors.kineto.gloo.messages import make_message_rows
 from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, PeerResolver
 from zprof.collectors.kineto.trace import Trace
@@ -65,17 +67,32 @@ def _make_collective_rows(
 def _match_executions(
     launches: Sequence[Launch], executions: Sequence[Execution], waits: Mapping[Identity, RangeSpan]
 ) -> tuple[Pairs, list[Gap]]:
-    executed: dict[GlooKey, list[Execution]] = defaultdict(list)
-    for execution in executions:
-        executed[execution.key].append(execution)
+    executed: dict[GlooKey, list[int]] = defaultdict(list)
+    for index, execution in enumerate(executions):
+        executed[execution.key].append(index)
     pairs, gaps = Pairs(), []
     for key, launched in _group_by_key(launches).items():
-        matches = executed.get(key, [])
-        matched = _pair_in_order(_drop_unfinished(launched, len(matches), waits), matches)
-        if matched is not None:
-            pairs += matched
-        elif not all(launch.has_no_row for launch in launched):
-            gaps.append(make_unmatched_gap(key, len(launched), len(matches)))
+        indices = executed.get(key, [])
+        matches = [executions[index] for index in indices]
+        if len(launched) > len(matches):
+            workers = read_worker_times(executions, frozenset(match.thread for match in matches))
+            places = locate_missing(
+                launched,
+                [_find_wait_end(launch, waits) for launch in launched],
+                matches,
+                [workers[index] for index in indices],
+            )
+            matched = [
+                (launched[place], match)
+                for place, match in zip(places, matches, strict=True)
+                if place is not None
+            ]
+        else:
+            matched = _pair_in_order(launched, matches)
+        pairs += matched
+        lost = len(launched) - len(matched)
+        if lost > _count_unfinished(launched, waits) and not all(launch.has_no_row for launch in launched):
+            gaps.append(make_unmatched_gap(key, len(launched), len(matches), len(matched)))
     return pairs, gaps
 
 
@@ -97,25 +114,27 @@ def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
     return numbers
 
 
-def _drop_unfinished(
-    launches: list[Launch], executed: int, waits: Mapping[Identity, RangeSpan]
-) -> list[Launch]:
-    """Drop the last launches whose range has no wait: they may complete after the window ended."""
-    launches_left = list(launches)
-    while len(launches_left) > executed and launches_left[-1].launch_range is not None:
-        key = get_collective_key(launches_left[-1].launch_range)
-        if key is None or key in waits:
-            break
-        launches_left.pop()
-    return launches_left
+def _count_unfinished(launches: Sequence[Launch], waits: Mapping[Identity, RangeSpan]) -> int:
+    """Return how many of the last launches have a range but no wait: they may end after the window."""
+    for count, launch in enumerate(reversed(launches)):
+        if launch.launch_range is None or _find_wait_end(launch, waits) is not None:
+            return count
+    return len(launches)
 
 
-def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs | None:
+def _find_wait_end(launch: Launch, waits: Mapping[Identity, RangeSpan]) -> int | None:
+    key = get_collective_key(launch.launch_range) if launch.launch_range is not None else None
+    wait = waits.get(key) if key is not None else launch.wait
+    return wait.end_ns if wait is not None else None
+
+
+def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs:
+    """Return the pairs, none if the counts differ or an execution starts before its launch."""
     if len(launches) != len(executions):
-        return None
+        return []
     pairs = list(zip(launches, executions, strict=True))
     in_order = all(execution.start_ns >= launch.start_ns for launch, execution in pairs)
-    return pairs if in_order else None
+    return pairs if in_order else []
 
 
 def _make_matched_row(
