@@ -21,8 +21,8 @@ from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collect
 from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
-from zprof.collectors.kineto.gloo.pairing import locate_missing, read_worker_times
 from zprof.collectors.kineto.gloo.messages import make_message_rows
+from zprof.collectors.kineto.gloo.pairing import locate_missing
 from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, PeerResolver
 from zprof.collectors.kineto.trace import Trace
 from zprof.model.collectives import CollectiveKind
@@ -67,33 +67,54 @@ def _make_collective_rows(
 def _match_executions(
     launches: Sequence[Launch], executions: Sequence[Execution], waits: Mapping[Identity, RangeSpan]
 ) -> tuple[Pairs, list[Gap]]:
-    executed: dict[GlooKey, list[int]] = defaultdict(list)
-    for index, execution in enumerate(executions):
-        executed[execution.key].append(index)
-    pairs, gaps = Pairs(), []
-    for key, launched in _group_by_key(launches).items():
-        indices = executed.get(key, [])
-        matches = [executions[index] for index in indices]
-        if len(launched) > len(matches):
-            workers = read_worker_times(executions, frozenset(match.thread for match in matches))
-            places = locate_missing(
-                launched,
-                [_find_wait_end(launch, waits) for launch in launched],
-                matches,
-                [workers[index] for index in indices],
-            )
-            matched = [
-                (launched[place], match)
-                for place, match in zip(places, matches, strict=True)
-                if place is not None
-            ]
-        else:
-            matched = _pair_in_order(launched, matches)
-        pairs += matched
-        lost = len(launched) - len(matched)
-        if lost > _count_unfinished(launched, waits) and not all(launch.has_no_row for launch in launched):
-            gaps.append(make_unmatched_gap(key, len(launched), len(matches), len(matched)))
-    return pairs, gaps
+    executed: dict[GlooKey, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        executed[execution.key].append(execution)
+    launches_by_key = _group_by_key(launches)
+    found = {
+        key: _pair_in_order(launched, executed.get(key, [])) for key, launched in launches_by_key.items()
+    }
+    for keys in _list_queues(launches_by_key, executed):
+        missing = [key for key in keys if len(executed.get(key, [])) < len(launches_by_key[key])]
+        located = _pair_with_missing(launches, executions, waits, keys) if missing else []
+        found |= {key: [pair for pair in located if pair[0].key == key] for key in missing}
+    gaps = [
+        make_unmatched_gap(key, len(launched), len(executed.get(key, [])), len(found[key]))
+        for key, launched in launches_by_key.items()
+        if len(launched) - len(found[key]) > _count_unfinished(launched, waits)
+        and not all(launch.has_no_row for launch in launched)
+    ]
+    return [pair for pairs in found.values() for pair in pairs], gaps
+
+
+def _list_queues(
+    launches_by_key: Mapping[GlooKey, Sequence[Launch]], executed: Mapping[GlooKey, Sequence[Execution]]
+) -> list[frozenset[GlooKey]]:
+    """Return the keys whose launches and executions went through one queue: one group, on its threads.
+
+    Keys of several groups are left out, and keys that lack launches.
+    """
+    keys_by_group: dict[str, set[GlooKey]] = defaultdict(set)
+    for key, launched in launches_by_key.items():
+        groups = {launch.group for launch in launched}
+        if len(groups) == 1 and len(executed.get(key, [])) <= len(launched):
+            keys_by_group[groups.pop()].add(key)
+    return [frozenset(keys) for keys in keys_by_group.values()]
+
+
+def _pair_with_missing(
+    launches: Sequence[Launch],
+    executions: Sequence[Execution],
+    waits: Mapping[Identity, RangeSpan],
+    keys: frozenset[GlooKey],
+) -> Pairs:
+    """Return the pairs of a queue that lacks executions, without those that may be another's."""
+    queued = [launch for launch in launches if launch.key in keys]
+    ran = [execution for execution in executions if execution.key in keys]
+    places = locate_missing(queued, [_find_wait_end(launch, waits) for launch in queued], ran)
+    return [
+        (queued[place], execution) for place, execution in zip(places, ran, strict=True) if place is not None
+    ]
 
 
 def _group_by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
