@@ -102,6 +102,15 @@ def test_lost_events_of_a_dense_program_cost_themselves_only(lost: int, marked: 
     assert whole(seen) == count - len({place for _, place in drops})
 
 
+def test_what_a_rank_lost_the_others_still_share() -> None:
+    """Each rank lost another event, so the rank that the others are compared with lacks one too."""
+    world = WORLDS["signatures that differ"]
+    seen = synchronised(world, lambda rank, place: place == 2 + 3 * rank)
+    assert not wrong_instances(seen)
+    assert not split_truths(seen)
+    assert (seen.collectives["instance"] >= 0).all()
+
+
 def test_many_events_of_a_short_recording_are_lost() -> None:
     """A fifth of each rank's rows, each rank's own: what one rank lacks does not contradict the others."""
     world = World(ranks=2, steps=5, offsets={1: 3_141_592})
