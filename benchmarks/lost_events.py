@@ -178,7 +178,8 @@ def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
 
 def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, pd.DataFrame]:
     """Diagnose a job of a vendor's form; also return its collectives."""
-    simulate(plant(base(case.seed, Vendor(case.bed)), Cause(case.cause)), folder / "traces")
+    cause = Cause(case.cause or Cause.NONE)
+    simulate(plant(base(case.seed, Vendor(case.bed)), cause), folder / "traces")
     lose_events(folder / "traces", lost, case.seed)
     import_paths(sorted((folder / "traces").glob("rank*")), folder / "run.zprof")
     analysis = analyse_time_only(load(folder / "run.zprof"))
