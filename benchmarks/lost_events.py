@@ -1,6 +1,7 @@
 """Lose collectives of simulated recordings at random: are all others still matched, and the cause found?
 
     python -m benchmarks.lost_events [--first-seed 8000] [--jobs 12] [--losses 1 3 10] [--no-diagnosis]
+        [--beds jobs nvidia amd gloo] [--causes NAME ...] [--forms recorded unnumbered unmarked]
 
 A complete recording states the truth: its collectives have the same number in their group on all ranks.
 Then rows of random ranks are removed, and what is only an order is numbered anew.  A collective that lost no
@@ -8,10 +9,11 @@ row must be matched across all ranks ("matched"); no two may be taken for one ("
 matched as it is ("recorded"), as if torch had written no sequence numbers ("unnumbered"), and also without
 marks of steps or hosts ("unmarked").
 
-Jobs of :mod:`zprof.simulator.jobs` are also diagnosed after the events were removed from their files, which
-keep no sequence numbers: the planted cause should lead the findings as it does with all events.
+Jobs with a planted cause are also diagnosed, with all events and after events were removed from their files
+("imported"), which keep no sequence numbers: a cause that leads the findings should still lead them.  Jobs of
+:mod:`zprof.simulator.jobs` are of NVIDIA's form; those of the other simulator are of the form of a vendor.
 
-Writes ``benchmarks/results/lost-events-DATE.json``.
+Each recording is printed and written to ``benchmarks/results/lost-events-DATE.json`` as soon as it is judged.
 """
 
 import argparse
@@ -19,9 +21,11 @@ import gzip
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,19 +34,26 @@ import msgspec
 import pandas as pd
 
 from benchmarks.conditions import conditions, today
-from benchmarks.diagnosis import RESULTS, spread
+from benchmarks.diagnosis import RESULTS
 from benchmarks.diagnosis_jobs import JobCase, judge_job
 from benchmarks.diagnosis_own import healthy_plan
+from tests.support.diagnoses import base
+from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.time.synchronise import synchronise
 from zprof.analysis.time.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.findings import Confidence
+from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
+from zprof.simulator.causes import Cause, plant
 from zprof.simulator.jobs import draw_job, write_job
 from zprof.simulator.plan import Vendor
 from zprof.simulator.simulate import simulate
 
 #: Causes of which waiting is the sign, so that a diagnosis needs matched collectives, and others.
 CAUSES = ("straggler_rank", "rotating_straggler", "low_bus_bandwidth", "no_prefetch", "data_loader")
+#: Causes that only a comparison with a healthy run shows in jobs of the older simulator.
+_COMPARED = frozenset({"low_bus_bandwidth"})
 #: Jobs of the independent simulator; the vendors are forms of the other one.
 _JOBS = "jobs"
 BEDS = (_JOBS, *(str(vendor) for vendor in Vendor))
@@ -57,13 +68,13 @@ _MAX_LOST_RATIO = 0.125
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCase:
-    """One recording: who writes it, its seed, and the planted cause of a job (None: healthy)."""
+    """One recording: who writes it, its seed, and the planted cause (None: healthy, not diagnosed)."""
 
     bed: str
     seed: int
     cause: str | None
     losses: tuple[int, ...]
-    is_diagnosed: bool
+    forms: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,59 +85,119 @@ class Loss:
     ``wrong``: instances of several collectives.
     """
 
-    bed: str
-    seed: int
     form: str
     lost: int
     rows: int
     matched: int
     wrong: int
 
+    @property
+    def is_below_goal(self) -> bool:
+        """True if fewer than 98 % of the other rows are matched."""
+        return self.matched < 0.98 * self.rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The findings after ``lost`` events: True if the planted cause leads them, and what does instead."""
+
+    lost: int
+    is_first: bool
+    leader: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOutcome:
-    """One recording with losses; ``is_first``, by lost events: the planted cause leads the findings."""
+    """One recording with losses."""
 
+    bed: str
+    seed: int
+    cause: str | None
     losses: tuple[Loss, ...]
-    is_first: Mapping[int, bool]
+    diagnoses: tuple[Diagnosis, ...]
 
 
 def list_loss_cases(
-    beds: Sequence[str], first_seed: int, jobs: int, losses: Sequence[int], *, is_diagnosed: bool
+    beds: Sequence[str],
+    seeds: Sequence[int],
+    losses: Sequence[int],
+    *,
+    causes: Sequence[str],
+    forms: Sequence[str],
 ) -> Iterator[LossCase]:
-    """Yield ``jobs`` recordings of each simulator."""
+    """Yield a recording of each seed by each simulator, with one of the causes each."""
     for bed in beds:
-        for seed in range(first_seed, first_seed + jobs):
-            cause = CAUSES[seed % len(CAUSES)] if bed == _JOBS else None
+        planted = [cause for cause in causes if bed == _JOBS or cause not in _COMPARED]
+        for seed in seeds:
             yield LossCase(
                 bed=bed,
                 seed=seed,
-                cause=cause,
+                cause=planted[seed % len(planted)] if planted else None,
                 losses=tuple(losses),
-                is_diagnosed=is_diagnosed and cause is not None,
+                forms=tuple(forms),
             )
 
 
 def judge_losses(case: LossCase) -> LossOutcome:
     """Record a job, lose events, match what is left, and diagnose it."""
+    counts = (0, *case.losses)
+    losses: list[Loss] = []
+    diagnoses: list[Diagnosis] = []
     with TemporaryDirectory() as name:
-        recording = _record(case, Path(name))
-    losses = [
-        _judge_loss(case, form, lost, *_change_form(form, recording))
-        for form in FORMS
-        for lost in (0, *case.losses)
-    ]
-    outcomes = {
-        lost: judge_job(
-            JobCase(seed=case.seed, fault=case.cause), partial(lose_events, count=lost, seed=case.seed)
-        )
-        for lost in ((0, *case.losses) if case.is_diagnosed else ())
-    }
-    is_first = {lost: outcome.is_first for lost, outcome in outcomes.items() if outcome.is_there}
-    return LossOutcome(losses=tuple(losses), is_first=is_first)
+        if case.forms:
+            recording = _record(case, Path(name) / "recorded")
+            losses += [
+                _judge_loss(case, form, lost, *_change_form(form, recording))
+                for form in case.forms
+                for lost in counts
+            ]
+        if case.cause is not None and case.bed == _JOBS:
+            diagnoses = [found for lost in counts if (found := _diagnose_job(case, lost)) is not None]
+        elif case.cause is not None:
+            judged = [_diagnose_form(case, lost, Path(name) / str(lost)) for lost in counts]
+            diagnoses = [diagnosis for diagnosis, _ in judged]
+            losses += [
+                _judge_import(lost, judged[0][1], rows)
+                for lost, (_, rows) in zip(counts, judged, strict=True)
+            ]
+    return LossOutcome(
+        bed=case.bed, seed=case.seed, cause=case.cause, losses=tuple(losses), diagnoses=tuple(diagnoses)
+    )
+
+
+def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
+    """Diagnose a job of the independent simulator; None if its cause costs too little to be found."""
+    outcome = judge_job(
+        JobCase(seed=case.seed, fault=case.cause), partial(lose_events, count=lost, seed=case.seed)
+    )
+    if not outcome.is_there:
+        return None
+    leader = outcome.claims[0].cause if outcome.claims else outcome.failure or "nothing"
+    return Diagnosis(lost=lost, is_first=outcome.is_first, leader=leader)
+
+
+def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, pd.DataFrame]:
+    """Diagnose a job of a vendor's form; also return its collectives."""
+    cause = Cause(case.cause or Cause.NONE)
+    simulate(plant(base(case.seed, Vendor(case.bed)), cause), folder / "traces")
+    lose_events(folder / "traces", lost, case.seed)
+    import_paths(sorted((folder / "traces").glob("rank*")), folder / "run.zprof")
+    analysis = analyse_time_only(load(folder / "run.zprof"))
+    findings = [f for f in diagnose(analysis).findings if f.confidence is not Confidence.LOW]
+    leader = str(findings[0].cause) if findings else "nothing"
+    return Diagnosis(lost=lost, is_first=leader == case.cause, leader=leader), analysis.collectives
+
+
+def _judge_import(lost: int, before: pd.DataFrame, after: pd.DataFrame) -> Loss:
+    """Compare the matched rows with those that are left if each event costs another collective."""
+    rows = int(before["matched"].sum() - lost * before["group_size"].max())
+    return Loss(
+        form="imported", lost=lost, rows=rows, matched=min(rows, int(after["matched"].sum())), wrong=0
+    )
 
 
 def _record(case: LossCase, folder: Path) -> _Recording:
+    folder.mkdir()
     traces = folder / "traces"
     if case.bed == _JOBS:
         write_job(draw_job(case.seed, case.cause), traces)
@@ -161,8 +232,6 @@ def _judge_loss(
     collectives = seen[seen["instance"] >= 0].groupby("instance")["true"].nunique()
     wrong = collectives[collectives > 1].index
     return Loss(
-        bed=case.bed,
-        seed=case.seed,
         form=form,
         lost=lost,
         rows=int(is_whole.sum()),
@@ -209,8 +278,9 @@ def _read(path: Path) -> dict[str, Any]:
 def tabulate_losses(outcomes: Sequence[LossOutcome]) -> list[dict[str, Any]]:
     """Return one row per simulator, form and number of lost events."""
     groups: dict[tuple[str, str, int], list[Loss]] = {}
-    for loss in (loss for outcome in outcomes for loss in outcome.losses):
-        groups.setdefault((loss.bed, loss.form, loss.lost), []).append(loss)
+    for outcome in outcomes:
+        for loss in outcome.losses:
+            groups.setdefault((outcome.bed, loss.form, loss.lost), []).append(loss)
     return [
         {
             "bed": bed,
@@ -219,29 +289,27 @@ def tabulate_losses(outcomes: Sequence[LossOutcome]) -> list[dict[str, Any]]:
             "recordings": len(group),
             "rows": sum(loss.rows for loss in group),
             "matched": sum(loss.matched for loss in group),
-            "below_98_percent": sum(is_below_goal(loss) for loss in group),
+            "below_98_percent": sum(loss.is_below_goal for loss in group),
             "wrong": sum(loss.wrong for loss in group),
         }
-        for (bed, form, lost), group in groups.items()
+        for (bed, form, lost), group in sorted(groups.items())
     ]
 
 
-def is_below_goal(loss: Loss) -> bool:
-    """Return True if fewer than 98 % of the other rows are matched."""
-    return loss.matched < 0.98 * loss.rows
-
-
-def count_still_first(outcomes: Sequence[LossOutcome]) -> list[dict[str, int]]:
+def count_still_first(outcomes: Sequence[LossOutcome]) -> list[dict[str, Any]]:
     """Return in how many jobs the cause stays first, of those with the cause first with all events."""
-    right_before = [outcome.is_first for outcome in outcomes if outcome.is_first.get(0)]
-    counts = sorted({lost for is_first in right_before for lost in is_first})
+    counts: dict[tuple[str, int], list[bool]] = {}
+    for outcome in outcomes:
+        if outcome.diagnoses and outcome.diagnoses[0].is_first:
+            for diagnosis in outcome.diagnoses[1:]:
+                counts.setdefault((outcome.bed, diagnosis.lost), []).append(diagnosis.is_first)
     return [
-        {"lost": lost, "jobs": len(right_before), "first": sum(is_first[lost] for is_first in right_before)}
-        for lost in counts
+        {"bed": bed, "lost": lost, "jobs": len(are_first), "first": sum(are_first)}
+        for (bed, lost), are_first in sorted(counts.items())
     ]
 
 
-def format_loss_tables(rows: Sequence[dict[str, Any]], still_first: Sequence[dict[str, int]]) -> str:
+def format_loss_tables(rows: Sequence[dict[str, Any]], still_first: Sequence[dict[str, Any]]) -> str:
     """Return both tables as Markdown."""
     lines = [
         "| recordings | form | lost | others matched | below 98 % | wrong |",
@@ -254,46 +322,66 @@ def format_loss_tables(rows: Sequence[dict[str, Any]], still_first: Sequence[dic
         for row in rows
     ]
     if still_first:
-        lines += ["", "| lost | planted cause first, of those first with all events |", "|---|---|"]
-        lines += [f"| {row['lost']} | {row['first']} of {row['jobs']} |" for row in still_first]
+        lines += ["", "| recordings | lost | planted cause first, of those first with all events |"]
+        lines += ["|---|---|---|"]
+        lines += [
+            f"| {row['bed']} | {row['lost']} | {row['first']} of {row['jobs']} |" for row in still_first
+        ]
     return "\n".join(lines) + "\n"
 
 
+def _format_outcome(outcome: LossOutcome) -> str:
+    """Return one line on a recording: what is below the goal, and what leads the findings."""
+    matched, rows = (sum(getattr(loss, name) for loss in outcome.losses) for name in ("matched", "rows"))
+    below = [f"{loss.form} {loss.lost} lost" for loss in outcome.losses if loss.is_below_goal or loss.wrong]
+    leaders = [f"{each.lost} lost: {'first' if each.is_first else each.leader}" for each in outcome.diagnoses]
+    return (
+        f"{outcome.bed} {outcome.seed} {outcome.cause}: {matched} of {rows} matched; "
+        f"{', '.join(leaders) or 'not diagnosed'}"
+        + (f"; below the goal: {', '.join(below)}" if below else "")
+    )
+
+
+def _write_results(first_seed: int, outcomes: Sequence[LossOutcome]) -> None:
+    document = {
+        "conditions": conditions(),
+        "benchmark": "lost events",
+        "first_seed": first_seed,
+        "rows": tabulate_losses(outcomes),
+        "still_first": count_still_first(outcomes),
+        "recordings": [asdict(outcome) for outcome in outcomes],
+    }
+    (RESULTS / f"lost-events-{today()}.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
-    """Lose events, print the table and write the results."""
+    """Lose events, and print and write each recording when it is judged, and the tables at the end."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--first-seed", type=int, default=8000)
     parser.add_argument("--jobs", type=int, default=12, help="recordings of each form")
     parser.add_argument("--beds", nargs="+", choices=BEDS, default=BEDS, help="who writes the recordings")
     parser.add_argument("--losses", type=int, nargs="+", default=[1, 3, 10], help="numbers of lost events")
+    parser.add_argument("--causes", nargs="+", choices=CAUSES, default=CAUSES, help="planted causes")
+    parser.add_argument("--forms", nargs="*", choices=FORMS, default=FORMS, help="none: only diagnose")
     parser.add_argument("--no-diagnosis", action="store_true", help="only match")
     parser.add_argument("--no-results", action="store_true", help="write no file of results")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    cases = list(
-        list_loss_cases(
-            options.beds,
-            options.first_seed,
-            options.jobs,
-            options.losses,
-            is_diagnosed=not options.no_diagnosis,
-        )
+    cases = list_loss_cases(
+        options.beds,
+        range(options.first_seed, options.first_seed + options.jobs),
+        options.losses,
+        causes=() if options.no_diagnosis else options.causes,
+        forms=options.forms,
     )
-    outcomes = spread(judge_losses, cases, options.processes)
-    rows, still_first = tabulate_losses(outcomes), count_still_first(outcomes)
-    print(format_loss_tables(rows, still_first))
-    for loss in (loss for outcome in outcomes for loss in outcome.losses):
-        if loss.wrong or is_below_goal(loss):
-            print(loss)
-    if not options.no_results:
-        document = {
-            "conditions": conditions(),
-            "benchmark": "lost events",
-            "first_seed": options.first_seed,
-            "rows": rows,
-            "still_first": still_first,
-        }
-        (RESULTS / f"lost-events-{today()}.json").write_text(json.dumps(document, indent=1) + "\n")
+    outcomes: list[LossOutcome] = []
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(judge_losses, case) for case in cases]):
+            outcomes.append(future.result())
+            print(_format_outcome(outcomes[-1]), flush=True)
+            if not options.no_results:
+                _write_results(options.first_seed, outcomes)
+    print(format_loss_tables(tabulate_losses(outcomes), count_still_first(outcomes)))
 
 
 if __name__ == "__main__":

@@ -117,15 +117,15 @@ def list_gloo_gaps(rows: Sequence[CollectiveRow]) -> list[Gap]:
     return gaps
 
 
-def make_unmatched_gap(key: GlooKey, launched: int, executed: int) -> Gap:
-    """Return the gap for launches and executions of one key that do not match in number or order."""
+def make_unmatched_gap(key: GlooKey, launched: int, executed: int, matched: int) -> Gap:
+    """Return the gap for launches and executions of one key of which only ``matched`` belong together."""
     operator, count = key
     size_text = "" if count is None else f" of {count} elements"
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="collectives of gloo",
         reason=f"{launched} launches and {executed} executions of {operator}{size_text} do not match; "
-        "none of them is counted",
+        + (f"the {matched} that belong together are counted" if matched else "none of them is counted"),
         remedy="record again; one ::launch range per collective (docs/recording.md) makes them unambiguous",
     )
 

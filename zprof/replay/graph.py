@@ -20,6 +20,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
+from zprof.replay.lost_members import fill_lost_members
 from zprof.replay.structure import (
     COPIES_GRADIENTS,
     REDUCING_KINDS,
@@ -29,7 +30,7 @@ from zprof.replay.structure import (
     find_work_behind,
     select_kinds,
 )
-from zprof.replay.tasks import NONE, Floats, RankTasks, read_tasks
+from zprof.replay.tasks import NONE, Bools, Floats, RankTasks, read_tasks
 from zprof.replay.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
 
 #: Operations of a communicator that overlap by less than this still count as sequential.
@@ -191,8 +192,10 @@ def _connect_ranks(
     analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[int], *, apart: bool
 ) -> Graph:
     rows = analysis.collectives
+    if not apart:
+        tasks = fill_lost_members(tasks, rows)
+    rank_of_row = dict(zip(rows.index.tolist(), rows["rank"].tolist(), strict=True))
     instance_of_row = dict(zip(rows.index.tolist(), rows["instance"].tolist(), strict=True))
-    matched = dict(zip(rows.index.tolist(), rows["matched"].tolist(), strict=True))
     kinds = dict(zip(rows.index.tolist(), rows["kind"].astype(str).tolist(), strict=True))
     numbers: dict[object, int] = {}
     collective = []
@@ -200,7 +203,8 @@ def _connect_ranks(
         mine = np.full(len(each), NONE, dtype=np.int64)
         for at in np.flatnonzero(each.row != NONE).tolist():
             row = int(each.row[at])
-            key = ("all", instance_of_row[row]) if matched[row] and not apart else (each.rank, row)
+            is_shared = instance_of_row[row] >= 0 and not apart
+            key = ("all", instance_of_row[row]) if is_shared else (each.rank, row)
             mine[at] = numbers.setdefault(key, len(numbers))
         collective.append(mine)
     starts: list[list[float]] = [[] for _ in numbers]
@@ -237,6 +241,7 @@ def _connect_ranks(
             kinds,
             copies,
             units,
+            np.array([rank_of_row.get(row, each.rank) != each.rank for row in each.row.tolist()]),
             (float(windows[each.rank].begin_ns[0] - origin), float(windows[each.rank].end_ns[-1] - origin)),
             float(device_steps[each.rank].begin_ns[0] - origin),
             steps[0],
@@ -285,6 +290,7 @@ def _build_rank(
     kinds: Mapping[int, str],
     copies: frozenset[str],
     units: Mapping[int, str],
+    is_estimated: Bools,
     host: tuple[float, float],
     device_begin: float,
     first_step: int,
@@ -298,7 +304,7 @@ def _build_rank(
     reductions = select_kinds(tasks, kinds, REDUCING_KINDS)
     copy_out = np.maximum(copy_out, find_work_behind(tasks, collective, reductions, compute_stream))
     lag, waits_on, held = find_device_waits(
-        tasks, collective, kinds, copy_in, copy_out, compute_stream, pick_up, device_begin
+        tasks, collective, kinds, copy_in, copy_out, compute_stream, is_estimated, pick_up, device_begin
     )
     work = np.where(np.isnan(tasks.work[:, 0]), 0.0, tasks.work[:, 1] - tasks.work[:, 0])
     inside = collective != NONE

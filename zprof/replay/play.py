@@ -11,6 +11,7 @@ import numpy as np
 
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.link_sharing import stretch_transfers_ns
+from zprof.replay.lost_members import merge_orders
 from zprof.replay.tasks import NONE, Floats
 
 #: Maximum rounds until the times of messages that share a link converge; up to ten are usual.
@@ -91,13 +92,20 @@ class _Rendezvous:
 
 
 def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
-    """Return the collectives of each communicator in launch order, by the first rank that has them."""
-    orders: dict[int, dict[int, None]] = defaultdict(dict)
+    """Return the collectives of each communicator in launch order.
+
+    A rank may lack some of them. If ranks contradict each other, the first rank that has a collective counts.
+    """
+    orders: dict[int, list[list[int]]] = defaultdict(list)
     for rank in graph.ranks:
-        for number in rank.collective[rank.collective != NONE].tolist():
-            if graph.lane[number] != NONE:
-                orders[int(graph.lane[number])].setdefault(number)
-    return {lane: deque(numbers) for lane, numbers in orders.items()}
+        numbers = rank.collective[rank.collective != NONE]
+        lanes = graph.lane[numbers]
+        for lane in np.unique(lanes[lanes != NONE]).tolist():
+            orders[lane].append(numbers[lanes == lane].tolist())
+    return {
+        lane: deque(merge_orders(each) or dict.fromkeys(number for order in each for number in order))
+        for lane, each in orders.items()
+    }
 
 
 class _Rank:

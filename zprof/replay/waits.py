@@ -20,7 +20,7 @@ from zprof.replay.structure import (
     find_reduction_consumers,
     select_kinds,
 )
-from zprof.replay.tasks import NONE, Floats, RankTasks
+from zprof.replay.tasks import NONE, Bools, Floats, RankTasks
 
 #: Delay beyond launch and stream order that counts as a wait.
 _STALL_NS = 4_000.0
@@ -142,10 +142,14 @@ def find_device_waits(
     copy_in: Int64s,
     copy_out: Int64s,
     compute_stream: int,
+    is_estimated: Bools,
     pick_up: float,
     begin: float,
 ) -> tuple[Floats, tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Return the lag of each task, the tasks that it waits for, and the collectives held by compute."""
+    """Return the lag of each task, the tasks that it waits for, and the collectives held by compute.
+
+    The start of work that ``is_estimated`` shows no lag, nor a wait that the program's structure does not.
+    """
     count = len(tasks)
     lag = np.zeros(count)
     waits: list[list[int]] = [[] for _ in range(count)]
@@ -199,7 +203,7 @@ def find_device_waits(
         ):
             waits[at].append(last_compute)
             earliest_start = max(earliest_start, float(tasks.work[last_compute, 1]))
-        if start - earliest_start > _STALL_NS:
+        if start - earliest_start > _STALL_NS and not is_estimated[at]:
             cause = _find_releasing_work(tasks, by_end, ends, start, stream, at)
             if is_collective[at] and cause not in (NONE, last_compute):
                 is_held = int(tasks.stream[cause]) == compute_stream
@@ -212,7 +216,7 @@ def find_device_waits(
             if cause != NONE and tasks.work[cause, 1] > earliest_start:
                 waits[at].append(cause)
                 earliest_start = float(tasks.work[cause, 1])
-        lag[at] = max(0.0, start - earliest_start)
+        lag[at] = 0.0 if is_estimated[at] else max(0.0, start - earliest_start)
         before[stream] = at
         if stream == compute_stream:
             last_compute = at

@@ -1,9 +1,10 @@
 """Match each execution of gloo to its launch (method "gloo_fifo").
 
 Gloo's worker threads run executions ``gloo:<op>`` without any id. A process group processes its queue in
-order, so the k-th launch of an operator with n elements is the k-th such execution. If the counts differ, or
-an execution starts before its launch, none is matched: a guess would shift all later matches and blame the
-wrong rank.
+order, so the k-th launch of an operator with n elements is the k-th such execution. If executions are
+missing, their times tell which (:mod:`zprof.collectors.kineto.gloo.pairing`), and those that fit two launches
+are left out. If launches are missing, or an execution starts before its launch, none is matched: a guess
+would shift all later matches and blame the wrong rank.
 
 Kind, sequence and unit come from a ``::launch`` range around the c10d operator if there is one; else the
 sequence is the order of launch, and the method is "gloo_fifo_order". Gloo events do not identify the group,
@@ -21,6 +22,7 @@ from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_laun
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
 from zprof.collectors.kineto.gloo.messages import make_message_rows
+from zprof.collectors.kineto.gloo.pairing import locate_missing
 from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, PeerResolver
 from zprof.collectors.kineto.trace import Trace
 from zprof.model.collectives import CollectiveKind
@@ -68,15 +70,51 @@ def _match_executions(
     executed: dict[GlooKey, list[Execution]] = defaultdict(list)
     for execution in executions:
         executed[execution.key].append(execution)
-    pairs, gaps = Pairs(), []
-    for key, launched in _group_by_key(launches).items():
-        matches = executed.get(key, [])
-        matched = _pair_in_order(_drop_unfinished(launched, len(matches), waits), matches)
-        if matched is not None:
-            pairs += matched
-        elif not all(launch.has_no_row for launch in launched):
-            gaps.append(make_unmatched_gap(key, len(launched), len(matches)))
-    return pairs, gaps
+    launches_by_key = _group_by_key(launches)
+    found = {
+        key: _pair_in_order(launched, executed.get(key, [])) for key, launched in launches_by_key.items()
+    }
+    for keys in _list_queues(launches_by_key, executed):
+        missing = [key for key in keys if len(executed.get(key, [])) < len(launches_by_key[key])]
+        located = _pair_with_missing(launches, executions, waits, keys) if missing else []
+        found |= {key: [pair for pair in located if pair[0].key == key] for key in missing}
+    gaps = [
+        make_unmatched_gap(key, len(launched), len(executed.get(key, [])), len(found[key]))
+        for key, launched in launches_by_key.items()
+        if len(launched) - len(found[key]) > _count_unfinished(launched, waits)
+        and not all(launch.has_no_row for launch in launched)
+    ]
+    return [pair for pairs in found.values() for pair in pairs], gaps
+
+
+def _list_queues(
+    launches_by_key: Mapping[GlooKey, Sequence[Launch]], executed: Mapping[GlooKey, Sequence[Execution]]
+) -> list[frozenset[GlooKey]]:
+    """Return the keys whose launches and executions went through one queue: one group, on its threads.
+
+    Keys of several groups are left out, and keys that lack launches.
+    """
+    keys_by_group: dict[str, set[GlooKey]] = defaultdict(set)
+    for key, launched in launches_by_key.items():
+        groups = {launch.group for launch in launched}
+        if len(groups) == 1 and len(executed.get(key, [])) <= len(launched):
+            keys_by_group[groups.pop()].add(key)
+    return [frozenset(keys) for keys in keys_by_group.values()]
+
+
+def _pair_with_missing(
+    launches: Sequence[Launch],
+    executions: Sequence[Execution],
+    waits: Mapping[Identity, RangeSpan],
+    keys: frozenset[GlooKey],
+) -> Pairs:
+    """Return the pairs of a queue that lacks executions, without those that may be another's."""
+    queued = [launch for launch in launches if launch.key in keys]
+    ran = [execution for execution in executions if execution.key in keys]
+    places = locate_missing(queued, [_find_wait_end(launch, waits) for launch in queued], ran)
+    return [
+        (queued[place], execution) for place, execution in zip(places, ran, strict=True) if place is not None
+    ]
 
 
 def _group_by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
@@ -97,25 +135,27 @@ def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
     return numbers
 
 
-def _drop_unfinished(
-    launches: list[Launch], executed: int, waits: Mapping[Identity, RangeSpan]
-) -> list[Launch]:
-    """Drop the last launches whose range has no wait: they may complete after the window ended."""
-    launches_left = list(launches)
-    while len(launches_left) > executed and launches_left[-1].launch_range is not None:
-        key = get_collective_key(launches_left[-1].launch_range)
-        if key is None or key in waits:
-            break
-        launches_left.pop()
-    return launches_left
+def _count_unfinished(launches: Sequence[Launch], waits: Mapping[Identity, RangeSpan]) -> int:
+    """Return how many of the last launches have a range but no wait: they may end after the window."""
+    for count, launch in enumerate(reversed(launches)):
+        if launch.launch_range is None or _find_wait_end(launch, waits) is not None:
+            return count
+    return len(launches)
 
 
-def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs | None:
+def _find_wait_end(launch: Launch, waits: Mapping[Identity, RangeSpan]) -> int | None:
+    key = get_collective_key(launch.launch_range) if launch.launch_range is not None else None
+    wait = waits.get(key) if key is not None else launch.wait
+    return wait.end_ns if wait is not None else None
+
+
+def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs:
+    """Return the pairs, none if the counts differ or an execution starts before its launch."""
     if len(launches) != len(executions):
-        return None
+        return []
     pairs = list(zip(launches, executions, strict=True))
     in_order = all(execution.start_ns >= launch.start_ns for launch, execution in pairs)
-    return pairs if in_order else None
+    return pairs if in_order else []
 
 
 def _make_matched_row(

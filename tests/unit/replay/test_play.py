@@ -127,6 +127,14 @@ def test_a_communicator_runs_one_operation_at_a_time(lane: int, end: float) -> N
     assert ends_ms(graph_of(*ranks, transfer_ns=[4.0 * MS, 5.0 * MS], lane=lane)) == [end, end]
 
 
+def test_a_communicator_keeps_its_order_if_a_rank_lacks_an_operation() -> None:
+    """The lost one is in the middle, so the other ranks cannot run what follows before it."""
+    tasks = [(name, COMM, 2.0) for name in "abc"]
+    ranks = [rank_of(number, tasks, rows={0: 0, 1: 1, 2: 2}) for number in (1, 2)]
+    lacking = rank_of(0, [tasks[0], ("b", COMM, 0.0), tasks[2]], rows={0: 0, 2: 2})
+    assert ends_ms(graph_of(lacking, *ranks, transfer_ns=[2.0 * MS] * 3, lane=0)) == [6.0, 6.0, 6.0]
+
+
 def test_a_blocking_call_keeps_the_host_from_launching_ahead() -> None:
     tasks = [("gemm", COMPUTE, 5.0), ("sync", NONE, 0.0), ("gemm", COMPUTE, 2.0)]
     graph = graph_of(rank_of(0, tasks, gaps={2: 3.0}, blocks={1: 0}))

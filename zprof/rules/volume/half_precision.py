@@ -21,7 +21,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.formatting import format_bytes, printable
 from zprof.replay.queue_model import estimate_transfer_saving_ns
 from zprof.rules.rule import mean_per_step
-from zprof.rules.volume.model_traffic import are_bounds, surely_moving_ns
+from zprof.rules.volume.model_traffic import are_bounds, are_mostly_bounds, surely_moving_ns
 
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"
@@ -94,7 +94,7 @@ _SURE_RATIO, _MAX_SAVING_RATIO = 0.75, 1.15
 class HalvedBytes:
     """Collectives whose bytes can be halved; times and bytes are per step and rank.
 
-    ``bound``: not all ranks were recorded, so ``exposed_ns`` may be waiting.
+    ``bound``: most of them were not recorded on all ranks, so ``exposed_ns`` may be waiting.
     """
 
     bytes: float
@@ -117,10 +117,9 @@ def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
     whole = mean_per_step(analysis, rows["transfer_ns"].sum())
     exposed = mean_per_step(analysis, analysis.collectives["exposed_transfer_ns"].sum())
     high = estimate_transfer_saving_ns(analysis, transfer * (1 - chosen))
-    bound = bool(are_bounds(rows).any())
     low = (
         estimate_transfer_saving_ns(analysis, transfer - chosen * surely_moving_ns(analysis))
-        if bound
+        if are_bounds(rows).any()
         else high
     )
     most = min(_MAX_SAVING_RATIO * high, _HALF_RATIO * whole, exposed)
@@ -129,5 +128,5 @@ def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
         transfer_ns=whole,
         exposed_ns=mean_per_step(analysis, rows["exposed_transfer_ns"].sum()),
         saving_ns=(min(_SURE_RATIO * low, most), most),
-        bound=bound,
+        bound=are_mostly_bounds(rows),
     )

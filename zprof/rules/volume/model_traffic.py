@@ -111,6 +111,12 @@ def are_bounds(rows: pd.DataFrame) -> "pd.Series[bool]":
     return ~rows["matched"].astype(bool)
 
 
+def are_mostly_bounds(rows: pd.DataFrame) -> bool:
+    """Return True if most of the transfer of ``rows`` was not recorded on all ranks, so it may be waiting."""
+    transfer = rows["transfer_ns"].astype(float)
+    return bool(transfer[are_bounds(rows)].sum() > transfer.sum() / 2)
+
+
 def has_known_sizes(rows: pd.DataFrame) -> bool:
     """Return True if the recording has the bytes of more than 90 % of the collectives."""
     several = rows[(rows["group_size"] != 1) & (rows["kind"].astype(str) != CollectiveKind.BARRIER.value)]

@@ -45,7 +45,7 @@ from zprof.rules.rule import (
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.volume.half_precision import price_half_bytes
 from zprof.rules.volume.model_traffic import (
-    are_bounds,
+    are_mostly_bounds,
     count_elements,
     has_known_sizes,
     select_large,
@@ -139,7 +139,10 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cost:
-    """A rank's gathers per step, and the part that can be hidden."""
+    """A rank's gathers per step, and the part that can be hidden.
+
+    ``bound``: most of their time was not recorded on all ranks, so it may be waiting.
+    """
 
     gathered_bytes: float
     reduced_bytes: float
@@ -184,7 +187,7 @@ def _measure_cost(analysis: RunAnalysis, seen: ClosingGathers, worth: float) -> 
         exposed_ns=exposed,
         hiding_ns=_hiding_saving_ns(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
         scattering_ns=price_half_bytes(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
-        bound=bool(are_bounds(gathers).any()),
+        bound=are_mostly_bounds(gathers),
     )
 
 

@@ -12,6 +12,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.rules.rule import Check
+from zprof.rules.transfer.bandwidth import compare_unsized
 from zprof.rules.transfer.group_roles import GroupPlaces
 from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
@@ -260,6 +261,17 @@ def test_gloo_reduce_scatters_compare_only_with_themselves(device: str, kinds: s
     baseline = link_run(replicas("0,1", MS, 32 * MIB), device=device)
     finding = found(low_bus_bandwidth, link_run(*shards("0,1", 6 * MS), device=device), baseline)
     assert set(read_reached_ratios(finding)) == kinds
+
+
+def test_a_lost_message_leaves_the_comparison_of_the_others() -> None:
+    """Without sizes a message is known by its place in the step; a short one comes last."""
+    whole, baseline = (
+        link_run(gathers(3, 0, each_ns), gathers(1, 0, each_ns // 10, begins_ns=100 * MS))
+        for each_ns in (4 * MS, 2 * MS)
+    )
+    lost = replace(whole, collectives=whole.collectives.drop(index=whole.collectives.index[0]))
+    ratios = [each.reached_ratio for run in (whole, lost) for each in compare_unsized(run, baseline)]
+    assert ratios == pytest.approx([0.5, 0.5])
 
 
 def one_gather(shows: float) -> RunAnalysis:

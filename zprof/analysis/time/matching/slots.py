@@ -240,7 +240,7 @@ def _make_placement(
 ) -> Placement:
     ranks = rows.rank[lane.rows]
     slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
-    for rank, slots in slots_by_rank.items():
+    for rank, slots in _add_lost_slots(slots_by_rank, rows_by_rank).items():
         slot[ranks == rank] = slots
     shifts = {rank: find_largest_shift(_list_moves(slots)) for rank, slots in slots_by_rank.items()}
     is_unshifted = all(
@@ -259,6 +259,36 @@ def _make_placement(
         shifts={rank: shift for rank, shift in sorted(shifts.items()) if shift},
         excluded=tuple(sorted(set(rows_by_rank) - set(slots_by_rank))) if len(slots_by_rank) > 1 else (),
     )
+
+
+def _add_lost_slots(
+    slots_by_rank: Mapping[int, Int64s], rows_by_rank: Mapping[int, RankRows]
+) -> dict[int, Int64s]:
+    """Return the slots with new ones for collectives that the rank that defines the slots has lost.
+
+    Between two adjacent slots that rank has nothing. If other ranks do, and as many rows of the same
+    signatures, these are paired by order.
+    """
+    between: dict[int, dict[int, list[int]]] = {}
+    for rank, slots in slots_by_rank.items():
+        placed = np.flatnonzero(slots >= 0)
+        adjacent = np.diff(slots[placed]) == 1
+        for left, right in zip(placed[:-1][adjacent].tolist(), placed[1:][adjacent].tolist(), strict=True):
+            if right - left > 1:
+                rows = list(range(left + 1, right))
+                between.setdefault(int(slots[left]), {})[rank] = rows
+    added = dict(slots_by_rank)
+    next_slot = 1 + max((int(slots.max(initial=ALONE)) for slots in slots_by_rank.values()), default=ALONE)
+    for rows_of_rank in between.values():
+        signatures = {tuple(rows_by_rank[rank].signature[rows]) for rank, rows in rows_of_rank.items()}
+        if len(rows_of_rank) < 2 or len(signatures) > 1:
+            continue
+        count = len(next(iter(signatures)))
+        for rank, rows in rows_of_rank.items():
+            added[rank] = added[rank].copy()
+            added[rank][rows] = np.arange(next_slot, next_slot + count)
+        next_slot += count
+    return added
 
 
 def _is_moved(slots: Int64s) -> bool:

@@ -102,6 +102,15 @@ def test_lost_events_of_a_dense_program_cost_themselves_only(lost: int, marked: 
     assert whole(seen) == count - len({place for _, place in drops})
 
 
+def test_what_a_rank_lost_the_others_still_share() -> None:
+    """Each rank lost another event, so the rank that the others are compared with lacks one too."""
+    world = WORLDS["signatures that differ"]
+    seen = synchronised(world, lambda rank, place: place == 2 + 3 * rank)
+    assert not wrong_instances(seen)
+    assert not split_truths(seen)
+    assert (seen.collectives["instance"] >= 0).all()
+
+
 def test_many_events_of_a_short_recording_are_lost() -> None:
     """A fifth of each rank's rows, each rank's own: what one rank lacks does not contradict the others."""
     world = World(ranks=2, steps=5, offsets={1: 3_141_592})
@@ -139,8 +148,9 @@ def test_a_dropped_row_changes_the_partner_of_no_other(rank, place, seed, jitter
 
 @pytest.mark.parametrize("hints", [True, False])
 def test_groups_that_lack_nothing_are_the_clock_of_the_others(hints: bool) -> None:
-    """Ranks leave the long collectives of the large group far apart, so that a shift by a step fits as well; a chain
-    of small groups, whose ranks leave at once, tells.
+    """Ranks leave the long collectives of the large group far apart, so that a shift by a step fits as well.
+
+    A chain of small groups, whose ranks leave at once, tells.
     """
     small = [
         Op(kind="all_reduce", size=4, length=20 * US, groups=[pair]) for pair in [(0, 1), (2, 3), (1, 2)]

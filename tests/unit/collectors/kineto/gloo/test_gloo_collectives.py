@@ -102,11 +102,13 @@ def test_a_synchronous_call_waits_right_behind_its_launch():
     assert values(rows, "wait_start_ns", "wait_end_ns") == [(at(13), at(41)), (None, None)]
 
 
-@pytest.mark.parametrize("executions", [[22], [9, 22]], ids=["lost", "before its launch"])
-def test_an_execution_that_may_be_anothers_is_not_joined(executions):
+@pytest.mark.parametrize(
+    ("second", "executions"), [(11, [12]), (20, [9, 22])], ids=["lost", "before its launch"]
+)
+def test_an_execution_that_may_be_anothers_is_not_joined(second, executions):
     rows, gaps = rows_of(
         gather(10, 120, 60),
-        gather(20, 120, 60),
+        gather(second, 120, 60),
         gather(30, 8, 4),
         *(execution("all_gather", start, 60) for start in executions),
         execution("all_gather", 31, 4),
@@ -114,6 +116,65 @@ def test_an_execution_that_may_be_anothers_is_not_joined(executions):
     )
     assert values(rows, "bytes", "sequence") == [(32, 2)]
     assert len(gaps) == 1
+
+
+@pytest.mark.parametrize("lost", range(6))
+@pytest.mark.parametrize("queued", [False, True], ids=["one by one", "launched ahead"])
+def test_a_lost_execution_costs_its_own_row(lost, queued):
+    """Each starts when it was launched and the worker is free: a hole shows where one is missing."""
+    launches = [2 * place if queued else 100 * place for place in range(6)]
+    starts = [3 + 20 * place if queued else 100 * place + 3 for place in range(6)]
+    rows, gaps = rows_of(
+        *(gather(start, 120, 60) for start in launches),
+        *(
+            execution("all_gather", start, 60, end=start + 18)
+            for place, start in enumerate(starts)
+            if place != lost
+        ),
+    )
+    kept = [place for place in range(6) if place != lost]
+    assert values(rows, "sequence", "start_ns") == [(place, at(starts[place])) for place in kept]
+    assert len(gaps) == 1
+
+
+def test_what_ran_between_tells_which_execution_is_lost():
+    """Queued behind a reduction, a gather starts when that ends: so would the one before it."""
+    rows, _ = rows_of(
+        *(
+            event
+            for place in range(4)
+            for event in (
+                reduce(100 * place, 60),
+                execution("all_reduce", 100 * place + 1, 60, end=100 * place + 81),
+                gather(100 * place + 2, 120, 60),
+                *(
+                    []
+                    if place == 1
+                    else [execution("all_gather", 100 * place + 81, 60, end=100 * place + 91)]
+                ),
+            )
+        )
+    )
+    gathers = [row for row in rows if row["kind"] == "all_gather"]
+    assert values(gathers, "launch_start_ns") == [(at(2),), (at(202),), (at(302),)]
+
+
+def test_waits_tell_which_execution_is_lost():
+    """Launched ahead, on idle workers: only the return of a wait shows that the first one ran."""
+    rows, _ = rows_of(
+        *(
+            event
+            for number in range(3)
+            for event in (
+                span(LAUNCH.format("all_gather", number, 480), 10 + 3 * number, 12 + 3 * number),
+                gather(10.5 + 3 * number, 120, 60),
+                span(f"zero::wait all_gather pg=0 seq={number} unit=b", 20 + 40 * number, 50 + 40 * number),
+            )
+        ),
+        execution("all_gather", 20, 60, end=49),
+        execution("all_gather", 100, 60, end=129),
+    )
+    assert values(rows, "sequence", "start_ns") == [(0, at(20)), (2, at(100))]
 
 
 def test_shapes_identify_the_group_and_threads_where_shapes_do_not():
