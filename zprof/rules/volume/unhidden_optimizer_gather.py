@@ -60,6 +60,9 @@ _REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE.value)
 _MIN_CLOSING_RATIO = 0.95
 #: Minimum size relative to the reductions: less (predictions, metrics) is not parameters.
 _MIN_GATHERED_RATIO = 0.10
+#: Maximum bytes relative to the reductions: parameters of 32 bits, gradients of 8. More (embeddings) is
+#: not the parameters whose gradients were reduced.
+_MAX_GATHERED_RATIO = 4.0
 #: All-reduced gradients have as many elements as gathered parameters, except for padding and frozen ones.
 _SAME_RATIO = 0.10
 #: Method of collectives whose launches were not recorded: gloo runs a reduce-scatter as an all-reduce.
@@ -86,6 +89,8 @@ def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
     if weigh_rows(closing).sum() < _MIN_CLOSING_RATIO * weigh_rows(gathers).sum():
         return None
     if weigh_rows(closing).sum() < _MIN_GATHERED_RATIO * weigh_rows(reductions).sum():
+        return None
+    if has_known_sizes(rows) and closing["bytes"].sum() > _MAX_GATHERED_RATIO * reductions["bytes"].sum():
         return None
     return ClosingGathers(
         gathers=closing,

@@ -104,6 +104,9 @@ def started_with_the_last_reduction() -> RunAnalysis:
         # a tenth of what is reduced: less are metrics
         (lambda: job(psi=8_000_000, gathered=800_000), "high"),  # a tenth gathered
         (lambda: job(psi=8_000_000, gathered=790_000), None),  # metrics
+        # parameters have at most four times the bytes of their gradients
+        (lambda: job(psi=8_000_000, gathered=32_000_000), "high"),  # of 32 bits, gradients of 8
+        (lambda: job(psi=8_000_000, gathered=33_000_000), None),  # embeddings
         (lambda: job(reduction="all_reduce", exposed_ms=0, reduced_exposed_ms=20), "low"),  # hidden 3 psi
         (lambda: without_collectives(job()), "gap"),  # no collectives
         (lambda: run_of(Scenario(stage=0)), None),  # replicated
