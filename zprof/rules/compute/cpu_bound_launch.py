@@ -110,7 +110,7 @@ def _list_launch_columns(analysis: RunAnalysis) -> list[str]:
 
     An optimizer on the CPU is offload; one that only launches slowly is not.
     """
-    return ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_ns"]
+    return ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_active_ns"]
 
 
 def _find_unseen_host_gap(analysis: RunAnalysis) -> Gap | None:

@@ -115,9 +115,8 @@ def without_compute() -> RunAnalysis:
     return replace(hosts(on_device=False), steps=hosts().steps.assign(compute_ns=0))
 
 
-HALF_STATES = [hosts_ | {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS} for hosts_ in (
-    STATE | {"to_host_bytes": (1 << 20) - 1}, STATE | {"to_device_bytes": (1 << 20) - 1}
-)]  # fmt: skip
+ON_HOST = {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS, "optimizer_active_ns": 20 * MS}
+HALF_STATES = [STATE | {column: (1 << 20) - 1} | ON_HOST for column in STATE]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,9 @@ HALF_STATES = [hosts_ | {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS} for h
         # copies one way are no offload, and a slow optimizer without them is launches
         *((offload_on_critical_path, lambda half=half: hosts(**half), None) for half in HALF_STATES),
         *((cpu_bound_launch, lambda half=half: hosts(**half), "high") for half in HALF_STATES),
-        (cpu_bound_launch, lambda: hosts(**STATE, host_copy_ns=20 * MS, optimizer_ns=20 * MS), None),
+        (cpu_bound_launch, lambda: hosts(**STATE | ON_HOST), None),
+        # an optimizer of which nothing is seen may compute, or sleep
+        (cpu_bound_launch, lambda: hosts(optimizer_ns=20 * MS), None),
         # a quarter of the ranks may lose less
         (data_loader, lambda: idle_ranks(1, 5), "high"),
         (data_loader, lambda: idle_ranks(1, 8), "high"),
