@@ -163,7 +163,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
         ),
         [_format_path_row(entry) for entry in path_entries],
         unit="ms",
-        note=f"{report.time.basis}: what the step waited on, by rank",
+        note=f"{report.time.basis}: what {'it' if report.time.is_whole else 'the step'} waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
         noun="ranks, largest share first",
     )

@@ -29,6 +29,13 @@ LEDGER_NAMES: Mapping[str, str] = {
 
 #: What a figure is a total of.
 PER_STEP, IN_WINDOW = "per step", "in the window"
+#: What is said of a step, and of a window without step marks.
+_WINDOW_PHRASES = (
+    (PER_STEP, IN_WINDOW),
+    ("of each step", "of the window"),
+    ("of the step", "of the window"),
+    ("a step is", "the window is"),
+)
 
 
 class WindowPolicy(StrEnum):
@@ -376,4 +383,8 @@ class Time:
 
     def name_basis(self, text: str) -> str:
         """Return a text about figures per step with the basis that they have here."""
-        return text.replace(PER_STEP, self.basis)
+        if not self.is_whole:
+            return text
+        for of_step, of_window in _WINDOW_PHRASES:
+            text = text.replace(of_step, of_window)
+        return text
