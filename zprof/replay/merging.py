@@ -61,12 +61,14 @@ def merge_units(
 
 def _plan_merges(messages: Messages) -> list[_Merge]:
     merges = []
+    # then several gathers of a block are pieces, or those of its recomputation and its backward, which stay
+    has_one_unit = messages.units_per_block <= 1
     found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     for place, (kind, group, block, unit) in enumerate(
         zip(messages.kind, messages.group, messages.block.tolist(), messages.unit.tolist(), strict=True)
     ):
-        outside = -2 - (unit if kind == _GATHER else place)
-        found[(kind, group, block if block != NONE else outside)].append(place)
+        outside = -2 - (unit if kind == _GATHER or has_one_unit else place)
+        found[(kind, group, outside if block == NONE or has_one_unit else block)].append(place)
     units = messages.units_per_block
     gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
     first = _first_of_units(messages)

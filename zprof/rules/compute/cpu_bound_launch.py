@@ -61,6 +61,7 @@ _INFERENCE_FIX = (
 class LateHosts:
     """Means per step. ``typical_ns``: the idle time of the median step. ``unhidden_ns``: collectives during
     the idle gaps that no compute could hide.
+    ``communication_ns``: all exposed wait and transfer.
     """
 
     wall_ns: float
@@ -68,6 +69,12 @@ class LateHosts:
     typical_ns: float
     exposed_ns: float
     unhidden_ns: float
+    communication_ns: float
+
+    @property
+    def max_saving_ns(self) -> float:
+        """The most that faster hosts save: this idle time, and communication that late launches expose."""
+        return _MAX_SAVING_RATIO * (self.idle_ns + self.communication_ns)
 
     @property
     def saving_ns(self) -> tuple[float, float]:
@@ -102,6 +109,7 @@ def measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
         typical_ns=max(median_of_most_ranks(analysis, *columns), median_loss),
         exposed_ns=mean_of_most_ranks(analysis, "launch_exposed_ns"),
         unhidden_ns=_measure_unhidden_ns(analysis),
+        communication_ns=float(analysis.steps[["exposed_wait_ns", "exposed_transfer_ns"]].sum(axis=1).mean()),
     )
 
 

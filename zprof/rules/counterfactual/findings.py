@@ -240,7 +240,7 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
             disprove="double the micro-batch and record again: kernels take longer but launches do not, so "
             "the idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
             evidence=(make_launch_evidence(late_hosts.idle_ns),),
-            max_saving_ns=late_hosts.saving_ns[1],
+            max_saving_ns=late_hosts.max_saving_ns,
             is_doubtful=is_host_inflated(analysis),
         )
     ]

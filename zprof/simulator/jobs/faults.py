@@ -418,7 +418,9 @@ REMOVALS: Final[dict[str, Callable[[Job], Job | None]]] = {
         lambda job: replace(job, cluster=replace(job.cluster, extra_alpha_ns=0))
     ),
     "units_too_small": _sharded(
-        lambda job: replace(job, wrapping="block") if job.wrapping == "fine" else job
+        lambda job: replace(
+            job, wrapping="block" if job.wrapping == "fine" else job.wrapping, gather_pieces=1
+        )
     ),
     "single_unit": _sharded(lambda job: replace(job, wrapping="block") if job.wrapping == "single" else job),
     "no_prefetch": _sharded(lambda job: replace(job, prefetch="on")),
