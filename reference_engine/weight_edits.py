@@ -25,7 +25,10 @@ class EditSample:
     """
 
     def __init__(self, units: Sequence[FlatUnit]) -> None:
-        """Choose the elements; there are none in fp32 and in stage 3, which releases parameters at rest."""
+        """Choose the elements; there are none in fp32 and in stage 3, which releases parameters at rest.
+
+        Fake tensors, with which a plan is verified, have no values to compare.
+        """
         self._samples = [
             (
                 unit,
@@ -36,6 +39,7 @@ class EditSample:
             if unit.weights is not None
             and unit.low_precision is not None
             and not unit.policy.shard_parameters
+            and type(unit.weights.detach()) is torch.Tensor
         ]
         self._differs: torch.Tensor | bool = False
         self._copied: torch.cuda.Event | None = None

@@ -18,6 +18,7 @@ from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.side_by_side import Section, SideBySide
 from zprof.model.time import Time, WindowPolicy
 from zprof.rules.claims import find_unexplained_loss, split_savings
+from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
 from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving, move_after_stalls
@@ -40,6 +41,17 @@ _COUNTED_CAUSES = frozenset(
         Cause.FP32_REDUCE,
         Cause.LAST_UNIT_REGATHERED,
         Cause.UNEVEN_SHAPES,
+    }
+)
+
+#: These causes rest on how fast transfers or kernels were, which on CPU ranks depends on who else runs there.
+_SPEED_CAUSES = frozenset(
+    {
+        Cause.COMM_SLOWS_COMPUTE,
+        Cause.LATENCY_BOUND_COLLECTIVES,
+        Cause.LOW_BUS_BANDWIDTH,
+        Cause.SHARDING_SPANS_NODES,
+        Cause.UNITS_TOO_SMALL,
     }
 )
 
@@ -162,6 +174,8 @@ def _run_rules(
     unexplained = drop_explained(replay, [*remaining, *replay_findings], rules)
     if has_lost_events(analysis):
         unexplained = [_lower_confidence(finding) for finding in unexplained]
+    if is_short_of_processors(analysis) and not analysis.run.modelled:
+        unexplained = [_doubt_link_speed(finding) for finding in unexplained]
     findings = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in unexplained]
     untested = group_gaps([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
@@ -187,6 +201,12 @@ def _lower_confidence(finding: Finding) -> Finding:
     if finding.cause in _COUNTED_CAUSES or finding.saving_ns[1] <= 0:
         return finding
     return replace(finding, confidence=Confidence.LOW)
+
+
+def _doubt_link_speed(finding: Finding) -> Finding:
+    """Return the finding with low confidence if it rests on how fast transfers or kernels were."""
+    is_about_speed = finding.cause in _SPEED_CAUSES and finding.saving_ns[1] > 0
+    return replace(finding, confidence=Confidence.LOW) if is_about_speed else finding
 
 
 def _applicable_rules(rules: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:

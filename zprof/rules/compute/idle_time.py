@@ -20,6 +20,8 @@ from zprof.rules.rule import mean_wall_ns, untested_gap
 MAX_EXEMPT_RANKS_RATIO = 0.25
 #: Maximum mean as a multiple of the median step: a larger mean comes from few steps.
 _MAX_OVER_MEDIAN = 2.0
+#: Minimum share of the step without a processor; two ranks alone on two processors had up to 5 %.
+_MIN_QUEUED_RATIO = 0.10
 #: Columns that count waits: the longest wait is one of them.
 _COUNT_COLUMNS = ("dry_syncs", "held_reads")
 #: Minimum bytes per step in each direction to count as moved state.
@@ -100,6 +102,16 @@ def has_device(analysis: RunAnalysis) -> bool:
 def is_host_inflated(analysis: RunAnalysis) -> bool:
     """Return True if the hosts were slowed by the recording of their Python calls."""
     return bool(analysis.host["has_stacks"].any())
+
+
+def is_short_of_processors(analysis: RunAnalysis) -> bool:
+    """Return True if CPU ranks were ready for a tenth of the step without a processor to run on.
+
+    Then gloo's threads lack one as well, and its transfers take as long as the scheduler lets them.
+    """
+    if analysis.run.device != "cpu" or analysis.host.empty:
+        return False
+    return bool(analysis.host["queued_ns"].mean() >= _MIN_QUEUED_RATIO * mean_wall_ns(analysis))
 
 
 def count_processors_per_rank(analysis: RunAnalysis) -> int | None:

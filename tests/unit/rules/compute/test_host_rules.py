@@ -16,6 +16,7 @@ from zprof.rules.compute.allocator_retries import allocator_retries
 from zprof.rules.compute.blocking_sync import blocking_sync
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
 from zprof.rules.compute.data_loader import data_loader
+from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.rule import Check
 
@@ -99,6 +100,16 @@ def test_a_loader_is_advised_what_its_device_can_use(device: str, is_pinned: boo
     run = hosts(loader_ns=0.3 * WALL_NS)
     fix = found(data_loader, replace(run, run=replace(run.run, device=device))).fix
     assert ("pin_memory" in fix) is is_pinned
+
+
+@pytest.mark.parametrize(
+    ("device", "queued_ms", "expected"), [("cpu", 10, True), ("cpu", 9.9, False), ("cuda", 50, False)]
+)
+def test_ranks_without_a_processor_tell_nothing_of_links(
+    device: str, queued_ms: float, *, expected: bool
+) -> None:
+    run = hosts(on_device=device != "cpu", queued_ns=queued_ms * MS)
+    assert is_short_of_processors(replace(run, run=replace(run.run, device=device))) is expected
 
 
 def absent(analysis: RunAnalysis) -> RunAnalysis:
