@@ -191,6 +191,13 @@ def read_host_calls(run: Run, rank: int) -> HostCalls:
     return select_host_calls(run.table(rank, "events", _COLUMNS))
 
 
+def read_loader_spans(run: Run, rank: int) -> Intervals:
+    """Read when a rank's host fetched batches: ``HostCalls.loader``, without the other calls."""
+    events = run.table(rank, "events", _COLUMNS)
+    rows = _filter_by_text(events, "category", (_CATEGORIES - DEVICE_COPY_CATEGORIES).__contains__)
+    return _union_spans(_filter_by_text(rows, "name", _LOADER.fullmatch))
+
+
 def select_host_calls(events: pa.Table) -> HostCalls:
     """Select the host calls from an ``events`` table by category and name; test each distinct text once."""
     rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)

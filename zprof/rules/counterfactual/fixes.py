@@ -11,7 +11,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import intervals
-from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls
+from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
 from zprof.replay import edits
@@ -240,7 +240,7 @@ def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floa
     clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
     for rank in graph.ranks:
         number = rank.tasks.rank
-        spans = read_host_calls(analysis.source, number).on(clocks[number]).loader
+        spans = clocks[number].common(read_loader_spans(analysis.source, number))
         begins = np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1])
         found[number] = edits.gap_time_within(rank, intervals(begins, spans[:, 1]), graph.origin_ns)
     return found
