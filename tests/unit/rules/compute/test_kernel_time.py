@@ -196,7 +196,8 @@ SLOWED = {"beside_ns": 480 * MS, "judged_beside_ns": 480 * MS, "judged_count": 5
         (lambda: computing(100), lambda: slower_on(2), None),  # two of four ranks are stragglers
         (lambda: computing(100), lambda: slower_on(3), "medium"),  # three of four ranks
         (lambda: computing(100), lambda: computing(130, **SLOWED), None),  # slowed by collectives
-        (lambda: computing(130, **SLOWED), lambda: computing(130), "medium"),  # before it was slowed
+        (lambda: computing(130, **SLOWED), lambda: computing(130), None),  # takes no longer than it did
+        (lambda: computing(130, **SLOWED), lambda: computing(150), "medium"),  # longer than it did, slowed
         (lambda: computing(100, tokens=1_000), lambda: computing(200, tokens=2_000), None),  # twice the work
         (lambda: computing(100), lambda: computing(200, count=160), "gap"),  # perhaps other work
         (lambda: computing(100), lambda: computing(130, count=87), "medium"),  # few kernels more
@@ -219,6 +220,11 @@ def test_lost_compute_efficiency(
 def test_what_is_lost_is_stated_at_equal_work() -> None:
     finding = found(lost_compute_efficiency, computing(260, tokens=2_000), computing(100, tokens=1_000))
     assert (finding.id, values(finding, "ratio")[0]) == ("ZP508", pytest.approx(1.3))
+
+
+def test_the_range_holds_the_loss_with_and_without_the_estimated_slowdown() -> None:
+    low, high = found(lost_compute_efficiency, computing(150), computing(130, **SLOWED)).saving_ns
+    assert low < 20 * MS < 50 * MS < high  # against the 130 ms measured, and the 100 ms they take alone
 
 
 def test_lost_efficiency_saves_most_of_what_is_lost() -> None:
