@@ -1,10 +1,7 @@
-"""Pictures of the screens for the README, as the program draws them.
-
-python -m tests.support.tui_pictures zprof-demo/zero3.zprof zprof-demo/ddp.zprof docs/pictures
-"""
+"""Pictures of the screens of a run, as the program draws them."""
 
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -22,25 +19,21 @@ PICTURES = {
     "tui-memory": ("2",),
 }
 _SIZE = (100, 30)
-#: A font from elsewhere: a picture asks for nothing.
+#: A font from elsewhere: a picture loads nothing.
 _FONTS = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
-def draw(run: Path, baseline: Path, folder: Path) -> None:
-    """Write each picture as ``NAME.svg``."""
-    asked = RunRequest(path=run, baseline=baseline, opener=open_run)
-    loaded = load(asked, lambda doing: None)
+def draw_screens(run: Path, baseline: Path) -> Iterator[tuple[str, str]]:
+    """Yield the file name and the SVG of each screen."""
+    loaded = load(RunRequest(path=run, baseline=baseline, opener=open_run), lambda doing: None)
     for name, keys in PICTURES.items():
+        drawn: list[str] = []
 
         async def act(
-            app: ZprofApp, pilot: Pilot[int], keys: tuple[str, ...] = keys, name: str = name
+            app: ZprofApp, pilot: Pilot[int], keys: tuple[str, ...] = keys, drawn: list[str] = drawn
         ) -> None:
             await press(app, pilot, *keys)
-            drawn = app.export_screenshot(title=f"zprof tui {run.name}")
-            (folder / f"{name}.svg").write_text(_FONTS.sub("", drawn), encoding="utf-8")
+            drawn.append(app.export_screenshot(title=f"zprof tui {run.name}"))
 
         play(app_on(loaded), act, _SIZE)
-
-
-if __name__ == "__main__":
-    draw(*(Path(argument) for argument in sys.argv[1:4]))
+        yield f"{name}.svg", _FONTS.sub("", drawn[0])

@@ -1,4 +1,4 @@
-"""The recipes of docs/ci.md and of the README, run as they stand in an empty repository."""
+"""The recipes of docs/ci.md, run as they stand in an empty repository."""
 
 import os
 import re
@@ -13,7 +13,6 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 DOCS = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: Of a hosted machine; the environment of the tests has zprof already.
 _INSTALLS = "pip install"
 
@@ -49,13 +48,13 @@ def gitlab_commands() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty repository with the baseline that the README's first steps save, and wide limits."""
+    """An empty repository with the baseline that the first steps of the page save, and wide limits."""
     folder = tmp_path_factory.mktemp("repository")
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
     limits = {"peak_memory": "+30%", "exposed_ratio": "off", "overlap_ratio": "off", "step_time": "off"}
     lines = [f'{name} = "{limit}"' for name, limit in limits.items()]
     (folder / "pyproject.toml").write_text("\n".join(["[tool.zprof.check]", *lines, ""]), encoding="utf-8")
-    for command in commands_of(README, "In CI"):
+    for command in commands_of(DOCS, "The first baseline") + commands_of(DOCS, "A plain shell step"):
         run(command, folder)
     assert (folder / "zprof-baseline.json").stat().st_size < 10_000
     return folder
@@ -70,11 +69,6 @@ def run(command: str, folder: Path, **environment: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-def test_the_readme_and_the_page_say_the_same() -> None:
-    first = commands_of(DOCS, "The first baseline") + commands_of(DOCS, "A plain shell step")
-    assert commands_of(README, "In CI") == first
 
 
 def test_the_shell_step_writes_junit(repository: Path) -> None:

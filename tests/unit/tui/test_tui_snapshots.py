@@ -1,16 +1,14 @@
 """Pictures of screens and states; ``--snapshot-update`` takes them anew."""
 
 from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+from tests.support.pinned import is_pinned
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, press, settle
 from zprof.tui.session import LoadedRun
 
-CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 #: Name of the picture: keys, size of the terminal, theme or look.
 PICTURES: dict[str, tuple[tuple[str, ...], tuple[int, int], str]] = {
     "overview": ((), SMALL, "textual-dark"),
@@ -27,10 +25,6 @@ PICTURES: dict[str, tuple[tuple[str, ...], tuple[int, int], str]] = {
     "compare": (("6",), SMALL, "textual-dark"),
     "plan": (("7", "left", "down", "down", "down", "right", "tab"), SMALL, "textual-dark"),
 }
-
-
-def is_pinned(package: str) -> bool:
-    return f"\n{package}=={version(package)}\n" in CONSTRAINTS.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(

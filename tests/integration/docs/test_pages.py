@@ -1,0 +1,52 @@
+"""What the README and the pages show is what zprof prints and draws today from the recorded runs.
+
+After a change of an output: ``python -m docs.tools.pictures``, then read the difference.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.tools.examples import PAGES, ROOT, Example, read_examples, run_example
+from docs.tools.pictures import PICTURES, draw_pictures, open_workplace, read_recorded_outputs
+from tests.support.pinned import is_pinned
+
+README = ROOT / "README.md"
+EXAMPLES = [example for page in PAGES for example in read_examples(page)]
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+
+
+@pytest.fixture(scope="module")
+def workplace() -> Iterator[Path]:
+    with open_workplace() as folder:
+        yield folder
+
+
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda example: f"{example.page.name}: {example.commands[-1]}"
+)
+def test_an_example_shows_what_is_printed(example: Example, workplace: Path) -> None:
+    assert run_example(example, workplace, read_recorded_outputs()) == example.text
+
+
+@pytest.mark.skipif(
+    not (is_pinned("textual") and is_pinned("rich")),
+    reason="pictures are those of the versions of textual and rich in constraints.txt",
+)
+def test_pictures_show_what_is_drawn() -> None:
+    for name, content in draw_pictures():
+        assert (PICTURES / name).read_text(encoding="utf-8") == content, f"{name} is out of date"
+
+
+def test_the_readme_is_read_in_minutes() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    assert len(text.split()) <= 1_500
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    targets = _LINK.findall(page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
