@@ -12,7 +12,7 @@ GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 # Compiled once, and not by each worker and each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench check guard pictures clean
+.PHONY: demo test test-all bench check guard docs pictures clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -43,6 +43,10 @@ check: $(READY)
 guard: $(READY)
 	$(BIN)/zprof train --output build/engine.zprof --force $(GUARDED) > /dev/null
 	$(BIN)/zprof check build/engine.zprof --baseline zprof-baseline.json --require-baseline
+
+# The site, into build/site; a broken link or an unknown name ends it.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet
 
 # Every number and picture of the README and the pages: one recording, one script. tests/integration/docs compares.
 pictures: $(READY)

@@ -132,4 +132,4 @@ def _run_command(command: str, folder: Path) -> str:
 def select_notes(stderr: str) -> str:
     """Return the notes that say what was written; others have progress, and folders of this machine."""
     lines = stderr.splitlines(keepends=True)
-    return "".join(line for line in lines if line.startswith(("zprof: wrote", "zprof: simulated")))
+    return "".join(line for line in lines if line.startswith("zprof: wrote"))

@@ -31,8 +31,8 @@ def main() -> None:
         record_runs()
     for name, content in draw_pictures():
         (PICTURES / name).write_text(content, encoding="utf-8")
-    with open_workplace() as folder:
-        for page in PAGES:
+    for page in PAGES:
+        with open_workplace() as folder:
             rewrite_page(page, folder, read_recorded_outputs())
 
 

@@ -4,31 +4,27 @@ After a change of an output: ``python -m docs.tools.pictures``, then read the di
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from docs.tools.examples import PAGES, ROOT, Example, read_examples, run_example
+from docs.tools.examples import PAGES, ROOT, read_examples, run_example
 from docs.tools.pictures import PICTURES, draw_pictures, open_workplace, read_recorded_outputs
 from tests.support.pinned import is_pinned
 
 README = ROOT / "README.md"
-EXAMPLES = [example for page in PAGES for example in read_examples(page)]
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
 
 
-@pytest.fixture(scope="module")
-def workplace() -> Iterator[Path]:
+def name_page(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if read_examples(page)], ids=name_page)
+def test_examples_show_what_is_printed(page: Path) -> None:
     with open_workplace() as folder:
-        yield folder
-
-
-@pytest.mark.parametrize(
-    "example", EXAMPLES, ids=lambda example: f"{example.page.name}: {example.commands[-1]}"
-)
-def test_an_example_shows_what_is_printed(example: Example, workplace: Path) -> None:
-    assert run_example(example, workplace, read_recorded_outputs()) == example.text
+        for example in read_examples(page):
+            assert run_example(example, folder, read_recorded_outputs()) == example.text
 
 
 @pytest.mark.skipif(
@@ -46,7 +42,7 @@ def test_the_readme_is_read_in_minutes() -> None:
     assert len(text.split()) <= 1_500
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     targets = _LINK.findall(page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
