@@ -18,7 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from torch import nn
+from zprof.model.extras import Extra, require_extra
+
+try:
+    from torch import nn
+except ModuleNotFoundError:
+    require_extra(Extra.RECORD, "zprof.record")
+    raise  # torch is there, but not all that it needs
 
 from zprof.collectors.base import Collector, Columns, FaultGuard
 from zprof.collectors.clock import ClockPings

@@ -1,15 +1,14 @@
 """Render a page as a single self-contained HTML file that works offline and without JavaScript.
 
 Everything that a template inserts is made printable, shortened and escaped here and nowhere else.  Only this
-package's own style sheet and scripts, plotly's script, and JSON data without ``<`` are inserted verbatim.  A
-Content-Security-Policy blocks all loading and allows only the scripts whose hashes it lists.
+package's own style sheet and script, and JSON data without ``<`` are inserted verbatim.  A
+Content-Security-Policy blocks all loading, and allows only this style sheet and this script, by their hashes.
 """
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -27,10 +26,10 @@ _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def render_html(page: Page) -> str:
-    """Return the page; it contains plotly only if it has a zoomable chart."""
+    """Return the page; it contains a script only if it has a memory timeline."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    scripts = [] if chart is None else [_read_plotly(), _read_file("script.js")]
+    style, script = _read_file("style.css"), "" if chart is None else _read_file("script.js")
     environment = Environment(
         loader=PackageLoader("zprof.reports", "templates"),
         autoescape=True,
@@ -43,10 +42,10 @@ def render_html(page: Page) -> str:
     environment.filters |= {"short": _shorten, "macro": _get_macro_name, "left_out": _format_omission}
     text = environment.get_template("page.html.j2").render(
         page=page,
-        style=Markup(_read_file("style.css")),
-        scripts=[Markup(script) for script in scripts],
+        style=Markup(style),
+        script=Markup(script),
         data="" if chart is None else build_chart_data(chart),
-        policy=_build_policy(scripts),
+        policy=_build_policy(style, script),
     )
     return text.rstrip("\n") + "\n"
 
@@ -84,9 +83,12 @@ def build_chart_data(chart: AreaChart) -> Markup:
     """Return the points of a chart as JSON that cannot close its script element."""
     tree = {
         "time_ms": chart.time_ms,
+        "end_ms": chart.end_ms,
         "unit": chart.unit,
-        "series": [{"kind": one.colour, "name": one.name, "values": one.values} for one in chart.series],
+        "series": [{"name": one.name, "values": one.values} for one in chart.series],
         "steps": chart.steps_ms,
+        "phases": chart.phases_ms,
+        "peak": (chart.peak_ms, chart.peak.text),
     }
     text = json.dumps(tree, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
@@ -94,18 +96,19 @@ def build_chart_data(chart: AreaChart) -> Markup:
     return Markup(text)
 
 
-def _build_policy(scripts: Sequence[str]) -> str:
-    """Return the Content-Security-Policy; plotly needs inline styles to position its labels."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
+def _build_policy(style: str, script: str) -> str:
+    """Return the Content-Security-Policy; an empty script allows none."""
     return (
-        f"default-src 'none'; script-src {allowed or chr(39) + 'none' + chr(39)}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {_format_source(script)}; style-src {_format_source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _read_plotly() -> str:
-    return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+def _format_source(text: str) -> str:
+    """Return the source expression that allows exactly this inline element."""
+    if not text:
+        return "'none'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def _read_file(name: str) -> str:

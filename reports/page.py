@@ -265,7 +265,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AreaChart:
-    """Stacked areas over time, bottom first, as a static drawing and as points for a zoomable chart."""
+    """Stacked areas over time, bottom first, as a static drawing and as points to read off and zoom into.
+
+    ``steps_ms`` has the start and the name of each step, ``phases_ms`` start, end and name of each phase.
+    """
 
     title: str
     caption: str
@@ -278,7 +281,10 @@ class AreaChart:
     peak: AxisMark
     end: str
     legend: tuple[LegendEntry, ...]
+    end_ms: float
+    peak_ms: float
     steps_ms: tuple[tuple[float, str], ...]
+    phases_ms: tuple[tuple[float, float, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from zprof.collectors.base import first_line
 from zprof.collectors.devices.cuda import DeviceIdentity
+from zprof.model.extras import Extra, get_install_command
 from zprof.model.gaps import Gap, GapKind
 
 DEVICE_COUNTERS = "device counters"
@@ -40,7 +41,7 @@ def open_nvml(load: LoadLibrary) -> Any | Gap:
     try:
         nvml = load()
     except ImportError as error:
-        return _make_counters_gap(f"pynvml cannot be imported: {error}", "pip install nvidia-ml-py")
+        return _make_counters_gap(f"pynvml cannot be imported: {error}", get_install_command(Extra.RECORD))
     try:
         nvml.nvmlInit()
     except Exception as error:

@@ -20,6 +20,7 @@ _VIEWBOX_SIZE = 1_000
 _TICKS = 4
 #: Minimum width of a label, in percent of the chart.
 _MIN_PHASE, _MIN_STEP = 9.0, 6.0
+_MAX_PHASE = 24
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
@@ -39,7 +40,7 @@ def _build_area_chart(report: Report) -> AreaChart | None:
     return AreaChart(
         title=f"Live memory of rank {timeline.rank}, {timeline.device}",
         caption=_format_caption(areas, len(indices), len(report.memory.timelines)),
-        time_ms=tuple(round(timeline.time_ns[index] / 1e6, 6) for index in indices),
+        time_ms=tuple(_to_ms(timeline.time_ns[index]) for index in indices),
         unit=unit,
         series=tuple(
             Series(
@@ -62,7 +63,13 @@ def _build_area_chart(report: Report) -> AreaChart | None:
         ),
         end=format_ns(areas.end_ns),
         legend=tuple(reversed(build_tenant_legend())),
-        steps_ms=tuple((start_ns / 1e6, f"step {step}") for start_ns, step in timeline.steps),
+        end_ms=_to_ms(areas.end_ns),
+        peak_ms=_to_ms(timeline.time_ns[areas.peak]),
+        steps_ms=tuple((_to_ms(start_ns), f"step {step}") for start_ns, step in timeline.steps),
+        phases_ms=tuple(
+            (_to_ms(start_ns), _to_ms(end_ns), shorten(phase, _MAX_PHASE))
+            for start_ns, end_ns, phase in _list_phases(areas)
+        ),
     )
 
 
@@ -122,10 +129,21 @@ def _list_step_marks(areas: Areas) -> Iterator[AxisMark]:
 
 def _list_phase_marks(areas: Areas) -> Iterator[AxisMark]:
     """Yield the phases that are wide enough to see, with a label if it fits."""
+    for start_ns, end_ns, phase in _list_phases(areas):
+        start, end = _scale_to_percent(areas, start_ns), _scale_to_percent(areas, end_ns)
+        if end - start >= 0.3:
+            text = shorten(phase, _MAX_PHASE) if end - start >= _MIN_PHASE else ""
+            yield AxisMark(at=start, text=text, width=round(end - start, 2))
+
+
+def _list_phases(areas: Areas) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and name of the named phases; the timeline of a snapshot has none."""
     phases = areas.timeline.phases
     ends = [start for start, _ in phases[1:]] + [areas.end_ns] * bool(phases)
     for (start_ns, phase), end_ns in zip(phases, ends, strict=True):
-        start, end = _scale_to_percent(areas, start_ns), _scale_to_percent(areas, end_ns)
-        if end - start >= 0.3 and phase != "other":
-            text = shorten(phase, 24) if end - start >= _MIN_PHASE else ""
-            yield AxisMark(at=start, text=text, width=round(end - start, 2))
+        if phase != "other":
+            yield start_ns, end_ns, phase
+
+
+def _to_ms(time_ns: float) -> float:
+    return round(time_ns / 1e6, 6)

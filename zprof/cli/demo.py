@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
+from zprof.model.extras import Extra, require_extra
 
 if TYPE_CHECKING:
     from zprof.integrations.demo_scenes import Scene
@@ -53,6 +54,7 @@ class DemoCommand:
         from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
         from zprof.reports.formats import by_name
 
+        require_extra(Extra.RECORD, "demo")
         folder: Path = arguments.output
         console.print_data(_INTRODUCTION)
         _record(folder, (BASELINE, SLOWER))

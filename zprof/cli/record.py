@@ -78,7 +78,7 @@ class RecordCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the program and return its exit code."""
         from zprof.integrations.program.in_process import is_python_program
-        from zprof.integrations.program.record import record_command, record_here
+        from zprof.integrations.program.record import check_torch, record_command, record_here
         from zprof.integrations.program.session import ProgramSettings
 
         command = _strip_separator(arguments.program)
@@ -91,6 +91,8 @@ class RecordCommand:
             init=not arguments.no_init,
         )
         is_enabled = os.environ.get("ZPROF") != "0"
+        if is_enabled:
+            check_torch(command)
         if is_enabled and should_show_live(arguments.live, Path(arguments.output)):
             return _record_live(command, settings, force=arguments.force, grace_s=arguments.grace)
         if is_python_program(command):

@@ -13,6 +13,7 @@ from zprof.cli.shared_options import (
     read_measuring_options,
 )
 from zprof.model.errors import BadInput
+from zprof.model.extras import Extra, require_extra
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
@@ -70,6 +71,8 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
 
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
+    if arguments.hta:
+        require_extra(Extra.HTA, "--hta")
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     run = open_run(arguments.run)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))

@@ -9,6 +9,7 @@ from zprof.cli.live_view import live_progress, should_show_live
 from zprof.cli.progress import steps_progress
 from zprof.cli.quantities import parse_count, parse_count_or_zero
 from zprof.model.errors import BadInput, MissingData
+from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import GapKind
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class TrainCommand:
     name = "train"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the recording options and those of the engine."""
+        """Declare the recording options and those of the engine, whose configuration imports torch."""
+        require_extra(Extra.RECORD, "train")
         from zprof.reference_engine.program.options import add_arguments
 
         group = parser.add_argument_group("recording")

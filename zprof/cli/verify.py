@@ -6,6 +6,7 @@ from pathlib import Path
 from zprof.cli import console
 from zprof.cli.quantities import parse_number_ranges, parse_positive
 from zprof.model.errors import MissingData
+from zprof.model.extras import Extra, require_extra
 from zprof.model.formatting import printable
 from zprof.model.second_opinion import FigureStatus
 
@@ -49,6 +50,7 @@ class VerifyCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Analyze the trace with both and print the comparison; exit code 0 if both agree."""
+        require_extra(Extra.HTA, "verify")
         from zprof.integrations.hta.verification import verify_with_hta
         from zprof.model.json_format import to_json
         from zprof.reports.formats import render_page_text

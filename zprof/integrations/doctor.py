@@ -15,11 +15,13 @@ from typing import Any
 
 from zprof.integrations.imports.origin import cache_root
 from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.extras import Extra, get_install_command, is_installed
 from zprof.model.formatting import format_bytes
 from zprof.version import __version__
 
 _TIMEOUT_S = 120
 _MAX_FAILURE_LETTERS = 200
+_NOT_INSTALLED = "not installed"
 #: Prefix of the line with the answer, to tell it apart from the output of libraries.
 _ANSWER_MARK = "zprof-answer:"
 
@@ -68,6 +70,7 @@ _PACKAGES: Mapping[str, str] = {
     "isal": "no trace can be read",
     "rich": "no progress bars",
     "textual": "no terminal user interface",
+    "jinja2": "no HTML reports",
 }
 _TORCH = """
 import torch, torch.distributed as d
@@ -125,16 +128,14 @@ def _check_packages() -> Sequence[Check]:
 def _check_package(name: str, without: str) -> Check:
     found = _installed_version(name)
     if found is None:
-        return _broken_check(name, "not installed", without, f"pip install {name}")
+        return _broken_check(name, _NOT_INSTALLED, without, f"pip install {name}")
     return Check(name=name, status=CheckStatus.OK, found=found)
 
 
 def _check_torch(answer: Answer) -> Sequence[Check]:
     if answer.value is None:
-        remedy = "pip install torch, and check that `python -c 'import torch'` works"
-        return [
-            _broken_check("torch", answer.failure, "nothing can be recorded, but runs can be read", remedy)
-        ]
+        without = "nothing can be recorded, but runs can be read"
+        return [_check_failed_extra("torch", Extra.RECORD, answer.failure, without)]
     torch = answer.value
     backends = ", ".join(torch["backends"]) or "no collective backend"
     return [
@@ -155,6 +156,8 @@ def _check_devices(torch: Mapping[str, object]) -> Check:
 
 def _check_nvml(answer: Answer) -> Check:
     without = "memory outside torch's allocator is not measured"
+    if _installed_version("nvidia-ml-py") is None:
+        return _absent_check("nvml", _NOT_INSTALLED, without, get_install_command(Extra.RECORD))
     if answer.value is None:
         return _absent_check("nvml", answer.failure, without, "install the NVIDIA driver")
     driver, count = answer.value
@@ -163,16 +166,14 @@ def _check_nvml(answer: Answer) -> Check:
 
 def _check_hta(answer: Answer) -> Check:
     if answer.value is None:
-        return _absent_check(
-            "hta", answer.failure, "no comparison with HTA", "pip install HolisticTraceAnalysis"
-        )
+        return _check_failed_extra("hta", Extra.HTA, answer.failure, "no comparison with HTA")
     return Check(name="hta", status=CheckStatus.OK, found=str(answer.value))
 
 
 def _check_kernel(answer: Answer) -> Check:
     without = "the reference engine uses torch's fused AdamW"
     if answer.value is None:
-        return _absent_check("cuda kernel", answer.failure, without, "pip install 'zprof[cuda]'")
+        return _absent_check("cuda kernel", answer.failure, without, get_install_command(Extra.CUDA))
     core, major, minor = answer.value
     return Check(name="cuda kernel", status=CheckStatus.OK, found=f"cuda-core {core}, NVRTC {major}.{minor}")
 
@@ -181,7 +182,7 @@ def _check_dask() -> Check:
     found = _installed_version("distributed")
     if found is None:
         without = "traces can only be imported on this machine"
-        return _absent_check("dask", "not installed", without, "pip install 'zprof[dask]'")
+        return _absent_check("dask", _NOT_INSTALLED, without, get_install_command(Extra.DASK))
     return Check(name="dask", status=CheckStatus.OK, found=found)
 
 
@@ -198,6 +199,13 @@ def _installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _check_failed_extra(name: str, extra: Extra, failure: str, without: str) -> Check:
+    """Return the check of a failed probe: absent if the extra is not installed, else broken."""
+    if not is_installed(extra):
+        return _absent_check(name, _NOT_INSTALLED, without, get_install_command(extra))
+    return _broken_check(name, failure, without, f"reinstall it: {get_install_command(extra)}")
 
 
 def _absent_check(name: str, found: str, without: str, remedy: str) -> Check:

@@ -7,11 +7,6 @@ from zprof.collectors.training import detect_training
 from zprof.model.training import TrainingFacts
 
 
-def make_missing_framework_error(package: str, module: str) -> ImportError:
-    """Return the error of an integration whose framework is not installed."""
-    return ImportError(f"{module} needs {package}, which is not installed: pip install {package}")
-
-
 def unwrap_optimizer(optimizer: Any) -> Any:
     """Return the innermost optimizer from wrappers that hold it as ``optimizer``."""
     while (inner := getattr(optimizer, "optimizer", None)) is not None:

@@ -14,13 +14,14 @@ from typing import Any
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.integrations.frameworks import detect_facts, make_missing_framework_error, unwrap_optimizer
+from zprof.integrations.frameworks import detect_facts, unwrap_optimizer
+from zprof.model.extras import make_missing_package_error
 from zprof.model.training import TrainingFacts
 
 try:
     from transformers import TrainerCallback
 except ImportError:
-    raise make_missing_framework_error("transformers", __name__) from None
+    raise make_missing_package_error(__name__, "transformers", "pip install transformers") from None
 
 _SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 

@@ -17,7 +17,8 @@ from typing import Any
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
 from zprof.integrations.deepspeed import detect_deepspeed_facts, is_deepspeed_engine
-from zprof.integrations.frameworks import detect_facts, make_missing_framework_error
+from zprof.integrations.frameworks import detect_facts
+from zprof.model.extras import make_missing_package_error
 from zprof.model.training import TrainingFacts
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -30,7 +31,7 @@ def _find_callback_class() -> Any:
             return importlib.import_module(name).Callback
         except ImportError:
             continue
-    raise make_missing_framework_error("lightning", __name__)
+    raise make_missing_package_error(__name__, "lightning", "pip install lightning")
 
 
 class ZprofCallback(_find_callback_class()):  # type: ignore[misc]

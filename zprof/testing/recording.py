@@ -51,17 +51,9 @@ def refuse_turned_off() -> None:
 
 
 def make_recorder(request: RecordingRequest) -> "Callable[..., Recorder]":
-    """Return :func:`zprof.record` with path, steps and memory mode set.
+    """Return :func:`zprof.record` with path, steps and memory mode set."""
+    from zprof.collectors.recorder import record
 
-    Raises:
-        MissingData: torch is not installed.
-    """
-    try:
-        from zprof.collectors.recorder import record
-    except ModuleNotFoundError as error:
-        raise MissingData(
-            f"zprof_run: recording needs {error.name}, which is not installed", hint="pip install torch"
-        ) from None
     return partial(record, request.path, steps=request.steps, memory_mode=request.memory_mode)
 
 
@@ -75,7 +67,6 @@ def record_here(train: Callable[..., object], request: RecordingRequest, **objec
 
     Raises:
         BadInput: ``train`` has a wrong signature, or takes ``record`` and ``objects`` are given.
-        MissingData: torch is not installed.
     """
     __tracebackhide__ = True  # show exceptions of the test's own code without zprof's frames
     is_entire_training = takes_record(train)

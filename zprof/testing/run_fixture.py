@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zprof.model.errors import BadInput, MissingData
+from zprof.model.extras import Extra, require_extra
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
@@ -60,13 +61,15 @@ class RunFixture:
 
         Raises:
             BadInput: an argument is invalid.
-            MissingData: torch is not installed, recording is turned off, or a rank failed.
+            MissingPackage: torch is not installed.
+            MissingData: recording is turned off, or a rank failed.
         """
         from zprof.testing.recording import RecordingRequest, default_steps, record_here, refuse_turned_off
 
         __tracebackhide__ = True
         _check_arguments(ranks, timeout_s, objects)
         refuse_turned_off()
+        require_extra(Extra.RECORD, "zprof_run")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._run_count += 1
         path = self._folder / f"run{self._run_count}.zprof"

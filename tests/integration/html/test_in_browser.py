@@ -14,7 +14,12 @@ from zprof.reports.formats import by_name
 pytestmark = pytest.mark.skipif(executable() is None, reason="no chromium or google-chrome on the PATH")
 
 render = by_name("html").render
-CHART = "document.querySelectorAll('#timeline-chart .scatterlayer .trace').length"
+AREAS = "document.querySelector('svg.areas')"
+BOX = f"(() => {{ const b = {AREAS}.getBoundingClientRect(); return [b.left, b.top, b.width, b.height] }})()"
+#: Start and width of what the chart shows, in thousandths of the timeline.
+VIEW = f"{AREAS}.getAttribute('viewBox').split(' ').filter((_, at) => at % 2 == 0).map(Number)"
+READOUT = "document.querySelector('.readout').textContent"
+DATA = "JSON.parse(document.getElementById('timeline-data').textContent)"
 #: What is not seen: nothing of it takes any room.
 ROOM = "document.querySelector({}).getBoundingClientRect().height"
 PAPER = "getComputedStyle(document.body).backgroundColor"
@@ -30,7 +35,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 @pytest.fixture(scope="module")
 def charted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with a memory timeline, thus with plotly."""
+    """A report with a memory timeline, thus with a script."""
     path = tmp_path_factory.mktemp("page") / "memory.html"
     path.write_text(render(memory_only()), encoding="utf-8")
     return path
@@ -48,11 +53,83 @@ def usual(request: pytest.FixtureRequest) -> None:
 def test_it_renders_without_a_complaint_or_a_request(tab: Tab, charted: Path) -> None:
     tab.open(charted)
     assert tab.value("document.documentElement.scrollWidth") <= 1280
-    assert tab.value(CHART) == 7
-    assert tab.value(ROOM.format("'#timeline-chart .main-svg'")) > 100
-    assert tab.value(ROOM.format("'.plot'")) == 0
+    assert tab.value(ROOM.format("'.plot'")) > 100
+    assert tab.value(ROOM.format("'.readout'")) > 10
     assert tab.complaints() == []
     assert tab.requests() == [charted.as_uri()]
+
+
+def open_at_chart(tab: Tab, path: Path) -> None:
+    tab.open(path)
+    tab.value("document.getElementById('timeline-figure').scrollIntoView()")
+
+
+def mouse(tab: Tab, kind: str, part: float, **options: object) -> None:
+    """An event of the mouse over the chart, at a part of its width."""
+    left, top, width, height = tab.value(BOX)
+    tab.call("Input.dispatchMouseEvent", type=kind, x=left + part * width, y=top + height / 2, **options)
+
+
+def press(tab: Tab, key: str) -> None:
+    text = {"text": key} if len(key) == 1 else {}
+    tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+
+
+def shown_total(tab: Tab) -> float:
+    return float(tab.value(READOUT).partition(": ")[2].split()[0])
+
+
+def test_the_pointer_reads_the_values_of_its_time(tab: Tab, charted: Path) -> None:
+    open_at_chart(tab, charted)
+    data = tab.value(DATA)
+    for part in (0.01, 0.37, 0.8, 0.99):
+        mouse(tab, "mouseMoved", part)
+        time_ms = tab.value(f"Number({AREAS}.getAttribute('aria-valuenow'))")
+        assert time_ms == pytest.approx(part * data["end_ms"], abs=data["end_ms"] / 500)
+        index = max(at for at, start in enumerate(data["time_ms"]) if start <= time_ms)
+        values = {series["name"]: series["values"][index] for series in data["series"]}
+        assert shown_total(tab) == pytest.approx(sum(values.values()), abs=0.06)
+        assert all((name in tab.value(READOUT)) == (value > 0) for name, value in values.items())
+    assert tab.value(f"{AREAS}.getAttribute('aria-valuetext')") == tab.value(READOUT)
+
+
+def test_a_drag_zooms_and_a_double_click_shows_all(tab: Tab, charted: Path) -> None:
+    open_at_chart(tab, charted)
+    before = tab.value("document.querySelector('svg.times').outerHTML")
+    mouse(tab, "mousePressed", 0.2, button="left", buttons=1, clickCount=1)
+    mouse(tab, "mouseMoved", 0.3, buttons=1)
+    mouse(tab, "mouseMoved", 0.7, buttons=1)
+    mouse(tab, "mouseReleased", 0.7, button="left", clickCount=1)
+    assert tab.value(VIEW) == pytest.approx([200, 500], abs=3)
+    assert tab.value("document.querySelector('svg.times').outerHTML") != before
+    mouse(tab, "mouseMoved", 0.5)
+    half = tab.value(f"{AREAS}.getAttribute('aria-valuenow') / {DATA}.end_ms")
+    assert half == pytest.approx(0.45, abs=0.005)
+    for count in (1, 2):
+        mouse(tab, "mousePressed", 0.5, button="left", buttons=1, clickCount=count)
+        mouse(tab, "mouseReleased", 0.5, button="left", clickCount=count)
+    assert tab.value(VIEW) == [0, 1000]
+    assert tab.value("document.querySelector('svg.times').outerHTML") == before
+
+
+def test_the_keyboard_reaches_all_of_it(tab: Tab, charted: Path) -> None:
+    tab.open(charted)
+    tab.value(f"{AREAS}.focus()")
+    press(tab, "Home")
+    first = tab.value(f"Number({AREAS}.getAttribute('aria-valuenow'))")
+    press(tab, "ArrowRight")
+    assert first == 0
+    assert tab.value(f"Number({AREAS}.getAttribute('aria-valuenow'))") == tab.value(f"{DATA}.time_ms[1]")
+    press(tab, "+")
+    assert tab.value(VIEW)[1] == pytest.approx(500)
+    press(tab, "End")
+    assert tab.value(VIEW) == pytest.approx([500, 500]), "the view follows the cursor"
+    press(tab, "-")
+    assert tab.value(VIEW) == [0, 1000]
+    press(tab, "+")
+    press(tab, "Escape")
+    assert tab.value(VIEW) == [0, 1000]
+    assert tab.complaints() == []
 
 
 def test_what_tries_to_leave_is_stopped_and_seen(tab: Tab, tmp_path: Path, charted: Path) -> None:
@@ -69,7 +146,7 @@ def test_what_tries_to_leave_is_stopped_and_seen(tab: Tab, tmp_path: Path, chart
 def test_themes_follow_the_system_and_the_choice(tab: Tab, charted: Path) -> None:
     tab.open(charted)
     assert tab.value(PAPER) == LIGHT
-    ticks = "getComputedStyle(document.querySelector('#timeline-chart .xtick text')).fill"
+    ticks = "getComputedStyle(document.querySelector('svg.times text')).fill"
     before = tab.value(ticks)
     tab.value("document.getElementById('theme-dark').click()")
     assert tab.value(PAPER) == DARK
@@ -87,8 +164,9 @@ def test_without_scripts_the_picture_and_the_numbers_are_there(tab: Tab, charted
     tab.open(charted)
     tree = json.dumps(tab.call("DOMSnapshot.captureSnapshot", computedStyles=["display"]))
     assert "parameters" in tree
-    assert tab.call("Runtime.evaluate", expression=CHART, returnByValue=True)["result"]["value"] == 0
+    assert tab.value(f"{AREAS}.getAttribute('role')") == "img"
     assert tab.value(ROOM.format("'.plot'")) > 100
+    assert tab.value(ROOM.format("'.reading'")) == tab.value(ROOM.format("'.keys'")) == 0
     assert tab.value(SEGMENT) == "rgb(0, 114, 178)"
     tab.prefer("dark")
     assert tab.value(PAPER) == DARK
@@ -101,7 +179,7 @@ def test_on_paper_it_is_light_and_open(tab: Tab, charted: Path, tmp_path: Path) 
     tab.prefer("dark", media="print")
     assert tab.value(PAPER) == LIGHT
     assert tab.value(ROOM.format("'.plot'")) > 100
-    assert tab.value(ROOM.format("'#timeline-chart'")) == 0
+    assert tab.value(ROOM.format("'.reading'")) == tab.value(ROOM.format("'.keys'")) == 0
     assert tab.value(ROOM.format("'.theme'")) == 0
     assert len(tab.print()) > 20_000
     path = tmp_path / "trace.html"
@@ -122,7 +200,7 @@ def test_hostile_names_do_nothing(tab: Tab, tmp_path: Path) -> None:
     assert (
         tab.value("[...document.querySelectorAll('*')].filter(e => e.onmouseover || e.onerror).length") == 0
     )
-    assert tab.value(CHART) == 7
+    assert tab.value(ROOM.format("'.readout'")) > 10
     assert tab.complaints() == []
     assert tab.requests() == [path.as_uri()]
     assert tab.value("document.documentElement.scrollWidth") <= 400

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+MAX_WHEEL_BYTES = 3_000_000
 HOSTILE = "raise SystemExit('the hostile package was imported')\n"
 
 
@@ -18,14 +19,6 @@ def run(*arguments: str, cwd: Path, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT), cwd=out)
-    assert list(out.glob("*.tar.gz")), "build makes the sdist first and the wheel from it"
-    return next(out.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +51,17 @@ def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
     ):
         assert wanted in names
     assert not [name for name in names if name.split("/")[0] in {"collectors", "reports", "tests"}]
+
+
+def test_the_files_to_upload_are_small_and_hold_no_test_data(dist: Path) -> None:
+    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    assert wheel.stat().st_size <= MAX_WHEEL_BYTES
+    assert sdist.stat().st_size <= MAX_WHEEL_BYTES
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert "docs/findings/ZP301.md" in names, "the wheel is built from it"
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/pictures/"))]
+    assert not [name for name in names if name.endswith((".png", ".gif", ".parquet", ".pickle", ".zprof"))]
 
 
 def test_the_package_runs_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:

@@ -17,7 +17,7 @@ for line in lines:
     code = main(line)
     print(json.dumps([line[:2], code, [name for name in names if name in sys.modules]]), file=sys.stderr)
 """
-HEAVY = ("torch", "hta", "numpy", "pandas", "pyarrow", "textual", "plotly", "rich")
+HEAVY = ("torch", "hta", "numpy", "pandas", "pyarrow", "textual", "rich")
 #: ``train`` takes its options from the engine's configuration, which needs torch.
 NEEDS_TORCH = {"train"}
 PLAN = "plan --layers 4 --hidden 256 --micro-batch 2 --sequence 64 --dp 4 --hardware v100 -f html"
@@ -39,7 +39,7 @@ def loaded(names: tuple[str, ...], *lines: list[str]) -> list[list[str]]:
 def test_help_and_what_needs_no_run_load_next_to_nothing() -> None:
     first, *others = loaded((*HEAVY, "zprof.cli.report"), ["--help"], ["schema", "report"], PLAN.split())
     assert first == []
-    assert not {"torch", "pandas", "pyarrow", "hta", "textual", "plotly"} & {*others[0], *others[1]}
+    assert not {"torch", "pandas", "pyarrow", "hta", "textual"} & {*others[0], *others[1]}
 
 
 def test_help_of_each_command_loads_no_torch() -> None:
@@ -55,7 +55,7 @@ def test_the_probe_sees_a_package() -> None:
 
 
 def test_commands_on_a_run_load_no_torch(runs: Path, tmp_path: Path) -> None:
-    names = ("torch", "hta", "textual", "jinja2", "plotly", "zprof.collectors", "zprof.reference_engine")
+    names = ("torch", "hta", "textual", "jinja2", "zprof.collectors", "zprof.reference_engine")
     run, saved = str(runs / "good.zprof"), str(tmp_path / "base.json")
     (tmp_path / "limits.toml").write_text("[check]\n")
     limits = ["--config", str(tmp_path / "limits.toml"), "-o", str(tmp_path / "check.md")]

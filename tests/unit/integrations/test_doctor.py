@@ -7,9 +7,15 @@ import pytest
 from zprof.cli import main
 from zprof.integrations.doctor import Answer, examine, run_probe
 from zprof.model.doctor import Check, CheckStatus
+from zprof.model.extras import Extra
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None, "devices": ["H200", "H200"], "backends": ["gloo"]}
 NOTHING = Answer(value=None, failure="not there")
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> None:
+    """As if these were not installed."""
+    monkeypatch.setattr("zprof.integrations.doctor.is_installed", lambda extra: extra not in extras)
 
 
 def checks(**answers: Answer) -> dict[str, Check]:
@@ -19,7 +25,8 @@ def checks(**answers: Answer) -> dict[str, Check]:
     return {check.name: check for check in examine(probe).checks}
 
 
-def test_a_machine_without_a_gpu_is_well() -> None:
+def test_a_machine_without_a_gpu_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, Extra.HTA)
     found = checks(torch=Answer(value={**TORCH, "devices": [], "cuda": None}))
     assert found["torch"].status is CheckStatus.OK
     for optional in ("gpu", "nvml", "hta", "cuda kernel"):
@@ -41,6 +48,14 @@ def test_a_torch_that_cannot_be_imported_is_broken_with_its_reason() -> None:
     assert found["torch"].status is CheckStatus.BROKEN
     assert found["torch"].found == "ImportError: libcudart.so.13"
     assert "gpu" not in found
+
+
+def test_an_extra_that_is_not_installed_is_absent_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, Extra.RECORD, Extra.HTA)
+    found = checks()
+    for name, extra in {"torch": "record", "hta": "hta"}.items():
+        assert found[name].status is CheckStatus.ABSENT
+        assert found[name].remedy == f"pip install 'zprof[{extra}]'"
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,8 @@ def test_pictures_and_data_of_scripts_hold_no_markup(name: str) -> None:
     series = Series(colour="tenant-parameters", name=name, values=(1.0,), outline="")
     chart = AreaChart(
         title="", caption="", time_ms=(0.0,), unit="MiB", series=(series,), heights=(), steps=(), phases=(),
-        peak=AxisMark(at=0, text=""), end="", legend=(), steps_ms=((0.0, name),),
+        peak=AxisMark(at=0, text=""), end="", legend=(), end_ms=1.0, peak_ms=0.0, steps_ms=((0.0, name),),
+        phases_ms=((0.0, 1.0, name),),
     )  # fmt: skip
     text = build_chart_data(chart)
     assert text.isascii()

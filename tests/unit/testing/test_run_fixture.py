@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.pytest_suites import RUNS
 from zprof.integrations.rank_of_test import RankPlan, failure_path, stack_path
-from zprof.model.errors import BadInput, MissingData, ZprofError
+from zprof.model.errors import BadInput, ZprofError
+from zprof.model.extras import MissingPackage
 from zprof.testing.ranks import describe_failure, describe_timeout, end_rank
 from zprof.testing.run_fixture import RunFixture
 
@@ -73,8 +74,9 @@ def test_without_torch_or_with_recording_turned_off_nothing_is_recorded(
     with monkeypatch.context() as patch:
         patch.delitem(sys.modules, "zprof.collectors.recorder", raising=False)
         patch.setitem(sys.modules, "torch", None)
-        with pytest.raises(MissingData, match="torch"):
-            runs(lambda: None)
+        for ranks in (1, 2):
+            with pytest.raises(MissingPackage, match=r"zprof\[record\]"):
+                runs(lambda record: None, ranks=ranks)
     monkeypatch.setenv("ZPROF", "0")
     for ranks in (1, 2):
         with pytest.raises(ZprofError, match="ZPROF=0"):

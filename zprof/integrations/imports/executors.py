@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
+from zprof.model.extras import Extra, require_extra
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -179,11 +180,9 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, Callable[[], None]]]
 
 
 def _connect(address: str, tcp: str) -> Any:
-    try:
-        import distributed
-    except ImportError:
-        message = f"--executor {address}: distributed is not installed"
-        raise BadInput(message, hint="pip install 'zprof[dask]'") from None
+    require_extra(Extra.DASK, f"--executor {address}")
+    import distributed
+
     connect: Any = distributed.Client
     try:
         return connect(tcp, timeout=_CONNECT_S, set_as_default=False)

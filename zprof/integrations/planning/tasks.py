@@ -14,6 +14,7 @@ import msgspec
 
 from zprof.integrations.planning.child_process import Limits, run_task
 from zprof.model.errors import BadInput
+from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Backend, Job, Unit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
@@ -32,11 +33,13 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits | None = No
 
     Raises:
         BadInput: the plan lacks the data needed to build a rank, or has no stage that can be verified.
+        MissingPackage: torch is not installed.
     """
     start = time.monotonic()
     job = plan.job
     rows = {row.stage: row for row in plan.rows if row.stage is not None}
     _refuse_unverifiable(job, rows, model)
+    require_extra(Extra.RECORD, "--verify")
     task = {"task": "verify", "model": model, "job": msgspec.to_builtins(job), "stages": sorted(rows)}
     answers = run_task(task, limits or Limits())
     results = {line["stage"]: line for line in answers.lines if "peak_bytes" in line}
@@ -175,12 +178,14 @@ def count_model(spec: str, job: Job, limits: Limits | None = None) -> Job:
 
     Raises:
         BadInput: the user's code fails, or the function is missing or unsuitable; the message says which.
+        MissingPackage: torch is not installed.
     """
     if job.degrees.mp > 1:
         raise BadInput(
             f"--model counts the full model; its split over {job.degrees.mp} model-parallel ranks is unknown",
             hint="remove --mp, or plan with --layers, --hidden and --vocabulary",
         )
+    require_extra(Extra.RECORD, "--model")
     task = {"task": "count", "model": spec, "job": msgspec.to_builtins(job)}
     answers = run_task(task, limits or Limits())
     counted = next((line for line in answers.lines if "parameters" in line), None)

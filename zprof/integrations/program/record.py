@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -20,6 +21,7 @@ from zprof.integrations.program.session import (
 )
 from zprof.integrations.program.torch_watch import call_after_import
 from zprof.model.errors import BadInput
+from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import GapKind
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
 from zprof.run.output_lock import lock_output
@@ -27,6 +29,27 @@ from zprof.run.output_path import check_output_path, replace_run
 from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 PrintNote = Callable[[str], None]
+
+
+def check_torch(command: Sequence[str]) -> None:
+    """Check that a program which will run with this interpreter's packages has torch.
+
+    The Python of another environment, and what a shell script starts, may have its own torch.
+
+    Raises:
+        MissingPackage: the program cannot import torch.
+    """
+    if in_process.is_python_program(command) or _runs_here(command[0]):
+        require_extra(Extra.RECORD, "record")
+
+
+def _runs_here(program: str) -> bool:
+    """Return True for this environment's Python, and for a launcher (torchrun) that is not installed."""
+    found = shutil.which(program)
+    if found is None:
+        return "/" not in program
+    path, interpreter = Path(found), Path(sys.executable)
+    return path.name.startswith("python") and path.parent.resolve() == interpreter.parent.resolve()
 
 
 def record_command(

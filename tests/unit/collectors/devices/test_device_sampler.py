@@ -102,7 +102,7 @@ def test_each_device_is_sampled_at_each_period() -> None:
 @pytest.mark.parametrize(
     ("fault", "remedy"),
     [
-        (ImportError("No module named 'pynvml'"), "nvidia-ml-py"),
+        (ImportError("No module named 'pynvml'"), "zprof[record]"),
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "NVIDIA_DRIVER_CAPABILITIES"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "nvidia-smi"),
         (pynvml.NVML_ERROR_UNKNOWN, "nvidia-smi"),
