@@ -3,16 +3,15 @@
 A page is Markdown: ``# ZPnnn cause``, a one-sentence summary in bold, then sections.
 """
 
-import difflib
 import re
 from importlib import resources
 
 from zprof.model.errors import BadInput
 from zprof.model.findings import FINDING_IDS, Cause
+from zprof.model.suggestions import ask_for_name
 
 _FOLDER = "findings"
 _SUMMARY = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE | re.DOTALL)
-_MAX_SUGGESTIONS = 3
 
 
 def find_cause(name: str) -> Cause:
@@ -26,13 +25,10 @@ def find_cause(name: str) -> Cause:
     known |= {identifier.lower(): cause for cause, identifier in FINDING_IDS.items()}
     if normalized in known:
         return known[normalized]
-    matches = difflib.get_close_matches(normalized[:64], known, n=_MAX_SUGGESTIONS, cutoff=0.5)
-    suggestions = ", ".join(word.upper() if word.startswith("zp") else word for word in matches)
+    question = ask_for_name(normalized, [*FINDING_IDS.values(), *FINDING_IDS])
     raise BadInput(
         f"no finding {name[:64]!r}",
-        hint=f"did you mean {suggestions}? all: zprof explain --list"
-        if matches
-        else "zprof explain --list shows all",
+        hint=f"{question} all: zprof explain --list" if question else "zprof explain --list shows all",
     )
 
 

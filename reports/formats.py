@@ -21,11 +21,15 @@ Checked = tuple[Check, Report]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format(Generic[Document]):
-    """An output format: its name, file suffixes and renderer."""
+    """An output format: its name, file suffixes and renderer.
+
+    ``make_page``: set for text, which a terminal may show in colour (``render_text``).
+    """
 
     name: str
     suffixes: tuple[str, ...]
     render: Callable[[Document], str]
+    make_page: Callable[[Document], Page] | None = None
 
 
 def render_page_text(page: Page) -> str:
@@ -135,6 +139,7 @@ def _make_formats(
             name="text",
             suffixes=(".txt", ".text"),
             render=lambda document: render_page_text(make_page(document)),
+            make_page=make_page,
         ),
         Format(name="json", suffixes=(".json",), render=json),
         Format(

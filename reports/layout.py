@@ -14,6 +14,15 @@ _MIN_WIDTH, _MAX_WIDTH = 60, 120
 INDENT = "  "
 _WIDTH: ContextVar[int] = ContextVar("page_width", default=WIDTH)
 _COMMENT = re.compile(r"^(.*\S)\s+# (.*)$")
+#: A shell command: assignments, a program that zprof tells people to run, and its arguments without prose.
+_SHELL = re.compile(
+    r"(?:export )?(?=\S)(?:[A-Z][A-Z0-9_]*=[^\s,;]+(?: |$))*"
+    r"(?:(?:zprof|torchrun|python3?|pip|numactl|nvidia-smi|deepspeed|accelerate)(?: [^\s,;()]+)*)?"
+)
+_STRING = re.compile("""\"[^\"]*\"|'[^']*'""")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+#: What a closing bracket may belong to, as the start of an expression.
+_OPENING = {")": "f(", "]": "[", "}": "{"}
 #: Longer lines are slow to parse, so they count as text.
 _MAX_CODE_LENGTH = 500
 _NO_BREAK = "\0"
@@ -52,7 +61,7 @@ def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[s
     if display_width(first) + display_width(text) <= get_page_width():
         return [f"{first}{text}".rstrip()]
     if not is_code(text):
-        return wrap(text, first=first, rest=rest)
+        return wrap_sentence(text, first=first, rest=rest)
     match = _COMMENT.match(text)
     if match is None:
         return [f"{first}{text}"]
@@ -60,13 +69,26 @@ def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[s
     return [*wrap(match[2], first=f"{first}# ", rest=f"{rest}# "), f"{rest}{match[1]}"]
 
 
+def wrap_sentence(text: str, *, first: str = INDENT, rest: str | None = None) -> list[str]:
+    """Wrap a text; the command that it ends with, if it does not fit, stands on a line of its own."""
+    prose, colon, command = text.rpartition(": ")
+    is_short = display_width(first) + display_width(text) <= get_page_width()
+    if is_short or not colon or not _SHELL.fullmatch(command):
+        return wrap(text, first=first, rest=rest)
+    rest = " " * display_width(first) if rest is None else rest
+    return [*wrap(f"{prose}:", first=first, rest=rest), f"{rest}{command}"]
+
+
 def is_code(text: str) -> bool:
-    """Return True if a line is Python code or a member of a JSON object rather than prose."""
+    """Return True for a line of Python, a part of a JSON object, or a shell command, as opposed to prose."""
     if len(text) > _MAX_CODE_LENGTH:
         return False
     match = _COMMENT.match(text)
     line = (match[1] if match else text).strip()
-    for candidate in (line, f"{line} pass", f"{{{line.rstrip(',')}}}", _balance_parentheses(line)):
+    if _SHELL.fullmatch(line):
+        return True
+    members = line.rstrip(",")
+    for candidate in (line, f"{line} pass", _close_brackets(line), _close_brackets(f"{{{members}")):
         try:
             ast.parse(candidate)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -75,10 +97,17 @@ def is_code(text: str) -> bool:
     return False
 
 
-def _balance_parentheses(line: str) -> str:
-    """Complete the parentheses of one line of a multi-line call, so that it parses on its own."""
-    unclosed = line.count("(") - line.count(")")
-    return "f(" * max(0, -unclosed) + line + ")" * max(0, unclosed)
+def _close_brackets(line: str) -> str:
+    """Complete the brackets of one line of a longer statement, so that it parses on its own."""
+    before, after = "", ""
+    for character in _STRING.sub('""', line):
+        if character in _CLOSING:
+            after = _CLOSING[character] + after
+        elif after.startswith(character):
+            after = after[1:]
+        elif character in _OPENING:
+            before = _OPENING[character] + before
+    return f"{before}{line}{after}"
 
 
 def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int | None = None) -> list[str]:

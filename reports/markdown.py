@@ -122,7 +122,9 @@ def _list_code_pieces(block: Code) -> list[str]:
     if block.title and len(block.lines) == 1:
         return [f"{title} {format_code(block.lines[0], _MAX_CELL)}"]
     if block.brief:
-        return [f"{title} {escape_prose(block.brief)}".strip()]
+        line, *more = block.brief.split("\n")
+        first = format_code(line, _MAX_CELL) if more else escape_prose(line)
+        return [" ".join(filter(None, (title, first, *map(escape_prose, more))))]
     return [f"{title}\n\n{format_code_block(block.lines)}".strip()]
 
 

@@ -14,6 +14,8 @@ from itertools import pairwise
 MAX_ROWS = 200
 #: Default maximum number of table rows in a terminal.
 MAX_TEXT_ROWS = 24
+#: Anchor of the section that lists what was not measured.
+GAPS = "gaps"
 #: Placeholder for an unknown number.
 UNKNOWN = "-"
 
@@ -53,7 +55,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Lines to copy.  ``brief`` replaces them in compact outputs if there are several."""
+    """Lines to copy.  ``brief`` replaces them in compact outputs: the first, and where the others are."""
 
     lines: tuple[str, ...]
     title: str = ""

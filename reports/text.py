@@ -1,11 +1,12 @@
 """Render a page as plain text for a terminal, without its drawings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.escape import escape_log_line
-from zprof.reports.layout import INDENT, format_fix_line, get_page_width, render_heading, wrap
+from zprof.reports.layout import INDENT, format_fix_line, get_page_width, render_heading, wrap, wrap_sentence
 from zprof.reports.page import (
+    GAPS,
     Block,
     Card,
     Code,
@@ -20,6 +21,7 @@ from zprof.reports.page import (
     Table,
     Verdict,
 )
+from zprof.reports.text_colour import colour_block, colour_heading
 from zprof.reports.text_table import format_omission, render_table
 
 #: Width of the label column in a card, and maximum length of fact names.
@@ -29,18 +31,35 @@ _MAX_SHORT_LABEL = 14
 _CARD = "    "
 
 
-def render_text(page: Page) -> str:
-    """Return the page as text without terminal control sequences or CI runner commands."""
-    lines = _render_head(page)
+def render_text(page: Page, *, coloured: bool = False) -> str:
+    """Return the page as text without terminal control sequences or CI runner commands.
+
+    ``coloured`` adds colour and nothing else.
+    """
+    draw = _draw_coloured if coloured else _draw
+    lines = _render_head(page, draw)
     for section in page.sections:
         if not section.detail:
-            lines += _render_section(section)
+            lines += _render_section(section, draw, coloured=coloured)
     if page.repeat_verdict and page.verdict is not None:
-        lines += ["", *_render_verdict(page.verdict)]
-    return "\n".join(escape_log_line(printable(line)) for line in lines).strip("\n") + "\n"
+        lines += ["", *draw(page.verdict)]
+    return "\n".join(lines).strip("\n") + "\n"
 
 
-def _render_head(page: Page) -> list[str]:
+def _draw(block: Block) -> list[str]:
+    return _make_safe(_render_block(block))
+
+
+def _draw_coloured(block: Block) -> list[str]:
+    lines = _draw(block)
+    return colour_block(block, lines) if lines else []
+
+
+def _make_safe(lines: Sequence[str]) -> list[str]:
+    return [escape_log_line(printable(line)) for line in lines]
+
+
+def _render_head(page: Page, draw: Callable[[Block], list[str]]) -> list[str]:
     """Return the head: the verdict and figures, a blank line, then the facts about the run."""
     lines: list[str] = []
     has_separator = False
@@ -48,17 +67,19 @@ def _render_head(page: Page) -> list[str]:
         if isinstance(block, Facts | Table) and not has_separator and lines:
             lines.append("")
             has_separator = isinstance(block, Facts)
-        lines += _render_block(block)
+        lines += draw(block)
     return lines
 
 
-def _render_section(section: Section) -> list[str]:
+def _render_section(section: Section, draw: Callable[[Block], list[str]], *, coloured: bool) -> list[str]:
     """Return the blocks; a table has its own title, other blocks follow the section title."""
     lines: list[str] = []
     is_card = False
-    title = render_heading(printable(section.title).upper(), printable(section.note))
+    title = _make_safe(render_heading(printable(section.title).upper(), printable(section.note)))
+    if coloured:
+        title[0] = colour_heading(title[0], is_warning=section.anchor == GAPS)
     for block in section.blocks:
-        block_lines = _render_block(block)
+        block_lines = draw(block)
         if not block_lines:
             continue
         if isinstance(block, Table):
@@ -78,7 +99,7 @@ def _render_block(block: Block) -> list[str]:
     if isinstance(block, Verdict):
         return _render_verdict(block)
     if isinstance(block, Paragraph):
-        return wrap(printable(block.text))
+        return wrap_sentence(printable(block.text))
     if isinstance(block, Note):
         return _render_note(block)
     if isinstance(block, Code):
@@ -110,7 +131,9 @@ def _render_code(code: Code) -> list[str]:
     if not code.brief and len(code.lines) == 1:
         return format_fix_line(printable(code.lines[0]), first=title)
     if code.brief:
-        return wrap(printable(code.brief), first=title)
+        line, *more = code.brief.split("\n")
+        lines = format_fix_line(printable(line), first=title)
+        return [*lines, *(line for text in more for line in wrap(printable(text), first=INDENT * 2))]
     return [line for text in code.lines for line in format_fix_line(printable(text), first=INDENT)]
 
 
@@ -133,12 +156,12 @@ def _render_item(item: Item, column: int, *, brief: bool) -> list[str]:
         text = printable(f"{item.label}: {item.text}")
     if brief:
         return [shorten(f"{first}{text}", get_page_width())]
-    lines = wrap(text, first=first)
+    lines = wrap_sentence(text, first=first)
     indent = " " * display_width(first)
     for name, detail in item.details:
         lines += wrap(f"{name}: {printable(detail)}", first=indent)
     if item.remedy:
-        lines += wrap(printable(item.remedy), first=f"{indent}→ ")
+        lines += wrap_sentence(printable(item.remedy), first=f"{indent}→ ")
     return lines
 
 
@@ -195,6 +218,6 @@ def _render_part(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:
     texts = part.lines if isinstance(part, Code) else (part.text,)
     for text in map(printable, texts):
         indent = " " * (len(text) - len(text.lstrip(" ")))
-        lay_out = format_fix_line if isinstance(part, Code) else wrap
+        lay_out = format_fix_line if isinstance(part, Code) else wrap_sentence
         yield from lay_out(text.lstrip(" "), first=first + indent)
         first = " " * len(first)

@@ -67,8 +67,8 @@ def write_schema() -> str:
     parts = [
         "# Report",
         "",
-        "`zprof report RUN -f json` prints this tree; `zprof schema report` the JSON Schema itself. Leaves may "
-        "be added; those that are here stay.",
+        "`zprof report RUN -f json` prints this tree; `zprof schema report` the JSON Schema itself. "
+        "Leaves may be added; those that are here stay.",
         "",
     ]
     for name, kind in sorted(schema["$defs"].items(), key=lambda item: (item[0] != schema["$ref"], item[0])):

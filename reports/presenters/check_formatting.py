@@ -154,17 +154,38 @@ def format_outcome(check: Check) -> str:
     if not count:
         return f"{check.outcome.value.upper()}: no gate was requested"
     gates = "1 gate" if count == 1 else f"{count} gates"
-    if check.outcome is Outcome.PASSED and len(select_by_outcome(check, Outcome.SKIPPED)) == count:
-        return f"PASSED, but nothing was checked: {gates} {_OUTCOME_VERBS[Outcome.SKIPPED]}"
-    if all(result.outcome is check.outcome for result in check.results):
-        return (
-            f"{_format_status(check)}: {'' if count == 1 else 'all '}{gates} {_OUTCOME_VERBS[check.outcome]}"
-        )
-    same_count = len(select_by_outcome(check, check.outcome))
-    counts = {kind: len(select_by_outcome(check, kind)) for kind in MARKS if kind is not check.outcome}
-    parts = [f"{number} {_OUTCOME_VERBS[kind]}" for kind, number in counts.items() if number]
-    head = f"{same_count} of {gates} {_OUTCOME_VERBS[check.outcome]}" if same_count else gates
-    return ", ".join([f"{_format_status(check)}: {head}", *parts])
+    counts = _count_by_verb(check)
+    if check.outcome is Outcome.PASSED and not select_by_outcome(check, Outcome.PASSED):
+        return f"PASSED, but nothing was checked: {_join_counts(counts, gates)}"
+    verb = _OUTCOME_VERBS[check.outcome]
+    if list(counts) == [verb]:
+        return f"{_format_status(check)}: {'' if count == 1 else 'all '}{gates} {verb}"
+    same_count = counts.pop(verb, 0)
+    head = f"{same_count} of {gates} {verb}" if same_count else gates
+    return ", ".join(
+        [f"{_format_status(check)}: {head}", *(f"{number} {other}" for other, number in counts.items())]
+    )
+
+
+def _count_by_verb(check: Check) -> dict[str, int]:
+    """Count the gates by what happened to them, worst first."""
+    verbs = [_choose_verb(check, result) for result in sort_by_severity(check)]
+    return {verb: verbs.count(verb) for verb in dict.fromkeys(verbs)}
+
+
+def _choose_verb(check: Check, result: GateResult) -> str:
+    """Return what happened to a gate; one is skipped for lack of a baseline, or of a measured value."""
+    needs_baseline = check.baseline is None and result.limit.value is None
+    if result.outcome is Outcome.SKIPPED and result.value is None and not needs_baseline:
+        return "not measured"
+    return _OUTCOME_VERBS[result.outcome]
+
+
+def _join_counts(counts: Mapping[str, int], gates: str) -> str:
+    """Format the counts; a single one names the gates."""
+    if len(counts) == 1:
+        return f"{gates} {next(iter(counts))}"
+    return ", ".join(f"{number} {verb}" for verb, number in counts.items())
 
 
 def _format_status(check: Check) -> str:

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import WORK_SIZES, Comparison, Report
+from zprof.reports.layout import is_code
 from zprof.reports.page import (
+    GAPS,
     Block,
     Card,
     Code,
@@ -127,9 +129,7 @@ def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
     evidence = tuple(
         (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE]
     )
-    lines, max_lines = finding.fix.split("\n"), _MAX_FIX_LINES[number > 1]
-    if len(lines) > max_lines:
-        lines = [*lines[: max_lines - 1], "…"]
+    lines = _shorten_fix(finding, _MAX_FIX_LINES[number > 1])
     parts = (
         ("evidence", Facts(rows=evidence, values_first=True)),
         ("fix", Code(lines=tuple(lines))),
@@ -138,6 +138,23 @@ def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
     card = _build_short_card(str(number), finding)
     text = "" if finding.sentence in verdict else finding.sentence
     return replace(card, text=text, parts=parts if evidence else parts[1:])
+
+
+def _shorten_fix(finding: Finding, max_lines: int) -> list[str]:
+    """Return the lines of the fix; if they are too many, only the first parts, each with its title.
+
+    A part is never cut, however long it is: half of a statement cannot be used.
+    """
+    lines = finding.fix.split("\n")
+    starts = [
+        at
+        for at, line in enumerate(lines)
+        if at > 0 and line.endswith(":") and not line.startswith(" ") and not is_code(line)
+    ]
+    ends = [at for at in starts if at < max_lines] or starts[:1]
+    if len(lines) <= max_lines or not ends:
+        return lines
+    return [*lines[: ends[-1]], f"{len(lines) - ends[-1]} more lines: zprof report"]
 
 
 def _build_short_card(label: str, finding: Finding) -> Card:
@@ -167,4 +184,4 @@ def _build_short_gap_section(report: Report) -> tuple[Section, ...]:
         items.append(Item(label=f"{subject}{group.where}", text=reason))
     item_list = ItemList(items=tuple(items), total=len(groups), noun="gaps") if items else None
     title = f"Not tested, not measured ({len(groups)})"
-    return make_section("gaps", title, "", item_list, note="remedies: zprof report")
+    return make_section(GAPS, title, "", item_list, note="remedies: zprof report")

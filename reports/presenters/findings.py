@@ -8,7 +8,7 @@ from zprof.model.formatting import format_bytes, format_ns, format_percent, form
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.model.time import Time
-from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
+from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.presenters.run_formatting import format_ranks
 
 #: Counts from here on are printed without a fraction.
@@ -164,4 +164,4 @@ def build_gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple
     """Build the section of gaps."""
     count = len(merge_gaps(gaps))
     lead = "Missing figures are unknown, not zero: what is missing, why, and how to measure it."
-    return make_section("gaps", f"{title} ({count})", lead, build_gap_list(gaps))
+    return make_section(GAPS, f"{title} ({count})", lead, build_gap_list(gaps))

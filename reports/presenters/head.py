@@ -79,7 +79,7 @@ def _build_first_fix(report: Report) -> Iterator[Code]:
     if first.endswith(":"):  # a fix for each of several engines
         brief = f"see the fix of {finding.id} below"
     elif more:
-        brief = f"{first}  (complete fix: {finding.id} below)"
+        brief = f"{first}\n(complete fix: {finding.id} below)"
     yield Code(title="try first", lines=lines, brief=brief)
 
 

@@ -36,6 +36,7 @@ from zprof.model.memory import RankMemory
 from zprof.model.report import Report
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.time import CollectiveTime, StepTime
+from zprof.run.near_paths import suggest_path
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
@@ -245,9 +246,8 @@ def _read_bytes(path: Path) -> bytes:
         with open_plain(path) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise BadInput(
-            f"{_format_path(path)}: no such baseline", hint=f"create one: {_SAVE_AGAIN[15:]}"
-        ) from None
+        hint = suggest_path(path) or f"create one: {_SAVE_AGAIN[15:]}"
+        raise BadInput(f"{_format_path(path)}: no such baseline", hint=hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "invalid file name"
         raise BadInput(f"{_format_path(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None

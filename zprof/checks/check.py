@@ -15,7 +15,7 @@ from zprof.checks.gates.communication import (
 )
 from zprof.checks.gates.judge import SAVE_HINT, judge
 from zprof.checks.gates.memory import read_peak_memory, read_tenant_memory, read_untagged_ratio
-from zprof.checks.gates.reading import GateInput, Reading
+from zprof.checks.gates.reading import GateInput, Reading, is_relative
 from zprof.checks.gates.time import (
     read_exposed_ratio,
     read_exposed_wait,
@@ -104,7 +104,12 @@ def _find_worst_outcome(
     results: Sequence[GateResult], current: Baseline, baseline: Baseline | None
 ) -> tuple[Outcome, tuple[str, ...]]:
     outcomes = {result.outcome for result in results}
-    notices = () if baseline is not None else (f"no baseline yet: relative limits were skipped; {SAVE_HINT}",)
+    is_skipped = any(result.outcome is Outcome.SKIPPED and is_relative(result.limit) for result in results)
+    notices = (
+        (f"no baseline yet: relative limits were skipped; {SAVE_HINT}",)
+        if baseline is None and is_skipped
+        else ()
+    )
     worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
     if worst is not None:
         return worst, notices

@@ -25,10 +25,11 @@ from zprof.checks.limits import (
     PEAK_MEMORY,
     find_gate,
     parse_limit,
-    suggest_names,
 )
 from zprof.model.check import DEFAULT, Check, Limit, Outcome
 from zprof.model.errors import BadInput
+from zprof.model.suggestions import suggest_names
+from zprof.run.near_paths import suggest_path
 
 PYPROJECT = "pyproject.toml"
 ZPROF_TOML = "zprof.toml"
@@ -131,7 +132,8 @@ def _quote_reason(error: ValueError) -> str:
 def _read_text(path: Path) -> str:
     try:
         if not path.is_file():
-            raise BadInput(f"{path}: no such file", hint="pass the path of a TOML file with limits")
+            hint = suggest_path(path) or "pass the path of a TOML file with limits"
+            raise BadInput(f"{path}: no such file", hint=hint)
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:

@@ -10,8 +10,7 @@ Units of gates: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes 
 communication data type, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
 """
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -26,14 +25,13 @@ from zprof.checks.limit_text import (
 )
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
+from zprof.model.suggestions import suggest_names
 from zprof.model.tenants import DISPLAY_ORDER
 
 PEAK_MEMORY = "peak_memory"
 UNTAGGED = "untagged"
 #: The parts that ``peak_memory.<part>`` accepts: the six tenants and untagged bytes.
 MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
-_MAX_SUGGESTIONS = 2
-_MAX_NAME_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +78,6 @@ _BY_NAME = {gate.name: gate for gate in GATES}
 def find_gate(name: str) -> Gate | None:
     """Return the gate with this name, None if there is none."""
     return _BY_NAME.get(name)
-
-
-def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Return a hint with similar names (``did you mean peak_memory?``), or with all names."""
-    names = list(known)
-    near = difflib.get_close_matches(name[:_MAX_NAME_LENGTH].lower(), names, n=_MAX_SUGGESTIONS, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
 
 
 #: The keys of a limit in table form.

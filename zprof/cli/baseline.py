@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zprof.cli import console
 from zprof.cli.inputs import BASELINE_FILE, measure_run
 from zprof.cli.output import check_output_target, write_document
-from zprof.cli.shared_options import add_training_options
+from zprof.cli.shared_options import add_run, add_training_options
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable, shorten
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 _MAX_LINE = 400
-_RUN_HELP = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
 
 
 class BaselineCommand:
@@ -39,7 +38,7 @@ class BaselineCommand:
         """Declare the actions save, show and update."""
         actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
         save = actions.add_parser("save", help="measure RUN and write its baseline")
-        save.add_argument("run", metavar="RUN", type=Path, help=_RUN_HELP)
+        add_run(save)
         save.add_argument(
             "-o", "--output", metavar="FILE", type=Path, default=BASELINE_FILE, help="(default: %(default)s)"
         )
@@ -48,7 +47,7 @@ class BaselineCommand:
         show.add_argument("file", metavar="FILE", type=Path)
         show.add_argument("-f", "--format", choices=("text", "json"), default="text", help="(default: text)")
         update = actions.add_parser("update", help="show what RUN changes in FILE, then write it")
-        update.add_argument("run", metavar="RUN", type=Path, help=_RUN_HELP)
+        add_run(update)
         update.add_argument("file", metavar="FILE", type=Path, help="a saved baseline")
         update.add_argument(
             "--any-conditions",
@@ -78,22 +77,18 @@ def _save(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
     from zprof.checks.baseline_comparison import compare_figures
-    from zprof.reports.formats import render_page_text
     from zprof.reports.presenters.small_pages import build_baseline_page
 
     baseline = read_baseline(arguments.file)
     if arguments.format == "json":
         console.print_data(to_json(baseline))
     else:
-        console.print_page(
-            render_page_text(build_baseline_page(baseline.name, compare_figures(baseline, baseline)))
-        )
+        console.print_page(build_baseline_page(baseline.name, compare_figures(baseline, baseline)))
 
 
 def _update(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
     from zprof.checks.baseline_comparison import list_changes, list_condition_differences
-    from zprof.reports.formats import render_page_text
     from zprof.reports.presenters.small_pages import build_changes_page
 
     file: Path = arguments.file
@@ -107,7 +102,7 @@ def _update(arguments: argparse.Namespace) -> None:
             f"{file}: recorded under different conditions from {arguments.run}: {'; '.join(differences)}",
             hint="use --any-conditions to update it anyway",
         )
-    console.print_page(render_page_text(build_changes_page(list_changes(before, after))))
+    console.print_page(build_changes_page(list_changes(before, after)))
     write_document(to_json(after), file, force=True)
     _warn_if_incomplete(after)
 

@@ -57,7 +57,7 @@ class BundleCommand:
             check_output_target(arguments.names, force=arguments.force)
             _check_separate(arguments.names, output)
         bundle = _collect_bundle(arguments)
-        console.print_data(_describe_contents(bundle))
+        _print_contents(bundle)
         if arguments.names is not None:
             _write_names(bundle, arguments.names, force=arguments.force)
         if not arguments.list:
@@ -83,12 +83,11 @@ def _collect_bundle(arguments: argparse.Namespace) -> "Bundle":
     return collect_bundle(run, diagnose(run, baseline), examine())
 
 
-def _describe_contents(bundle: "Bundle") -> str:
-    from zprof.reports.formats import render_page_text
+def _print_contents(bundle: "Bundle") -> None:
     from zprof.reports.presenters.small_pages import build_bundle_page
 
     parts = [(part.name, part.description, len(part.content)) for part in bundle.parts]
-    return render_page_text(build_bundle_page(parts, len(bundle.names), bundle.left_out))
+    console.print_page(build_bundle_page(parts, len(bundle.names), bundle.left_out))
 
 
 def _write_bundle(bundle: "Bundle", output: Path, *, force: bool) -> None:

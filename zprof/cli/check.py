@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from zprof.cli.check_output import add_check_outputs, choose_outputs, write_outputs
 from zprof.cli.inputs import BASELINE_FILE, MeasuredRun, is_missing_baseline, load_baseline, measure_run
-from zprof.cli.shared_options import add_training_options
+from zprof.cli.shared_options import add_run, add_training_options
 from zprof.model.check import Check, Limit
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
+from zprof.model.suggestions import suggest_names
 
 if TYPE_CHECKING:
     from zprof.checks.config import StatedLimit
@@ -43,8 +44,7 @@ class CheckCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, the baseline, the limits and the outputs."""
-        run_help = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
-        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
+        add_run(parser)
         parser.add_argument(
             "--baseline",
             metavar="FILE|RUN",
@@ -183,7 +183,7 @@ def _read_gate_flags(arguments: argparse.Namespace) -> "Iterator[StatedLimit]":
 def _read_tenant_flag(text: str) -> "StatedLimit":
     from zprof.checks.config import StatedLimit
     from zprof.checks.limit_text import quote_input
-    from zprof.checks.limits import MEMORY_PARTS, PEAK_MEMORY, suggest_names
+    from zprof.checks.limits import MEMORY_PARTS, PEAK_MEMORY
 
     name, _, limit = (part.strip() for part in text.partition("="))
     name = name.replace("-", "_")

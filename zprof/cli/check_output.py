@@ -2,13 +2,13 @@
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli import console
-from zprof.cli.output import check_output_target, write_document
+from zprof.cli.output import PAGE_FORMATS, check_output_targets, print_document, write_document
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 
@@ -39,6 +39,7 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--format",
         metavar="FORMAT",
+        choices=(*PAGE_FORMATS, "junit", "sarif", "github"),
         help="text, json, md, html, junit, sarif or github (default: text)",
     )
     group.add_argument(
@@ -91,10 +92,14 @@ def write_outputs(check: "Check", report: "Report", outputs: Outputs) -> None:
     Raises:
         BadInput: a file cannot be written.
     """
+    from zprof.reports.layout import WIDTH, page_columns
+
     for output_format in outputs.stdout_formats:
-        console.print_data(output_format.render((check, report)))
+        print_document((check, report), output_format)
     for output_format, path in outputs.files:
-        write_document(output_format.render((check, report)), path, force=outputs.force)
+        with page_columns(WIDTH):
+            document = output_format.render((check, report))
+        write_document(document, path, force=outputs.force)
     if outputs.summary is not None:
         _append_summary(check, report, outputs.summary)
 
@@ -108,7 +113,7 @@ def _choose_files(arguments: argparse.Namespace) -> "tuple[tuple[Format[Checked]
         for name, path in (("junit", arguments.junit), ("sarif", arguments.sarif))
         if path is not None
     ]
-    _check_files([path for _, path in files], force=arguments.force)
+    check_output_targets([path for _, path in files], force=arguments.force)
     return tuple(files)
 
 
@@ -117,15 +122,6 @@ def _choose_format(path: Path, name: str | None) -> "Format[Checked]":
 
     is_known_suffix = any(path.suffix.lower() in entry.suffixes for entry in CHECKS)
     return by_name(name, CHECKS) if name and not is_known_suffix else by_path(path, CHECKS)
-
-
-def _check_files(paths: Sequence[Path], *, force: bool) -> None:
-    seen: set[Path] = set()
-    for path in paths:
-        check_output_target(path, force=force)
-        if (resolved := path.resolve()) in seen:
-            raise BadInput(f"{path}: two outputs use this file", hint="choose a different file for each")
-        seen.add(resolved)
 
 
 def _append_summary(check: "Check", report: "Report", path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import (
+    RUN_HELP,
     add_measuring_options,
     add_stated_work,
     add_work_options,
@@ -35,14 +36,14 @@ class CompareCommand:
         """Declare A, B and the output options."""
         for name, help_text in (
             ("a", "run to compare B with"),
-            ("b", "recording folder, trace or memory snapshot, or a folder of traces or snapshots"),
+            ("b", RUN_HELP),
         ):
             parser.add_argument(name, metavar=name.upper(), type=Path, help=help_text)
         parser.add_argument(
             "--all", action="store_true", help="also show what is equal, 0 or unknown in both runs"
         )
         add_measuring_options(parser, subject="each recording")
-        add_output_options(parser, "text, json, md or html")
+        add_output_options(parser)
         add_work_options(parser, ("B", "A"))
 
     def run(self, arguments: argparse.Namespace) -> int:

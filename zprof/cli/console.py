@@ -5,11 +5,15 @@ A glyph that the stream cannot encode is printed as its ASCII replacement.
 
 import errno
 import os
+import shutil
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from zprof.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from zprof.reports.page import Page
 
 _ASCII = str.maketrans(
     {
@@ -17,6 +21,9 @@ _ASCII = str.maketrans(
         "█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": "|", "▎": "|", "▏": "|",
     }
 )  # fmt: skip
+
+#: Digits of COLUMNS that are read; pages have a maximum width anyway.
+_MAX_DIGITS = 9
 
 
 class StdoutClosed(Exception):
@@ -50,21 +57,34 @@ def print_data(text: str) -> None:
         _raise_write_error(error)
 
 
-def print_page(text: str) -> None:
-    """Print a page of text, in colour if the terminal supports it (https://no-color.org).
+def print_page(page: "Page") -> None:
+    """Print a page as text, in colour if ``has_colour``.
 
     Raises the same errors as ``print_data``.
     """
-    if has_colour():
-        from zprof.reports.terminal import coloured
+    from zprof.reports.text import render_text
 
-        text = coloured(text)
-    print_data(text)
+    print_data(render_text(page, coloured=has_colour()))
 
 
 def has_colour() -> bool:
-    """Return True if stdout is a terminal that supports colour, and NO_COLOR is unset."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Return True if text on stdout may be coloured.
+
+    NO_COLOR (https://no-color.org) and TERM=dumb turn colour off; FORCE_COLOR turns it on in a pipe as well.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0", "false"):
+        return True
+    return is_terminal() and os.environ.get("TERM") != "dumb"
+
+
+def get_columns() -> int | None:
+    """Return the width of the terminal, or in a pipe the one that COLUMNS asks for; None if there is none."""
+    if is_terminal():
+        return shutil.get_terminal_size().columns
+    stated = os.environ.get("COLUMNS", "")[:_MAX_DIGITS]
+    return int(stated) or None if stated.isascii() and stated.isdecimal() else None
 
 
 def is_terminal() -> bool:

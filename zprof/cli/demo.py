@@ -12,6 +12,7 @@ from zprof.model.extras import Extra, require_extra
 if TYPE_CHECKING:
     from zprof.integrations.demo_scenes import Scene
     from zprof.model.report import Report
+    from zprof.reports.page import Page
 
 
 _INTRODUCTION = """\
@@ -52,17 +53,19 @@ class DemoCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Record A and B and diagnose B; record C and show that the fix works."""
         from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
-        from zprof.reports.formats import by_name
+        from zprof.reports.presenters.report import build_report_page
 
         require_extra(Extra.RECORD, "demo")
         folder: Path = arguments.output
         console.print_data(_INTRODUCTION)
         _record(folder, (BASELINE, SLOWER))
         slower = _diagnose_scene(folder, SLOWER, BASELINE)
-        console.print_page(by_name("text").render(slower) + "\n")
+        console.print_page(build_report_page(slower))
+        console.print_data("\n")
         _record(folder, (FIXED,))
         reports = (_diagnose_scene(folder, BASELINE), slower, _diagnose_scene(folder, FIXED))
-        console.print_page(_render_summary((BASELINE, SLOWER, FIXED), reports) + "\n")
+        console.print_page(_build_summary((BASELINE, SLOWER, FIXED), reports))
+        console.print_data("\n")
         console.print_data(_list_next_commands(folder))
         return 0
 
@@ -87,9 +90,8 @@ def _diagnose_scene(folder: Path, scene: "Scene", baseline: "Scene | None" = Non
     return diagnose(run, load(folder / f"{baseline.run}.zprof") if baseline else None)
 
 
-def _render_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
+def _build_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> "Page":
     from zprof.model.formatting import format_bytes, format_ns, format_percent
-    from zprof.reports.formats import render_page_text
     from zprof.reports.presenters.memory_formatting import peak_bytes
     from zprof.reports.presenters.small_pages import build_demo_page
     from zprof.reports.presenters.time_figures import exposure, step_ns
@@ -105,7 +107,7 @@ def _render_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> s
                 format_bytes(peak_bytes(report.memory.per_rank)) if report.memory.per_rank else "unknown",
             )
         )
-    return render_page_text(build_demo_page(rows))
+    return build_demo_page(rows)
 
 
 def _list_next_commands(folder: Path) -> str:

@@ -1,13 +1,13 @@
 """``zprof diagnose``: explain briefly why a run is slow."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import (
     add_measuring_options,
+    add_run_and_baseline,
     add_stated_facts,
     add_stated_work,
     add_training_options,
@@ -27,18 +27,17 @@ class DiagnoseCommand:
     what was not tested. zprof report shows all the data behind it.
 
     examples:
-      zprof diagnose zero3.zprof --baseline ddp.zprof
-      zprof diagnose traces/ --expected-busbw 180
+      zprof diagnose zero3.zprof
+      zprof diagnose zero3.zprof ddp.zprof          compare with the run ddp.zprof
       zprof diagnose zero3.zprof --baseline ddp.zprof -f json
+      zprof diagnose traces/ --expected-busbw 180
     """
 
     name = "diagnose"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, its baseline and the output options."""
-        run_help = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
-        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
+        add_run_and_baseline(parser)
         add_measuring_options(parser)
         add_output_options(parser)
         add_work_options(parser)

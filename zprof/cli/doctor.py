@@ -32,12 +32,11 @@ class DoctorCommand:
         """Examine the machine and print the result; exit code 1 if a requirement is broken."""
         from zprof.integrations.doctor import examine
         from zprof.model.json_format import to_json
-        from zprof.reports.formats import render_page_text
         from zprof.reports.presenters.small_pages import build_doctor_page
 
         examination = examine()
         if arguments.format == "json":
             console.print_data(to_json(examination))
         else:
-            console.print_page(render_page_text(build_doctor_page(examination)))
+            console.print_page(build_doctor_page(examination))
         return 0 if examination.is_well else CheckFailed.exit_code

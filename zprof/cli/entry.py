@@ -1,26 +1,21 @@
 """Run the command line: parse the arguments, run the command, print errors and return the exit code.
 
-Only ``main()`` prints errors and exits.  The parser declares the options of the called command only, and
-raises what argparse would print.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment, 3 not
-enough data, 70 internal error, 130 interrupted.
+Only ``main()`` prints errors and exits.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment,
+3 not enough data, 70 internal error, 130 interrupted.
 """
 
-import argparse
-import inspect
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 from zprof.cli import console
-from zprof.cli.registry import COMMANDS, Command, Entry, Handover
+from zprof.cli.parser import parse
+from zprof.cli.registry import Handover
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.formatting import printable
 from zprof.model.interrupts import keep_interrupts
 from zprof.model.memory_limit import import_within_memory_limit, is_memory_shortage, read_memory_limit
-from zprof.version import __version__
 
 ENVIRONMENT_ERROR = BadInput.exit_code
 INTERNAL_ERROR = 70
@@ -57,14 +52,17 @@ def _run_and_flush(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks, because of a key press
+        from zprof.cli.completion import complete
+
+        complete()
     command, parsed = parse(arguments)
-    if command is None:
-        raise BadInput("no command given", hint="zprof --help lists the commands")
-    if not console.is_terminal():
+    columns = console.get_columns()
+    if columns is None:
         return command.run(parsed)
     from zprof.reports.layout import page_columns
 
-    with page_columns(shutil.get_terminal_size().columns):
+    with page_columns(columns):
         return command.run(parsed)
 
 
@@ -115,63 +113,3 @@ def _report_out_of_memory() -> int:
     except MemoryError:
         os.write(2, b"zprof: not enough memory\n")
     return ENVIRONMENT_ERROR
-
-
-_DESCRIPTION = "Explains why sharded training is slow or runs out of memory, and what to change."
-_EXAMPLE = "example:\n  zprof report zero3.zprof --baseline ddp.zprof"
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are ZprofErrors: only ``main()`` prints and exits."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message that argparse would print."""
-        raise BadInput(message, hint=f"see {self.prog} --help")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version; argparse itself would ignore that stdout is not writable."""
-        console.print_data(message)
-
-
-def parse(
-    arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS
-) -> tuple[Command | None, argparse.Namespace]:
-    """Return the called command (None if none is given) and its arguments.
-
-    Raises:
-        BadInput: the arguments are invalid.
-        SystemExit: after ``--help`` and ``--version``.
-    """
-    parser = build_parser()
-    children = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    called = next((argument for argument in arguments if not argument.startswith("-")), None)
-    command = None
-    for entry in commands:
-        child = _add_command(children, entry)
-        if entry.name == called:
-            command = entry.load()
-            _describe_command(child, command)
-    return command, parser.parse_args(list(arguments))
-
-
-def build_parser() -> Parser:
-    """Return the parser without its commands."""
-    parser = Parser(
-        prog="zprof",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"zprof {__version__}")
-    return parser
-
-
-def _add_command(children: "argparse._SubParsersAction[Parser]", entry: Entry) -> Parser:
-    return children.add_parser(
-        entry.name, help=entry.summary, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-
-def _describe_command(parser: Parser, command: Command) -> None:
-    parser.description = inspect.getdoc(type(command))
-    command.add_arguments(parser)

@@ -27,14 +27,13 @@ class ExplainCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
         from zprof.reports.finding_pages import find_cause, page
-        from zprof.reports.formats import render_page_text
         from zprof.reports.presenters.small_pages import build_finding_list_page
         from zprof.reports.terminal import render_markdown_text
 
         if arguments.list == (arguments.finding is not None):
             raise BadInput("pass one finding or --list", hint="for example: zprof explain ZP301")
         if arguments.list:
-            console.print_page(render_page_text(build_finding_list_page()))
+            console.print_page(build_finding_list_page())
         else:
             text = page(find_cause(arguments.finding))
             console.print_data(render_markdown_text(text, colour=console.has_colour()))

@@ -10,10 +10,13 @@ from typing import BinaryIO, cast
 from zprof.cli import console
 from zprof.cli.inputs import open_run
 from zprof.cli.quantities import parse_number_ranges
+from zprof.cli.shared_options import RUN_HELP
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 
 _SUFFIXES = (".json", ".json.gz")
+#: Value of --perfetto if it is given without a file.
+_NO_FILE = Path("-")
 #: gzip level; higher levels take longer than writing the uncompressed data.
 _GZIP_LEVEL = 5
 
@@ -26,20 +29,26 @@ class ExportCommand:
     last rank to reach a collective to the ranks that waited for it.
 
     examples:
-      zprof export zero3.zprof --perfetto zero3.json.gz
-      zprof export zero3.zprof --perfetto step4.json --steps 4 --ranks 0,3
-      zprof export traces/ --perfetto all.json.gz --steps 3-5 --force
+      zprof export zero3.zprof --perfetto -o zero3.json.gz
+      zprof export zero3.zprof --perfetto -o step4.json --steps 4 --ranks 0,3
+      zprof export traces/ --perfetto -o all.json.gz --steps 3-5 --force
     """
 
     name = "export"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, the output file, and the ranks and steps."""
+        parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help=RUN_HELP)
         parser.add_argument(
-            "run", metavar="RUN", type=Path, help="recording folder, trace, or a folder of traces"
+            "--perfetto",
+            metavar="FILE",
+            type=Path,
+            nargs="?",
+            const=_NO_FILE,
+            help="write a Chrome JSON trace; with FILE it is the old spelling of -o FILE",
         )
         parser.add_argument(
-            "--perfetto", metavar="FILE", type=Path, help="write a Chrome JSON trace (.json or .json.gz)"
+            "-o", "--output", metavar="FILE", type=Path, help="file to write, .json or .json.gz"
         )
         parser.add_argument(
             "--steps",
@@ -60,13 +69,11 @@ class ExportCommand:
         """Analyse the run, write the trace, and print a summary."""
         from zprof.cli.output import check_output_target, open_atomically
 
-        target: Path | None = arguments.perfetto
-        if target is None:
-            raise BadInput("no output format given", hint="use --perfetto FILE")
+        path, target = _choose_files(arguments)
         if not target.name.endswith(_SUFFIXES):
             raise BadInput(f"{target}: not a .json or .json.gz file", hint="use one of these suffixes")
         check_output_target(target, force=arguments.force)
-        run = open_run(arguments.run)
+        run = open_run(path)
         from zprof.integrations.perfetto.export import export_trace
         from zprof.integrations.perfetto.rank_rows import ExportChoice
 
@@ -79,6 +86,32 @@ class ExportCommand:
         console.print_note(f"zprof: wrote {printable(target)} ({ranks}, {exported.slices} slices)")
         console.print_note("zprof: next, open it at https://ui.perfetto.dev (the file stays on your machine)")
         return 0
+
+
+def _choose_files(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """Return the run and the file to write.
+
+    Raises:
+        BadInput: the format, the run or the file is missing, or there are two files.
+    """
+    run: Path | None = arguments.run
+    target: Path | None = arguments.output
+    value: Path | None = arguments.perfetto
+    if value is None:
+        raise BadInput("no output format given", hint="for example: zprof export RUN --perfetto -o FILE")
+    if value is not _NO_FILE:
+        if run is None:  # --perfetto RUN -o FILE
+            run = value
+        elif target is None:
+            target = value
+        else:
+            raise BadInput(
+                f"two files: {printable(value)} and -o {printable(target)}", hint="give the file to -o only"
+            )
+    if run is None or target is None:
+        missing = "run" if run is None else "file"
+        raise BadInput(f"no {missing} given", hint="for example: zprof export RUN --perfetto -o FILE")
+    return run, target
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
@@ -23,6 +23,16 @@ def check_output_target(path: Path, *, force: bool) -> None:
         raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="choose another file") from None
 
 
+def check_output_targets(paths: Sequence[Path], *, force: bool) -> None:
+    """Raise if one of the targets cannot be written, or two of them are the same file."""
+    seen: set[Path] = set()
+    for path in paths:
+        check_output_target(path, force=force)
+        if (resolved := path.resolve()) in seen:
+            raise BadInput(f"{path}: two outputs use this file", hint="choose a different file for each")
+        seen.add(resolved)
+
+
 def _check_path(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise BadInput(f"{path}: is a folder", hint="pass a file name")
@@ -32,14 +42,14 @@ def _check_path(path: Path, *, force: bool) -> None:
         raise BadInput(f"{path.parent}: no such folder", hint="create it, or choose another file")
 
 
-def write_document(document: str, path: Path | None, *, force: bool = False, page: bool = False) -> None:
-    """Write to ``path``, or to stdout if it is None; ``page`` marks text that may be coloured.
+def write_document(document: str, path: Path | None, *, force: bool = False) -> None:
+    """Write to ``path``, or to stdout if it is None.
 
     Raises:
         BadInput: the file exists and ``force`` is not given, or it cannot be written.
     """
     if path is None:
-        (console.print_page if page else console.print_data)(document)
+        console.print_data(document)
         return
     check_output_target(path, force=force)
     try:
@@ -90,12 +100,26 @@ def _get_umask() -> int:
 
 Document = TypeVar("Document")
 
+#: The formats that every page has.
+PAGE_FORMATS = ("text", "json", "md", "html")
 
-def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or json") -> None:
-    """Declare the three output options."""
-    parser.add_argument("-f", "--format", metavar="FORMAT", help=f"{formats} (default: text)")
+
+def add_output_options(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = PAGE_FORMATS, note: str = ""
+) -> None:
+    """Declare the three output options; ``note`` explains a format."""
+    names = f"{', '.join(formats[:-1])} or {formats[-1]}"
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write to FILE; its suffix selects the format"
+        "-f", "--format", metavar="FORMAT", choices=formats, help=f"{names}{note} (default: text)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="write to FILE; its suffix selects the format; repeat it to write several formats at once",
     )
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
@@ -103,22 +127,46 @@ def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or 
 def render_to(
     arguments: argparse.Namespace, formats: "Sequence[Format[Document]]", make: Callable[[], Document]
 ) -> None:
-    """Write the document that ``make`` returns; raise before calling it if the target cannot be written.
+    """Write the document that ``make`` returns; raise before calling it if a target cannot be written.
 
     Raises:
-        BadInput: the format is unknown, or the file cannot be written.
+        BadInput: a format is unknown, a file cannot be written, or two outputs share a file.
     """
-    from zprof.reports.formats import by_name, by_path
+    from zprof.reports.formats import by_name
     from zprof.reports.layout import WIDTH, page_columns
 
-    output: Path | None = arguments.output
-    if arguments.format or output is None:
+    files = _choose_files(arguments, formats)
+    if not files:
         output_format = by_name(arguments.format or "text", formats)
+        print_document(make(), output_format)
+        return
+    check_output_targets([path for path, _ in files], force=arguments.force)
+    document = make()
+    with page_columns(WIDTH):
+        rendered = [(path, output_format.render(document)) for path, output_format in files]
+    for path, text in rendered:
+        write_document(text, path, force=arguments.force)
+
+
+def print_document(document: Document, output_format: "Format[Document]") -> None:
+    """Print to stdout; text may be coloured."""
+    if output_format.make_page is not None:
+        console.print_page(output_format.make_page(document))
     else:
-        output_format = by_path(output, formats)
-    if output is not None:
-        check_output_target(output, force=arguments.force)
-    page = output_format.name == "text"
-    with page_columns(WIDTH) if output else nullcontext():
-        document = output_format.render(make())
-    write_document(document, output, force=arguments.force, page=page)
+        console.print_data(output_format.render(document))
+
+
+def _choose_files(
+    arguments: argparse.Namespace, formats: "Sequence[Format[Document]]"
+) -> "list[tuple[Path, Format[Document]]]":
+    """Return each file with the format of -f or, without it, of its suffix."""
+    from zprof.reports.formats import by_name, by_path
+
+    name: str | None = arguments.format
+    paths: list[Path] = arguments.output
+    if name is not None and len(paths) > 1:
+        raise BadInput(
+            f"-f {name} selects one format, but {len(paths)} files are to be written",
+            hint="leave out -f: the suffix of each file selects its format",
+        )
+    return [(path, by_name(name, formats) if name else by_path(path, formats)) for path in paths]

@@ -50,7 +50,7 @@ class PlanCommand:
             action="store_true",
             help="text output: show each assumption in full, with its values",
         )
-        add_output_options(parser, "text, json, md or html")
+        add_output_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Plan the job and write the result."""

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -31,11 +32,22 @@ class Command(Protocol):
         """Run the command and return the exit code; raises ZprofError for errors that the user can fix."""
 
 
+class Group(StrEnum):
+    """What a command is for, in the order of ``zprof --help``."""
+
+    RECORD = "Record"
+    UNDERSTAND = "Understand"
+    PREDICT = "Predict"
+    GUARD = "Guard"
+    TOOLS = "Tools"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A command: its name, one line of help, and the import path of its class (``module:Class``)."""
+    """A command: its name, group, one line of help, and the import path of its class (``module:Class``)."""
 
     name: str
+    group: Group
     summary: str
     import_path: str
 
@@ -47,98 +59,123 @@ class Entry:
 
 COMMANDS: tuple[Entry, ...] = (
     Entry(
-        name="demo",
-        summary="demo: find out why sharding made a training step slower",
-        import_path="zprof.cli.demo:DemoCommand",
-    ),
-    Entry(
-        name="train",
-        summary="train with the reference ZeRO engine on this machine and record it",
-        import_path="zprof.cli.train:TrainCommand",
-    ),
-    Entry(
         name="record",
+        group=Group.RECORD,
         summary="run an unmodified training program and record it",
         import_path="zprof.cli.record:RecordCommand",
     ),
     Entry(
-        name="import",
-        summary="turn traces or memory snapshots into a run",
-        import_path="zprof.cli.import_run:ImportCommand",
+        name="train",
+        group=Group.RECORD,
+        summary="train with the reference ZeRO engine on this machine and record it",
+        import_path="zprof.cli.train:TrainCommand",
+    ),
+    Entry(
+        name="demo",
+        group=Group.RECORD,
+        summary="reproduce a case: why sharding made a training step slower",
+        import_path="zprof.cli.demo:DemoCommand",
     ),
     Entry(
         name="diagnose",
+        group=Group.UNDERSTAND,
         summary="explain on one page why a run is slow, with or without a baseline",
         import_path="zprof.cli.diagnose:DiagnoseCommand",
     ),
     Entry(
-        name="tui",
-        summary="explore a run in the terminal and drill down into any number",
-        import_path="zprof.cli.tui:TuiCommand",
-    ),
-    Entry(
         name="report",
+        group=Group.UNDERSTAND,
         summary="report where a run's memory and time went, and what to change",
         import_path="zprof.cli.report:ReportCommand",
     ),
     Entry(
+        name="tui",
+        group=Group.UNDERSTAND,
+        summary="explore a run in the terminal and drill down into any number",
+        import_path="zprof.cli.tui:TuiCommand",
+    ),
+    Entry(
         name="compare",
+        group=Group.UNDERSTAND,
         summary="compare the metrics and settings of two runs side by side",
         import_path="zprof.cli.compare:CompareCommand",
     ),
     Entry(
+        name="explain",
+        group=Group.UNDERSTAND,
+        summary="explain a finding, or list all findings",
+        import_path="zprof.cli.explain:ExplainCommand",
+    ),
+    Entry(
+        name="import",
+        group=Group.UNDERSTAND,
+        summary="turn traces or memory snapshots into a run",
+        import_path="zprof.cli.import_run:ImportCommand",
+    ),
+    Entry(
+        name="export",
+        group=Group.UNDERSTAND,
+        summary="write all ranks of a run as one trace for Perfetto, on one clock",
+        import_path="zprof.cli.export:ExportCommand",
+    ),
+    Entry(
+        name="plan",
+        group=Group.PREDICT,
+        summary="predict whether a job fits, its step time and its traffic",
+        import_path="zprof.cli.plan:PlanCommand",
+    ),
+    Entry(
+        name="whatif",
+        group=Group.PREDICT,
+        summary="predict the effect of a change on a measured run",
+        import_path="zprof.cli.whatif:WhatIfCommand",
+    ),
+    Entry(
         name="check",
+        group=Group.GUARD,
         summary="fail in CI if memory, communication or overlap regressed",
         import_path="zprof.cli.check:CheckCommand",
     ),
     Entry(
         name="baseline",
+        group=Group.GUARD,
         summary="save, show and update the baseline for zprof check",
         import_path="zprof.cli.baseline:BaselineCommand",
     ),
     Entry(
-        name="plan",
-        summary="predict whether a job fits, and the cost of stage, world size and network",
-        import_path="zprof.cli.plan:PlanCommand",
+        name="doctor",
+        group=Group.TOOLS,
+        summary="show which features zprof can use on this machine",
+        import_path="zprof.cli.doctor:DoctorCommand",
     ),
     Entry(
-        name="whatif",
-        summary="predict the effect of a change on a measured run",
-        import_path="zprof.cli.whatif:WhatIfCommand",
-    ),
-    Entry(
-        name="explain",
-        summary="explain a finding, or list all findings",
-        import_path="zprof.cli.explain:ExplainCommand",
+        name="bundle",
+        group=Group.TOOLS,
+        summary="write an anonymized support bundle of a run",
+        import_path="zprof.cli.bundle:BundleCommand",
     ),
     Entry(
         name="verify",
+        group=Group.TOOLS,
         summary="analyze a trace with zprof and HTA and show the differences",
         import_path="zprof.cli.verify:VerifyCommand",
     ),
     Entry(
-        name="export",
-        summary="write all ranks of a run as one trace for Perfetto, on one clock",
-        import_path="zprof.cli.export:ExportCommand",
-    ),
-    Entry(
         name="simulate",
+        group=Group.TOOLS,
         summary="write synthetic traces of a sharded job with known ground truth",
         import_path="zprof.cli.simulate:SimulateCommand",
     ),
     Entry(
         name="schema",
-        summary="print the JSON schema of a report, check, baseline, plan or prediction",
+        group=Group.TOOLS,
+        summary="print the JSON schema of a report, check, baseline or plan",
         import_path="zprof.cli.schema:SchemaCommand",
     ),
     Entry(
-        name="bundle",
-        summary="write an anonymized support bundle of a run",
-        import_path="zprof.cli.bundle:BundleCommand",
-    ),
-    Entry(
-        name="doctor",
-        summary="show which features zprof can use on this machine",
-        import_path="zprof.cli.doctor:DoctorCommand",
+        name="completion",
+        group=Group.TOOLS,
+        summary="print a script that completes zprof in bash, zsh or fish",
+        import_path="zprof.cli.completion:CompletionCommand",
     ),
 )

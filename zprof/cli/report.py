@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.inputs import open_run
-from zprof.cli.output import add_output_options, render_to
+from zprof.cli.output import PAGE_FORMATS, add_output_options, render_to
 from zprof.cli.shared_options import (
     add_measuring_options,
+    add_run_and_baseline,
     add_stated_facts,
     add_training_options,
     read_measuring_options,
@@ -29,8 +30,8 @@ class ReportCommand:
 
     examples:
       zprof report zero3.zprof
-      zprof report zero3.zprof --baseline ddp.zprof
-      zprof report zero3.zprof --baseline ddp.zprof -o report.html
+      zprof report zero3.zprof ddp.zprof            compare with the run ddp.zprof
+      zprof report zero3.zprof --baseline ddp.zprof -o report.html -o report.md
       zprof report zero3.zprof --baseline ddp.zprof -f md >> pull-request.md
       zprof report zero3.zprof --only memory
       zprof report traces/ --hta
@@ -40,15 +41,12 @@ class ReportCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN and the output options."""
-        parser.add_argument(
-            "run", metavar="RUN", type=Path, help="recording folder, trace or memory snapshot"
-        )
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
+        add_run_and_baseline(parser)
         parser.add_argument(
             "--only", choices=("time", "memory"), help="report only time or only memory, in full"
         )
         add_measuring_options(parser)
-        add_output_options(parser, "text, md, html, json, junit, sarif, or svg (live memory over time)")
+        add_output_options(parser, (*PAGE_FORMATS, "junit", "sarif", "svg"), " (svg: live memory over time)")
         parser.add_argument(
             "--hta",
             action="store_true",

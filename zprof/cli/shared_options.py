@@ -1,7 +1,8 @@
-"""Declare and read options that several commands share: measurement, and training facts missing in traces."""
+"""Declare and read arguments that several commands share: runs, measurement, and facts missing in traces."""
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from zprof.cli.quantities import parse_count, parse_elements, parse_positive
@@ -11,7 +12,46 @@ if TYPE_CHECKING:
     from zprof.model.time import WindowPolicy
 
 
+RUN_HELP = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
 _BYTES_PER_GB = 1e9
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Declare RUN."""
+    parser.add_argument("run", metavar="RUN", type=Path, help=RUN_HELP)
+
+
+def add_run_and_baseline(parser: argparse.ArgumentParser) -> None:
+    """Declare RUN and its baseline, which is a second argument or an option."""
+    add_run(parser)
+    baseline = parser.add_mutually_exclusive_group()
+    baseline.add_argument(
+        "second",
+        metavar="BASELINE",
+        type=Path,
+        nargs="?",
+        action=_StoreBaseline,
+        help="run to compare RUN with, e.g. the last one that was fast",
+    )
+    baseline.add_argument("--baseline", metavar="RUN", type=Path, help="the same as BASELINE")
+
+
+class _StoreBaseline(argparse.Action):
+    """Store the second argument as ``--baseline`` would."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if values is None:
+            return
+        if namespace.baseline is not None:
+            raise argparse.ArgumentError(self, "not allowed with argument --baseline")
+        setattr(namespace, self.dest, values)
+        namespace.baseline = values
 
 
 class MeasuringOptions(TypedDict):

@@ -14,6 +14,7 @@ from zprof.cli.registry import Handover
 from zprof.cli.shared_options import (
     MeasuringOptions,
     add_measuring_options,
+    add_run_and_baseline,
     add_stated_work,
     add_work_options,
     read_measuring_options,
@@ -41,9 +42,7 @@ class TuiCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, its baseline and the display options."""
-        run_help = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
-        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
-        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare RUN with")
+        add_run_and_baseline(parser)
         add_measuring_options(parser)
         add_live_options(parser)
         parser.add_argument("--ascii", action="store_true", help="use ASCII characters only")
@@ -75,12 +74,13 @@ def _check_theme(name: str | None) -> str | None:
 def _print_report(arguments: argparse.Namespace, options: MeasuringOptions) -> int:
     from zprof.analysis.analysis import analyse
     from zprof.planner.whatif.outlook import add_outlook
-    from zprof.reports.formats import by_name
+    from zprof.reports.presenters.report import build_report_page
     from zprof.rules.diagnose import diagnose
 
     run, baseline = _open_runs(arguments)
     analysis = analyse(run, options["policy"])
-    console.print_page(by_name("text").render(add_outlook(diagnose(analysis, baseline, **options), analysis)))
+    report = diagnose(analysis, baseline, **options)
+    console.print_page(build_report_page(add_outlook(report, analysis)))
     return 0
 
 

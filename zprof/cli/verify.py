@@ -53,7 +53,6 @@ class VerifyCommand:
         require_extra(Extra.HTA, "verify")
         from zprof.integrations.hta.verification import verify_with_hta
         from zprof.model.json_format import to_json
-        from zprof.reports.formats import render_page_text
         from zprof.reports.presenters.small_pages import build_verification_page
 
         verification = verify_with_hta(
@@ -65,7 +64,7 @@ class VerifyCommand:
         if arguments.format == "json":
             console.print_data(to_json(verification))
         else:
-            console.print_page(render_page_text(build_verification_page(verification)))
+            console.print_page(build_verification_page(verification))
         if verification.status is FigureStatus.UNKNOWN:
             return MissingData.exit_code
         return int(verification.status is FigureStatus.DIFFERS)

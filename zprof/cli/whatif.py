@@ -2,12 +2,12 @@
 
 import argparse
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.quantities import parse_count, parse_count_or_zero, parse_factor
+from zprof.cli.shared_options import add_run
 from zprof.model.whatif import Change
 
 if TYPE_CHECKING:
@@ -32,15 +32,14 @@ class WhatIfCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare RUN, the change and the output options."""
-        run_help = "recording folder, trace, or a folder of traces"
-        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
+        add_run(parser)
         add_change_options(parser)
         parser.add_argument(
             "--assumptions",
             action="store_true",
             help="text output: show each assumption in full, with its values",
         )
-        add_output_options(parser, "text, json, md or html")
+        add_output_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Predict the change and write the result."""

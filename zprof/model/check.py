@@ -12,11 +12,12 @@ DEFAULT = "default"
 
 
 class Outcome(StrEnum):
-    """Outcome of a gate. ``skipped``: there was no baseline to compare with, which is not a failure.
+    """Outcome of a gate.
 
-    ``within_noise``: the value exceeds the limit by no more than the variation between steps; the check does
-    not fail, but the limit is not confirmed either. ``unknown``: the required value was not measured, or not
-    often enough; it never counts as passed.
+    ``skipped``: there was no baseline to compare with, or neither run measured what a default limit is for,
+    which is not a failure. ``within_noise``: the value exceeds the limit by no more than the variation
+    between steps; the check does not fail, but the limit is not confirmed either. ``unknown``: the required
+    value was not measured, or not often enough; it never counts as passed.
     """
 
     PASSED = "passed"

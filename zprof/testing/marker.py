@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zprof.checks.limits import find_gate, parse_limit, suggest_names
+from zprof.checks.limits import find_gate, parse_limit
 from zprof.model.check import Limit
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
+from zprof.model.suggestions import suggest_names
 from zprof.model.tenants import Tenant
 
 MARKER = "zprof_limit"

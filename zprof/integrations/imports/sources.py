@@ -8,6 +8,7 @@ from pathlib import Path
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
+from zprof.run.near_paths import suggest_path
 from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096
@@ -71,8 +72,9 @@ def detect_kind(path: Path) -> FileKind:
         BadInput: the file does not exist or cannot be read.
     """
     if not path.is_file():
-        problem = "not a regular file" if path.exists() else "no such file"
-        raise BadInput(f"{path}: {problem}", hint=_HINT)
+        if path.exists():
+            raise BadInput(f"{path}: not a regular file", hint=_HINT)
+        raise BadInput(f"{path}: no such file", hint=suggest_path(path) or _HINT)
     try:
         with open_plain(path) as file:
             return detect_file_kind(file)

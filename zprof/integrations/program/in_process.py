@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from zprof.model.errors import BadInput
+from zprof.run.near_paths import suggest_path
 
 
 def is_python_program(command: Sequence[str]) -> bool:
@@ -29,7 +30,8 @@ def check_program(command: Sequence[str]) -> None:
     """
     if command[0] != "-m":
         if not Path(command[0]).is_file():
-            raise BadInput(f"{command[0]}: no such file", hint="pass the training script after --")
+            hint = suggest_path(Path(command[0])) or "pass the training script after --"
+            raise BadInput(f"{command[0]}: no such file", hint=hint)
     elif len(command) < 2:
         raise BadInput("-m: no module given", hint="for example: zprof record -o RUN -- -m package.train")
 

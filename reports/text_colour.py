@@ -1,0 +1,90 @@
+"""Colour the finished lines of a block for a terminal: status, severity, confidence, labels, bars.
+
+What is coloured follows from the block, not from the text that it contains: a name from a recording cannot
+become a status.  The codes are added to lines that are escaped already and never change their text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from zprof.reports.layout import INDENT
+from zprof.reports.page import Block, Card, Code, ItemList, Kind, Note, Table, Verdict
+
+_BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
+_TONES: Mapping[str, str] = {"ok": _GREEN, "slower": _RED, "risk": _YELLOW, "inconclusive": _YELLOW}
+_MARKS: Mapping[str, str] = {"✓": _GREEN, "✗": _RED, "!": _YELLOW, "?": _YELLOW}
+_SEVERITIES: Mapping[str, str] = {"high": _RED, "medium": _YELLOW, "low": _BOLD}
+_CONFIDENCES: Mapping[str, str] = {"high": _GREEN, "medium": _YELLOW, "low": _DIM}
+#: The mark of a list item or a row; continuation lines are indented further.
+_MARK = re.compile(rf"^{INDENT}([{''.join(_MARKS)}]) ")
+_STATUS = re.compile(r"[A-Z]{2,}(?: [A-Z]{2,})*")
+_CONFIDENCE_NOTE = re.compile(r"\b(high|medium|low) confidence$")
+_BAR = re.compile(r"[█▏▎▍▌▋▊▉]+")
+
+
+def colour_heading(line: str, *, is_warning: bool = False) -> str:
+    """Return the heading of a section in bold; its note on the right stays as it is."""
+    title, gap, note = line.partition("  ")
+    return f"{_style(_BOLD, _YELLOW, text=title) if is_warning else _style(_BOLD, text=title)}{gap}{note}"
+
+
+def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
+    """Return the lines of a block in colour."""
+    if isinstance(block, Verdict):
+        return _colour_verdict(block, lines)
+    if isinstance(block, Card):
+        return _colour_card(block, lines)
+    if isinstance(block, ItemList):
+        return list(map(_colour_mark, lines))
+    if isinstance(block, Table):
+        return _colour_table(block, lines)
+    label = block.title if isinstance(block, Code) else block.label if isinstance(block, Note) else ""
+    return [_colour_start(line, INDENT, label, _BOLD) for line in lines] if label else list(lines)
+
+
+def _colour_verdict(verdict: Verdict, lines: Sequence[str]) -> list[str]:
+    """Colour the mark and the status, which are the words in capitals that the text begins with."""
+    tone = _TONES.get(verdict.tone, _BOLD)
+    status = _STATUS.match(verdict.text)
+    lead = f"{verdict.mark} {status[0] if status else ''}".rstrip()
+    return [_colour_start(lines[0], "", lead, _BOLD, tone), *lines[1:]]
+
+
+def _colour_card(card: Card, lines: Sequence[str]) -> list[str]:
+    """Colour the title by severity, the confidence beside or below it, and the labels of the parts."""
+    severity = _SEVERITIES.get(card.tone, _BOLD)
+    coloured = [_colour_start(lines[0], INDENT, card.title, _BOLD, severity), *lines[1:]]
+    for at, line in enumerate(coloured):
+        if _CONFIDENCE_NOTE.search(line):
+            coloured[at] = _CONFIDENCE_NOTE.sub(
+                lambda match: _style(_CONFIDENCES[match[1]], text=match[0]), line
+            )
+            break
+    for label, _ in card.parts:
+        padded = f"{label:<9} "
+        coloured = [_colour_start(line, INDENT * 2, padded, _DIM) for line in coloured]
+    return coloured
+
+
+def _colour_table(table: Table, lines: Sequence[str]) -> list[str]:
+    """Colour the title, the bars, and the marks before zprof's own words; names of a recording have none."""
+    head, *rows = lines
+    if table.columns[0].kind is Kind.TEXT:
+        rows = list(map(_colour_mark, rows))
+    if any(column.kind is Kind.BAR for column in table.columns):
+        rows = [_BAR.sub(lambda match: _style(_CYAN, text=match[0]), row) for row in rows]
+    return [colour_heading(head), *rows]
+
+
+def _colour_mark(line: str) -> str:
+    return _MARK.sub(lambda match: f"{INDENT}{_style(_MARKS[match[1]], text=match[1])} ", line)
+
+
+def _colour_start(line: str, indent: str, text: str, *codes: str) -> str:
+    """Colour ``text`` where the line begins with it, behind its indentation."""
+    start = f"{indent}{text}"
+    return f"{indent}{_style(*codes, text=text)}{line[len(start) :]}" if line.startswith(start) else line
+
+
+def _style(*codes: str, text: str) -> str:
+    return f"\x1b[{';'.join(dict.fromkeys(codes))}m{text}\x1b[0m"

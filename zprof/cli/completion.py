@@ -1,0 +1,109 @@
+"""``zprof completion``, and what it completes: commands, options, choices, runs, files and findings.
+
+The shell calls zprof again for each key press, and argcomplete writes the answer: what is offered is that of
+the installed version and of the folder, and other starts of zprof load none of this.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from zprof.cli import console
+from zprof.cli.parser import build_parser
+
+_SHELLS = ("bash", "zsh", "fish")
+#: What the value of an argument is, by its metavar.
+_RUNS = frozenset({"RUN", "BASELINE", "A", "B", "TRACE", "PATH", "FILE|RUN"})
+_FILES = frozenset({"FILE", "FOLDER", "DIR"})
+_FINDING = "ID"
+_RUN_SUFFIXES = (".json", ".json.gz", ".json.zst", ".pickle", ".pkl")
+#: Entries of a folder that are looked at; folders of traces may have very many.
+_MAX_ENTRIES = 4096
+
+
+class CompletionCommand:
+    """Print a script that completes zprof's commands, options, runs and findings.
+
+    bash: add this line to ~/.bashrc, zsh: the same with zsh in ~/.zshrc, after compinit:
+      eval "$(zprof completion bash)"
+    fish: write the script to a file once:
+      zprof completion fish > ~/.config/fish/completions/zprof.fish
+
+    examples:
+      zprof completion bash
+      zprof completion zsh
+    """
+
+    name = "completion"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the shell."""
+        parser.add_argument("shell", metavar="SHELL", choices=_SHELLS, help="bash, zsh or fish")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print the script."""
+        from argcomplete.shell_integration import shellcode
+
+        console.print_data(shellcode(["zprof"], shell=arguments.shell) + "\n")
+        return 0
+
+
+def complete() -> None:
+    """Answer the shell, which has left the line in the environment, and exit."""
+    import argcomplete
+
+    argcomplete.autocomplete(
+        _build_parser(),
+        always_complete_options="long",
+        default_completer=_complete_value,  # type: ignore[arg-type]  # it is only called
+    )
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the line so far; a command that cannot be loaded has no options."""
+    words = os.environ.get("COMP_LINE", "").split()[1:]
+    try:
+        parser, _ = build_parser(words)
+    except Exception:  # whatever a broken or missing package raises: the line is not broken
+        parser, _ = build_parser(())
+    return parser
+
+
+def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Iterator[str]:
+    """Yield what may be the value of an argument and begins with ``prefix``."""
+    kind = str(action.metavar)
+    if kind == _FINDING:
+        yield from _complete_finding(prefix)
+    elif kind in _RUNS:
+        yield from _complete_path(prefix, _RUN_SUFFIXES)
+    elif kind in _FILES or action.nargs == argparse.REMAINDER:
+        yield from _complete_path(prefix)
+
+
+def _complete_finding(prefix: str) -> Iterator[str]:
+    from zprof.model.findings import FINDING_IDS
+
+    for cause, identifier in FINDING_IDS.items():
+        yield from (name for name in (identifier, cause.value) if name.startswith(prefix))
+
+
+def _complete_path(prefix: str, suffixes: tuple[str, ...] = ("",)) -> Iterator[str]:
+    """Yield folders, and files with one of the suffixes; only folders that are no run end with ``/``."""
+    from zprof.run.manifest import MANIFEST_NAME
+
+    head, slash, start = prefix.rpartition("/")
+    try:
+        with os.scandir(Path(f"{head}{slash}" or ".").expanduser()) as entries:
+            for entry in islice(entries, _MAX_ENTRIES):
+                name = entry.name
+                if not name.startswith(start) or (name.startswith(".") and not start):
+                    continue
+                if entry.is_dir():
+                    is_run = os.path.exists(os.path.join(entry.path, MANIFEST_NAME))
+                    yield f"{head}{slash}{name}" + ("" if is_run else "/")
+                elif name.endswith(suffixes):
+                    yield f"{head}{slash}{name}"
+    except (OSError, RuntimeError, ValueError):  # no such folder; no home; a null character
+        return

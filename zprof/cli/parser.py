@@ -1,0 +1,213 @@
+"""Parse the command line: groups of commands, the options of the called command only, and did-you-mean.
+
+Errors are raised as ``BadInput``, never printed: only ``main()`` prints and exits.
+"""
+
+import argparse
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zprof.cli import console
+from zprof.cli.registry import COMMANDS, Command, Entry, Group
+from zprof.model.errors import BadInput
+from zprof.model.suggestions import ask_for_name
+from zprof.version import __version__
+
+HELP_COMMAND = "help"
+_DESCRIPTION = "Explains why sharded training is slow or runs out of memory, and what to change."
+_NEXT_STEPS = """\
+start here, for example:
+  zprof diagnose RUN                             you have a recording or a trace
+  zprof record -o run.zprof -- python train.py   you have a training job
+  zprof demo                                     you have nothing yet
+
+zprof help COMMAND explains a command, zprof help ZP301 a finding."""
+#: Characters of a word that an error quotes, and choices that it lists.
+_MAX_QUOTED, _MAX_LISTED = 80, 12
+
+
+def parse(
+    arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS
+) -> tuple[Command, argparse.Namespace]:
+    """Return the called command and its arguments.
+
+    Raises:
+        BadInput: the arguments are invalid.
+        SystemExit: after ``--help`` (which no arguments at all mean as well) and ``--version``.
+    """
+    words = list(arguments) or ["--help"]
+    if words[0] == HELP_COMMAND:
+        words = _expand_help(words[1:], commands)
+    if not words[0].startswith("-"):
+        _check_command(words[0], commands)
+    parser, command = build_parser(words, commands)
+    parsed = parser.parse_args(words)
+    if command is None:  # only options of zprof itself
+        raise BadInput("no command given", hint="zprof --help lists the commands")
+    return command, parsed
+
+
+def build_parser(
+    words: Sequence[str], commands: Sequence[Entry] = COMMANDS
+) -> "tuple[Parser, Command | None]":
+    """Return the parser, in which only the called command has its arguments, and that command."""
+    parser = Parser(
+        prog="zprof",
+        usage="zprof COMMAND [options]",
+        description=f"{_DESCRIPTION}\n\n{_format_groups(commands)}",
+        epilog=_NEXT_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"zprof {__version__}")
+    children = parser.add_subparsers(
+        prog=parser.prog, metavar="COMMAND", dest="command", help=argparse.SUPPRESS
+    )
+    called = next((word for word in words if not word.startswith("-")), None)
+    command = None
+    for entry in commands:
+        child = children.add_parser(entry.name, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if entry.name == called:
+            command = entry.load()
+            child.description = inspect.getdoc(type(command))
+            command.add_arguments(child)
+    return parser, command
+
+
+def _format_groups(commands: Sequence[Entry]) -> str:
+    """List the commands of each group with their summaries."""
+    width = max(len(entry.name) for entry in commands)
+    lines: list[str] = []
+    for group in Group:
+        entries = [entry for entry in commands if entry.group is group]
+        lines += [f"{group.value}:", *(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _expand_help(topic: Sequence[str], commands: Sequence[Entry]) -> list[str]:
+    """Return what ``zprof help TOPIC`` stands for: --help of a command, or the page of a finding."""
+    if not topic:
+        return ["--help"]
+    if topic[0] not in {entry.name for entry in commands} and _is_finding(topic[0]):
+        return ["explain", *topic]
+    _check_command(topic[0], commands)
+    return [*topic, "--help"]
+
+
+def _is_finding(topic: str) -> bool:
+    """Return True for the name of a finding, and for what looks like the ID of one."""
+    from zprof.model.findings import FINDING_IDS
+
+    name = topic.lower()
+    return (name[:2] == "zp" and name[2:].isdecimal()) or name.replace("-", "_") in set(FINDING_IDS)
+
+
+def _check_command(name: str, commands: Sequence[Entry]) -> None:
+    known = [*(entry.name for entry in commands), HELP_COMMAND]
+    if name in known:
+        return
+    hint = ask_for_name(name, known)
+    if not hint and _exists(name):
+        hint = f"to open that file or folder: zprof diagnose {name[:_MAX_QUOTED]}"
+    raise BadInput(f"no command {name[:_MAX_QUOTED]!r}", hint=hint or "zprof --help lists the commands")
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
+
+
+class UsageError(BadInput):
+    """Arguments that do not fit ``parser``."""
+
+    def __init__(self, message: str, *, hint: str, parser: argparse.ArgumentParser) -> None:
+        super().__init__(message, hint=hint)
+        self.parser = parser
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ``UsageError`` and ask what was meant."""
+
+    def parse_known_args(  # type: ignore[override]  # the overloads of typeshed, in one signature
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments; unknown ones are an error here already, where the known ones can be named."""
+        words: list[str] = list(args or ())
+        try:
+            parsed, extra = super().parse_known_args(words, namespace)
+        except UsageError as error:
+            # An argument may be missing because its option is mistyped: that is the better message.
+            mistyped = next(self._list_unknown_options(words), None) if error.parser is self else None
+            raise self._refuse([mistyped]) if mistyped else error from None
+        extra = self._fill_late_positionals(parsed, extra)
+        if extra:
+            raise self._refuse(extra)
+        return parsed, extra
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message that argparse would print."""
+        raise UsageError(message, hint=f"see {self.prog} --help", parser=self)
+
+    def _refuse(self, words: Sequence[str]) -> UsageError:
+        """Return the error for arguments that nothing takes."""
+        hint = f"see {self.prog} --help"
+        word = next((word for word in words if word.startswith("-")), words[0])[:_MAX_QUOTED]
+        if word.startswith("-"):
+            name = word.partition("=")[0]
+            hint = ask_for_name(name, self._option_string_actions) or hint
+            return UsageError(f"unknown option {name}", hint=hint, parser=self)
+        if any(action.metavar == "RUN" and not action.option_strings for action in self._actions):
+            hint = f"rank files of one job are one RUN: pass their folder; {hint}"
+        return UsageError(f"unexpected argument {word!r}", hint=hint, parser=self)
+
+    def _list_unknown_options(self, words: Sequence[str]) -> Iterator[str]:
+        """Yield the long options that this parser does not have, without those of a program behind them."""
+        own = words
+        if "--" in words:
+            own = words[: words.index("--")]
+        elif any(action.nargs == argparse.REMAINDER for action in self._actions):
+            own = list(takewhile(lambda word: word.startswith("-"), words))
+        for word in own:
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(
+                option.startswith(name) for option in self._option_string_actions
+            ):
+                yield name
+
+    def _fill_late_positionals(self, parsed: argparse.Namespace, extra: Sequence[str]) -> list[str]:
+        """Give leftover words to optional positionals without a value, and return the rest.
+
+        ``A --option x B``: argparse settles an optional positional together with the one before it, and so
+        never gives it what stands behind the next option.
+        """
+        rest = list(extra)
+        for action in self._actions:
+            is_open = action.nargs == "?" and not action.option_strings
+            if is_open and getattr(parsed, action.dest, None) is None and rest and rest[0][:1] != "-":
+                convert: Callable[[str], Any] = action.type if callable(action.type) else str
+                try:
+                    action(self, parsed, convert(rest.pop(0)))
+                except argparse.ArgumentError as error:
+                    self.error(str(error))
+        return rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is no choice; argparse would list all choices, however many there are."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        listed = f"none of {', '.join(known)}" if len(known) <= _MAX_LISTED else "not one of its choices"
+        name = argparse.ArgumentError(action, "").argument_name
+        raise UsageError(
+            f"argument {name}: {str(value)[:_MAX_QUOTED]!r} is {listed}",
+            hint=ask_for_name(str(value), known) or f"see {self.prog} --help",
+            parser=self,
+        )
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version; argparse itself would ignore that stdout is not writable."""
+        console.print_data(message)
