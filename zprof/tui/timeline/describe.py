@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from zprof.analysis.step_timeline.lane import Kind, Lane, LaneKind, Role
+from zprof.analysis.step_timeline.step_model import Event, ExposedGap, StepModel, find_gap
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.kernels import parse_function_name
 from zprof.model.time import LateReason
-from zprof.tui.timeline.lane import Kind, Lane, LaneKind, Role
-from zprof.tui.timeline.step_model import Event, ExposedGap, StepModel, find_gap
 from zprof.tui.timeline.view import CursorTarget
 
 Row = Mapping[Hashable, Any]
