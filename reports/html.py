@@ -30,7 +30,23 @@ def render_html(page: Page) -> str:
     """Return the page; it contains plotly only if it has a zoomable chart."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    scripts = [] if chart is None else [_read_plotly(), _read_file("script.js")]
+    scripts = [] if chart is None else [_read_plotly(), read_template_file("script.js")]
+    text = (
+        make_environment()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            style=Markup(read_template_file("style.css")),
+            scripts=[Markup(script) for script in scripts],
+            data="" if chart is None else build_chart_data(chart),
+            policy=_build_policy(scripts),
+        )
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def make_environment() -> Environment:
+    """Return the environment of the templates, in which everything inserted is sanitized and escaped."""
     environment = Environment(
         loader=PackageLoader("zprof.reports", "templates"),
         autoescape=True,
@@ -41,14 +57,7 @@ def render_html(page: Page) -> str:
     )
     environment.globals["line_legend"] = _build_line_legend
     environment.filters |= {"short": _shorten, "macro": _get_macro_name, "left_out": _format_omission}
-    text = environment.get_template("page.html.j2").render(
-        page=page,
-        style=Markup(_read_file("style.css")),
-        scripts=[Markup(script) for script in scripts],
-        data="" if chart is None else build_chart_data(chart),
-        policy=_build_policy(scripts),
-    )
-    return text.rstrip("\n") + "\n"
+    return environment
 
 
 def _sanitize(value: Any) -> Any:
@@ -108,5 +117,6 @@ def _read_plotly() -> str:
     return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
-def _read_file(name: str) -> str:
+def read_template_file(name: str) -> str:
+    """Return a style sheet or script of this package."""
     return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")
