@@ -1,7 +1,7 @@
 """Render a page as HTML inside somebody else's page, such as the output of a notebook cell.
 
-No scripts, nothing is loaded, and the style sheet applies to this fragment only. Charts that need a script to be
-read are left out.
+No scripts, nothing is loaded, and the style sheet applies to this fragment only. Zoomable charts are left
+out.
 """
 
 import hashlib
@@ -23,12 +23,11 @@ _SELECTOR_COMMA = re.compile(r",(?![^(]*\))")
 
 def render_html_fragment(page: Page) -> str:
     """Return the page's style, verdict and sections as one element."""
-    kept = (
-        (each, [block for block in each.blocks if not isinstance(block, AreaChart)]) for each in page.sections
+    sections = (
+        replace(section, blocks=tuple(b for b in section.blocks if not isinstance(b, AreaChart)))
+        for section in page.sections
     )
-    page = replace(
-        page, sections=tuple(replace(each, blocks=tuple(blocks)) for each, blocks in kept if blocks)
-    )
+    page = replace(page, sections=tuple(section for section in sections if section.blocks))
     digest = hashlib.sha256(repr(page).encode("utf-8", errors="backslashreplace")).hexdigest()
     return (
         make_environment()

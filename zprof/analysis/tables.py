@@ -159,7 +159,7 @@ def _mark_upper_bounds(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[
     return rows["rank"].isin([rank.rank for rank in analysis.time.per_rank if rank.upper_bound])
 
 
-def _pick_pass_value(passes: pd.DataFrame | None, name: str, rows: pd.Index) -> "pd.Series[object]":
+def _pick_pass_value(passes: pd.DataFrame | None, name: str, rows: pd.Index) -> "pd.Series[str]":
     """Return a column of the pass table for rows of the collectives; missing if a row is of no pass."""
     if passes is None:
         return pd.Series([None] * len(rows), index=rows, dtype=object)

@@ -1,7 +1,7 @@
 """Define errors that users see on one line: the problem, its location, and what to do.
 
-Only ``main()`` of the command line prints them and converts them to an exit code. In Python the hint is a note of
-the exception, and a notebook shows one line.
+Only ``main()`` of the command line prints them and converts them to an exit code. In Python the hint is a
+note of the exception, and a notebook shows one line.
 """
 
 

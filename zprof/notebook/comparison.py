@@ -36,7 +36,7 @@ class ComparedRuns(Displayed, SideBySide):
 
 
 def _list_lines(both: SideBySide) -> Iterator[str]:
-    yield f"{both.b.name} against {both.a.name}: {both.verdict.status.value}: {both.verdict.sentence}"
+    yield f"{both.b.name} against {both.a.name}: {both.verdict.sentence}"
     different = [setting.name for setting in both.settings if setting.a != setting.b]
     if different:
         more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""

@@ -37,7 +37,8 @@ class Chart:
     def _repr_html_(self) -> str:
         """Return an image element that contains the document."""
         data = b64encode(self.svg.encode()).decode("ascii")
-        return f'<img alt="{self.title}" style="width:100%;max-width:960px" src="data:image/svg+xml;base64,{data}">'
+        source = f"data:image/svg+xml;base64,{data}"
+        return f'<img alt="{self.title}" style="width:100%;max-width:960px" src="{source}">'
 
     def save(self, path: str | Path) -> Path:
         """Write the document to a file whose name ends with .svg.

@@ -44,7 +44,7 @@ class Diagnosed(Displayed, Report):
 def _list_lines(report: Report) -> Iterator[str]:
     from zprof.reports.presenters.findings import worth
 
-    yield f"{report.run.name}: {report.verdict.status.value}: {report.verdict.sentence}"
+    yield f"{report.run.name}: {report.verdict.sentence}"
     for finding in report.findings[:_MAX_FINDINGS]:
         yield f"  {finding.id} {finding.cause.value}: {worth(finding)}"
     omitted = len(report.findings) - _MAX_FINDINGS
