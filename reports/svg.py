@@ -1,9 +1,10 @@
 """Write SVG documents: lines, labels and boxes; every text is made printable and escaped here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
 from zprof.model.formatting import printable, shorten
+from zprof.reports.layout import wrap
 
 #: Colours of the ledger terms that a step's time is spent on, safe for colour-blind readers on both grounds.
 TIME_COLOURS = {
@@ -19,6 +20,7 @@ TIME_COLOURS = {
 }
 #: Average width of a character of the labels, in pixels.
 CHARACTER_WIDTH = 6.6
+_NOTE_HEIGHT = 18
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#222}.m{fill:#666}.t{font-size:14px;font-weight:600}"
     ".g{stroke:#ccc}.s{stroke:#888;stroke-dasharray:3 3}.p{stroke:#222}"
@@ -27,8 +29,15 @@ _STYLE = (
 )
 
 
-def write_svg(title: str, width: int, height: int, parts: Iterable[str], *, left: int) -> str:
-    """Return a document with its title drawn above the parts, ``left`` pixels from the edge."""
+def write_svg(
+    title: str, width: int, height: int, parts: Iterable[str], *, left: int, notes: Sequence[str] = ()
+) -> str:
+    """Return a document with its title above the parts and notes below, ``left`` pixels from the edge.
+
+    ``height``: of the title and the parts.
+    """
+    lines = [line for note in notes for line in wrap(note, first="", width=int(width / CHARACTER_WIDTH))]
+    notes_at, height = height, height + _NOTE_HEIGHT * len(lines)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
@@ -36,6 +45,10 @@ def write_svg(title: str, width: int, height: int, parts: Iterable[str], *, left
             f'<rect class="b" width="{width}" height="{height}" fill="#fff"/>',
             f'<text class="t" x="{left}" y="24">{escape_text(title)}</text>',
             *parts,
+            *(
+                draw_label("m", left, notes_at + _NOTE_HEIGHT * index + 8, line)
+                for index, line in enumerate(lines)
+            ),
             "</svg>\n",
         ]
     )

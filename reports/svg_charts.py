@@ -27,7 +27,7 @@ _HEAT = (
 )  # fmt: skip
 
 
-def draw_bar_table(table: Table) -> str:
+def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
     """Draw a table with a column of bars: names on the left, numbers beside them, bars on the right."""
     numbers = [index for index, column in enumerate(table.columns) if column.kind is Kind.NUMBER]
     bars_at = next(index for index, column in enumerate(table.columns) if column.kind is Kind.BAR)
@@ -51,7 +51,7 @@ def draw_bar_table(table: Table) -> str:
             )
     height = _TOP + _ROW * (len(table.rows) + 1)
     title = f"{table.title}, {table.note}" if table.note else table.title
-    return write_svg(title, WIDTH, height, parts, left=_MARGIN)
+    return write_svg(title, WIDTH, height, parts, left=_MARGIN, notes=notes)
 
 
 def _right_of(place: int) -> float:
@@ -63,7 +63,7 @@ def _title_of(table: Table, index: int) -> str:
     return fit_text(f"{column.title}, {column.unit or table.unit}".rstrip(", "), _NUMBER_WIDTH)
 
 
-def draw_bars(bars: Bars) -> str:
+def draw_bars(bars: Bars, notes: Sequence[str] = ()) -> str:
     """Draw stacked bars on a common scale, with their names, totals and legend."""
     names = max((len(bar.name) for bar in bars.bars), default=0)
     left = _MARGIN + min(320.0, names * CHARACTER_WIDTH + 12)
@@ -81,13 +81,10 @@ def draw_bars(bars: Bars) -> str:
         ]
         parts.append(draw_label("m", WIDTH - _MARGIN, y + 12, bar.note, anchor="end"))
         y += _ROW
-    for note in bars.notes:
-        parts.append(draw_label("m", _MARGIN, y + 12, note))
-        y += _ROW
-    return write_svg(bars.title, WIDTH, y + 8, parts, left=_MARGIN)
+    return write_svg(bars.title, WIDTH, y + 8, parts, left=_MARGIN, notes=(*bars.notes, *notes))
 
 
-def draw_heat_map(heat: HeatMap) -> str:
+def draw_heat_map(heat: HeatMap, notes: Sequence[str] = ()) -> str:
     """Draw numbers by row and column on a colour scale, which is explained below them."""
     left = _MARGIN + 12 + CHARACTER_WIDTH * max(len(name) for name, _ in heat.rows)
     width = min(64.0, (WIDTH - _MARGIN - left) / max(1, len(heat.columns)))
@@ -106,10 +103,8 @@ def draw_heat_map(heat: HeatMap) -> str:
     parts.append(draw_label("m", _MARGIN, y + 15, f"from, in {heat.unit}"))
     for index, cell in enumerate(heat.scale):
         parts += _draw_heat_cell(_MARGIN + 90 + index * 56, y, 56, cell.text, cell.level)
-    for note in heat.notes:
-        y += 22
-        parts.append(draw_label("m", _MARGIN, y + 15, note))
-    return write_svg(f"{heat.title}, {heat.unit}", WIDTH, round(y + 32), parts, left=_MARGIN)
+    title = f"{heat.title}, {heat.unit}"
+    return write_svg(title, WIDTH, round(y + 36), parts, left=_MARGIN, notes=(*heat.notes, *notes))
 
 
 def _draw_heat_cell(x: float, y: float, width: float, text: str, level: int) -> Iterator[str]:
@@ -160,7 +155,7 @@ _TICKS = 8
 _LANE = 26
 
 
-def draw_lanes(chart: LaneChart) -> str:
+def draw_lanes(chart: LaneChart, notes: Sequence[str] = ()) -> str:
     """Draw lanes from top to bottom over a time axis, with a legend."""
     names = max((len(lane.name) for lane in chart.lanes), default=0)
     left = _MARGIN + min(200.0, names * CHARACTER_WIDTH + 12)
@@ -182,9 +177,7 @@ def draw_lanes(chart: LaneChart) -> str:
             parts.append(draw_box(x, y + 3, width, _LANE - 6, TIME_COLOURS[span.colour], span.tooltip))
             text = fit_text(span.text, width - 6)
             parts += [draw_label("", x + 3, y + 17, text)] if text else []
-    for index, note in enumerate(chart.notes):
-        parts.append(draw_label("m", _MARGIN, bottom + 38 + 18 * index, note))
-    return write_svg(chart.title, WIDTH, bottom + 30 + 18 * len(chart.notes), parts, left=_MARGIN)
+    return write_svg(chart.title, WIDTH, bottom + 32, parts, left=_MARGIN, notes=(*chart.notes, *notes))
 
 
 def _draw_legend(entries: Sequence[LegendEntry], y: float) -> Iterator[str]:

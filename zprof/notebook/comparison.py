@@ -36,7 +36,11 @@ class ComparedRuns(Displayed, SideBySide):
 
 
 def _list_lines(both: SideBySide) -> Iterator[str]:
+    from zprof.reports.presenters.head import build_modelled_notes
+
     yield f"{both.b.name} against {both.a.name}: {both.verdict.sentence}"
+    for note in build_modelled_notes([both.a, both.b]):
+        yield f"  {note.label}: {note.text}"
     different = [setting.name for setting in both.settings if setting.a != setting.b]
     if different:
         more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""

@@ -55,8 +55,12 @@ class Chart:
 class ReportPlots:
     """Charts of a report: :meth:`ledger`, :meth:`units`, :meth:`memory`, :meth:`heatmap`."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, get_report: Callable[[], Report]) -> None:
+        self._get_report = get_report
+
+    @property
+    def _report(self) -> Report:
+        return self._get_report()
 
     def ledger(self) -> Chart:
         """Draw where the time of a step goes, or with a baseline what changed, as a waterfall.
@@ -70,7 +74,7 @@ class ReportPlots:
         if not self._report.time.per_rank:
             raise self._make_error("no step was timed")
         table = build_ledger_table(self._report, "Where the time goes")
-        return Chart(draw_bar_table(table), "step ledger")
+        return Chart(draw_bar_table(table, self._list_notes()), "step ledger")
 
     def units(self) -> Chart:
         """Draw the exposed time of each unit (wrapped module), most exposed first.
@@ -82,7 +86,7 @@ class ReportPlots:
         from zprof.reports.svg_charts import draw_bars
 
         bars = self._require(build_unit_bars, "no collective has a unit")
-        return Chart(draw_bars(bars), "exposed time by unit")
+        return Chart(draw_bars(bars, self._list_notes()), "exposed time by unit")
 
     def memory(self, rank: int | None = None) -> Chart:
         """Draw live bytes over time by tenant, of the rank with the largest peak or of ``rank``.
@@ -116,8 +120,21 @@ class ReportPlots:
         maps = {STEP_TIME: build_step_time_map, LATENESS: build_lateness_map}
         if what not in maps:
             raise BadInput(f"no heat map of {what!r}", hint=f"use one of {', '.join(map(repr, maps))}")
-        return Chart(
-            draw_heat_map(self._require(maps[what], f"no {what} was measured")), f"{what} by rank and step"
+        heat = self._require(maps[what], f"no {what} was measured")
+        return Chart(draw_heat_map(heat, self._list_notes()), f"{what} by rank and step")
+
+    def _list_notes(self) -> tuple[str, ...]:
+        """Return what must be said below every chart of times: what is simulated, and what is a bound."""
+        from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+        from zprof.reports.presenters.time_formatting import describe_unsplit_time
+
+        report = self._report
+        notes = build_modelled_notes([report.run, *list_baseline_runs(report)])
+        upper = ("Exposed times are upper bounds: not every wait was recorded.",)
+        return (
+            *(f"{note.label}: {note.text}" for note in notes),
+            *(upper if any(rank.upper_bound for rank in report.time.per_rank) else ()),
+            *filter(None, [describe_unsplit_time(report.time.per_rank)]),
         )
 
     def _require(self, build: Callable[[Report], _Block | None], reason: str) -> _Block:
@@ -134,7 +151,7 @@ class RunPlots(ReportPlots):
     """Charts of a run: those of its report, and :meth:`timeline`."""
 
     def __init__(self, run: "AnalysedRun") -> None:
-        super().__init__(run.report)
+        super().__init__(lambda: run.report)  # not measured before a chart is drawn
         self._run = run
 
     def timeline(self, rank: int | None = None, step: int | None = None) -> Chart:
@@ -152,11 +169,14 @@ class RunPlots(ReportPlots):
         from zprof.notebook.lane_chart import build_lane_chart
         from zprof.reports.svg_charts import draw_lanes
 
-        picked = pick_rank_and_step(self._report.time, rank)
         if rank is None or step is None:
+            picked = pick_rank_and_step(self._report.time, rank)
             if picked is None:
                 who = "no step" if rank is None else f"no step of rank {rank}"
                 raise self._make_error(f"{who} was timed")
             rank, step = picked[0], picked[1] if step is None else step
         model = build_step_model(self._run, self._run.analysis, rank, step)
-        return Chart(draw_lanes(build_lane_chart(model, self._report.run.name)), f"rank {rank}, step {step}")
+        return Chart(
+            draw_lanes(build_lane_chart(model, self._report.run.name), self._list_notes()),
+            f"rank {rank}, step {step}",
+        )

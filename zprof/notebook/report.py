@@ -25,7 +25,7 @@ class Diagnosed(Displayed, Report):
     @property
     def plot(self) -> ReportPlots:
         """Charts of the report."""
-        return ReportPlots(self)
+        return ReportPlots(lambda: self)
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         from zprof.reports.formats import DIAGNOSES, FORMATS
@@ -43,6 +43,7 @@ class Diagnosed(Displayed, Report):
 
 def _list_lines(report: Report) -> Iterator[str]:
     from zprof.reports.presenters.findings import worth
+    from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
 
     yield f"{report.run.name}: {report.verdict.sentence}"
     for finding in report.findings[:_MAX_FINDINGS]:
@@ -50,6 +51,8 @@ def _list_lines(report: Report) -> Iterator[str]:
     omitted = len(report.findings) - _MAX_FINDINGS
     if omitted > 0:
         yield f"  and {omitted} more: .findings, .to_text()"
+    for note in build_modelled_notes([report.run, *list_baseline_runs(report)]):
+        yield f"  {note.label}: {note.text}"
     if report.gaps:
         yield f"  {len(report.gaps)} gaps: .gaps"
 
