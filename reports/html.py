@@ -29,7 +29,20 @@ def render_html(page: Page) -> str:
     """Return the page; it contains a script only if it has a memory timeline."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    style, script = _read_file("style.css"), "" if chart is None else _read_file("script.js")
+    style, script = read_template_file("style.css"), "" if chart is None else read_template_file("script.js")
+    template = make_environment().get_template("page.html.j2")
+    text = template.render(
+        page=page,
+        style=Markup(style),
+        script=Markup(script),
+        data="" if chart is None else build_chart_data(chart),
+        policy=_build_policy(style, script),
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def make_environment() -> Environment:
+    """Return the environment of the templates, in which everything inserted is sanitized and escaped."""
     environment = Environment(
         loader=PackageLoader("zprof.reports", "templates"),
         autoescape=True,
@@ -40,14 +53,7 @@ def render_html(page: Page) -> str:
     )
     environment.globals["line_legend"] = _build_line_legend
     environment.filters |= {"short": _shorten, "macro": _get_macro_name, "left_out": _format_omission}
-    text = environment.get_template("page.html.j2").render(
-        page=page,
-        style=Markup(style),
-        script=Markup(script),
-        data="" if chart is None else build_chart_data(chart),
-        policy=_build_policy(style, script),
-    )
-    return text.rstrip("\n") + "\n"
+    return environment
 
 
 def _sanitize(value: Any) -> Any:
@@ -111,5 +117,6 @@ def _format_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _read_file(name: str) -> str:
+def read_template_file(name: str) -> str:
+    """Return a style sheet or script of this package."""
     return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")

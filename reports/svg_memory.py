@@ -5,13 +5,13 @@ the next point.  The palette is safe for colour-blind readers; the legend lists 
 """
 
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape
 
 from zprof.model.errors import MissingData
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.memory import MemoryTimeline
 from zprof.model.report import Report
 from zprof.reports.presenters.memory_formatting import Areas, stack_areas, tenant_name
+from zprof.reports.svg import draw_label, draw_line, write_svg
 
 WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66
@@ -27,12 +27,6 @@ _COLOURS = {
     "communication_buffers": "#56B4E9",
     "untagged": "#8C8C8C",
 }
-_STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#222}.m{fill:#666}.t{font-size:14px;font-weight:600}"
-    ".g{stroke:#ccc}.s{stroke:#888;stroke-dasharray:3 3}.p{stroke:#222}"
-    "@media(prefers-color-scheme:dark){rect.b{fill:#15181c}text{fill:#e6e6e6}.m{fill:#aaa}.g{stroke:#3a3f45}"
-    ".p{stroke:#e6e6e6}}"
-)
 
 
 def render(report: Report) -> str:
@@ -45,20 +39,14 @@ def render(report: Report) -> str:
     if areas is None:
         raise MissingData(f"{report.run.name}: no memory timeline to draw", hint="record the memory window")
     timeline = areas.timeline
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-            f"<title>{_escape_text(_format_title(report, timeline))}</title><style>{_STYLE}</style>",
-            f'<rect class="b" width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-            f'<text class="t" x="{_LEFT}" y="24">{_escape_text(_format_title(report, timeline))}</text>',
-            *_draw_grid(areas),
-            *_draw_areas(areas),
-            *_draw_times(areas),
-            *_draw_peak(areas),
-            *_draw_legend(areas),
-            "</svg>\n",
-        ]
+    parts = (
+        *_draw_grid(areas),
+        *_draw_areas(areas),
+        *_draw_times(areas),
+        *_draw_peak(areas),
+        *_draw_legend(areas),
     )
+    return write_svg(_format_title(report, timeline), WIDTH, HEIGHT, parts, left=_LEFT)
 
 
 def _format_title(report: Report, timeline: MemoryTimeline) -> str:
@@ -70,8 +58,8 @@ def _format_title(report: Report, timeline: MemoryTimeline) -> str:
 def _draw_grid(areas: Areas) -> Iterator[str]:
     for tick in range(_TICKS + 1):
         y, value = _y(areas, areas.top_bytes * tick / _TICKS), areas.top_bytes * tick / _TICKS
-        yield _draw_line("g", (_LEFT, y), (_LEFT + _PLOT_WIDTH, y))
-        yield _draw_label("m", _LEFT - 8, y + 4, format_bytes(value), anchor="end")
+        yield draw_line("g", (_LEFT, y), (_LEFT + _PLOT_WIDTH, y))
+        yield draw_label("m", _LEFT - 8, y + 4, format_bytes(value), anchor="end")
 
 
 def _draw_areas(areas: Areas) -> Iterator[str]:
@@ -95,14 +83,14 @@ def _draw_times(areas: Areas) -> Iterator[str]:
     bottom = _TOP + _PLOT_HEIGHT
     for start_ns, step in areas.timeline.steps:
         x = _x(areas, start_ns)
-        yield _draw_line("s", (x, _TOP), (x, bottom))
-        yield _draw_label("m", x + 3, _TOP - 6, f"step {step}")
+        yield draw_line("s", (x, _TOP), (x, bottom))
+        yield draw_label("m", x + 3, _TOP - 6, f"step {step}")
     for x, width, phase in _list_phase_boxes(areas):
-        yield _draw_line("p", (x + 1, bottom + 8), (x + width - 1, bottom + 8))
+        yield draw_line("p", (x + 1, bottom + 8), (x + width - 1, bottom + 8))
         if width >= _MIN_LABEL_WIDTH:
-            yield _draw_label("", x + 2, bottom + 24, phase)
-    yield _draw_label("m", _LEFT, bottom + 46, "0")
-    yield _draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(areas.end_ns), anchor="end")
+            yield draw_label("", x + 2, bottom + 24, phase)
+    yield draw_label("m", _LEFT, bottom + 46, "0")
+    yield draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(areas.end_ns), anchor="end")
 
 
 def _list_phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
@@ -123,27 +111,18 @@ def _draw_peak(areas: Areas) -> Iterator[str]:
     yield f'<circle class="p" cx="{x:.1f}" cy="{y:.1f}" r="4" fill="none"/>'
     side = -1 if x > _LEFT + _PLOT_WIDTH / 2 else 1
     label = f"peak {format_bytes(areas.peak_bytes)}"
-    yield _draw_label("", x + 8 * side, y - 6, label, anchor="end" if side < 0 else "start")
+    yield draw_label("", x + 8 * side, y - 6, label, anchor="end" if side < 0 else "start")
 
 
 def _draw_legend(areas: Areas) -> Iterator[str]:
     x = _LEFT + _PLOT_WIDTH + 16
-    yield _draw_label("m", x, _TOP + 4, "at the peak")
+    yield draw_label("m", x, _TOP + 4, "at the peak")
     for row, (name, lower, upper) in enumerate(reversed(areas.bands)):
         y = _TOP + 22 + 34 * row
         size = format_bytes(upper[areas.peak] - lower[areas.peak])
         yield f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{_COLOURS[name]}"/>'
-        yield _draw_label("", x + 18, y, tenant_name(name))
-        yield _draw_label("m", x + 18, y + 15, size)
-
-
-def _draw_line(kind: str, start: tuple[float, float], end: tuple[float, float]) -> str:
-    (x1, y1), (x2, y2) = start, end
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _draw_label(kind: str, x: float, y: float, text: str, *, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_escape_text(text)}</text>'
+        yield draw_label("", x + 18, y, tenant_name(name))
+        yield draw_label("m", x + 18, y + 15, size)
 
 
 def _x(areas: Areas, time_ns: int) -> float:
@@ -152,7 +131,3 @@ def _x(areas: Areas, time_ns: int) -> float:
 
 def _y(areas: Areas, size: float) -> float:
     return _TOP + _PLOT_HEIGHT * (1 - size / max(1, areas.top_bytes))
-
-
-def _escape_text(value: str) -> str:
-    return escape(printable(value))

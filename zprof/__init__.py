@@ -11,26 +11,52 @@ from zprof.version import __version__
 if TYPE_CHECKING:
     from zprof.collectors.recorder import Recorder, record
     from zprof.collectors.schedule import steps
+    from zprof.model.errors import ZprofError
     from zprof.model.report import Report
     from zprof.model.training import TrainingFacts
-    from zprof.rules.diagnose import diagnose
-    from zprof.run.reader import Run, load
+    from zprof.notebook.comparison import compare
+    from zprof.notebook.plan import plan
+    from zprof.notebook.report import diagnose
+    from zprof.notebook.run import AnalysedRun, load
+    from zprof.run.reader import Run
 
 _MODULE_BY_NAME = {
+    "AnalysedRun": "zprof.notebook.run",
     "Recorder": "zprof.collectors.recorder",
     "Report": "zprof.model.report",
     "Run": "zprof.run.reader",
     "TrainingFacts": "zprof.model.training",
-    "diagnose": "zprof.rules.diagnose",
-    "load": "zprof.run.reader",
+    "ZprofError": "zprof.model.errors",
+    "compare": "zprof.notebook.comparison",
+    "diagnose": "zprof.notebook.report",
+    "load": "zprof.notebook.run",
+    "plan": "zprof.notebook.plan",
     "record": "zprof.collectors.recorder",
     "steps": "zprof.collectors.schedule",
 }
 
-__all__ = ["Recorder", "Report", "Run", "TrainingFacts", "__version__", "diagnose", "load", "record", "steps"]
+__all__ = [
+    "AnalysedRun",
+    "Recorder",
+    "Report",
+    "Run",
+    "TrainingFacts",
+    "ZprofError",
+    "__version__",
+    "compare",
+    "diagnose",
+    "load",
+    "plan",
+    "record",
+    "steps",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'zprof' has no attribute {name!r}")
     return getattr(import_module(_MODULE_BY_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

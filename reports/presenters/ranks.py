@@ -49,17 +49,18 @@ def build_rank_section(report: Report) -> tuple[Section, ...]:
         "ranks",
         "Ranks",
         lead,
-        *_build_heat_maps(report),
+        build_lateness_map(report),
+        build_step_time_map(report),
         _build_rank_table(report),
         *_build_late_blocks(report),
         *path,
     )
 
 
-def _build_heat_maps(report: Report) -> Iterator[HeatMap | None]:
+def build_lateness_map(report: Report) -> HeatMap | None:
+    """Build the map of how late each rank arrived at the collectives of each step."""
     time = report.time
     late = [Measured(rank=entry.rank, step=entry.step, ns=entry.mean_ns) for entry in time.lateness]
-    wall = [Measured(rank=entry.rank, step=entry.step, ns=entry.wall_ns) for entry in time.steps]
     uncertainty_ns = time.alignment.uncertainty_ns if time.alignment else None
     note = (
         ()
@@ -68,10 +69,15 @@ def _build_heat_maps(report: Report) -> Iterator[HeatMap | None]:
             f"Values below {format_ns(uncertainty_ns)}, the uncertainty of the clocks, are not significant.",
         )
     )
-    yield heat_map(
+    return heat_map(
         f"Lateness: start of collectives after the first rank of the group, mean {time.basis}", late, note
     )
-    yield heat_map("Step time", wall)
+
+
+def build_step_time_map(report: Report) -> HeatMap | None:
+    """Build the map of the wall time of each step on each rank."""
+    wall = [Measured(rank=entry.rank, step=entry.step, ns=entry.wall_ns) for entry in report.time.steps]
+    return heat_map("Step time", wall)
 
 
 def _build_rank_table(report: Report) -> Table | None:

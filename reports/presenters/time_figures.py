@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.collectives import CollectiveKind
 from zprof.model.report import Report
 from zprof.model.time import (
     LEDGER_NAMES,
@@ -145,11 +144,6 @@ def unsplit_ns(ranks: Sequence[RankTime]) -> int:
     unsplit = sum(rank.unsplit_ns for rank in ranks)
     exposed = sum(rank.exposed_wait_ns + rank.exposed_transfer_ns for rank in ranks)
     return unsplit // len(ranks) if unsplit > _MIN_UNSPLIT_RATIO * exposed else 0
-
-
-def is_unknown_size(kind: str, size_bytes: int) -> bool:
-    """Return True if 0 bytes mean an unknown size: only a barrier moves no bytes."""
-    return size_bytes == 0 and kind != CollectiveKind.BARRIER
 
 
 def select_sized_messages(time: Time) -> tuple[MessageSizes, ...]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from zprof.model.collectives import is_unknown_size
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, RankTime, StepTime, Time, WindowPolicy
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.time_figures import exposure, is_unknown_size, unsplit_ns
+from zprof.reports.presenters.time_figures import exposure, unsplit_ns
 
 #: Prefixes of bounds.
 AT_LEAST, AT_MOST = "≥ ", "≤ "

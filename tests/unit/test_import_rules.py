@@ -25,9 +25,10 @@ ALLOWED = {
     "collectors": "run model",
     "reference_engine": "",
     "integrations": "reference_engine collectors reports checks rules planner analysis run model",
-    "testing": "integrations collectors checks rules analysis run model",
+    "testing": "notebook integrations collectors checks rules analysis run model",
     "pytest_plugin": "testing model",
     "tui": "integrations reports checks rules planner analysis run model",
+    "notebook": "cli integrations reports checks rules planner analysis run model",
     "cli": "tui integrations simulator reference_engine reports checks rules planner replay analysis run "
     "model",
 }

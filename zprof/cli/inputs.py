@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zprof.cli import console
 from zprof.cli.shared_options import add_stated_facts
-from zprof.model.errors import BadInput, MissingData
+from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
@@ -26,33 +26,17 @@ def open_run(path: Path) -> "Run":
         BadInput: there is neither a run nor a file to import, or it is damaged.
         MissingData: no rank finished its recording.
     """
-    from zprof.run.reader import load
+    from zprof.cli.progress import import_progress
+    from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
+    from zprof.run.reader import Run
 
-    run = load(_import_if_raw(path))
-    if not run.ranks:
-        reasons = "; ".join(f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4])
-        raise MissingData(f"{path}: no rank finished its recording ({reasons})", hint="record the run again")
+    run = Run(find_run_folder(path, _print_import_note, import_progress))
+    refuse_empty(run, path)
     return run
 
 
-def _import_if_raw(path: Path) -> Path:
-    """Return ``path`` if it is a run or does not exist, else the run imported from it."""
-    from zprof.run.manifest import MANIFEST_NAME
-
-    try:
-        needs_no_import = (path / MANIFEST_NAME).exists() or not path.exists()
-    except OSError as error:  # e.g. the name is too long, or the folder is not accessible
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="choose another run") from None
-    if needs_no_import:
-        return path
-    from zprof.integrations.imports.cache import import_cached, needs_import
-
-    if not needs_import(path):
-        return path
-    from zprof.cli.progress import import_progress
-
-    with import_progress() as progress:
-        return import_cached(path, lambda text: console.print_note(f"zprof: {printable(text)}"), progress)
+def _print_import_note(text: str) -> None:
+    console.print_note(f"zprof: {printable(text)}")
 
 
 #: Default output of ``zprof baseline save``.

@@ -49,3 +49,8 @@ def bus_factor(kind: CollectiveKind, group_size: int) -> float:
     if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL):
         return share
     return 0.0 if kind is CollectiveKind.BARRIER else 1.0
+
+
+def is_unknown_size(kind: str, size_bytes: int) -> bool:
+    """Return True if 0 bytes mean an unknown size: only a barrier moves no bytes."""
+    return size_bytes == 0 and kind != CollectiveKind.BARRIER

@@ -1,6 +1,7 @@
 """Define errors that users see on one line: the problem, its location, and what to do.
 
-Only ``main()`` of the command line prints them and converts them to an exit code.
+Only ``main()`` of the command line prints them and converts them to an exit code. In Python the hint is a
+note of the exception, and a notebook shows one line.
 """
 
 
@@ -13,6 +14,12 @@ class ZprofError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(hint)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the one line that a notebook shows instead of a traceback; IPython looks for this method."""
+        return [f"{type(self).__name__}: {self.message}" + (f"; {self.hint}" if self.hint else "")]
 
 
 class CheckFailed(ZprofError):

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
@@ -51,7 +51,7 @@ class Run:
         self.manifest: RunManifest = read_run_manifest(self.path)
         check_run_facts(self.manifest, self.path / MANIFEST_NAME)
 
-    def described(self, training: TrainingFacts) -> "Run":
+    def described(self, training: TrainingFacts) -> Self:
         """Return a copy of the run with different training facts than in its manifest."""
         other = copy(self)
         other.manifest = replace(self.manifest, training=training)
@@ -108,22 +108,6 @@ class Run:
         from zprof.run.table_reader import as_frame
 
         return as_frame(self.table(rank, name, columns))
-
-    def events(self, rank: int) -> "pd.DataFrame":
-        """Return the kernels, operators and annotations of one rank."""
-        return self.frame(rank, "events")
-
-    def collectives(self) -> "pd.DataFrame":
-        """Return the collectives of all ranks that timed any, with a ``rank`` column."""
-        import pandas as pd
-
-        timed = [rank for rank in self.ranks if self.has_table(rank, "collectives")]
-        frames = [self.frame(rank, "collectives").assign(rank=rank) for rank in timed]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-    def memory(self, rank: int) -> "pd.DataFrame":
-        """Return the lifetimes of the memory blocks of one rank."""
-        return self.frame(rank, "alloc")
 
     def last_step(self, rank: int) -> int | None:
         """Return the last finished step of a rank, even if it was killed; None if there is none."""

@@ -19,7 +19,7 @@ from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
-from zprof.testing.run_fixture import RecordedRun
+from zprof.notebook.run import AnalysedRun
 
 #: Outcomes that fail a test; a value that could not be measured fails too.
 _FAILURES = (Outcome.FAILED, Outcome.UNKNOWN)
@@ -42,7 +42,7 @@ class LimitVerdict:
     written: Path | None = None
 
 
-def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool) -> LimitVerdict:
+def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool) -> LimitVerdict:
     """Check ``run`` against ``limits``; relative limits use the baseline in ``file``.
 
     With ``update``, this run becomes the baseline if it is within all absolute limits.
@@ -73,7 +73,7 @@ def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool
     )
 
 
-def _check_run(run: RecordedRun, limits: Sequence[Limit], baseline: Baseline | None) -> Check:
+def _check_run(run: AnalysedRun, limits: Sequence[Limit], baseline: Baseline | None) -> Check:
     report, environment = run.report, run.manifest.environment
     try:
         return check(report, limits, baseline, environment=environment)
@@ -81,7 +81,7 @@ def _check_run(run: RecordedRun, limits: Sequence[Limit], baseline: Baseline | N
         raise BadInput(error.message, hint=f"pytest {UPDATE} makes this run its baseline") from None
 
 
-def _choose_baseline(run: RecordedRun, file: Path, *, update: bool) -> Baseline | None:
+def _choose_baseline(run: AnalysedRun, file: Path, *, update: bool) -> Baseline | None:
     return make_baseline(run.report, run.manifest.environment, file.stem) if update else load_baseline(file)
 
 

@@ -4,18 +4,15 @@ It records the runs of one test, opens them with their report, and determines to
 """
 
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.extras import Extra, require_extra
-from zprof.model.training import TrainingFacts
-from zprof.run.reader import Run
+from zprof.notebook.run import AnalysedRun
 
 if TYPE_CHECKING:
     from zprof.collectors.schedule import Schedule
-    from zprof.model.report import Report
 
 
 #: One day.
@@ -31,7 +28,7 @@ class RunFixture:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._run_count = 0
-        self._limited_runs: list[RecordedRun] = []
+        self._limited_runs: list[AnalysedRun] = []
 
     def __call__(
         self,
@@ -44,7 +41,7 @@ class RunFixture:
         timeout_s: float = 120.0,
         limited: bool = True,
         **objects: Any,
-    ) -> "RecordedRun":
+    ) -> "AnalysedRun":
         """Run ``train``, record it and open the recording.
 
         Args:
@@ -87,18 +84,18 @@ class RunFixture:
             )
         return self.load(path, limited=limited)
 
-    def load(self, path: str | Path, *, limited: bool = True) -> "RecordedRun":
+    def load(self, path: str | Path, *, limited: bool = True) -> "AnalysedRun":
         """Open a run that the test recorded itself, for example in a process that it started.
 
         Raises:
             BadInput: ``path`` is not a run.
         """
-        run = RecordedRun(path)
+        run = AnalysedRun(path)
         if limited:
             self._limited_runs.append(run)
         return run
 
-    def get_limited_run(self) -> "RecordedRun":
+    def get_limited_run(self) -> "AnalysedRun":
         """Return the run to which the limits apply.
 
         Raises:
@@ -136,24 +133,3 @@ def _refuse_objects(objects: dict[str, Any]) -> None:
             f"zprof_run: {', '.join(objects)} of this process cannot be used on several ranks",
             hint="create it in the function, and pass it to record(model=model)",
         )
-
-
-class RecordedRun(Run):
-    """A recording on disk, as opened by :func:`zprof.load`; its report is computed on first use."""
-
-    @cached_property
-    def report(self) -> "Report":
-        """The report of :func:`zprof.diagnose`.
-
-        Raises:
-            BadInput: the recording is damaged.
-        """
-        from zprof.rules.diagnose import diagnose
-
-        return diagnose(self)
-
-    def described(self, training: TrainingFacts) -> "RecordedRun":
-        """Return the same run with other training facts; its report is not computed yet."""
-        other = RecordedRun(self.path)
-        other.manifest = super().described(training).manifest
-        return other

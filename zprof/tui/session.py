@@ -148,10 +148,10 @@ def keep_selection(report: Report, current: Selection) -> Selection:
 
 
 def pick_selection(report: Report) -> Selection:
-    """Return the rank with the most non-compute time and its median step by wall time."""
-    ranks = report.time.per_rank
-    worst = max(ranks, key=lambda rank: rank.wall_ns - rank.compute_ns, default=None)
-    if worst is None:
+    """Return the rank and step to show first; without a timed step, the first rank."""
+    from zprof.analysis.step_timeline.default_step import pick_rank_and_step
+
+    picked = pick_rank_and_step(report.time)
+    if picked is None:
         return Selection(rank=min(report.run.ranks_loaded, default=None))
-    steps = sorted((step.wall_ns, step.step) for step in report.time.steps if step.rank == worst.rank)
-    return Selection(rank=worst.rank, step=steps[len(steps) // 2][1] if steps else None)
+    return Selection(rank=picked[0], step=picked[1])

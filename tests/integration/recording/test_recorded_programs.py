@@ -62,7 +62,7 @@ def test_several_optimizers_are_one_step_and_several_models_are_named(programs: 
     assert str(ended.run.name) in ended.notes()[-1]
     assert run.rank_manifests[0].memory_steps == (2, 3)
     assert run.last_step(0) == 8
-    assert {"Generator", "Discriminator"} <= set(run.memory(0)["module"].dropna().astype(str))
+    assert {"Generator", "Discriminator"} <= set(run.frame(0, "alloc")["module"].dropna().astype(str))
     (memory,) = analyse_memory(run).memory.per_rank
     assert memory.state_bytes[Tenant.PARAMETERS] == 4 * (8 * 32 + 32 + 32 + 1)
 

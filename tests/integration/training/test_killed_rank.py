@@ -49,6 +49,6 @@ def test_in_the_time_window_its_memory_is_kept_and_the_other_rank_has_its_times(
     assert len(run.rank_manifests[0].time_steps) > 10
     assert run.rank_manifests[1].memory_steps == (20, 21)
     assert [gap.rank for gap in run.gaps() if gap.what == "rank cut short"] == [1]
-    assert all(len(run.memory(rank)) > 0 for rank in run.ranks)
+    assert all(len(run.frame(rank, "alloc")) > 0 for rank in run.ranks)
     assert main(["report", str(path)]) == 0
     assert "rank 1" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pytest_suites import RUNS, Suite
 from zprof.model.report import Report
-from zprof.rules import diagnose as diagnosing
+from zprof.notebook import report as diagnosing
 from zprof.run.reader import Run, load
 from zprof.testing import judging  # noqa: F401
 

@@ -199,5 +199,5 @@ def _make_hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
         rank=rank,
         reason="this process uses several devices; the report shows the one with the largest peak, "
         f"{own.name}; the peak of {other.name} is {format_bytes(other.peak.bytes)}",
-        remedy="run one process per device, or read Run.memory(rank)",
+        remedy='run one process per device, or read the raw table: run.frame(rank, "alloc")',
     )

@@ -12,11 +12,13 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
@@ -100,7 +102,7 @@ def _run_pool(
     """
     while pending or running:
         while pending and len(running) < workers:
-            future = pool.submit(work, pending[0])
+            future = _submit(pool, work, pending[0])
             running[future] = pending.popleft()
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
@@ -112,15 +114,29 @@ def _run_pool(
 
 def _run_alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
     with _make_pool(1) as pool:
-        return _get_outcome(pool.submit(work, job))
+        return _get_outcome(_submit(pool, work, job))
+
+
+def _submit(pool: Executor, work: Callable[[_Job], _Result], job: _Job) -> Future[_Result]:
+    """Submit a job, which may start a process of the pool, without the caller's main module.
+
+    A new process would import that module, thus run a script again that has no main guard. The jobs need
+    nothing of it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        return pool.submit(work, job)
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _check_that_processes_start() -> None:
-    """Detect a script without a main guard, which would run again in each process and end it."""
+    """Detect a machine on which no process can be started."""
     if isinstance(_run_alone(_do_nothing, None), BaseException):
         raise BadInput(
             "cannot start the processes that read the files",
-            hint="in a script, put the call under if __name__ == '__main__':",
+            hint="see the output above; the limits of this machine (ulimit -u, ulimit -v) may be too low",
         )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.tables import equals_text, pick_most_exposed, select_rows
 from zprof.model.collectives import CollectiveKind
 from zprof.tui.metric_help.metric import Indices, Rows, find_entry
-from zprof.tui.presenters.collective_instances import equals_text, pick_worst_rows, select_rows
 
 _MAX_ROWS = 30
 _ID_COLUMNS = ("rank", "step", "unit")
@@ -111,9 +111,10 @@ def _pick_top(rows: pd.DataFrame, columns: Sequence[str], by: str) -> pd.DataFra
     full = rows.assign(
         duration_ns=rows["end_ns"] - rows["start_ns"],
         launch_delay_ns=rows["start_ns"] - rows["launch_start_ns"],
+        exposed_ns=rows["exposed_wait_ns"] + rows["exposed_transfer_ns"],
     )
     if by == "exposed_ns":
-        top_rows = pick_worst_rows(full, _MAX_ROWS)
+        top_rows = pick_most_exposed(full, _MAX_ROWS)
     else:
         order = np.argsort(-full[by].fillna(-1).to_numpy(np.float64), kind="stable")
         top_rows = full.iloc[order[:_MAX_ROWS]]

@@ -3,13 +3,10 @@
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import Mask, factorize_texts
-from zprof.model.time import CollectiveTime, LateReason
-from zprof.reports.presenters.time_figures import is_unknown_size
+from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
+from zprof.model.time import LateReason
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Bound, Figure, Unit
 from zprof.tui.presenters.communication import format_group_and_type
 from zprof.tui.session import LoadedRun
@@ -25,14 +22,13 @@ def build_instances_table(loaded: LoadedRun, index: int) -> Table:
     """
     entry = loaded.report.time.collectives[index]
     rows = select_rows(loaded.analysis, entry)
-    worst = pick_worst_rows(rows, MAX_INSTANCES)
-    step_starts = _find_step_starts(loaded.analysis)
+    worst = make_collective_table(loaded.analysis, pick_most_exposed(rows, MAX_INSTANCES))
     return Table(
         name="instances",
         title=f"{entry.kind}, {format_group_and_type(entry)}",
         columns=_COLUMNS,
         lines=tuple(
-            Line(key=str(number), cells=_make_cells(row, step_starts))
+            Line(key=str(number), cells=_make_cells(row))
             for number, row in enumerate(worst.to_dict("records"))
         ),
         help=_HELP,
@@ -54,7 +50,6 @@ _HELP = (
 _REASONS: Mapping[str, str] = {
     LateReason.PREVIOUS_COLLECTIVE: "previous collective",
     LateReason.MEMCPY: "copies",
-    LateReason.UNKNOWN: "",
 }
 _COLUMNS = (
     Column(title="rank", numeric=True),
@@ -73,72 +68,30 @@ _COLUMNS = (
 )
 
 
-def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
-    """Return all rows of a kind, group and element type."""
-    frame = analysis.collectives
-    mask: Mask = np.ones(len(frame), dtype=bool)
-    for name, text in (("kind", entry.kind), ("group", entry.group), ("dtype", entry.dtype)):
-        mask &= equals_text(frame[name], text)
-    return frame[mask]
-
-
-def equals_text(column: "pd.Series[str]", text: str) -> Mask:
-    """Return a mask of the rows that equal a text, for a column with few distinct texts."""
-    codes, texts = factorize_texts(column)
-    mask: Mask = codes == (texts.index(text) if text in texts else -1)
-    return mask
-
-
-def pick_worst_rows(rows: pd.DataFrame, max_rows: int) -> pd.DataFrame:
-    """Return the rows with the most exposed time, ties by duration, with a column ``exposed_ns``."""
-    exposed = rows["exposed_wait_ns"].to_numpy(np.int64) + rows["exposed_transfer_ns"].to_numpy(np.int64)
-    duration = rows["end_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
-    order = np.lexsort((-duration, -exposed))[:max_rows]
-    return rows.iloc[order].assign(exposed_ns=exposed[order])
-
-
-def _find_step_starts(analysis: RunAnalysis) -> dict[tuple[int, int], int]:
-    """Return the start of each step by (rank, step), on the common clock."""
-    return {
-        (track.rank, int(step)): int(start)
-        for track in analysis.tracks
-        for step, start in zip(track.steps.number, track.steps.begin_ns, strict=True)
-    }
-
-
-def _make_cells(row: Mapping[Hashable, Any], step_starts: Mapping[tuple[int, int], int]) -> tuple[Cell, ...]:
-    rank, step = _to_int(row["rank"]), _to_int(row["step"])
-    step_start, start = step_starts.get((rank, step)), _to_int(row["start_ns"])
+def _make_cells(row: Mapping[Hashable, Any]) -> tuple[Cell, ...]:
     is_bound = bool(row["bound"])
-    size = _to_int(row["bytes"])
     return (
-        _make_figure(rank, Unit.COUNT),
-        _make_figure(step, Unit.COUNT),
+        _make_figure(row["rank"], Unit.COUNT),
+        _make_figure(row["step"], Unit.COUNT),
         TextCell(_to_text(row["unit"])),
         _make_figure(row["exposed_ns"], Unit.MS),
         _make_figure(row["wait_ns"], Unit.MS, AT_LEAST if is_bound else EXACT),
         _make_figure(row["transfer_ns"], Unit.MS, AT_MOST if is_bound else EXACT),
         TextCell(_format_last_rank(row)),
         TextCell(_format_late_reason(row)),
-        TextCell("" if _to_int(row["origin_rank"]) < 0 else str(row["origin_rank"])),
-        _make_figure(None if step_start is None else start - step_start, Unit.MS),
-        _make_figure(None if is_unknown_size(_to_text(row["kind"]), size) else size, Unit.BYTES),
-        _make_figure(
-            None if pd.isna(row["launch_start_ns"]) else start - _to_int(row["launch_start_ns"]), Unit.NS
-        ),
+        TextCell("" if pd.isna(row["origin_rank"]) else str(row["origin_rank"])),
+        _make_figure(row["start_in_step_ns"], Unit.MS),
+        _make_figure(row["bytes"], Unit.BYTES),
+        _make_figure(row["launch_delay_ns"], Unit.NS),
         TextCell("yes" if row["matched"] else "no"),
     )
 
 
 def _make_figure(value: Any, unit: Unit, sign: str = EXACT) -> Figure:
-    number = None if value is None else float(_to_int(value))
+    number = None if pd.isna(value) else float(value)
     if sign:
         return Bound(value=number, unit=unit, leaves=(), sign=sign)
     return Figure(value=number, unit=unit, leaves=())
-
-
-def _to_int(value: Any) -> int:
-    return int(value)
 
 
 def _to_text(value: object) -> str:
@@ -146,7 +99,7 @@ def _to_text(value: object) -> str:
 
 
 def _format_last_rank(row: Mapping[Hashable, Any]) -> str:
-    if _to_int(row["last_rank"]) >= 0:
+    if not pd.isna(row["last_rank"]):
         return str(row["last_rank"])
     return "tied" if row["matched"] else "unknown"
 

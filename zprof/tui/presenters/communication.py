@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.collectives import CollectiveKind
+from zprof.model.collectives import CollectiveKind, is_unknown_size
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.reports.presenters.time_figures import is_unknown_size
 from zprof.tui.figures import (
     AT_LEAST,
     AT_MOST,

@@ -12,6 +12,8 @@ from textual.message import Message
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
+from zprof.analysis.step_timeline.build import build_step_model
+from zprof.analysis.step_timeline.step_model import StepModel, find_gap
 from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
 from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Unit, make_bound_figure
@@ -21,9 +23,8 @@ from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Column, Line, Table
 from zprof.tui.theme import TIMES
-from zprof.tui.timeline.build import build_step_model
+from zprof.tui.timeline.cache import RankStep, TimelineCache
 from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
-from zprof.tui.timeline.step_model import RankStep, StepModel, TimelineCache, find_gap
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 

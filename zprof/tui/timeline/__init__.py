@@ -1,1 +1,1 @@
-"""Timeline of one step of one rank: lanes of events, exposed gaps, and the visible window."""
+"""Timeline of one step on the screen: the visible window, the cursor, and descriptions."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from zprof.analysis.step_timeline.lane import ROLE_NAMES, Kind, Lane, LaneKind
+from zprof.analysis.step_timeline.step_model import Event, ExposedGap, StepModel, find_gap
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.kernels import parse_function_name
 from zprof.model.time import LateReason
-from zprof.tui.timeline.lane import Kind, Lane, LaneKind, Role
-from zprof.tui.timeline.step_model import Event, ExposedGap, StepModel, find_gap
 from zprof.tui.timeline.view import CursorTarget
 
 Row = Mapping[Hashable, Any]
@@ -107,15 +107,6 @@ def format_fact(name: str, text: str) -> str:
     return f"{name:<11} {printable(text)}"
 
 
-ROLE_NAMES: Mapping[Role, str] = {
-    Role.COMPUTE: "compute",
-    Role.TRANSFER: "exposed transfer",
-    Role.WAIT: "exposed wait",
-    Role.HIDDEN: "hidden communication",
-    Role.MEMCPY: "copies",
-    Role.UNEXPLAINED: "unexplained",
-    Role.HOST: "other host work",
-}
 #: Maximum number of listed enclosing ranges and operators.
 _MAX_ENCLOSING = 6
 _MAX_SHORT_NAME = 60

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zprof.analysis.intervals import Intervals
-from zprof.tui.timeline.lane import Floats, Lane, Role, compute_columns
+from zprof.analysis.step_timeline.lane import Floats, Lane, Role, compute_columns
 
 #: Minimum length of the view, unless the step is shorter; a column then covers a few nanoseconds.
 MIN_SPAN_NS = 1_000

@@ -8,10 +8,10 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
+from zprof.analysis.step_timeline.lane import IDLE, Columns, Lane, LaneKind, Role, compute_columns
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.tui.tables import Mark
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
-from zprof.tui.timeline.lane import IDLE, Columns, Lane, LaneKind, Role, compute_columns
 from zprof.tui.timeline.view import View
 
 #: Columns of a lane's label.

@@ -10,10 +10,10 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from zprof.analysis.step_timeline.lane import Lane
+from zprof.analysis.step_timeline.step_model import StepModel, find_longest_gap, find_next_gap
 from zprof.tui.keys import Where, bindings
 from zprof.tui.theme import get_look
-from zprof.tui.timeline.lane import Lane
-from zprof.tui.timeline.step_model import StepModel, find_longest_gap, find_next_gap
 from zprof.tui.timeline.view import CursorTarget, View, find_cursor_target, make_first_view
 from zprof.tui.widgets.lane_paint import LABEL_WIDTH, Brush, draw_lane, draw_ruler
 

@@ -57,7 +57,7 @@ def test_notes_name_files_and_steer_no_terminal() -> None:
 @pytest.mark.parametrize(
     ("names", "ranks", "words"),
     [
-        (["it1_rank0.json", "it2_rank0.json"], [], r"it1_rank0.json and it2_rank0.json: .* rank 0$"),
+        (["it1_rank0.json", "it2_rank0.json"], [], r"it1_rank0.json and it2_rank0.json: .* rank 0(?m:$)"),
         (["h_7.1700000000000.pt.trace.json", "h_7.1700000009999.pt.trace.json"], [0, 0], "different times"),
     ],
 )

@@ -53,7 +53,7 @@ def test_an_abandoned_map_leaves_no_process() -> None:
     assert not set(multiprocessing.active_children()) - others
 
 
-def test_a_script_without_a_guard_is_not_run_again_for_every_file(tmp_path: Path) -> None:
+def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
@@ -62,9 +62,8 @@ def test_a_script_without_a_guard_is_not_run_again_for_every_file(tmp_path: Path
         "list(map_in_processes(len, ['a'] * 50, 2))\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "BadInput" in done.stderr
-    assert len((tmp_path / "runs").read_text()) <= 5
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "runs").read_text() == "x"
 
 
 class Direct(Executor):

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from zprof.analysis.tables import select_rows
 from zprof.tui.figures import Figure
-from zprof.tui.presenters.collective_instances import build_instances_table, select_rows
+from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Table
 

@@ -11,25 +11,25 @@ from tests.support.device_ranks import Rows, write_run
 from tests.support.simulations import simulated
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.intervals import intervals, measure, union
+from zprof.analysis.step_timeline.build import build_step_model
+from zprof.analysis.step_timeline.lane import Lane, LaneKind, Role
+from zprof.analysis.step_timeline.step_model import (
+    StepModel,
+    find_gap,
+    find_longest_gap,
+    find_next_gap,
+    get_gap,
+)
 from zprof.model.errors import MissingData
 from zprof.run.reader import load as open_run
 from zprof.simulator.plan import Plan
 from zprof.tui.session import LoadedRun, RunRequest, load
-from zprof.tui.timeline.build import build_step_model
 from zprof.tui.timeline.describe import (
     describe_collective,
     describe_event,
     describe_gap,
     describe_item,
     describe_target,
-)
-from zprof.tui.timeline.lane import Lane, LaneKind, Role
-from zprof.tui.timeline.step_model import (
-    StepModel,
-    find_gap,
-    find_longest_gap,
-    find_next_gap,
-    get_gap,
 )
 from zprof.tui.timeline.view import find_cursor_target, make_first_view
 

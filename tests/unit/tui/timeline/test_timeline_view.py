@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zprof.analysis.step_timeline.lane import Kind, Lane, LaneKind, build_items
 from zprof.model.formatting import display_width
-from zprof.tui.timeline.lane import Kind, Lane, LaneKind, build_items
 from zprof.tui.timeline.view import MIN_SPAN_NS, View, make_first_view
 from zprof.tui.widgets.lane_paint import (
     find_ticks,

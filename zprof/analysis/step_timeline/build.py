@@ -1,5 +1,6 @@
 """Build the timeline of one step of one rank from its events and from the analysis."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +9,8 @@ import pyarrow as pa
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, Intervals, clip, intervals, union
-from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, Mask
-from zprof.analysis.time.ledger import RankTracks
-from zprof.model.errors import MissingData
-from zprof.run.reader import Run
-from zprof.tui.timeline.lane import Lane, LaneKind
-from zprof.tui.timeline.make_lanes import (
+from zprof.analysis.step_timeline.lane import Lane, LaneKind
+from zprof.analysis.step_timeline.make_lanes import (
     ClassifiedEvents,
     ExposedTime,
     classify_events,
@@ -22,10 +19,16 @@ from zprof.tui.timeline.make_lanes import (
     make_unit_lane,
     make_work_lane,
 )
-from zprof.tui.timeline.step_model import StepModel
+from zprof.analysis.step_timeline.step_model import StepModel
+from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, Mask
+from zprof.analysis.time.ledger import RankTracks
+from zprof.model.errors import MissingData
+from zprof.run.reader import Run
 
 #: Maximum stream and thread lanes; the least busy are dropped.
 MAX_LANES = 24
+#: Ranks or steps that an error lists.
+_MAX_LISTED = 12
 _COLUMNS = (
     "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
 )  # fmt: skip
@@ -93,9 +96,8 @@ def find_tracks(analysis: RunAnalysis, rank: int) -> RankTracks:
     for tracks in analysis.tracks:
         if tracks.rank == rank:
             return tracks
-    raise MissingData(
-        f"no timing was recorded for rank {rank}", hint="press g for the reason; see zprof record --help"
-    )
+    timed = [tracks.rank for tracks in analysis.tracks]
+    raise MissingData(f"no timing was recorded for rank {rank}", hint=_list_known("timed ranks", timed))
 
 
 def _find_step_span(tracks: RankTracks, step: int) -> tuple[int, int]:
@@ -106,8 +108,17 @@ def _find_step_span(tracks: RankTracks, step: int) -> tuple[int, int]:
         if number == step:
             return begin, end
     raise MissingData(
-        f"rank {tracks.rank} has no timing for step {step}", hint="press t to pick another step"
+        f"rank {tracks.rank} has no timing for step {step}",
+        hint=_list_known("timed steps", tracks.steps.number.tolist()),
     )
+
+
+def _list_known(noun: str, numbers: Sequence[int]) -> str:
+    """Return the numbers that could be asked for, or where to look if there are none."""
+    shown = ", ".join(map(str, numbers[:_MAX_LISTED]))
+    if not shown:
+        return "the gaps of the report say why"
+    return f"{noun}: {shown}{', …' if len(numbers) > _MAX_LISTED else ''}"
 
 
 def _time_rows(classified: ClassifiedEvents, tracks: RankTracks, begin: int, end: int) -> RowTimes:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.tui.timeline.lane import (
+from zprof.analysis.step_timeline.lane import (
     IDLE,
     Items,
     Kind,

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
+from zprof.analysis.step_timeline.lane import Cover, Kind, Lane, LaneKind, Role, build_cover, build_items
 from zprof.analysis.time.activity_from_events import has_device_work
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_roles import (
@@ -32,7 +33,6 @@ from zprof.analysis.time.passes.phases import (
     locate_instants,
 )
 from zprof.run.ranges import RangeVerb, parse_range
-from zprof.tui.timeline.lane import Cover, Kind, Lane, LaneKind, Role, build_cover, build_items
 
 _ROLE_LABELS = {Role.COMPUTE: "compute", Role.MEMCPY: "copies", Role.UNEXPLAINED: "comm?"}
 

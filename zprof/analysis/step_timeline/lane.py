@@ -28,6 +28,18 @@ class Role(StrEnum):
     HOST = "host"
 
 
+#: Names of the roles for people.
+ROLE_NAMES: Mapping[Role, str] = {
+    Role.COMPUTE: "compute",
+    Role.TRANSFER: "exposed transfer",
+    Role.WAIT: "exposed wait",
+    Role.HIDDEN: "hidden communication",
+    Role.MEMCPY: "copies",
+    Role.UNEXPLAINED: "unexplained",
+    Role.HOST: "other host work",
+}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cover:
     """A set of intervals, prepared to measure its length between any two times.

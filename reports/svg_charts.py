@@ -1,0 +1,187 @@
+"""Draw blocks of a page as SVG documents: a table with bars, a heat map, stacked bars, lanes over time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from zprof.model.formatting import format_ns
+from zprof.reports.page import Bar, Bars, HeatMap, Kind, LegendEntry, Table
+from zprof.reports.svg import (
+    CHARACTER_WIDTH,
+    TIME_COLOURS,
+    draw_box,
+    draw_label,
+    draw_line,
+    escape_text,
+    fit_text,
+    write_svg,
+)
+
+WIDTH = 960
+_MARGIN, _TOP, _ROW, _BAR = 16, 48, 24, 16
+_NAME_WIDTH, _NUMBER_WIDTH = 190, 84
+#: Colours of a heat map, lowest first (cividis), and of the text on them.
+_HEAT = (
+    ("#00224e", "#fff"), ("#123570", "#fff"), ("#3b496c", "#fff"), ("#575d6d", "#fff"), ("#707173", "#fff"),
+    ("#8a8678", "#111"), ("#a59c74", "#111"), ("#c3b369", "#111"), ("#e1cc55", "#111"), ("#fee838", "#111"),
+)  # fmt: skip
+
+
+def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
+    """Draw a table with a column of bars: names on the left, numbers beside them, bars on the right."""
+    numbers = [index for index, column in enumerate(table.columns) if column.kind is Kind.NUMBER]
+    bars_at = next(index for index, column in enumerate(table.columns) if column.kind is Kind.BAR)
+    left = _MARGIN + _NAME_WIDTH + _NUMBER_WIDTH * len(numbers) + 16
+    parts = [
+        draw_label("m", _right_of(place), _TOP, _title_of(table, index), anchor="end")
+        for place, index in enumerate(numbers)
+    ]
+    for line, row in enumerate(table.rows):
+        y = _TOP + _ROW * (line + 1)
+        parts.append(draw_label("", _MARGIN, y, fit_text(str(row.cells[0]), _NAME_WIDTH)))
+        parts += [
+            draw_label("", _right_of(place), y, str(row.cells[index]), anchor="end")
+            for place, index in enumerate(numbers)
+        ]
+        bar = row.cells[bars_at]
+        if isinstance(bar, Bar):
+            x, scale = left + bar.start * (WIDTH - _MARGIN - left), WIDTH - _MARGIN - left
+            parts.append(
+                draw_box(x, y - 12, max(1.0, (bar.end - bar.start) * scale), _BAR, TIME_COLOURS[bar.colour])
+            )
+    height = _TOP + _ROW * (len(table.rows) + 1)
+    title = f"{table.title}, {table.note}" if table.note else table.title
+    return write_svg(title, WIDTH, height, parts, left=_MARGIN, notes=notes)
+
+
+def _right_of(place: int) -> float:
+    return _MARGIN + _NAME_WIDTH + _NUMBER_WIDTH * (place + 1)
+
+
+def _title_of(table: Table, index: int) -> str:
+    column = table.columns[index]
+    return fit_text(f"{column.title}, {column.unit or table.unit}".rstrip(", "), _NUMBER_WIDTH)
+
+
+def draw_bars(bars: Bars, notes: Sequence[str] = ()) -> str:
+    """Draw stacked bars on a common scale, with their names, totals and legend."""
+    names = max((len(bar.name) for bar in bars.bars), default=0)
+    left = _MARGIN + min(320.0, names * CHARACTER_WIDTH + 12)
+    right = WIDTH - _MARGIN - _NUMBER_WIDTH
+    parts = [*_draw_legend(bars.legend, _TOP)]
+    y = _TOP + _ROW
+    for bar in bars.bars:
+        parts.append(draw_label("", _MARGIN, y + 12, fit_text(bar.name, left - _MARGIN)))
+        scale = (right - left) / 100
+        parts += [
+            draw_box(
+                left + part.start * scale, y, part.width * scale, _BAR, TIME_COLOURS[part.colour], part.text
+            )
+            for part in bar.segments
+        ]
+        parts.append(draw_label("m", WIDTH - _MARGIN, y + 12, bar.note, anchor="end"))
+        y += _ROW
+    return write_svg(bars.title, WIDTH, y + 8, parts, left=_MARGIN, notes=(*bars.notes, *notes))
+
+
+def draw_heat_map(heat: HeatMap, notes: Sequence[str] = ()) -> str:
+    """Draw numbers by row and column on a colour scale, which is explained below them."""
+    left = _MARGIN + 12 + CHARACTER_WIDTH * max(len(name) for name, _ in heat.rows)
+    width = min(64.0, (WIDTH - _MARGIN - left) / max(1, len(heat.columns)))
+    parts = [draw_label("m", _MARGIN, _TOP, heat.corner)]
+    parts += [
+        draw_label("m", left + (index + 0.5) * width, _TOP, fit_text(name, width), anchor="middle")
+        for index, name in enumerate(heat.columns)
+    ]
+    y = _TOP + 8.0
+    for name, cells in heat.rows:
+        parts.append(draw_label("", _MARGIN, y + 15, name))
+        for index, cell in enumerate(cells):
+            parts += _draw_heat_cell(left + index * width, y, width, cell.text, cell.level)
+        y += 22
+    y += 12
+    parts.append(draw_label("m", _MARGIN, y + 15, f"from, in {heat.unit}"))
+    for index, cell in enumerate(heat.scale):
+        parts += _draw_heat_cell(_MARGIN + 90 + index * 56, y, 56, cell.text, cell.level)
+    title = f"{heat.title}, {heat.unit}"
+    return write_svg(title, WIDTH, round(y + 36), parts, left=_MARGIN, notes=(*heat.notes, *notes))
+
+
+def _draw_heat_cell(x: float, y: float, width: float, text: str, level: int) -> Iterator[str]:
+    if level < 0:
+        yield draw_label("m", x + width / 2, y + 15, text, anchor="middle")
+        return
+    fill, ink = _HEAT[level]
+    yield draw_box(x, y, width - 1, 21, fill, text)
+    # a style, because the rule of the document for all texts is stronger than an attribute
+    place = f'x="{x + width / 2:.1f}" y="{y + 15:.1f}" text-anchor="middle"'
+    yield f'<text {place} style="fill:{ink}">{escape_text(fit_text(text, width))}</text>'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSpan:
+    """A box of a lane: start and end as shares of the axis, a class of colour, and what it shows.
+
+    ``text``: drawn in the box if it fits, else a tooltip only.
+    """
+
+    start: float
+    end: float
+    colour: str
+    text: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneRow:
+    """A named lane."""
+
+    name: str
+    spans: tuple[LaneSpan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneChart:
+    """Lanes over one axis that starts at 0 and is ``length_ns`` long."""
+
+    title: str
+    length_ns: int
+    lanes: tuple[LaneRow, ...]
+    legend: tuple[LegendEntry, ...]
+    notes: tuple[str, ...] = ()
+
+
+_TICKS = 8
+_LANE = 26
+
+
+def draw_lanes(chart: LaneChart, notes: Sequence[str] = ()) -> str:
+    """Draw lanes from top to bottom over a time axis, with a legend."""
+    names = max((len(lane.name) for lane in chart.lanes), default=0)
+    left = _MARGIN + min(200.0, names * CHARACTER_WIDTH + 12)
+    scale = WIDTH - _MARGIN - left
+    top = _TOP + 18
+    bottom = top + _LANE * len(chart.lanes)
+    parts = [*_draw_legend(chart.legend, _TOP)]
+    for tick in range(_TICKS + 1):
+        x = left + scale * tick / _TICKS
+        parts.append(draw_line("g", (x, top), (x, bottom)))
+        anchor = "start" if tick == 0 else "end" if tick == _TICKS else "middle"
+        label = format_ns(chart.length_ns * tick // _TICKS) if tick else "0"
+        parts.append(draw_label("m", x, bottom + 16, label, anchor=anchor))
+    for index, lane in enumerate(chart.lanes):
+        y = top + _LANE * index
+        parts.append(draw_label("", _MARGIN, y + 17, fit_text(lane.name, left - _MARGIN)))
+        for span in lane.spans:
+            x, width = left + span.start * scale, (span.end - span.start) * scale
+            parts.append(draw_box(x, y + 3, width, _LANE - 6, TIME_COLOURS[span.colour], span.tooltip))
+            text = fit_text(span.text, width - 6)
+            parts += [draw_label("", x + 3, y + 17, text)] if text else []
+    return write_svg(chart.title, WIDTH, bottom + 32, parts, left=_MARGIN, notes=(*chart.notes, *notes))
+
+
+def _draw_legend(entries: Sequence[LegendEntry], y: float) -> Iterator[str]:
+    widths = (len(entry.name) * CHARACTER_WIDTH + 34 for entry in entries)
+    for entry, x in zip(entries, accumulate(widths, initial=float(_MARGIN)), strict=False):
+        yield draw_box(x, y - 11, 12, 12, TIME_COLOURS[entry.colour])
+        yield draw_label("m", x + 17, y, entry.name)

@@ -1,0 +1,81 @@
+"""Compare two runs side by side, and show the result."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zprof.model.side_by_side import SideBySide
+from zprof.notebook.display import Displayed
+from zprof.notebook.run import as_run
+from zprof.run.reader import Run
+
+if TYPE_CHECKING:
+    from zprof.reports.formats import Format
+    from zprof.reports.page import Page
+
+#: Settings that ``repr`` names.
+_MAX_SETTINGS = 6
+
+
+class ComparedRuns(Displayed, SideBySide):
+    """Two runs side by side; a subclass without fields, as :class:`Diagnosed` is of the report."""
+
+    def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
+        from zprof.reports.formats import COMPARISONS, COMPARISONS_IN_FULL
+
+        return COMPARISONS if short else COMPARISONS_IN_FULL
+
+    def _build_short_page(self) -> "Page":
+        from zprof.reports.presenters.side_by_side import build_side_by_side_page
+
+        return build_side_by_side_page(self)
+
+    def _list_lines(self) -> Sequence[str]:
+        return tuple(_list_lines(self))
+
+
+def _list_lines(both: SideBySide) -> Iterator[str]:
+    from zprof.reports.presenters.head import build_modelled_notes
+
+    yield f"{both.b.name} against {both.a.name}: {both.verdict.sentence}"
+    for note in build_modelled_notes([both.a, both.b]):
+        yield f"  {note.label}: {note.text}"
+    different = [setting.name for setting in both.settings if setting.a != setting.b]
+    if different:
+        more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""
+        yield f"  settings that differ: {', '.join(different[:_MAX_SETTINGS])}{more}"
+    yield f"  {len(both.sections)} sections of figures: .sections, .to_text()"
+
+
+def compare(
+    a: str | Path | Run,
+    b: str | Path | Run,
+    *,
+    expected_bus_bytes_per_s: float | None = None,
+    window: str | None = None,
+) -> ComparedRuns:
+    """Compare ``b`` with ``a``: all figures and settings side by side.
+
+    ``zprof.diagnose(b, a)`` explains the difference.
+
+    Args:
+        a: The run to compare with, from :func:`zprof.load` or as a path.
+        b: The run.
+        expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
+        window: ``"step"`` or ``"trace"``, for paths; an open run keeps its own.
+
+    Raises:
+        BadInput: A path is no run and cannot be imported, or a recording is damaged.
+        MissingData: No rank finished its recording.
+    """
+    from zprof.notebook.report import measure
+    from zprof.rules.diagnose import diagnose, pair_with_baseline
+
+    before, after = as_run(a, window), as_run(b, window)
+    first, second = measure(before), measure(after)
+    report = diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
+    both = pair_with_baseline(
+        (before, first), (after, second), report, expected_bus_bytes_per_s=expected_bus_bytes_per_s
+    )
+    return ComparedRuns(**{field.name: getattr(both, field.name) for field in fields(SideBySide)})

@@ -1,0 +1,85 @@
+"""Turn the timeline of a step into lanes to draw, as the terminal does: one role per column of time."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from zprof.analysis.step_timeline.lane import IDLE, ROLE_NAMES, Lane, Role, compute_columns
+from zprof.analysis.step_timeline.step_model import StepModel
+from zprof.model.formatting import format_ns, format_percent, printable, shorten
+from zprof.reports.page import LegendEntry
+from zprof.reports.svg_charts import LaneChart, LaneRow, LaneSpan
+
+#: Columns that a step is divided into; the drawing is about as many pixels wide.
+COLUMNS = 800
+#: Names of the lanes of phases and units that are drawn; shorter ones cannot be seen.
+_MIN_NAMED_SHARE = 1 / COLUMNS
+_MAX_NAME = 60
+_COLOURS = {
+    Role.COMPUTE: "time-compute",
+    Role.TRANSFER: "time-exposed-transfer",
+    Role.WAIT: "time-exposed-wait",
+    Role.HIDDEN: "time-overlapped",
+    Role.MEMCPY: "time-exposed-memcpy",
+    Role.UNEXPLAINED: "time-unexplained",
+    Role.HOST: "time-host",
+}
+
+
+def build_lane_chart(model: StepModel, run_name: str) -> LaneChart:
+    """Return all lanes of the step; a column shows the role that takes the largest part of it."""
+    roles = {role for lane in model.lanes for role in lane.covers}
+    notes = [f"{model.omitted_lanes} more streams and threads, the least busy"] if model.omitted_lanes else []
+    return LaneChart(
+        title=f"{shorten(printable(run_name), 48)}: rank {model.rank}, step {model.step}, "
+        f"{format_ns(model.length_ns)}",
+        length_ns=model.length_ns,
+        lanes=tuple(
+            LaneRow(
+                name=lane.label,
+                spans=tuple(
+                    _list_names(lane, model.length_ns) if lane.is_named else _list_roles(lane, model)
+                ),
+            )
+            for lane in model.lanes
+        ),
+        legend=tuple(
+            LegendEntry(colour=_COLOURS[role], letter="", name=ROLE_NAMES[role])
+            for role in Role
+            if role in roles
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _list_names(lane: Lane, length_ns: int) -> Iterator[LaneSpan]:
+    """Yield a box for each phase or unit."""
+    items = lane.items
+    for start_ns, end_ns, row in zip(
+        items.start_ns.tolist(), items.end_ns.tolist(), items.row.tolist(), strict=True
+    ):
+        start, end = max(0, start_ns) / length_ns, min(length_ns, end_ns) / length_ns
+        if end - start >= _MIN_NAMED_SHARE:
+            name = shorten(printable(lane.names[row]), _MAX_NAME)
+            tooltip = f"{name}: {format_ns(end_ns - start_ns)}"
+            yield LaneSpan(start=start, end=end, colour="time-host", text=name, tooltip=tooltip)
+
+
+def _list_roles(lane: Lane, model: StepModel) -> Iterator[LaneSpan]:
+    """Yield a box for each run of columns with the same dominant role."""
+    edges = np.linspace(0.0, float(model.length_ns), COLUMNS + 1)
+    columns = compute_columns(lane, edges)
+    changes = np.flatnonzero(np.diff(columns.first)) + 1
+    for first, last in zip([0, *changes.tolist()], [*changes.tolist(), COLUMNS], strict=True):
+        index = int(columns.first[first])
+        if index == IDLE:
+            continue
+        role = columns.roles[index]
+        share = float(columns.shares[index, first:last].mean())
+        length = format_ns(round(model.length_ns * (last - first) / COLUMNS))
+        yield LaneSpan(
+            start=first / COLUMNS,
+            end=last / COLUMNS,
+            colour=_COLOURS[role],
+            tooltip=f"{ROLE_NAMES[role]}: {format_percent(share)} of {length}",
+        )

@@ -1,0 +1,140 @@
+"""Plan a job that has not run, with the options of ``zprof plan`` as arguments, and show the plan."""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from zprof.model.errors import BadInput
+from zprof.model.formatting import format_bytes
+from zprof.model.plan import SCHEME_NAMES, Plan
+from zprof.notebook.display import Displayed
+
+if TYPE_CHECKING:
+    from zprof.reports.formats import Format
+    from zprof.reports.page import Page
+
+#: Units of arguments that are given as numbers.
+_UNITS = {
+    "device_memory": "B",
+    "bandwidth": "B/s",
+    "intra_bandwidth": "B/s",
+    "latency": "ns",
+    "intra_latency": "ns",
+}
+_OPTION = re.compile(r"--([a-z][a-z-]*)")
+
+
+class PlannedJob(Displayed, Plan):
+    """A plan that shows itself; a subclass without fields, as :class:`Diagnosed` is of the report."""
+
+    def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
+        from zprof.reports.formats import PLANS, PLANS_IN_FULL
+
+        return PLANS if short else PLANS_IN_FULL
+
+    def _build_short_page(self) -> "Page":
+        from zprof.reports.presenters.plan import build_plan_page
+
+        return build_plan_page(self)
+
+    def _list_lines(self) -> Sequence[str]:
+        return tuple(_list_lines(self))
+
+
+def _list_lines(plan: Plan) -> Iterator[str]:
+    from zprof.reports.presenters.plan_answers import format_plan_title, list_plan_answers
+
+    yield f"{format_plan_title(plan)}: {list_plan_answers(plan)[0]}"
+    for row in plan.rows:
+        size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
+        mark = "at least " if row.peak_bytes is None else ""
+        fits = {True: ", fits", False: ", does not fit", None: ""}[row.fits]
+        yield f"  {SCHEME_NAMES[row.scheme]}: {mark}{size} per device{fits}"
+
+
+def plan(
+    params: float | str | None = None,
+    *,
+    preset: str | None = None,
+    model: str | None = None,
+    layers: int | None = None,
+    hidden: int | None = None,
+    heads: int | None = None,
+    vocabulary: int | None = None,
+    context: int | None = None,
+    untied: bool = False,
+    stage: int | None = None,
+    dp: int = 1,
+    mp: int = 1,
+    pp: int = 1,
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    micro_batch: int | None = None,
+    sequence: int | None = None,
+    micro_batches: int = 1,
+    checkpointing: bool = False,
+    partition_activations: bool = False,
+    offload_activations: bool = False,
+    defragment: bool = False,
+    keep_last: bool = False,
+    constant_buffers: float | str | None = None,
+    prefetch: int = 1,
+    backend: str = "nccl",
+    hardware: str | None = None,
+    device_memory: float | str | None = None,
+    bandwidth: float | str | None = None,
+    latency: float | str | None = None,
+    intra_bandwidth: float | str | None = None,
+    intra_latency: float | str | None = None,
+    sensitivity: bool = False,
+) -> PlannedJob:
+    """Predict whether a job fits in memory, and what its communication costs, before it runs.
+
+    Every argument is the option of ``zprof plan`` with the same name, which ``zprof plan --help`` explains.
+    The model is given in exactly one way: ``params``, ``preset``, ``model``, or ``layers`` and ``hidden``.
+    Quantities are numbers (bytes, bytes per second, nanoseconds) or texts with a unit such as ``"32GB"``.
+
+    Raises:
+        BadInput: The job is impossible, or an argument is.
+    """
+    options = {name: value for name, value in locals().items() if name != "sensitivity"}
+    from zprof.cli.plan_options import build_job, choose_schemes
+    from zprof.planner.plan import plan as plan_job
+
+    try:
+        arguments = _parse_options(options)
+        made = plan_job(build_job(arguments), schemes=choose_schemes(arguments), with_sensitivity=sensitivity)
+    except BadInput as error:
+        raise BadInput(_name_arguments(error.message), hint=_name_arguments(error.hint)) from None
+    return PlannedJob(**{field.name: getattr(made, field.name) for field in fields(Plan)})
+
+
+class _OptionParser(argparse.ArgumentParser):
+    """A parser whose errors are exceptions."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(message.removeprefix("argument "), hint="see help(zprof.plan)")
+
+
+def _parse_options(options: Mapping[str, object]) -> argparse.Namespace:
+    """Check the arguments as the command line checks its options."""
+    from zprof.cli.plan_options import add_planning_options
+
+    parser = _OptionParser(prog="zprof.plan", add_help=False)
+    add_planning_options(parser)
+    words = []
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            unit = "" if isinstance(value, str) else _UNITS.get(name, "")
+            words.append(f"{option}={value}{unit}")
+    return parser.parse_args(words)
+
+
+def _name_arguments(text: str) -> str:
+    """Replace the names of options by those of the arguments."""
+    return _OPTION.sub(lambda match: match[1].replace("-", "_"), text)

@@ -1,0 +1,182 @@
+"""Charts of a report and of a run, drawn as SVG from the blocks that every other output draws."""
+
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from zprof.model.errors import BadInput, MissingData
+from zprof.model.report import Report
+from zprof.notebook.display import write_file
+
+if TYPE_CHECKING:
+    from zprof.notebook.run import AnalysedRun
+
+_Block = TypeVar("_Block")
+_SUFFIX = ".svg"
+#: Maps that ``heatmap`` can draw.
+STEP_TIME, LATENESS = "step time", "lateness"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Chart:
+    """A drawing. A notebook shows it as an image, so that nothing in it can reach the notebook's page."""
+
+    svg: str
+    title: str
+
+    def __repr__(self) -> str:
+        """Return what is drawn."""
+        return f"<zprof chart {self.title}: .save('chart.svg')>"
+
+    def _repr_svg_(self) -> str:
+        """Return the SVG document."""
+        return self.svg
+
+    def _repr_html_(self) -> str:
+        """Return an image element that contains the document."""
+        data = b64encode(self.svg.encode()).decode("ascii")
+        source = f"data:image/svg+xml;base64,{data}"
+        return f'<img alt="{self.title}" style="width:100%;max-width:960px" src="{source}">'
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document to a file whose name ends with .svg.
+
+        Raises:
+            BadInput: the name has another end, or the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix.lower() != _SUFFIX:
+            raise BadInput(f"{path}: a chart is written as SVG", hint=f"end the name with {_SUFFIX}")
+        return write_file(path, self.svg)
+
+
+class ReportPlots:
+    """Charts of a report: :meth:`ledger`, :meth:`units`, :meth:`memory`, :meth:`heatmap`."""
+
+    def __init__(self, get_report: Callable[[], Report]) -> None:
+        self._get_report = get_report
+
+    @property
+    def _report(self) -> Report:
+        return self._get_report()
+
+    def ledger(self) -> Chart:
+        """Draw where the time of a step goes, or with a baseline what changed, as a waterfall.
+
+        Raises:
+            MissingData: no step was timed.
+        """
+        from zprof.reports.presenters.ledger import build_ledger_table
+        from zprof.reports.svg_charts import draw_bar_table
+
+        if not self._report.time.per_rank:
+            raise self._make_error("no step was timed")
+        table = build_ledger_table(self._report, "Where the time goes")
+        return Chart(draw_bar_table(table, self._list_notes()), "step ledger")
+
+    def units(self) -> Chart:
+        """Draw the exposed time of each unit (wrapped module), most exposed first.
+
+        Raises:
+            MissingData: the recording does not say which unit a collective is of.
+        """
+        from zprof.reports.presenters.unit_bars import build_unit_bars
+        from zprof.reports.svg_charts import draw_bars
+
+        bars = self._require(build_unit_bars, "no collective has a unit")
+        return Chart(draw_bars(bars, self._list_notes()), "exposed time by unit")
+
+    def memory(self, rank: int | None = None) -> Chart:
+        """Draw live bytes over time by tenant, of the rank with the largest peak or of ``rank``.
+
+        Raises:
+            MissingData: no memory was recorded, or the report keeps no timeline of the rank.
+        """
+        from zprof.reports.svg_memory import render
+
+        report = self._report
+        if rank is not None:
+            kept = tuple(entry for entry in report.memory.timelines if entry.rank == rank)
+            if not kept:
+                known = ", ".join(str(entry.rank) for entry in report.memory.timelines) or "none"
+                raise MissingData(
+                    f"{report.run.name}: no memory timeline of rank {rank}", hint=f"kept: {known}"
+                )
+            report = replace(report, memory=replace(report.memory, timelines=kept))
+        return Chart(render(report), "live memory")
+
+    def heatmap(self, what: str = STEP_TIME) -> Chart:
+        """Draw a number for each rank and step: ``"step time"``, or ``"lateness"`` at collectives.
+
+        Raises:
+            MissingData: it was not measured.
+            BadInput: ``what`` is neither.
+        """
+        from zprof.reports.presenters.ranks import build_lateness_map, build_step_time_map
+        from zprof.reports.svg_charts import draw_heat_map
+
+        maps = {STEP_TIME: build_step_time_map, LATENESS: build_lateness_map}
+        if what not in maps:
+            raise BadInput(f"no heat map of {what!r}", hint=f"use one of {', '.join(map(repr, maps))}")
+        heat = self._require(maps[what], f"no {what} was measured")
+        return Chart(draw_heat_map(heat, self._list_notes()), f"{what} by rank and step")
+
+    def _list_notes(self) -> tuple[str, ...]:
+        """Return what must be said below every chart of times: what is simulated, and what is a bound."""
+        from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+        from zprof.reports.presenters.time_formatting import describe_unsplit_time
+
+        report = self._report
+        notes = build_modelled_notes([report.run, *list_baseline_runs(report)])
+        upper = ("Exposed times are upper bounds: not every wait was recorded.",)
+        return (
+            *(f"{note.label}: {note.text}" for note in notes),
+            *(upper if any(rank.upper_bound for rank in report.time.per_rank) else ()),
+            *filter(None, [describe_unsplit_time(report.time.per_rank)]),
+        )
+
+    def _require(self, build: Callable[[Report], _Block | None], reason: str) -> _Block:
+        block = build(self._report)
+        if block is None:
+            raise self._make_error(reason)
+        return block
+
+    def _make_error(self, reason: str) -> MissingData:
+        return MissingData(f"{self._report.run.name}: {reason}", hint="the gaps of the report say why")
+
+
+class RunPlots(ReportPlots):
+    """Charts of a run: those of its report, and :meth:`timeline`."""
+
+    def __init__(self, run: "AnalysedRun") -> None:
+        super().__init__(lambda: run.report)  # not measured before a chart is drawn
+        self._run = run
+
+    def timeline(self, rank: int | None = None, step: int | None = None) -> Chart:
+        """Draw what one rank did in one step, lane by lane: phases, units, collectives, streams, threads.
+
+        Args:
+            rank: Default: the rank with the most time outside compute.
+            step: Default: the rank's median step.
+
+        Raises:
+            MissingData: the rank or the step was not timed.
+        """
+        from zprof.analysis.step_timeline.build import build_step_model
+        from zprof.analysis.step_timeline.default_step import pick_rank_and_step
+        from zprof.notebook.lane_chart import build_lane_chart
+        from zprof.reports.svg_charts import draw_lanes
+
+        if rank is None or step is None:
+            picked = pick_rank_and_step(self._report.time, rank)
+            if picked is None:
+                who = "no step" if rank is None else f"no step of rank {rank}"
+                raise self._make_error(f"{who} was timed")
+            rank, step = picked[0], picked[1] if step is None else step
+        model = build_step_model(self._run, self._run.analysis, rank, step)
+        return Chart(
+            draw_lanes(build_lane_chart(model, self._report.run.name), self._list_notes()),
+            f"rank {rank}, step {step}",
+        )

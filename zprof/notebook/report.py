@@ -1,0 +1,102 @@
+"""Diagnose a run, and show the report."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zprof.model.report import Report
+from zprof.notebook.display import Displayed
+from zprof.notebook.plots import ReportPlots
+from zprof.run.reader import Run
+
+if TYPE_CHECKING:
+    from zprof.analysis.analysis import RunAnalysis
+    from zprof.reports.formats import Format
+    from zprof.reports.page import Page
+
+#: Findings that ``repr`` lists.
+_MAX_FINDINGS = 3
+
+
+class Diagnosed(Displayed, Report):
+    """A report that shows itself; a subclass without fields, so that every function on reports takes it."""
+
+    @property
+    def plot(self) -> ReportPlots:
+        """Charts of the report."""
+        return ReportPlots(lambda: self)
+
+    def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
+        from zprof.reports.formats import DIAGNOSES, FORMATS
+
+        return DIAGNOSES if short else FORMATS
+
+    def _build_short_page(self) -> "Page":
+        from zprof.reports.presenters.diagnosis import build_diagnosis_page
+
+        return build_diagnosis_page(self)
+
+    def _list_lines(self) -> Sequence[str]:
+        return tuple(_list_lines(self))
+
+
+def _list_lines(report: Report) -> Iterator[str]:
+    from zprof.reports.presenters.findings import worth
+    from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+
+    yield f"{report.run.name}: {report.verdict.sentence}"
+    for finding in report.findings[:_MAX_FINDINGS]:
+        yield f"  {finding.id} {finding.cause.value}: {worth(finding)}"
+    omitted = len(report.findings) - _MAX_FINDINGS
+    if omitted > 0:
+        yield f"  and {omitted} more: .findings, .to_text()"
+    for note in build_modelled_notes([report.run, *list_baseline_runs(report)]):
+        yield f"  {note.label}: {note.text}"
+    if report.gaps:
+        yield f"  {len(report.gaps)} gaps: .gaps"
+
+
+def diagnose(
+    run: "str | Path | Run | RunAnalysis",
+    baseline: "str | Path | Run | RunAnalysis | None" = None,
+    *,
+    expected_bus_bytes_per_s: float | None = None,
+    window: str | None = None,
+) -> Diagnosed:
+    """Explain why a run is slow, how much time that costs, and what to change.
+
+    Args:
+        run: A run from :func:`zprof.load`, which is measured once, or a path that ``load`` takes.
+        baseline: The run to compare with; the report then has the change of each term of the step.
+        expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
+        window: ``"step"`` or ``"trace"``, for paths; an open run keeps its own.
+
+    Raises:
+        BadInput: A path is no run and cannot be imported, or a recording is damaged.
+        MissingData: No rank finished its recording.
+    """
+    from zprof.rules.diagnose import diagnose as diagnose_analysis
+
+    report = diagnose_analysis(
+        measure(run, window),
+        None if baseline is None else measure(baseline, window),
+        expected_bus_bytes_per_s=expected_bus_bytes_per_s,
+    )
+    return make_displayed(report)
+
+
+def make_displayed(report: Report) -> Diagnosed:
+    """Return the same report with display methods."""
+    return Diagnosed(**{field.name: getattr(report, field.name) for field in fields(Report)})
+
+
+def measure(run: "str | Path | Run | RunAnalysis", window: str | None = None) -> "RunAnalysis":
+    """Return the analysis of a run or a path; that of an open run is made once and kept."""
+    from zprof.analysis.analysis import RunAnalysis, analyse
+    from zprof.notebook.run import AnalysedRun, as_run
+
+    if isinstance(run, RunAnalysis):
+        return run
+    run = as_run(run, window)
+    return run.analysis if isinstance(run, AnalysedRun) else analyse(run)

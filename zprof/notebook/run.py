@@ -1,0 +1,182 @@
+"""Open anything that zprof can read, as a run that measures itself on first use."""
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from zprof.model.errors import BadInput
+from zprof.model.formatting import printable, shorten
+from zprof.model.time import WindowPolicy
+from zprof.model.training import TrainingFacts
+from zprof.notebook.plots import RunPlots
+from zprof.run.reader import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from zprof.analysis.analysis import RunAnalysis
+    from zprof.integrations.imports.options import ImportProgress
+    from zprof.model.report import RunFacts
+    from zprof.notebook.report import Diagnosed
+
+#: Properties that are computed from the training facts.
+_MEASURED = ("analysis", "report")
+_MAX_NAME = 120
+
+
+class AnalysedRun(Run):
+    """A run with its tables and charts. It is measured once, when a number is first asked for.
+
+    Wherever a ``Run`` is taken, it can be given. The raw tables are :meth:`frame` and :meth:`table`.
+    """
+
+    def __init__(self, path: str | Path, *, policy: WindowPolicy = WindowPolicy.STEP) -> None:
+        super().__init__(path)
+        self.policy = policy
+
+    @cached_property
+    def analysis(self) -> "RunAnalysis":
+        """Everything that was measured on this run.
+
+        Raises:
+            BadInput: a table of the run is damaged.
+        """
+        from zprof.analysis.analysis import analyse
+
+        return analyse(self, self.policy)
+
+    @cached_property
+    def report(self) -> "Diagnosed":
+        """The report of :func:`zprof.diagnose` without a baseline."""
+        from zprof.notebook.report import diagnose
+
+        return diagnose(self)
+
+    def steps(self) -> "pd.DataFrame":
+        """Return the step ledger: one row per rank and step.
+
+        wall_ns = compute_ns + exposed_wait_ns + exposed_transfer_ns + exposed_memcpy_ns + idle_ns +
+        unexplained_ns. The mean over the rows of a rank is the report's ``time.per_rank``.
+        """
+        from zprof.analysis.tables import make_step_table
+
+        return make_step_table(self.analysis)
+
+    def collectives(self) -> "pd.DataFrame":
+        """Return one row per rank, step and collective, with its exposed, hidden, wait and transfer time.
+
+        ``exposed_ns`` is what a plot of lost time needs: ``wait_ns`` and ``transfer_ns`` are hidden in part.
+        """
+        from zprof.analysis.tables import make_collective_table
+
+        return make_collective_table(self.analysis)
+
+    def memory(self) -> "pd.DataFrame":
+        """Return the bytes of each tenant at each rank's peak; those of a rank add up to the peak."""
+        from zprof.analysis.tables import make_memory_table
+
+        return make_memory_table(self.analysis.memory)
+
+    def memory_timeline(self, rank: int | None = None) -> "pd.DataFrame":
+        """Return live bytes over time, a column per tenant, of one rank or of all that the report keeps."""
+        from zprof.analysis.tables import make_memory_timeline_table
+
+        table = make_memory_timeline_table(self.analysis.memory)
+        return table if rank is None else table[table["rank"] == rank].reset_index(drop=True)
+
+    @property
+    def plot(self) -> RunPlots:
+        """Charts of the run."""
+        return RunPlots(self)
+
+    def described(self, training: TrainingFacts) -> Self:
+        """Return the run with other training facts than in its manifest; it is not measured yet."""
+        other = super().described(training)
+        for name in _MEASURED:
+            other.__dict__.pop(name, None)
+        return other
+
+    def __repr__(self) -> str:
+        """Return one line: name, ranks, backend, engine and steps."""
+        from zprof.reports.presenters.run_formatting import describe_run
+
+        facts = self._describe()
+        return f"<zprof run {printable(describe_run(facts, _format_windows(facts)))}>"
+
+    def _repr_html_(self) -> str:
+        """Return the facts of the manifests as a small table; no table of the run is read."""
+        from zprof.reports.presenters.run_formatting import format_rank_count
+
+        facts = self._describe()
+        rows = {
+            "run": facts.name,
+            "from": facts.source,
+            "ranks": format_rank_count(facts),
+            "window": _format_windows(facts),
+            "device": facts.device,
+            "backend": facts.backend,
+            "engine": facts.engine,
+            "ZeRO stage": "unknown" if facts.stage is None else str(facts.stage),
+        }
+        lines = (
+            f'<tr><th style="text-align:left">{name}</th>'
+            f'<td style="text-align:left">{escape(shorten(printable(value), _MAX_NAME))}</td></tr>'
+            for name, value in rows.items()
+        )
+        return f"<table>{''.join(lines)}</table>"
+
+    def _describe(self) -> "RunFacts":
+        from zprof.analysis.facts import describe_run
+
+        return describe_run(self)
+
+
+def _format_windows(facts: "RunFacts") -> str:
+    """Format the steps whose time was recorded and those whose memory was."""
+    from zprof.reports.presenters.run_formatting import format_steps
+
+    memory = f"memory of {format_steps(facts.memory_steps)}" if facts.memory_steps else ""
+    if facts.source == "snapshot":
+        return memory or "from a snapshot"
+    return ", ".join(filter(None, [format_steps(facts.steps), memory]))
+
+
+def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> AnalysedRun:
+    """Open a run, a Kineto trace, a CUDA memory snapshot, or a folder of traces or snapshots.
+
+    Traces and snapshots are imported into the user's cache once; the logger ``zprof`` says so at level INFO.
+    Nothing is measured before a number is asked for.
+
+    Args:
+        path: What to open.
+        window: ``"step"`` measures each step, ``"trace"`` the whole recording as one interval.
+
+    Raises:
+        BadInput: There is neither a run nor a file to import, or it is damaged.
+        MissingData: No rank finished its recording.
+    """
+    from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
+
+    policies = {policy.value: policy for policy in WindowPolicy}
+    if window not in policies:
+        raise BadInput(f"window {window!r} is unknown", hint=f"use one of {', '.join(policies)}")
+    path = Path(path).expanduser()
+    run = AnalysedRun(
+        find_run_folder(path, logging.getLogger("zprof").info, _no_progress), policy=policies[window]
+    )
+    refuse_empty(run, path)
+    return run
+
+
+def as_run(run: str | Path | Run, window: str | None = None) -> Run:
+    """Return an open run unchanged, else the run that :func:`load` opens."""
+    return load(run, window=window or WindowPolicy.STEP.value) if isinstance(run, str | Path) else run
+
+
+def _no_progress() -> "AbstractContextManager[ImportProgress]":
+    from zprof.integrations.imports.options import NoImportProgress
+
+    return nullcontext(NoImportProgress())
