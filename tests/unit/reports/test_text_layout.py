@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.cli import console
+from zprof.model.findings import FINDING_IDS, Cause
 from zprof.model.formatting import display_width
+from zprof.reports import finding_pages
 from zprof.reports.layout import (
     format_fix_line,
     get_page_width,
@@ -36,6 +38,7 @@ from zprof.reports.page import (
     make_section,
     make_text_column,
 )
+from zprof.reports.terminal import render_markdown_text
 from zprof.reports.text import render_text
 from zprof.reports.text_table import render_table
 
@@ -229,3 +232,12 @@ def test_a_name_from_a_file_gets_no_colour(name: str) -> None:
     coloured, harmless = (render_text(page(text), coloured=True) for text in (name, "a name"))
     assert STYLE.findall(coloured) == STYLE.findall(harmless)
     assert STYLE.sub(r"\2", coloured) == render_text(page(name))
+
+
+@pytest.mark.parametrize("cause", FINDING_IDS, ids=FINDING_IDS.get)
+def test_code_of_an_explained_finding_is_printed_whole(cause: Cause) -> None:
+    markdown = finding_pages.page(cause)
+    printed = {line.strip() for line in render_markdown_text(markdown).splitlines()}
+    fences = re.findall(r"^```\w*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+    lines = {line.strip() for fence in fences for line in fence.splitlines()}
+    assert lines - {""} <= printed
