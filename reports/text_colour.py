@@ -7,7 +7,8 @@ become a status.  The codes are added to lines that are escaped already and neve
 import re
 from collections.abc import Mapping, Sequence
 
-from zprof.reports.layout import INDENT
+from zprof.model.formatting import printable
+from zprof.reports.layout import INDENT, render_heading, wrap
 from zprof.reports.page import Block, Card, Code, ItemList, Kind, Note, Table, Verdict
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
@@ -53,17 +54,17 @@ def _colour_verdict(verdict: Verdict, lines: Sequence[str]) -> list[str]:
 def _colour_card(card: Card, lines: Sequence[str]) -> list[str]:
     """Colour the title by severity, the confidence beside or below it, and the labels of the parts."""
     severity = _SEVERITIES.get(card.tone, _BOLD)
-    coloured = [_colour_start(lines[0], INDENT, card.title, _BOLD, severity), *lines[1:]]
-    for at, line in enumerate(coloured):
-        if _CONFIDENCE_NOTE.search(line):
-            coloured[at] = _CONFIDENCE_NOTE.sub(
-                lambda match: _style(_CONFIDENCES[match[1]], text=match[0]), line
-            )
-            break
+    head_count = len(render_heading(f"{INDENT}{card.title}", printable(card.note)))
+    text_count = len(wrap(printable(card.text), first=INDENT * 2)) if card.text else 0
+    head = [_colour_start(lines[0], INDENT, card.title, _BOLD, severity), *lines[1:head_count]]
+    head = [
+        _CONFIDENCE_NOTE.sub(lambda match: _style(_CONFIDENCES[match[1]], text=match[0]), line)
+        for line in head
+    ]
+    parts = lines[head_count + text_count :]
     for label, _ in card.parts:
-        padded = f"{label:<9} "
-        coloured = [_colour_start(line, INDENT * 2, padded, _DIM) for line in coloured]
-    return coloured
+        parts = [_colour_start(line, INDENT * 2, f"{label:<9} ", _DIM) for line in parts]
+    return [*head, *lines[head_count : head_count + text_count], *parts]
 
 
 def _colour_table(table: Table, lines: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from zprof.model.check import Check, Limit
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.model.suggestions import suggest_names
+from zprof.run.near_paths import suggest_path
 
 if TYPE_CHECKING:
     from zprof.checks.config import StatedLimit
@@ -114,13 +115,13 @@ def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tup
     if path is not None and not is_missing_baseline(path):
         return load_baseline(path, arguments), ()
     run, file = (shlex.quote(printable(part)) for part in (arguments.run, path or BASELINE_FILE))
-    save = f"zprof baseline save {run} -o {file}, commit it"
+    save = f"zprof baseline save {run} -o {file}"
     if path is not None:
-        hint = f"check the name, or on a first run: {save}"
+        hint = suggest_path(path) or f"check the name, or on a first run, save one: {save}"
         raise BadInput(f"{printable(path)}: no such baseline", hint=hint)
     if arguments.require_baseline:
         raise BadInput("--baseline: a baseline is required but none is named", hint=save)
-    return None, (f"to compare later runs with this one: {save}, and pass it with --baseline",)
+    return None, (f"to compare later runs with this one, commit a baseline and pass --baseline: {save}",)
 
 
 def _explain_downgraded(limits: Sequence[Limit], result: Check) -> tuple[str, ...]:

@@ -35,6 +35,33 @@ def open_run(path: Path) -> "Run":
     return run
 
 
+def open_run_and_baseline(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
+    """Return the run and its baseline, if one is given; a note says so if both look like ranks of one job.
+
+    Raises:
+        BadInput: one of them is missing or damaged.
+        MissingData: no rank of one of them finished its recording.
+    """
+    run = open_run(arguments.run)
+    baseline = open_run(arguments.baseline) if arguments.baseline is not None else None
+    if baseline is not None and _are_ranks_of_one_job(run, baseline):
+        console.print_note(
+            f"zprof: {printable(arguments.baseline)} is taken as the baseline; "
+            "to read rank files as one job, pass their folder as RUN"
+        )
+    return run, baseline
+
+
+def _are_ranks_of_one_job(run: "Run", baseline: "Run") -> bool:
+    """Return True for two imported files with one rank each, which differs, of jobs of equal size."""
+    runs = (run, baseline)
+    return (
+        all(entry.manifest.source != "recording" and len(entry.ranks) == 1 for entry in runs)
+        and run.ranks != baseline.ranks
+        and run.manifest.world_size == baseline.manifest.world_size > 1
+    )
+
+
 def _print_import_note(text: str) -> None:
     console.print_note(f"zprof: {printable(text)}")
 

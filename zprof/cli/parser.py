@@ -5,8 +5,9 @@ Errors are raised as ``BadInput``, never printed: only ``main()`` prints and exi
 
 import argparse
 import inspect
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ start here, for example:
 zprof help COMMAND explains a command, zprof help ZP301 a finding."""
 #: Characters of a word that an error quotes, and choices that it lists.
 _MAX_QUOTED, _MAX_LISTED = 80, 12
+_MAX_HELP_COLUMNS = 100
 
 
 def parse(
@@ -59,7 +61,6 @@ def build_parser(
         usage="zprof COMMAND [options]",
         description=f"{_DESCRIPTION}\n\n{_format_groups(commands)}",
         epilog=_NEXT_STEPS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"zprof {__version__}")
     children = parser.add_subparsers(
@@ -68,7 +69,7 @@ def build_parser(
     called = next((word for word in words if not word.startswith("-")), None)
     command = None
     for entry in commands:
-        child = children.add_parser(entry.name, formatter_class=argparse.RawDescriptionHelpFormatter)
+        child = children.add_parser(entry.name, help=entry.summary)
         if entry.name == called:
             command = entry.load()
             child.description = inspect.getdoc(type(command))
@@ -129,8 +130,25 @@ class UsageError(BadInput):
         self.parser = parser
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps text for the terminal, but no line that is indented: those are commands to copy."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for is_text, group in groupby(text.splitlines(), lambda line: line[:1] not in ("", " ")):
+            block = list(group)
+            lines += [super()._fill_text(" ".join(block), width, indent)] if is_text else block
+        return "\n".join(lines)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are ``UsageError`` and ask what was meant."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter} | options)
 
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed, in one signature
         self, args: Any = None, namespace: Any = None

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.inputs import open_run
+from zprof.cli.inputs import open_run_and_baseline
 from zprof.cli.output import PAGE_FORMATS, add_output_options, render_to
 from zprof.cli.shared_options import (
     add_measuring_options,
@@ -71,8 +71,7 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
         require_extra(Extra.HTA, "--hta")
-    baseline = open_run(arguments.baseline) if arguments.baseline else None
-    run = open_run(arguments.run)
+    run, baseline = open_run_and_baseline(arguments)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)

@@ -1,20 +1,23 @@
 """Suggest the file or folder that a path which does not exist may stand for."""
 
 import os
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from zprof.model.suggestions import ask_for_name, find_similar
+from zprof.model.formatting import printable
+from zprof.model.suggestions import find_similar
 
 #: Entries of a folder that are compared; folders of traces may have very many.
 _MAX_ENTRIES = 4096
+_MAX_SHOWN = 2
 
 
 def suggest_path(path: Path) -> str:
     """Return the question ``did you mean runs/zero3.zprof?`` about entries spelled like a missing path.
 
-    The first part of the path that does not exist is the one that is compared.  A name without its suffix
-    counts as similar.  Empty if nothing is similar, or the folder cannot be read.
+    The first part of the path that does not exist is the one that is compared.  A name with
+    another suffix is the nearest.  Empty if nothing is similar, or the folder cannot be read.
     """
     missing = path
     try:
@@ -24,8 +27,13 @@ def suggest_path(path: Path) -> str:
             names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
     except (OSError, ValueError):
         return ""
-    names_by_stem = {name.partition(".")[0] or name: name for name in sorted(names)}
-    near = find_similar(missing.name, names)
-    near += [names_by_stem[stem] for stem in find_similar(missing.name, names_by_stem)]
-    shown = [str(missing.parent / name) for name in dict.fromkeys(near)]
-    return ask_for_name(shown[0], shown[:1]) if shown else ""
+    near = _find_same_stem(missing.name, names) or find_similar(missing.name, names)
+    shown = [printable(missing.parent / name) for name in near[:_MAX_SHOWN]]
+    return f"did you mean {' or '.join(shown)}?" if shown else ""
+
+
+def _find_same_stem(name: str, names: Sequence[str]) -> list[str]:
+    """Return the names that differ in what follows the first dot only; runs (folders named so) first."""
+    stem = name.partition(".")[0]
+    same = [entry for entry in names if stem and entry.partition(".")[0] == stem]
+    return sorted(same, key=lambda entry: (not entry.endswith(".zprof"), entry))

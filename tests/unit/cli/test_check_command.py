@@ -12,6 +12,19 @@ from tests.support.command_calls import Call
 pytestmark = pytest.mark.usefixtures("diagnosed_once")
 BASELINE = ("--baseline", "RUNS/good.json")
 GOOD = ("check", "RUNS/good.zprof", *BASELINE)
+#: Every relative default is off.
+ABSOLUTE_ONLY = [
+    f"--{gate}={limit}"
+    for gate, limit in {
+        "peak-memory": "off",
+        "exposed-ratio": "90%",
+        "overlap-ratio": "off",
+        "collective-bytes": "off",
+        "collective-count": "48",
+        "step-time": "off",
+        "exposed-wait": "off",
+    }.items()
+]
 BAD = ("check", "RUNS/chatty.zprof", *BASELINE)
 
 
@@ -55,6 +68,16 @@ def test_on_cpu_ranks_a_slower_step_warns_until_a_limit_is_stated(call: Call) ->
     origins = {result["limit"]["gate"]: result["limit"]["origin"] for result in json.loads(out)["results"]}
     assert origins["step_time"] == "--step-time"
     assert call(*slow, "--step-time", "off", "--exposed-ratio", "off")[0] == 0
+
+
+def test_only_what_lacks_a_baseline_had_nothing_to_compare_with(call: Call) -> None:
+    """These runs have no memory: that is not measured, with a baseline or without."""
+    _, compared, _ = call(*GOOD)
+    _, alone, _ = call("check", "RUNS/good.zprof")
+    _, absolute, _ = call("check", "RUNS/good.zprof", "-f", "json", *ABSOLUTE_ONLY)
+    assert "skipped" in outcomes(call(*GOOD, "-f", "json")[1]).values()
+    assert ("compare with" in compared, "compare with" in alone) == (False, True)
+    assert "skipped" not in " ".join(json.loads(absolute)["notices"])
 
 
 def test_what_was_not_measured_is_no_pass(call: Call) -> None:

@@ -34,7 +34,7 @@ def test_version(call: Call) -> None:
 def test_help_has_an_example(call: Call, command: str) -> None:
     code, out, _ = call(*([command] if command else []), "--help")
     assert code == 0
-    assert f"\n  zprof {command}" in out[out.index("example") :]
+    assert f"\n  zprof {command}" in out[out.rindex("example") :]
     if not command:
         assert all(entry.name in out for entry in COMMANDS)
         assert all(len(line) <= 80 for line in out.splitlines())

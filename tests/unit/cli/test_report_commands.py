@@ -23,6 +23,13 @@ def test_diagnose_takes_a_baseline_and_the_tokens_of_both_runs(call: Call) -> No
     assert (work["a_per_step"], work["b_per_step"]) == (1000, 4000)
 
 
+@pytest.mark.parametrize("command", ["diagnose", "report"])
+def test_a_second_run_is_the_baseline(call: Call, command: str) -> None:
+    named = call(command, B, "--baseline", A, "--window", "step")
+    assert named[0] == 0
+    assert call(command, B, A, "--window", "step") == call(command, B, "--window", "step", A) == named
+
+
 def test_explain_prints_a_page_or_the_list(call: Call) -> None:
     code, out, _ = call("explain", "straggler-rank")
     assert (code, out.split("\n")[0]) == (0, "ZP301 straggler_rank")
@@ -53,6 +60,14 @@ def test_export_writes_both_suffixes(call: Call, tmp_path: Path) -> None:
     assert plain.read_text() == "mine"
     assert call("export", A, "--perfetto", plain, "--force")[0] == 0
     assert json.loads(plain.read_bytes())["traceEvents"]
+
+
+def test_the_file_of_an_export_is_an_output(call: Call, tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in ("old.json", "new.json", "other.json"))
+    assert call("export", A, "--perfetto", old)[0] == 0
+    assert call("export", A, "--perfetto", "-o", new)[0] == 0
+    assert call("export", "--perfetto", A, "-o", other)[0] == 0
+    assert old.read_bytes() == new.read_bytes() == other.read_bytes()
 
 
 def test_export_selects_steps_and_ranks(call: Call, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.cli import console
+from zprof.model.findings import FINDING_IDS, Cause
 from zprof.model.formatting import display_width
+from zprof.reports import finding_pages
 from zprof.reports.layout import (
     format_fix_line,
     get_page_width,
@@ -17,8 +19,27 @@ from zprof.reports.layout import (
     render_heading,
     wrap,
 )
-from zprof.reports.page import Column, Row, Table, make_name_column, make_number_columns, make_text_column
-from zprof.reports.terminal import coloured
+from zprof.reports.page import (
+    GAPS,
+    Bar,
+    Card,
+    Code,
+    Column,
+    Item,
+    ItemList,
+    Kind,
+    Note,
+    Page,
+    Row,
+    Table,
+    Verdict,
+    make_name_column,
+    make_number_columns,
+    make_section,
+    make_text_column,
+)
+from zprof.reports.terminal import render_markdown_text
+from zprof.reports.text import render_text
 from zprof.reports.text_table import render_table
 
 
@@ -65,6 +86,14 @@ def test_lines_have_the_width_of_the_terminal_within_limits(columns: int, width:
         ('"a": {"b": [' + "1, " * 30 + "1]},", ['"a": {"b": [' + "1, " * 30 + "1]},"]),
         ("short(a)   # why", ["short(a)   # why"]),
         ("f(a, g(" + "b, " * 30, ["f(a, g(" + "b, " * 30]),
+        ('"a": {"b": 5e7, "c": ' + "1" * 60 + ",", ['"a": {"b": 5e7, "c": ' + "1" * 60 + ","]),
+        ('"b": {"c": ' + "1" * 60 + "}}", ['"b": {"c": ' + "1" * 60 + "}}"]),
+        (
+            "torchrun --nproc-per-node 8 " + "-x " * 30 + "train.py",
+            ["torchrun --nproc-per-node 8 " + "-x " * 30 + "train.py"],
+        ),
+        ("export A_B=1 C=2 python " + "x" * 70, ["export A_B=1 C=2 python " + "x" * 70]),
+        ("save one: zprof baseline save " + "x" * 70, ["save one:", "zprof baseline save " + "x" * 70]),
     ],
 )
 def test_code_is_not_wrapped_and_a_comment_stays_one(text: str, lines: list[str]) -> None:
@@ -120,14 +149,38 @@ class Terminal(io.StringIO):
         return self._is_terminal
 
 
-PAGE = """\
-✗ SLOWER
+def page(name: str = "a name") -> Page:
+    """A page with all that has a colour; the name is one that came from a file."""
+    findings = [
+        Card(
+            title=f"{number} ZP413 some_cause",
+            note="saves 1 ms, medium confidence",
+            tone=severity,
+            text=name,
+            parts=(("fix", Code(lines=("a()",))),),
+        )
+        for number, severity in enumerate(("high", "medium", "low"))
+    ]
+    rows = tuple(Row(cells=(f"{mark} gate", name, Bar(share=0.5, start=0, end=1))) for mark in "✗✓")
+    gates = Table(title="gates", columns=(make_text_column("gate"), make_text_column("of"), BAR), rows=rows)
+    names = Table(title="names", columns=(make_name_column("name"),), rows=(Row(cells=(name,)),))
+    gap = Item(text=name, label="x" * 20)
+    return Page(
+        kind="",
+        subject=name,
+        head=(Verdict(tone="slower", mark="✗", text=f"SLOWER {name}"), Note(text=name, label="MODELLED")),
+        sections=(
+            *make_section("changes", "What to change", "", *findings),
+            *make_section("gates", "Gates", "", gates, names),
+            *make_section(GAPS, "Not measured", "", ItemList(items=(gap,))),
+        ),
+        made_by="",
+        data_command="",
+    )
 
-WHAT TO CHANGE   note
-  1 ZP413 some_cause  saves 1 ms, medium confidence
-    fix       a()
-  b  ██▍
-"""
+
+BAR = Column(title="", kind=Kind.BAR)
+STYLE = re.compile(r"\x1b\[([\d;]+)m([^\x1b]*)\x1b\[0m")
 
 
 @pytest.mark.parametrize(
@@ -138,22 +191,53 @@ WHAT TO CHANGE   note
         (True, {"NO_COLOR": "1"}, False),
         (True, {"NO_COLOR": ""}, True),
         (True, {"TERM": "dumb"}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"FORCE_COLOR": "0"}, False),
+        (True, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )
 def test_colour_is_for_terminals_that_want_it(
     is_terminal: bool, environment: dict[str, str], is_coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
     stdout = Terminal(is_terminal)
     monkeypatch.setattr(console.sys, "stdout", stdout)
-    console.print_page(PAGE)
+    console.print_page(page())
     assert ("\x1b[" in stdout.getvalue()) is is_coloured
-    assert re.sub(r"\x1b\[\d+m", "", stdout.getvalue()) == PAGE
+    assert STYLE.sub(r"\2", stdout.getvalue()) == render_text(page())
 
 
-def test_each_line_ends_without_colour() -> None:
-    lines = coloured(PAGE).split("\n")
-    assert all("\x1b" not in line or line.rindex("\x1b[0m") == line.rindex("\x1b") for line in lines)
-    assert sum("\x1b" in line for line in lines) == 5
+def test_status_severity_confidence_gaps_and_bars_have_their_colour() -> None:
+    styles = {text.strip(): codes for codes, text in STYLE.findall(render_text(page(), coloured=True))}
+    red, green, yellow = "31", "32", "33"
+    assert styles["✗ SLOWER"] == f"1;{red}"
+    assert styles["0 ZP413 some_cause"] == f"1;{red}"
+    assert styles["1 ZP413 some_cause"] == f"1;{yellow}"
+    assert styles["2 ZP413 some_cause"] == "1"
+    assert styles["medium confidence"] == yellow
+    assert (styles["✗"], styles["✓"]) == (red, green)
+    assert styles["NOT MEASURED"] == f"1;{yellow}"
+    assert styles["█" * 12] == "36"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["✗ SLOWER", "! x", "high confidence", "1 ZP301 straggler_rank", "\x1b[31mred\x1b[0m", "fix       y"],
+)
+def test_a_name_from_a_file_gets_no_colour(name: str) -> None:
+    """Whatever it looks like: the styles are those of a page with a harmless name."""
+    coloured, harmless = (render_text(page(text), coloured=True) for text in (name, "a name"))
+    assert STYLE.findall(coloured) == STYLE.findall(harmless)
+    assert STYLE.sub(r"\2", coloured) == render_text(page(name))
+
+
+@pytest.mark.parametrize("cause", FINDING_IDS, ids=FINDING_IDS.get)
+def test_code_of_an_explained_finding_is_printed_whole(cause: Cause) -> None:
+    markdown = finding_pages.page(cause)
+    printed = {line.strip() for line in render_markdown_text(markdown).splitlines()}
+    fences = re.findall(r"^```\w*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+    lines = {line.strip() for fence in fences for line in fence.splitlines()}
+    assert lines - {""} <= printed
