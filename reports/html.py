@@ -30,17 +30,14 @@ def render_html(page: Page) -> str:
     """Return the page; it contains plotly only if it has a zoomable chart."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    scripts = [] if chart is None else [_read_plotly(), read_template_file("script.js")]
-    text = (
-        make_environment()
-        .get_template("page.html.j2")
-        .render(
-            page=page,
-            style=Markup(read_template_file("style.css")),
-            scripts=[Markup(script) for script in scripts],
-            data="" if chart is None else build_chart_data(chart),
-            policy=_build_policy(scripts),
-        )
+    scripts = [] if chart is None else [_read_plotly(), _read_file("script.js")]
+    environment = make_environment()
+    text = environment.get_template("page.html.j2").render(
+        page=page,
+        style=Markup(_read_file("style.css")),
+        scripts=[Markup(script) for script in scripts],
+        data="" if chart is None else build_chart_data(chart),
+        policy=_build_policy(scripts),
     )
     return text.rstrip("\n") + "\n"
 
@@ -117,6 +114,5 @@ def _read_plotly() -> str:
     return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
-def read_template_file(name: str) -> str:
-    """Return a style sheet or script of this package."""
+def _read_file(name: str) -> str:
     return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")
