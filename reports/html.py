@@ -29,7 +29,7 @@ def render_html(page: Page) -> str:
     """Return the page; it contains a script only if it has a memory timeline."""
     blocks = (block for section in page.sections for block in section.blocks)
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
-    style, script = read_template_file("style.css"), "" if chart is None else read_template_file("script.js")
+    style, script = _read_file("style.css"), "" if chart is None else _read_file("script.js")
     template = make_environment().get_template("page.html.j2")
     text = template.render(
         page=page,
@@ -117,6 +117,5 @@ def _format_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def read_template_file(name: str) -> str:
-    """Return a style sheet or script of this package."""
+def _read_file(name: str) -> str:
     return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")

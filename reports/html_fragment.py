@@ -8,10 +8,11 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import resources
 
 from markupsafe import Markup
 
-from zprof.reports.html import make_environment, read_template_file
+from zprof.reports.html import make_environment
 from zprof.reports.page import AreaChart, Page
 
 _SCOPE = ".zprof"
@@ -34,12 +35,16 @@ def render_html_fragment(page: Page) -> str:
         .get_template("fragment.html.j2")
         .render(
             page=page,
-            style=Markup(scope_style(read_template_file("style.css"))),
+            style=Markup(scope_style(_read_style())),
             prefix=f"zprof-{digest[:8]}-",
         )
         .strip()
         + "\n"
     )
+
+
+def _read_style() -> str:
+    return (resources.files("zprof.reports") / "templates" / "style.css").read_text(encoding="utf-8")
 
 
 def scope_style(style: str, scope: str = _SCOPE) -> str:
