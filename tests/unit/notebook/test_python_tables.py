@@ -106,3 +106,9 @@ def test_what_cannot_be_opened_says_so_in_one_line(tmp_path: Path) -> None:
         assert caught.value.__notes__ == [caught.value.hint]
     with pytest.raises(zprof.ZprofError):
         zprof.load(tmp_path, window="week")
+
+
+def test_a_run_is_not_diagnosed_with_another_window_than_its_own(cpu_run: zprof.AnalysedRun) -> None:
+    assert zprof.diagnose(zprof.Run(cpu_run.path), window="trace").time.is_whole
+    with pytest.raises(zprof.ZprofError):
+        zprof.diagnose(cpu_run, window="trace")
