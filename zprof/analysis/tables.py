@@ -4,6 +4,8 @@ The rows are those that the report's leaves are sums of: nothing is measured her
 nanoseconds, sizes integer bytes; what is unknown is missing (``NA``), never 0.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -69,11 +71,11 @@ def make_collective_table(analysis: RunAnalysis, rows: pd.DataFrame | None = Non
             start_in_step_ns=rows["start_ns"] - _find_step_starts(analysis, rows),
             launch_delay_ns=rows["start_ns"] - launches,
             bytes=_hide_unknown_sizes(rows),
-            phase=_pick_pass_value(passes, "phase", rows.index).replace(UNKNOWN_PHASE, None),
+            phase=_hide_unknown_texts(_pick_pass_value(passes, "phase", rows.index), (UNKNOWN_PHASE,)),
             micro_batch=_pick_pass_value(passes, "micro_batch", rows.index).astype("Int64"),
             last_rank=_hide_unknown_ranks(rows["last_rank"]),
             origin_rank=_hide_unknown_ranks(rows["origin_rank"]),
-            late_reason=rows["late_reason"].astype(object).replace({"": None, LateReason.UNKNOWN: None}),
+            late_reason=_hide_unknown_texts(rows["late_reason"], ("", LateReason.UNKNOWN)),
             upper_bound=_mark_upper_bounds(analysis, rows),
         )
         .loc[:, list(COLLECTIVE_TABLE_COLUMNS)]
@@ -117,7 +119,9 @@ def make_memory_table(memory: Memory) -> pd.DataFrame:
             (UNTAGGED_NAME, rank.untagged_bytes),
         )
     ]
-    return pd.DataFrame(rows, columns=list(MEMORY_TABLE_COLUMNS))
+    table = pd.DataFrame(rows, columns=list(MEMORY_TABLE_COLUMNS))
+    steps = table["step"].astype("Int64")
+    return table.assign(step=steps.where(steps >= 0), phase=_hide_unknown_texts(table["phase"], ("",)))
 
 
 def make_memory_timeline_table(memory: Memory) -> pd.DataFrame:
@@ -145,13 +149,19 @@ def make_memory_timeline_table(memory: Memory) -> pd.DataFrame:
 
 def _find_step_starts(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[int]":
     """Return the start of the step of each row, on the common clock; missing without a timed step."""
-    starts = {
-        (track.rank, step): start
-        for track in analysis.tracks
-        for step, start in zip(track.steps.number.tolist(), track.steps.begin_ns.tolist(), strict=True)
-    }
-    keys = zip(rows["rank"].tolist(), rows["step"].tolist(), strict=True)
-    return pd.Series(pd.array([starts.get(key) for key in keys], dtype="Int64"), index=rows.index)
+    ranks, steps, starts = (
+        np.concatenate([np.empty(0, dtype=np.int64), *parts])
+        for parts in (
+            [np.full(len(track.steps), track.rank) for track in analysis.tracks],
+            [track.steps.number for track in analysis.tracks],
+            [track.steps.begin_ns for track in analysis.tracks],
+        )
+    )
+    index = pd.MultiIndex.from_arrays([ranks, steps])
+    # nullable, because floats are too coarse for nanoseconds since 1970
+    known = pd.Series(starts, index=index, dtype="Int64")
+    found = known.reindex(pd.MultiIndex.from_arrays([rows["rank"], rows["step"]]))
+    return pd.Series(found.array, index=rows.index)
 
 
 def _mark_upper_bounds(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
@@ -168,8 +178,13 @@ def _pick_pass_value(passes: pd.DataFrame | None, name: str, rows: pd.Index) -> 
 
 def _hide_unknown_sizes(rows: pd.DataFrame) -> "pd.Series[int]":
     sizes = rows["bytes"].astype("Int64")
-    barriers = ~np.array([is_unknown_size(kind, 0) for kind in rows["kind"]], dtype=bool)
-    return sizes.where((sizes != 0) | barriers)
+    codes, kinds = factorize_texts(rows["kind"])
+    can_be_zero = ~np.array([is_unknown_size(kind, 0) for kind in kinds], dtype=bool)[codes]
+    return sizes.where((sizes != 0) | can_be_zero)
+
+
+def _hide_unknown_texts(texts: "pd.Series[str]", unknown: Sequence[str]) -> "pd.Series[str]":
+    return texts.astype(object).where(~texts.isin(list(unknown)), None)
 
 
 def _hide_unknown_ranks(ranks: "pd.Series[int]") -> "pd.Series[int]":

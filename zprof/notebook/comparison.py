@@ -19,7 +19,7 @@ _MAX_SETTINGS = 6
 
 
 class ComparedRuns(Displayed, SideBySide):
-    """Two runs side by side; a subclass without fields, as :class:`Diagnosed` is of the report."""
+    """Two runs side by side; a subclass without fields, as :class:`DiagnosedRun` is of the report."""
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         from zprof.reports.formats import COMPARISONS, COMPARISONS_IN_FULL
@@ -63,7 +63,7 @@ def compare(
         a: The run to compare with, from :func:`zprof.load` or as a path.
         b: The run.
         expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
-        window: ``"step"`` or ``"trace"``, for paths; an open run keeps its own.
+        window: ``"step"`` or ``"trace"``; a run from ``load`` has its own already.
 
     Raises:
         BadInput: A path is no run and cannot be imported, or a recording is damaged.
@@ -73,7 +73,7 @@ def compare(
     from zprof.rules.diagnose import diagnose, pair_with_baseline
 
     before, after = as_run(a, window), as_run(b, window)
-    first, second = measure(before), measure(after)
+    first, second = measure(before, window), measure(after, window)
     report = diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
     both = pair_with_baseline(
         (before, first), (after, second), report, expected_bus_bytes_per_s=expected_bus_bytes_per_s

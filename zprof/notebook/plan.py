@@ -27,7 +27,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 class PlannedJob(Displayed, Plan):
-    """A plan that shows itself; a subclass without fields, as :class:`Diagnosed` is of the report."""
+    """A plan that shows itself; a subclass without fields, as :class:`DiagnosedRun` is of the report."""
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         from zprof.reports.formats import PLANS, PLANS_IN_FULL

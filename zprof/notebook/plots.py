@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zprof.model.errors import BadInput, MissingData
-from zprof.model.report import Report
 from zprof.notebook.display import write_file
 
 if TYPE_CHECKING:
+    from zprof.model.report import Report
     from zprof.notebook.run import AnalysedRun
 
 _Block = TypeVar("_Block")
@@ -55,11 +55,11 @@ class Chart:
 class ReportPlots:
     """Charts of a report: :meth:`ledger`, :meth:`units`, :meth:`memory`, :meth:`heatmap`."""
 
-    def __init__(self, get_report: Callable[[], Report]) -> None:
+    def __init__(self, get_report: "Callable[[], Report]") -> None:
         self._get_report = get_report
 
     @property
-    def _report(self) -> Report:
+    def _report(self) -> "Report":
         return self._get_report()
 
     def ledger(self) -> Chart:
@@ -137,7 +137,7 @@ class ReportPlots:
             *filter(None, [describe_unsplit_time(report.time.per_rank)]),
         )
 
-    def _require(self, build: Callable[[Report], _Block | None], reason: str) -> _Block:
+    def _require(self, build: "Callable[[Report], _Block | None]", reason: str) -> _Block:
         block = build(self._report)
         if block is None:
             raise self._make_error(reason)

@@ -5,7 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zprof.model.errors import BadInput
 from zprof.model.report import Report
+from zprof.model.time import WindowPolicy
 from zprof.notebook.display import Displayed
 from zprof.notebook.plots import ReportPlots
 from zprof.run.reader import Run
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_FINDINGS = 3
 
 
-class Diagnosed(Displayed, Report):
+class DiagnosedRun(Displayed, Report):
     """A report that shows itself; a subclass without fields, so that every function on reports takes it."""
 
     @property
@@ -63,14 +65,14 @@ def diagnose(
     *,
     expected_bus_bytes_per_s: float | None = None,
     window: str | None = None,
-) -> Diagnosed:
+) -> DiagnosedRun:
     """Explain why a run is slow, how much time that costs, and what to change.
 
     Args:
         run: A run from :func:`zprof.load`, which is measured once, or a path that ``load`` takes.
         baseline: The run to compare with; the report then has the change of each term of the step.
         expected_bus_bytes_per_s: The bus bandwidth that the link should give large messages.
-        window: ``"step"`` or ``"trace"``, for paths; an open run keeps its own.
+        window: ``"step"`` or ``"trace"``; a run from ``load`` has its own already.
 
     Raises:
         BadInput: A path is no run and cannot be imported, or a recording is damaged.
@@ -86,17 +88,29 @@ def diagnose(
     return make_displayed(report)
 
 
-def make_displayed(report: Report) -> Diagnosed:
+def make_displayed(report: Report) -> DiagnosedRun:
     """Return the same report with display methods."""
-    return Diagnosed(**{field.name: getattr(report, field.name) for field in fields(Report)})
+    return DiagnosedRun(**{field.name: getattr(report, field.name) for field in fields(Report)})
 
 
 def measure(run: "str | Path | Run | RunAnalysis", window: str | None = None) -> "RunAnalysis":
-    """Return the analysis of a run or a path; that of an open run is made once and kept."""
+    """Return the analysis of a run or a path; that of an open run is made once and kept.
+
+    Raises:
+        BadInput: An open run is measured with another window than ``window``.
+    """
     from zprof.analysis.analysis import RunAnalysis, analyse
-    from zprof.notebook.run import AnalysedRun, as_run
+    from zprof.notebook.run import AnalysedRun, as_run, parse_window
 
     if isinstance(run, RunAnalysis):
         return run
     run = as_run(run, window)
-    return run.analysis if isinstance(run, AnalysedRun) else analyse(run)
+    policy = None if window is None else parse_window(window)
+    if not isinstance(run, AnalysedRun):
+        return analyse(run, policy or WindowPolicy.STEP)
+    if policy not in (None, run.policy):
+        raise BadInput(
+            f"{run.path}: was opened with window={run.policy.value!r}",
+            hint=f"open it again: zprof.load(..., window={window!r})",
+        )
+    return run.analysis

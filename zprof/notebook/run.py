@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zprof.analysis.analysis import RunAnalysis
     from zprof.integrations.imports.options import ImportProgress
     from zprof.model.report import RunFacts
-    from zprof.notebook.report import Diagnosed
+    from zprof.notebook.report import DiagnosedRun
 
 #: Properties that are computed from the training facts.
 _MEASURED = ("analysis", "report")
@@ -49,7 +49,7 @@ class AnalysedRun(Run):
         return analyse(self, self.policy)
 
     @cached_property
-    def report(self) -> "Diagnosed":
+    def report(self) -> "DiagnosedRun":
         """The report of :func:`zprof.diagnose` without a baseline."""
         from zprof.notebook.report import diagnose
 
@@ -160,15 +160,23 @@ def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> Analysed
     """
     from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
 
+    policy = parse_window(window)
+    path = Path(path).expanduser()
+    run = AnalysedRun(find_run_folder(path, logging.getLogger("zprof").info, _no_progress), policy=policy)
+    refuse_empty(run, path)
+    return run
+
+
+def parse_window(window: str) -> WindowPolicy:
+    """Return the policy with this name.
+
+    Raises:
+        BadInput: there is none.
+    """
     policies = {policy.value: policy for policy in WindowPolicy}
     if window not in policies:
         raise BadInput(f"window {window!r} is unknown", hint=f"use one of {', '.join(policies)}")
-    path = Path(path).expanduser()
-    run = AnalysedRun(
-        find_run_folder(path, logging.getLogger("zprof").info, _no_progress), policy=policies[window]
-    )
-    refuse_empty(run, path)
-    return run
+    return policies[window]
 
 
 def as_run(run: str | Path | Run, window: str | None = None) -> Run:

@@ -18,7 +18,7 @@ from zprof.cli.plan_options import add_planning_options, build_job
 from zprof.model.json_format import to_json
 from zprof.model.report import Report
 from zprof.notebook.plots import Chart
-from zprof.notebook.report import Diagnosed, make_displayed
+from zprof.notebook.report import DiagnosedRun, make_displayed
 from zprof.planner.plan import plan as plan_job
 from zprof.reports.formats import DIAGNOSES, FORMATS, by_name
 from zprof.reports.html_fragment import scope_style
@@ -83,7 +83,7 @@ def test_a_fragment_shows_the_diagnosis(cpu_run: zprof.AnalysedRun) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_in_a_report_reach_no_page(cpu_run: zprof.AnalysedRun, name: str) -> None:
-    report: Diagnosed = poisoned(make_displayed(cpu_run.report), name)
+    report: DiagnosedRun = poisoned(make_displayed(cpu_run.report), name)
     assert_harmless(report._repr_html_())
     assert not CONTROLS.search(repr(report))
     for chart in (report.plot.ledger(), report.plot.units(), report.plot.heatmap()):

@@ -1,12 +1,14 @@
 """Tables of a run: the report's numbers are sums over their rows, to the nanosecond and the byte."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import zprof
+from zprof.analysis.tables import make_memory_table
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
@@ -106,3 +108,18 @@ def test_what_cannot_be_opened_says_so_in_one_line(tmp_path: Path) -> None:
         assert caught.value.__notes__ == [caught.value.hint]
     with pytest.raises(zprof.ZprofError):
         zprof.load(tmp_path, window="week")
+
+
+def test_a_run_is_not_diagnosed_with_another_window_than_its_own(cpu_run: zprof.AnalysedRun) -> None:
+    assert zprof.diagnose(zprof.Run(cpu_run.path), window="trace").time.is_whole
+    with pytest.raises(zprof.ZprofError):
+        zprof.diagnose(cpu_run, window="trace")
+
+
+def test_a_peak_whose_step_is_unknown_has_none(cpu_run: zprof.AnalysedRun) -> None:
+    memory = cpu_run.analysis.memory
+    ranks = tuple(replace(rank, peak_step=-1, peak_phase="") for rank in memory.per_rank)
+    table = make_memory_table(replace(memory, per_rank=ranks))
+    assert table["step"].isna().all()
+    assert table["phase"].isna().all()
+    assert cpu_run.memory()["step"].notna().all()
