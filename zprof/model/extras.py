@@ -44,10 +44,6 @@ class MissingPackage(BadInput, ImportError):
     It is an ImportError as well, because imports such as ``from zprof import record`` raise it.
     """
 
-    def __str__(self) -> str:
-        """Return the message and the command, as a traceback prints nothing else."""
-        return f"{self.message}: {self.hint}"
-
 
 class Extra(StrEnum):
     """An extra that adds features, by its name in pyproject.toml."""
