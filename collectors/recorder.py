@@ -122,7 +122,7 @@ def record(
         model: The model that the program calls (the DDP or FSDP wrapper). Memory is labelled with its
             modules.
         optimizer: One optimizer or several; their states become the tenant ``optimizer_state``.
-        steps: The steps to record, see :func:`zprof.steps`.
+        steps: The steps to record, see ``zprof.steps``.
         training: Facts about the program; by default they are detected from the model. A function is called
             again after the first step, when the optimizer has its states.
         memory_mode: ``full``: every operator and allocation. ``light``: hooks only, at most 1 % overhead.
