@@ -22,7 +22,7 @@ class ExplainCommand:
         parser.add_argument(
             "finding", metavar="ID", nargs="?", help="ID or name of a finding, e.g. ZP301 or straggler_rank"
         )
-        parser.add_argument("--list", action="store_true", help="list all findings")
+        parser.add_argument("--list", action="store_true", help="list all findings, as no ID does")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
@@ -30,9 +30,9 @@ class ExplainCommand:
         from zprof.reports.presenters.small_pages import build_finding_list_page
         from zprof.reports.terminal import render_markdown_text
 
-        if arguments.list == (arguments.finding is not None):
+        if arguments.list and arguments.finding is not None:
             raise BadInput("pass one finding or --list", hint="for example: zprof explain ZP301")
-        if arguments.list:
+        if arguments.finding is None:
             console.print_page(build_finding_list_page())
         else:
             text = page(find_cause(arguments.finding))
