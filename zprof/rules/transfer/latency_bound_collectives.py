@@ -15,8 +15,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
 from zprof.replay.queue_model import estimate_transfer_saving_ns
-from zprof.rules.rule import choose_fix, make_finding, rate_severity
+from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, measure_sizes
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
     ORDINARY_LATENCY_NS,
     SmallMessages,
@@ -25,19 +27,29 @@ from zprof.rules.transfer.small_messages import (
     unknown_latency_gap,
 )
 
-_UNIT_FIXES = {
-    "FSDP2": "for first, second in zip(blocks[::2], blocks[1::2]):\n"
-    "    fully_shard([first, second])  # one unit, so one all_gather, for two blocks",
-    "DeepSpeed": '"zero_optimization": {"stage3_prefetch_bucket_size": 500000000,\n'
-    '                      "stage3_param_persistence_threshold": 1000000,\n'
-    '                      "reduce_bucket_size": 500000000}',
-    "reference": "zero(model, config, units=[Stack])  # a module that contains several blocks",
-}
-_BUCKET_FIXES = {
-    "DDP": "DistributedDataParallel(model, bucket_cap_mb=100)",
-    "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
-    "reference": "zero(model, config, units=[Stack])  # a module that contains several blocks",
-}
+_UNIT_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for first, second in zip(blocks[::2], blocks[1::2]):\n"
+        "    fully_shard([first, second])  # one unit, so one all_gather, for two blocks",
+        Engine.FSDP1: "FullyShardedDataParallel(model, auto_wrap_policy=partial(\n"
+        "    size_based_auto_wrap_policy, min_num_params=$gather_elements))",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage3_prefetch_bucket_size": $gather_elements,\n'
+        '                      "stage3_param_persistence_threshold": 1000000,\n'
+        '                      "reduce_bucket_size": $reduce_elements}',
+        Engine.REFERENCE: "zero(model, config, units=[Stack])  # a module that contains several blocks",
+    },
+    settings=FEWER_UNITS,
+)
+_BUCKET_FIXES = Fix(
+    forms={
+        Engine.DDP: "DistributedDataParallel(model, bucket_cap_mb=$bucket_mib)",
+        Engine.ZERO1: "DistributedDataParallel(model, bucket_cap_mb=$bucket_mib)",
+        Engine.DEEPSPEED: '"zero_optimization": {"reduce_bucket_size": $reduce_elements,\n'
+        '                      "allgather_bucket_size": $reduce_elements}',
+        Engine.REFERENCE: "zero(model, config, units=[Stack])  # a module that contains several blocks",
+    },
+    settings=BUCKET_SIZE,
+)
 #: For programs that gather units, and for those that only reduce gradients.
 FIXES = (_UNIT_FIXES, _BUCKET_FIXES)
 
@@ -78,7 +90,7 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         severity=rate_severity(saving[1], small.wall_ns),
         confidence=rate_small_messages(small),
         fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
-        + choose_fix(analysis.training.engine, fixes),
+        + choose_fix(analysis, fixes, measure_sizes(analysis, small.sizes[0])),
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
         "far less than the reported latency, the messages wait for something else",
     )
