@@ -49,13 +49,22 @@ class Fix:
 
 def choose_fix(analysis: RunAnalysis, fix: Fix, numbers: Mapping[str, object] | None = None) -> str:
     """Return the text of a fix for the run's framework and engine; see the module."""
-    engine = analysis.engine or read_declared_engine(analysis.training)
+    engine = _get_engine(analysis)
     framework = analysis.training.framework
     text = None
     if framework is not None:
         text = fix.settings.get((framework, engine)) or fix.settings.get((framework, ANY))
     text = text or _choose_form(fix, engine, gathers=_gathers(analysis))
     return Template(text).safe_substitute({**measure_sizes(analysis), **(numbers or {})})
+
+
+def keeps_parameters(analysis: RunAnalysis) -> bool:
+    """Return True if the engine never gathers units: each rank keeps all parameters."""
+    return _get_engine(analysis) in (Engine.DDP, Engine.ZERO1)
+
+
+def _get_engine(analysis: RunAnalysis) -> Engine | None:
+    return analysis.engine or read_declared_engine(analysis.training)
 
 
 def _choose_form(fix: Fix, engine: Engine | None, *, gathers: bool) -> str:
@@ -82,6 +91,8 @@ _MIB = 1 << 20
 #: Sizes if the run has no such message: the defaults of DeepSpeed and DDP.
 _DEFAULT_ELEMENTS, _DEFAULT_BUCKET_BYTES = 50_000_000, 25 * _MIB
 _DEFAULT_ITEM_BYTES = 2
+#: Smaller messages are metrics and norms, not parameters or gradients.
+_MIN_MESSAGE_BYTES = 1 << 16
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 
 
@@ -109,12 +120,12 @@ def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int]:
 
 
 def _find_message_bytes(analysis: RunAnalysis, kinds: tuple[str, ...]) -> float:
-    """Return the median size of messages that are at least half as large as the largest; 0 without any."""
+    """Return the median size of the messages at least half as large as the largest; 0 if none is large."""
     rows = analysis.collectives
     if rows.empty:
         return 0.0
     sizes: pd.Series[float] = rows.loc[rows["kind"].astype(str).isin(kinds), "bytes"].astype(float)
-    large = sizes[sizes >= sizes.max() / 2]
+    large = sizes[sizes >= max(_MIN_MESSAGE_BYTES, sizes.max() / 2)]
     return float(large.median()) if len(large) else 0.0
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals
+from zprof.analysis.time.activity_from_events import read_host_activity
 from zprof.analysis.time.host_calls import PYTHON_CATEGORY, filter_by_text, read_host_calls, read_loader_spans
 from zprof.analysis.user_code import make_user_location, parse_profiler_call
 from zprof.model.errors import BadInput
@@ -61,7 +62,7 @@ def locate_backward(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocatio
 def _locate(
     run: Run | None, ranks: Sequence[int], find: Callable[[Run, int, "_Lines"], SourceLocation | None]
 ) -> SourceLocation | None:
-    """Return what ``find`` returns for the first rank that has a line; None if the run has been moved away."""
+    """Return what ``find`` returns for the first rank with a line; None if the run has been moved away."""
     if run is None:
         return None
     try:
@@ -86,8 +87,7 @@ def _search_ranks(
 
 def _find_waiting_reads(run: Run, rank: int) -> Intervals:
     read = read_host_calls(run, rank).read
-    waits = pc.drop_null(run.table(rank, "collectives", ("wait_start_ns",)).column("wait_start_ns"))
-    times = np.sort(waits.to_numpy())
+    times = read_host_activity(run.table(rank, "events")).waits[:, 0]
     after = np.searchsorted(times, read[:, 1])
     is_close = np.append(times, np.iinfo(np.int64).max)[after] - read[:, 1] <= _READ_MARGIN_NS
     return read[is_close]

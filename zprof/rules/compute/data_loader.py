@@ -40,7 +40,7 @@ _DEFAULT_WORKERS, _MAX_WORKERS = 4, 8
 #: Batches to keep ready over all workers; each worker keeps two by default.
 _READY_BATCHES = 4
 _DEFAULT_PREFETCH = 2
-_IN_LOADER = "DataLoader(..., num_workers=$workers$prefetch, persistent_workers=True$pinned)"
+_IN_LOADER = "DataLoader(..., num_workers=$workers$prefetch,\n           persistent_workers=True$pinned)"
 _FIX = Fix(
     forms={},
     settings={

@@ -11,13 +11,15 @@ Saving: the step with more suitable message sizes, from a model of its passes
 more: the step replayed with the excess latency removed from each message (zprof/replay/queue_model.py).
 """
 
+from collections.abc import Sequence
+
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.replay.queue_model import estimate_transfer_saving_ns
-from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, measure_sizes
+from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
     ORDINARY_LATENCY_NS,
@@ -75,11 +77,16 @@ def _saving_ns(analysis: RunAnalysis, small: SmallMessages) -> tuple[float, floa
     return low, max(high, estimate_transfer_saving_ns(analysis, transfer))
 
 
+def _format_factors(sizes: Sequence[float]) -> str:
+    first, last = f"{sizes[0]:g}", f"{sizes[-1]:g}"
+    return first if first == last else f"{first} to {last}"
+
+
 def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
     slowest = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
-    fixes = FIXES[0] if traffic.before else FIXES[1]
+    fixes = FIXES[0] if traffic.before and not keeps_parameters(analysis) else FIXES[1]
     return make_finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"{slowest.kind.value}s of {format_bytes(int(slowest.bytes))} take "
@@ -89,7 +96,7 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         saving_ns=saving,
         severity=rate_severity(saving[1], small.wall_ns),
         confidence=rate_small_messages(small),
-        fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
+        fix=f"make messages {_format_factors(small.sizes)} times as large\n"
         + choose_fix(analysis, fixes, measure_sizes(analysis, small.sizes[0])),
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
         "far less than the reported latency, the messages wait for something else",

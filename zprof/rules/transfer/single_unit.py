@@ -23,7 +23,7 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
-from zprof.rules.fixes import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, measure_sizes
+from zprof.rules.fixes import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
@@ -133,7 +133,7 @@ def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Mes
         confidence=_confidence(analysis, saving, messages, is_bucket=not traffic.before),
         fix=choose_fix(
             analysis,
-            UNIT_FIXES if traffic.before else _BUCKET_FIXES,
+            UNIT_FIXES if traffic.before and not keeps_parameters(analysis) else _BUCKET_FIXES,
             measure_sizes(analysis, 1 / _BLOCKS[0]),
         ),
         disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
