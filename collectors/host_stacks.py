@@ -1,6 +1,6 @@
 """Sample where in the program the training thread is during the time window, for file and line of a finding.
 
-A thread takes a stack every 10 ms. Reads of a scalar are shorter than that on a CPU rank, so their callers
+A thread takes a stack every 20 ms. Reads of a scalar are shorter than that on a CPU rank, so their callers
 are noted too. Samples and stacks are bounded, whatever the length of the window.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 #: Period of the samples; it doubles whenever there are too many of them, and every second one is dropped.
-_PERIOD_S = 0.01
+_PERIOD_S = 0.02
 _MAX_SAMPLES = 400
 _MAX_READS = 4_000
 _MAX_STACKS = 1_000

@@ -37,8 +37,9 @@ class Rule:
 class Result:
     """A result of a rule.  ``level``: error, warning or note; ``lines``: the message.
 
-    ``places``: logical locations, such as ``("rank 2", "module")``; ``file`` and ``line``: the line to change,
-    default the run.  ``key`` distinguishes it from other results of its rule and is stable between runs.
+    ``places``: logical locations, such as ``("rank 2", "module")``; ``file`` and ``line``: the line to
+    change, default the run.  ``key`` distinguishes it from other results of its rule and is stable between
+    runs.
     """
 
     rule: str

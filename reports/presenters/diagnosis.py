@@ -131,7 +131,7 @@ def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
         (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE]
     )
     lines = _shorten_fix(finding, _MAX_FIX_LINES[number > 1])
-    parts = (
+    parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence, values_first=True)),
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(lines))),

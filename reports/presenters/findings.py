@@ -142,7 +142,7 @@ def build_finding_section(report: Report) -> tuple[Section, ...]:
 def build_finding_card(number: int, finding: Finding) -> Card:
     """Build the card of a finding with all its parts."""
     evidence = tuple((format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence)
-    parts = (
+    parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
