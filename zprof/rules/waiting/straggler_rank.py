@@ -51,6 +51,7 @@ from zprof.rules.waiting.late_ranks import (
     find_reason,
     find_suspect,
     find_suspects_by_part,
+    locate_late,
 )
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
 
@@ -292,6 +293,7 @@ def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
         confidence=_confidence(late),
         fix=choose_late_fix(analysis, late.reason),
         disprove=choose_disproof(late.reason),
+        location=locate_late(analysis, late.reason, suspect.named),
     )
 
 
