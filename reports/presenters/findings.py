@@ -147,7 +147,7 @@ def build_finding_card(number: int, finding: Finding) -> Card:
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
         ("disprove", Paragraph(text=finding.disprove)),
-        ("read", Paragraph(text=f"{finding.doc}, or zprof explain {finding.id}")),
+        ("read", Paragraph(text=f"zprof explain {finding.id}")),
     )
     return Card(
         title=f"{number} {finding.id} {finding.cause.value}",

@@ -4,6 +4,14 @@ import argparse
 
 from zprof.cli import console
 from zprof.model.errors import BadInput
+from zprof.model.findings import FINDING_IDS
+
+_MEMORY_IDS = "ZP2"
+_REPLAY_NOTE = """
+## The saving that is printed
+On ranks with a device the measured step is replayed without this cause, and what that gains is printed, widened
+by noise. The estimate above stands where nothing can be replayed, as on CPU ranks.
+"""
 
 
 class ExplainCommand:
@@ -35,6 +43,7 @@ class ExplainCommand:
         if arguments.finding is None:
             console.print_page(build_finding_list_page())
         else:
-            text = page(find_cause(arguments.finding))
+            cause = find_cause(arguments.finding)
+            text = page(cause) + ("" if FINDING_IDS[cause].startswith(_MEMORY_IDS) else _REPLAY_NOTE)
             console.print_data(render_markdown_text(text, colour=console.has_colour()))
         return 0

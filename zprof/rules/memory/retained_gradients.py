@@ -114,7 +114,7 @@ _REDUCE_FIXES = Fix(
     forms={
         Engine.FSDP2: "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) "
         "with replicas\n"
-        "this reduces gradients once per micro-batch: consider fewer micro-batches",
+        "only if memory is short: it reduces in each micro-batch, which ZP411 prices; or take fewer of them",
         Engine.FSDP1: "no model.no_sync() around micro-batches: gradients are then reduced in each of them",
         Engine.DEEPSPEED: "do not use engine.no_sync(): stages 2 and 3 reduce in every micro-batch",
         Engine.REFERENCE: "ZeroConfig(reduce_each_micro_batch=None)",
