@@ -9,8 +9,8 @@ from zprof.model.findings import FINDING_IDS
 _MEMORY_IDS = "ZP2"
 _REPLAY_NOTE = """
 ## The saving that is printed
-On ranks with a device the measured step is replayed without this cause, and what that gains is printed, widened
-by noise. The estimate above stands where nothing can be replayed, as on CPU ranks.
+On ranks with a device the measured step is replayed without this cause, and what that gains is printed,
+widened by noise. The estimate above stands where nothing can be replayed, as on CPU ranks.
 """
 
 
