@@ -257,7 +257,8 @@ def _refuse_unused(arguments: argparse.Namespace, model_option: str) -> None:
 
 def _model_from_preset(name: str, sequence: int | None) -> tuple[str, int, Shape | None]:
     """Return a preset's model, with the context extended to the sequence length if it is shorter."""
-    from zprof.planner.model_shapes import count_parameters, find_preset
+    from zprof.planner.model_presets import find_preset
+    from zprof.planner.model_shapes import count_parameters
 
     preset = find_preset(name)
     shape = preset.shape
