@@ -94,11 +94,6 @@ def make_gpt_config(job: Job) -> GPTConfig:
             "--verify needs a model definition, but only the parameter count is known",
             hint="use --layers, --hidden and --vocabulary, a --preset, or --model module:function",
         )
-    if shape.block is not None:
-        raise BadInput(
-            "--verify builds a GPT, and the planned model has Llama blocks",
-            hint="verify your own model: --model module:function",
-        )
     if not shape.vocabulary:
         raise BadInput("--verify builds the model, so it needs the vocabulary size", hint="add --vocabulary")
     try:
