@@ -75,7 +75,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemList:
-    """A list.  ``brief``: one line per item in a terminal.  ``total``: number of items before truncation."""
+    """A list.  ``brief``: without details in a terminal.  ``total``: number of items before truncation."""
 
     items: tuple[Item, ...]
     brief: bool = False

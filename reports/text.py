@@ -154,9 +154,9 @@ def _render_item(item: Item, column: int, *, brief: bool) -> list[str]:
         first += f"{label}{' ' * (column - display_width(label))}  "
     elif item.label:
         text = printable(f"{item.label}: {item.text}")
-    if brief:
-        return [shorten(f"{first}{text}", get_page_width())]
     lines = wrap_sentence(text, first=first)
+    if brief:
+        return lines
     indent = " " * display_width(first)
     for name, detail in item.details:
         lines += wrap(f"{name}: {printable(detail)}", first=indent)

@@ -2,19 +2,25 @@
 
 from collections.abc import Iterator
 
-from zprof.model.job import Hardware, Job
+from zprof.model.job import Assumed, Hardware, Job, Shape
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, PlanVerification
 from zprof.reports.presenters.plan_formatting import (
+    PREDICTED,
     SCHEMES,
     format_count,
     format_device_size,
     format_integer,
     format_plan_time,
-    format_scaled,
     format_signed_percent,
     join_names,
+    mark_assumed,
 )
-from zprof.reports.presenters.plan_memory import choose_memory_scale, format_known_peak
+from zprof.reports.presenters.plan_memory import (
+    choose_memory_scale,
+    format_known_peak,
+    format_memory_size,
+    format_state_bytes,
+)
 from zprof.reports.presenters.plan_time import compute_tokens_per_s
 
 #: Schemes within this share of the fastest count as equally fast.
@@ -36,6 +42,7 @@ def list_plan_answers(plan: Plan) -> tuple[str, ...]:
         *sensitivity_answers[:1],
         *_describe_fit(plan),
         _describe_states(plan),
+        *_describe_assumed(plan.job),
         *sensitivity_answers[1:],
         *verification,
     )
@@ -62,7 +69,7 @@ def list_plan_figures(plan: Plan) -> tuple[tuple[str, str, str], ...]:
     return tuple(
         (
             SCHEMES[row.scheme],
-            f"{format_scaled(row.state_bytes, scale)} {scale.unit}",
+            f"{format_state_bytes(row, scale)} {scale.unit}",
             _format_figure_note(plan, row),
         )
         for row in plan.rows
@@ -77,7 +84,8 @@ def format_device_count(job: Job) -> str:
 
 def _format_figure_note(plan: Plan, row: PlanRow) -> str:
     scale = choose_memory_scale(plan)
-    fits = {True: "; fits, tight" if row.tight else "; fits", False: "; does not fit", None: ""}[row.fits]
+    fits = {True: "fits, tight" if row.tight else "fits", False: "does not fit", None: ""}[row.fits]
+    fits = f"; {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
     return f"of model states; {format_known_peak(row, scale)} {scale.unit} at the peak{fits}"
 
 
@@ -85,9 +93,11 @@ def _describe_fit(plan: Plan) -> Iterator[str]:
     """Yield the schemes that fit, if a device is given."""
     if plan.job.hardware is None:
         return
-    by_fit = {fit: [SCHEMES[r.scheme] for r in plan.rows if r.fits is fit] for fit in (True, False, None)}
-    memory = f"{format_device_size(plan.job.hardware.memory_bytes)} of {plan.job.hardware.name}"
-    tight_names = [SCHEMES[row.scheme] for row in plan.rows if row.tight]
+    by_fit: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    for row in plan.rows:
+        by_fit[row.fits].append(mark_assumed(SCHEMES[row.scheme], "fits" in row.assumed))
+    memory = f"{format_memory_size(plan.job.hardware, plan.job)} of {plan.job.hardware.name}"
+    tight_names = [mark_assumed(SCHEMES[row.scheme], "fits" in row.assumed) for row in plan.rows if row.tight]
     tight = f" (tight: {join_names(tight_names)})" if tight_names else ""
     text = [
         f"{what}: {join_names(names)}{tight if what.startswith('Fits') else ''}"
@@ -108,24 +118,51 @@ def _describe_fastest(plan: Plan) -> Iterator[str]:
     timed = [
         (rate, row) for row in plan.rows if row.fits and (rate := compute_tokens_per_s(plan, row)) is not None
     ]
-    if len(timed) < 2:
+    if not timed:
         return
     max_rate = max(rate for rate, _ in timed)
     matching = [(rate, row) for rate, row in timed if rate >= max_rate * (1 - _EQUAL_SPEED_RATIO)]
     names = join_names(SCHEMES[row.scheme] for _, row in matching)
-    steps = {format_plan_time(row.step.wall_ns) for _, row in matching if row.step}
+    is_assumed = "step" in matching[0][1].assumed
+    steps = {mark_assumed(format_plan_time(row.step.wall_ns), is_assumed) for _, row in matching if row.step}
     within = " (within 1 %)" if len(matching) > 1 else ""
+    lead = f"Fastest of these{within}: {names}," if len(timed) > 1 else f"{names}:"
     yield (
-        f"Fastest of these{within}: {names}, {format_integer(max_rate)} tokens per second and device, "
+        f"{lead} {mark_assumed(format_integer(max_rate), is_assumed)} tokens per second and device, "
         f"{' / '.join(sorted(steps))} per step."
     )
+
+
+#: What was assumed: how it is called, and the options that state it.
+_ASSUMED_PARTS = {
+    Assumed.SHAPE: ("shape", "--layers with --hidden, or --preset"),
+    Assumed.MICRO_BATCH: ("micro-batch", "--micro-batch"),
+    Assumed.SEQUENCE: ("sequence", "--sequence"),
+    Assumed.HARDWARE: ("hardware", "--hardware"),
+}
+
+
+def _describe_assumed(job: Job) -> Iterator[str]:
+    """Yield what was not stated, the usual value that stands for it, and how to state it."""
+    values = {
+        Assumed.SHAPE: "",
+        Assumed.MICRO_BATCH: format_integer(job.batch.samples),
+        Assumed.SEQUENCE: format_integer(job.batch.sequence),
+        Assumed.HARDWARE: "" if job.hardware is None else job.hardware.name,
+    }
+    parts = []
+    for part in job.assumed:
+        name, options = _ASSUMED_PARTS[part]
+        parts.append(" ".join(text for text in (name, values[part], f"({options})") if text))
+    if parts:
+        yield f"Figures with {PREDICTED} rest on usual values for what was not stated: {', '.join(parts)}."
 
 
 def _describe_states(plan: Plan) -> str:
     """Describe the model states, such as ``120 / 31.4 / 16.6 / 1.9 GB``, and the peak if it is known."""
     rows = [row for row in plan.rows if row.scheme in ZERO_STAGES] or list(plan.rows)
     scale = choose_memory_scale(plan)
-    states = " / ".join(format_scaled(row.state_bytes, scale) for row in rows)
+    states = " / ".join(format_state_bytes(row, scale) for row in rows)
     names = " / ".join(SCHEMES[row.scheme] for row in rows)
     need = "need" if len(rows) > 1 else "needs"
     text = f"{names} {need} {states} {scale.unit} of model states on each device"
@@ -140,13 +177,31 @@ def _describe_model(job: Job) -> str:
     shape = job.shape
     frozen = f", {format_integer(job.frozen_parameters)} of them frozen" if job.frozen_parameters else ""
     size = f"{format_integer(job.parameters)} parameters{frozen}"
-    if shape is None:
-        return size
-    parts = [f"{format_integer(shape.layers)} layers of hidden {format_integer(shape.hidden)}"]
-    parts += [f"{format_integer(shape.heads)} heads"] if shape.heads else []
-    parts += [f"vocabulary {format_integer(shape.vocabulary)}"] if shape.vocabulary else []
-    parts += [f"context {format_integer(shape.context)}"] if shape.context else []
-    return f"{size}: {', '.join(parts)}"
+    return size if shape is None else f"{size}: {_describe_sizes(job, shape)}"
+
+
+def _describe_sizes(job: Job, shape: Shape) -> str:
+    """Describe a shape; each size is marked if the shape is assumed."""
+    block = shape.block
+    sizes = [(shape.layers, "{} layers"), (shape.hidden, "hidden {}"), (shape.heads, "{} heads")]
+    if block is not None:
+        sizes.append((block.kv_heads if block.kv_heads != shape.heads else None, "{} for keys and values"))
+        sizes.append((block.mlp, "MLP {}"))
+    if block is not None and block.experts > 1:
+        sizes.append((block.experts, "{} experts"))
+        sizes.append((block.active_experts, "{} of them for a token"))
+        sizes.append((_count_active_parameters(job), "{} active parameters"))
+    sizes += [(shape.vocabulary, "vocabulary {}"), (shape.context, "context {}")]
+    is_assumed = Assumed.SHAPE in job.assumed
+    return ", ".join(
+        text.format(mark_assumed(format_integer(size), is_assumed)) for size, text in sizes if size
+    )
+
+
+def _count_active_parameters(job: Job) -> int:
+    """Return the parameters that a token passes, by the units of a model-parallel rank."""
+    active = (unit.elements if unit.active_elements is None else unit.active_elements for unit in job.units)
+    return sum(active) * job.degrees.mp
 
 
 def _describe_elements(job: Job) -> str:
@@ -163,10 +218,15 @@ def _describe_batch(plan: Plan) -> str:
     batch = plan.job.batch
     if batch.samples is None or batch.sequence is None:
         return "not given, so activations and time are unknown (set --micro-batch and --sequence)"
-    return (
-        f"{format_integer(batch.samples)} x {format_integer(batch.sequence)} tokens per micro-batch "
-        f"of one replica ({format_integer(batch.tokens)}){_describe_micro_batches(plan)}"
-    )
+    return f"{_format_batch(plan.job)} tokens per micro-batch of one replica{_describe_micro_batches(plan)}"
+
+
+def _format_batch(job: Job) -> str:
+    """Format samples and sequence, such as ``4 x 1,024 (4,096)``; each is marked if it is assumed."""
+    parts = ((job.batch.samples, Assumed.MICRO_BATCH), (job.batch.sequence, Assumed.SEQUENCE))
+    texts = [mark_assumed(format_integer(count), part in job.assumed) for count, part in parts]
+    is_assumed = any(part in job.assumed for _, part in parts)
+    return f"{' x '.join(texts)} = {mark_assumed(format_integer(job.batch.tokens), is_assumed)}"
 
 
 def _describe_micro_batches(plan: Plan) -> str:
@@ -209,7 +269,8 @@ def _describe_hardware(job: Job) -> str:
     intra_hop = _format_hop_latency(hardware.intra_latency_ns)
     inter_hop = _format_hop_latency(hardware.inter_latency_ns)
     return (
-        f"{hardware.name}: {format_device_size(hardware.memory_bytes)}, {_format_peak_flops(job, hardware)} "
+        f"{mark_assumed(hardware.name, Assumed.HARDWARE in job.assumed)}: "
+        f"{format_device_size(hardware.memory_bytes)}, {_format_peak_flops(job, hardware)} "
         f"at {hardware.efficiency_ratio * 100:.0f} %, {hardware.devices_per_node} devices per node, "
         f"{hardware.intra_bytes_per_s / 1e9:g} GB/s and {intra_hop} in a node, "
         f"{hardware.node_bytes_per_s / 1e9:g} GB/s per node and {inter_hop} between "

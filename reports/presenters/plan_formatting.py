@@ -12,7 +12,8 @@ from zprof.reports.page import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, make
 
 #: Prefix of a sum with unknown parts.
 AT_LEAST = "≥"
-#: Prefix of predicted figures wherever measured figures are shown too.
+#: Prefix of predicted figures wherever measured figures are shown too, and of a plan's figures that rest on
+#: values that were assumed because nobody stated them.
 PREDICTED = "~"
 
 SCHEMES = SCHEME_NAMES
@@ -114,6 +115,11 @@ def format_signed_percent(ratio: float | None) -> str:
     if text.removeprefix("-") == "0.0 %":
         return "0.0 %"
     return f"+{text}" if ratio > 0 else text
+
+
+def mark_assumed(text: str, assumed: bool) -> str:
+    """Mark a figure that rests on an assumed value; no figure, and 0, need no mark."""
+    return f"{PREDICTED}{text}" if assumed and text not in ("", "0", UNKNOWN) else text
 
 
 def make_plan_row(name: str, cells: Iterable[Cell], *, short: str = "", total: bool = False) -> Row:

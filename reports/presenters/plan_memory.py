@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, Bars, Column, Row, StackedBar, Table
@@ -9,6 +10,7 @@ from zprof.reports.presenters.memory import stack_segments
 from zprof.reports.presenters.memory_formatting import build_tenant_legend, get_tenant_class, tenant_name
 from zprof.reports.presenters.plan_formatting import (
     AT_LEAST,
+    PREDICTED,
     SCHEMES,
     Scale,
     choose_size_scale,
@@ -17,6 +19,7 @@ from zprof.reports.presenters.plan_formatting import (
     format_scaled,
     make_plan_row,
     make_plan_table,
+    mark_assumed,
 )
 
 _ABBREVIATIONS = {
@@ -42,7 +45,7 @@ def make_scheme_columns(rows: Sequence[PlanRow]) -> tuple[Column, ...]:
 def build_memory_table(plan: Plan) -> Table:
     """Build the table of model states by formula, the tenants at the peak, and what fits."""
     scale = choose_memory_scale(plan)
-    sums = tuple(format_scaled(row.state_bytes, scale) for row in plan.rows)
+    sums = tuple(format_state_bytes(row, scale) for row in plan.rows)
     peaks = tuple(format_known_peak(row, scale) for row in plan.rows)
     return make_plan_table(
         title="Memory per device",
@@ -83,30 +86,38 @@ def _build_tenant_row(rows: Sequence[PlanRow], tenant: Tenant, scale: Scale) -> 
         name=tenant_name(tenant),
         short=SHORT.get(tenant, ""),
         cells=tuple(
-            _format_sum([term for term in row.terms if term.tenant is tenant], scale) for row in rows
+            _format_sum(row, [term for term in row.terms if term.tenant is tenant], scale) for row in rows
         ),
     )
 
 
-def _format_sum(terms: Sequence[Term], scale: Scale) -> str:
-    """Format the sum of terms: unknown if all are unknown, a lower bound if some are."""
+def _format_sum(row: PlanRow, terms: Sequence[Term], scale: Scale) -> str:
+    """Format the sum of terms of a row: unknown if all are unknown, a lower bound if some are."""
     known = [term.bytes for term in terms if term.bytes is not None]
     if terms and not sum(known) and len(known) < len(terms):
         return UNKNOWN
-    return f"{AT_LEAST if len(known) < len(terms) else ''}{format_scaled(sum(known), scale)}"
+    text = f"{AT_LEAST if len(known) < len(terms) else ''}{format_scaled(sum(known), scale)}"
+    return mark_assumed(text, "peak_bytes" in row.assumed)
+
+
+def format_state_bytes(row: PlanRow, scale: Scale) -> str:
+    """Format the model states at rest."""
+    return mark_assumed(format_scaled(row.state_bytes, scale), "state_bytes" in row.assumed)
 
 
 def format_known_peak(row: PlanRow, scale: Scale) -> str:
     """Format the peak, or the known part of it as a lower bound."""
     if row.peak_bytes is not None:
-        return format_scaled(row.peak_bytes, scale)
-    return f"{AT_LEAST}{format_scaled(row.least_bytes, scale)}"
+        text = format_scaled(row.peak_bytes, scale)
+    else:
+        text = f"{AT_LEAST}{format_scaled(row.least_bytes, scale)}"
+    return mark_assumed(text, "peak_bytes" in row.assumed)
 
 
 def _build_fit_rows(plan: Plan) -> Iterator[Row]:
     if plan.job.hardware is None:
         return
-    memory = format_device_size(plan.job.hardware.memory_bytes)
+    memory = format_memory_size(plan.job.hardware, plan.job)
     yield make_plan_row(
         name=f"fits {memory}", short=f"fits {memory}", cells=tuple(format_fit(row) for row in plan.rows)
     )
@@ -115,9 +126,15 @@ def _build_fit_rows(plan: Plan) -> Iterator[Row]:
         yield make_plan_row(name="largest model that fits, parameters", short="largest model", cells=cells)
 
 
+def format_memory_size(hardware: Hardware, job: Job) -> str:
+    """Format the memory of the job's device."""
+    return mark_assumed(format_device_size(hardware.memory_bytes), Assumed.HARDWARE in job.assumed)
+
+
 def format_fit(row: PlanRow) -> str:
     """Format if a scheme fits: yes, no, tight or unknown."""
-    return "tight" if row.tight else {True: "yes", False: "no", None: "unknown"}[row.fits]
+    text = "tight" if row.tight else {True: "yes", False: "no", None: "unknown"}[row.fits]
+    return mark_assumed(text, "fits" in row.assumed and row.fits is not None)
 
 
 def format_largest_model(row: PlanRow) -> str:
@@ -125,11 +142,13 @@ def format_largest_model(row: PlanRow) -> str:
     if not row.largest_parameters:
         return UNKNOWN
     bound = "≤" if row.peak_bytes is None else ""
-    return f"{bound}{format_count(row.largest_parameters)}"
+    return mark_assumed(f"{bound}{format_count(row.largest_parameters)}", "largest_parameters" in row.assumed)
 
 
 def _list_notes(plan: Plan) -> Iterator[str]:
     yield "States at rest: parameters, gradients and optimizer state by the formula of each scheme."
+    if plan.job.assumed:
+        yield f"{PREDICTED}: rests on a usual value that was not stated; see the values above."
     peak_times: dict[str, list[str]] = {}
     for row in plan.rows:
         if row.peak_at:
@@ -148,7 +167,7 @@ def _list_notes(plan: Plan) -> Iterator[str]:
         )
     if any(row.largest_parameters == 0 for row in plan.rows):
         yield f"Largest model {UNKNOWN}: not even the smallest fits with this batch."
-    if any(format_largest_model(row).startswith("≤") for row in plan.rows):
+    if any(row.largest_parameters and row.peak_bytes is None for row in plan.rows):
         yield "≤: largest model by its states alone; its other memory makes it smaller."
     early_schemes = [SCHEMES[row.scheme] for row in plan.rows if not row.tenants.get(Tenant.GRADIENTS)]
     if early_schemes:
@@ -171,7 +190,7 @@ def _build_kind_row(rows: Sequence[PlanRow], tenant: Tenant, sub: str, scale: Sc
     cells = []
     for row in rows:
         terms = [term for term in row.terms if term.tenant is tenant and term.sub == sub]
-        cells.append(_format_sum(terms, scale) if terms else "")
+        cells.append(_format_sum(row, terms, scale) if terms else "")
     suffix = f": {sub.replace('_', ' ')}" if sub else ""
     return make_plan_row(
         name=f"{tenant_name(tenant)}{suffix}", short=f"{_ABBREVIATIONS[tenant]}{suffix}", cells=tuple(cells)

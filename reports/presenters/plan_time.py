@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from zprof.model.formatting import format_percent
-from zprof.model.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
+from zprof.model.plan import PIPELINES, Axis, Plan, PlannedStep, PlanRow
 from zprof.reports.page import UNKNOWN, Row, Table
 from zprof.reports.presenters.plan_formatting import (
     AXES,
@@ -17,6 +17,7 @@ from zprof.reports.presenters.plan_formatting import (
     join_names,
     make_plan_row,
     make_plan_table,
+    mark_assumed,
 )
 from zprof.reports.presenters.plan_memory import make_scheme_columns
 
@@ -39,18 +40,23 @@ def build_degree_table(plan: Plan) -> Table:
         rows=(
             *(
                 make_plan_row(
-                    name=name, cells=tuple(format_integer(getattr(row.degrees, leaf)) for row in plan.rows)
+                    name=name,
+                    cells=tuple(_format_degree(row, getattr(row.degrees, leaf)) for row in plan.rows),
                 )
                 for name, leaf in axes
             ),
             make_plan_row(
                 name="micro-batches per replica",
                 short="micro-batches",
-                cells=tuple(format_integer(row.micro_batches) for row in plan.rows),
+                cells=tuple(_format_degree(row, row.micro_batches) for row in plan.rows),
             ),
         ),
         notes=_list_batch_notes(plan),
     )
+
+
+def _format_degree(row: PlanRow, count: int) -> str:
+    return mark_assumed(format_integer(count), "degrees" in row.assumed)
 
 
 def _list_batch_notes(plan: Plan) -> tuple[str, ...]:
@@ -145,11 +151,13 @@ def compute_tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
 def _build_throughput_row(plan: Plan) -> Iterator[Row]:
     if plan.job.batch.tokens is None:
         return
-    rates = tuple(compute_tokens_per_s(plan, row) for row in plan.rows)
     yield make_plan_row(
         name="tokens per second and device",
         short="tokens/s, device",
-        cells=tuple(format_integer(rate) for rate in rates),
+        cells=tuple(
+            mark_assumed(format_integer(compute_tokens_per_s(plan, row)), "step" in row.assumed)
+            for row in plan.rows
+        ),
     )
 
 
@@ -159,33 +167,35 @@ def _get_sort_key(key: tuple[Axis, str]) -> tuple[int, int]:
 
 
 def _build_link_rows(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iterator[Row]:
-    def cells(formatter: Callable[[LinkTraffic], str]) -> tuple[str, ...]:
-        return tuple(_format_link_cell(row, key, formatter) for row in plan.rows)
+    def cells(leaf: str, field: str, scale: Scale) -> tuple[str, ...]:
+        return tuple(_format_link_cell(row, key, leaf, field, scale) for row in plan.rows)
 
     axis, link = AXES[key[0]], LINKS.get(key[1], key[1])
     yield make_plan_row(
         name=f"{axis}, {link}",
         short=f"{key[0].value}, {link}",
-        cells=cells(lambda traffic: format_scaled(traffic.bytes, sizes)),
+        cells=cells("bytes", "bytes", sizes),
     )
     yield make_plan_row(
         name="bytes on the wire",
         short="  on the wire",
-        cells=cells(lambda traffic: format_scaled(traffic.ring_bytes, sizes)),
+        cells=cells("bytes", "ring_bytes", sizes),
     )
     timed = [link.time_ns for row in plan.rows for link in row.links if (link.axis, link.link) == key]
     if any(time is not None for time in timed):
         yield make_plan_row(
             name=f"transfer time, {times.unit}",
             short=f"  time, {times.unit}",
-            cells=cells(lambda traffic: format_scaled(traffic.time_ns, times)),
+            cells=cells("time_ns", "time_ns", times),
         )
 
 
-def _format_link_cell(row: PlanRow, key: tuple[Axis, str], formatter: Callable[[LinkTraffic], str]) -> str:
-    """Format a cell; empty if the scheme has no traffic there."""
+def _format_link_cell(row: PlanRow, key: tuple[Axis, str], leaf: str, field: str, scale: Scale) -> str:
+    """Format a field of a link; empty if the scheme has no traffic there.  ``leaf``: what may be assumed."""
     traffic = next((link for link in row.links if (link.axis, link.link) == key), None)
-    return "" if traffic is None else formatter(traffic)
+    if traffic is None:
+        return ""
+    return mark_assumed(format_scaled(getattr(traffic, field), scale), leaf in traffic.assumed)
 
 
 def _build_time_row(
@@ -196,4 +206,7 @@ def _build_time_row(
 
 
 def _format_cells(plan: Plan, formatter: Callable[[PlannedStep], str]) -> tuple[str, ...]:
-    return tuple(UNKNOWN if row.step is None else formatter(row.step) for row in plan.rows)
+    return tuple(
+        UNKNOWN if row.step is None else mark_assumed(formatter(row.step), "step" in row.assumed)
+        for row in plan.rows
+    )

@@ -1,16 +1,20 @@
 """Build the short pages of single commands: doctor, verify, bundle, baseline, explain, demo."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.findings import FINDING_IDS
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.model.memory import RankMemory
 from zprof.model.second_opinion import Figure as VerifiedFigure
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
 from zprof.model.side_by_side import Figure, Row
+from zprof.model.time import RankTime
 from zprof.reports.finding_pages import claims
 from zprof.reports.page import (
+    UNKNOWN,
     Block,
     Facts,
     Item,
@@ -26,6 +30,8 @@ from zprof.reports.page import (
     make_table,
     make_text_column,
 )
+from zprof.reports.presenters.memory_formatting import peak_bytes
+from zprof.reports.presenters.time_figures import exposure, step_ns
 
 _CHECK_MARKS = {CheckStatus.OK: "✓", CheckStatus.ABSENT: "-", CheckStatus.BROKEN: "✗"}
 _FIGURE_WORDS = {
@@ -221,12 +227,51 @@ def _make_summary_items(family: str) -> Iterator[Item]:
             yield Item(label=f"{FINDING_IDS[cause]} {cause.value}", text=summary or "no page yet")
 
 
-def build_demo_page(rows: Sequence[tuple[str, ...]]) -> Page:
-    """Build the page that checks the fix of the demo: step, exposed share and peak memory of each run."""
-    title = "Does the fix work?"
-    columns = (make_text_column("run"), *make_number_columns("step", "collectives exposed", "peak memory"))
-    table = make_table(title, columns, rows, note="link and compute modelled")
-    return _make_page("zprof demo", *make_section("outcome", title, "", table))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoRun:
+    """A run of a demo: its title, and the times and the memory of its ranks."""
+
+    title: str
+    times: Sequence[RankTime]
+    memory: Sequence[RankMemory]
+
+
+def build_demo_page(fix: str, runs: Sequence[DemoRun], *, is_modelled: bool) -> Page:
+    """Build the page that shows what the fix of a demo wins; the last run has it, the one before has not."""
+    timed = any(run.times for run in runs)
+    names = ("step", "exposed communication", "peak memory") if timed else ("peak memory",)
+    table = make_table(
+        "Runs",
+        (make_text_column("run"), *make_number_columns(*names)),
+        [(run.title, *(_format_times(run.times) if timed else ()), _format_peak(run.memory)) for run in runs],
+        note="link and compute modelled" if is_modelled else "",
+    )
+    before, after = runs[-2:]
+    facts = Facts(rows=(("fix", fix), ("wins", _format_win(before, after))))
+    return _make_page("zprof demo", *make_section("outcome", "Does the fix work?", "", facts, table))
+
+
+def _format_win(before: DemoRun, after: DemoRun) -> str:
+    """Format what the second run saves: time per step, or memory if no step was timed."""
+    if before.times and after.times:
+        old_ns, new_ns = step_ns(before.times), step_ns(after.times)
+        return f"{format_ns(old_ns - new_ns)} per step, {format_percent((old_ns - new_ns) / old_ns)}"
+    if not before.memory or not after.memory:
+        return UNKNOWN
+    old_bytes, new_bytes = peak_bytes(before.memory), peak_bytes(after.memory)
+    saved = old_bytes - new_bytes
+    return f"{format_bytes(saved)} of the peak, {format_percent(saved / old_bytes)}"
+
+
+def _format_times(times: Sequence[RankTime]) -> tuple[str, str]:
+    """Format step and exposed communication, means over the ranks."""
+    if not times:
+        return UNKNOWN, UNKNOWN
+    return format_ns(step_ns(times)), format_ns(exposure(times).exposed_ns)
+
+
+def _format_peak(memory: Sequence[RankMemory]) -> str:
+    return format_bytes(peak_bytes(memory)) if memory else UNKNOWN
 
 
 def _make_page(kind: str, *parts: Block | Section) -> Page:

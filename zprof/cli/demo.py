@@ -10,37 +10,35 @@ from zprof.cli.progress import steps_progress
 from zprof.model.extras import Extra, require_extra
 
 if TYPE_CHECKING:
-    from zprof.integrations.demo_scenes import Scene
-    from zprof.model.report import Report
-    from zprof.reports.page import Page
+    from zprof.analysis.analysis import RunAnalysis
+    from zprof.integrations.demo_scenes import DemoCase, Scene
 
-
-_INTRODUCTION = """\
-"We turned sharding on to get headroom, and the step got slower. Where do we look?"
-
-This demo reproduces that case with 2 ranks on this machine. The ranks, the engine, the
-collectives (gloo) and the memory are real. Link speed and compute time per block are
-MODELLED, so that overlap shows on two cores. Takes about a minute.
-
-"""
+_REAL = "The {ranks} ranks, the engine, the collectives (gloo) and the memory are real."
+_MODELLED = "Link speed and\ncompute time per block are MODELLED, so that overlap shows on two cores."
 
 
 class DemoCommand:
-    """Reproduce a typical support case: why did sharding make the step slower?
+    """Reproduce a typical support case: what is wrong, how to see it, and what the fix wins.
 
-    Trains a small GPT-2-shaped model three times on two ranks: plain data parallel
-    (A), fully sharded on a slow modelled link (B), and with the fix that B's report
-    recommends (C). Does not need a GPU.
+    Trains a small GPT-2-shaped model on two ranks as the user had it and with the fix,
+    records both, and prints the diagnosis. Each case takes less than a minute. Does not
+    need a GPU.
 
     examples:
-      zprof demo
+      zprof demo                       the first case: slower after sharding
+      zprof demo --list
+      zprof demo late-rank
       zprof demo -o /tmp/zprof-demo
     """
 
     name = "demo"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare ``--output``."""
+        """Declare the case and ``--output``."""
+        parser.add_argument(
+            "case", metavar="NAME", nargs="?", help="support case (default: slower-after-sharding)"
+        )
+        parser.add_argument("--list", action="store_true", help="list the support cases")
         parser.add_argument(
             "-o",
             "--output",
@@ -51,70 +49,74 @@ class DemoCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Record A and B and diagnose B; record C and show that the fix works."""
-        from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
-        from zprof.reports.presenters.report import build_report_page
+        """List the cases, or play one."""
+        from zprof.integrations.demo_scenes import CASES, find_case
 
+        if arguments.list:
+            width = max(len(case.name) for case in CASES)
+            console.print_data("".join(f"{case.name:<{width}}  {case.title}\n" for case in CASES))
+            return 0
+        case = CASES[0] if arguments.case is None else find_case(arguments.case)
         require_extra(Extra.RECORD, "demo")
-        folder: Path = arguments.output
-        console.print_data(_INTRODUCTION)
-        _record(folder, (BASELINE, SLOWER))
-        slower = _diagnose_scene(folder, SLOWER, BASELINE)
-        console.print_page(build_report_page(slower))
-        console.print_data("\n")
-        _record(folder, (FIXED,))
-        reports = (_diagnose_scene(folder, BASELINE), slower, _diagnose_scene(folder, FIXED))
-        console.print_page(_build_summary((BASELINE, SLOWER, FIXED), reports))
-        console.print_data("\n")
-        console.print_data(_list_next_commands(folder))
+        _play(case, arguments.output)
         return 0
 
 
-def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
+def _play(case: "DemoCase", folder: Path) -> None:
+    """Record the user's runs and diagnose; record the fix and show what it wins."""
+    from zprof.reports.presenters.diagnosis import build_diagnosis_page
+    from zprof.reports.presenters.small_pages import DemoRun, build_demo_page
+    from zprof.rules.diagnose import diagnose
+
+    console.print_data(_introduce(case))
+    baseline = _record(folder, case.baseline) if case.baseline else None
+    faulty = _record(folder, case.faulty)
+    console.print_page(build_diagnosis_page(diagnose(faulty, baseline)))
+    console.print_data("\n")
+    fixed = _record(folder, case.fixed)
+    runs = ((case.baseline, baseline), (case.faulty, faulty), (case.fixed, fixed))
+    shown = [
+        DemoRun(
+            title=f"{scene.letter}  {scene.title}",
+            times=analysis.time.per_rank,
+            memory=analysis.memory.per_rank,
+        )
+        for scene, analysis in runs
+        if scene is not None and analysis is not None
+    ]
+    console.print_page(build_demo_page(case.fix, shown, is_modelled=case.is_modelled))
+    console.print_data("\n")
+    console.print_data("\n  ".join(("next:", *_list_next_commands(case, folder))) + "\n")
+
+
+def _introduce(case: "DemoCase") -> str:
+    from zprof.integrations.demo_scenes import RANKS
+
+    how = _REAL.format(ranks=RANKS) + (f" {_MODELLED}" if case.is_modelled else "")
+    return f'"{case.question}"\n\n{how}\n\n'
+
+
+def _record(folder: Path, scene: "Scene") -> "RunAnalysis":
+    from zprof.analysis.analysis import analyse
     from zprof.integrations.reference_job import train_reference
     from zprof.run.output_path import replace_run
-
-    for scene in scenes:
-        job = scene.make_job(folder)
-        assert job.run is not None
-        replaced = replace_run(job.run, force=True)
-        with replaced, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
-            train_reference(job, on_step=on_step)
-
-
-def _diagnose_scene(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "Report":
-    from zprof.rules.diagnose import diagnose
     from zprof.run.reader import load
 
-    run = load(folder / f"{scene.run}.zprof")
-    return diagnose(run, load(folder / f"{baseline.run}.zprof") if baseline else None)
+    job = scene.make_job(folder)
+    path = scene.get_path(folder)
+    replaced = replace_run(path, force=True)
+    with replaced, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
+        train_reference(job, on_step=on_step)
+    return analyse(load(path))
 
 
-def _build_summary(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> "Page":
-    from zprof.model.formatting import format_bytes, format_ns, format_percent
-    from zprof.reports.presenters.memory_formatting import peak_bytes
-    from zprof.reports.presenters.small_pages import build_demo_page
-    from zprof.reports.presenters.time_figures import exposure, step_ns
-
-    rows = []
-    for scene, report in zip(scenes, reports, strict=True):
-        ratio = exposure(report.time.per_rank).ratio
-        rows.append(
-            (
-                f"{scene.letter}  {scene.title}",
-                format_ns(step_ns(report.time.per_rank)),
-                "unknown" if ratio is None else format_percent(ratio),
-                format_bytes(peak_bytes(report.memory.per_rank)) if report.memory.per_rank else "unknown",
-            )
-        )
-    return build_demo_page(rows)
-
-
-def _list_next_commands(folder: Path) -> str:
+def _list_next_commands(case: "DemoCase", folder: Path) -> Sequence[str]:
+    """List the commands that show more; the last opens the run in a terminal."""
+    faulty, fixed = case.faulty.get_path(folder), case.fixed.get_path(folder)
+    compared = f"{faulty} {case.baseline.get_path(folder)}" if case.baseline else str(faulty)
     return (
-        "next:\n"
-        f"  zprof diagnose {folder}/zero3.zprof --baseline {folder}/ddp.zprof\n"
-        f"  zprof compare {folder}/zero3.zprof {folder}/zero3-prefetch.zprof\n"
-        f"  zprof report {folder}/zero3.zprof --baseline {folder}/ddp.zprof -f json\n"
-        "  zprof train --help      try other stages, links and model sizes\n"
+        f"zprof report {compared}",
+        f"zprof diagnose {fixed} {faulty}",
+        "zprof demo --list      the other support cases",
+        f"zprof tui {compared}",
     )

@@ -47,11 +47,13 @@ def choose_schemes(arguments: argparse.Namespace) -> Sequence[Scheme]:
 
 
 def build_job(arguments: argparse.Namespace) -> Job:
-    """Return the job that the options describe.
+    """Return the job that the options describe, with usual values for what they do not.
 
     Raises:
         BadInput: not exactly one model is given, or the hardware is invalid.
     """
+    from zprof.planner.usual_values import assume_missing
+
     name, parameters, shape = read_model(arguments)
     job = Job(
         name=name,
@@ -75,7 +77,7 @@ def build_job(arguments: argparse.Namespace) -> Job:
         backend=Backend(arguments.backend),
         hardware=read_hardware(arguments),
     )
-    return fill_counted_model(arguments.model, job) if arguments.model else job
+    return assume_missing(fill_counted_model(arguments.model, job) if arguments.model else job)
 
 
 def choose_element_bytes(precision: str, optimizer: str) -> ElementBytes:
@@ -121,7 +123,7 @@ def _add_states(parser: argparse.ArgumentParser) -> None:
 
 def _add_batch(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "batch", "per model replica; without it, activations and time are unknown"
+        "batch", "per model replica; without it, one sample of 4,096 tokens is assumed, marked ~"
     )
     group.add_argument("--micro-batch", metavar="N", type=parse_count, help="samples per micro-batch")
     group.add_argument("--sequence", metavar="N", type=parse_count, help="tokens per sample")
@@ -172,9 +174,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--params",
         metavar="N",
         type=parse_parameter_count,
-        help="number of parameters, e.g. 7.5e9, 7.5B or 1T",
+        help="number of parameters, e.g. 7.5e9, 7.5B or 1T; a usual shape is assumed, marked ~",
     )
-    group.add_argument("--preset", metavar="NAME", help="name of a known model, e.g. 7.5b, 60b or 1t")
+    group.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="known model, e.g. llama-3-8b, qwen2.5-7b, mixtral-8x7b or 7.5b; list: show all",
+    )
     group.add_argument(
         "--model",
         metavar="MODULE:FUNCTION",
@@ -257,7 +263,8 @@ def _refuse_unused(arguments: argparse.Namespace, model_option: str) -> None:
 
 def _model_from_preset(name: str, sequence: int | None) -> tuple[str, int, Shape | None]:
     """Return a preset's model, with the context extended to the sequence length if it is shorter."""
-    from zprof.planner.model_shapes import count_parameters, find_preset
+    from zprof.planner.model_presets import find_preset
+    from zprof.planner.model_shapes import count_parameters
 
     preset = find_preset(name)
     shape = preset.shape
@@ -314,7 +321,7 @@ def add_hardware_options(parser: argparse.ArgumentParser) -> None:
     """Declare ``--hardware``, and one option for each field that is often overridden."""
     group = parser.add_argument_group(
         "hardware",
-        "without it, step time and fit are unknown; docs/planner.md describes the file format",
+        "without it, an h100 is assumed, marked ~; docs/planner.md describes the file format",
     )
     group.add_argument(
         "--hardware", metavar="NAME", help="v100, a100, a100-40gb, h100, h200, or a .toml file"

@@ -1,15 +1,17 @@
-"""Define the runs of the demo: one model on one modelled link, trained in three ways.
+"""Define the support cases of the demo: one job on this machine, recorded as it is and with its fix.
 
-Compute and link are modelled, so that overlap shows on two cores. A block computes for 12 ms forward and
-24 ms backward. Its gather takes 8 ms on the link and is hidden by concurrent compute if launched in time.
+Where link and compute are modelled, overlap shows on two cores: a block computes for 12 ms forward and 24 ms
+backward, and its gather takes 8 ms on the link, hidden by concurrent compute if launched in time.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zprof.integrations.reference_job import ReferenceJob
+from zprof.model.errors import BadInput
+from zprof.model.suggestions import suggest_names
 
 RANKS = 2
 _COMMON: Mapping[str, Any] = {
@@ -28,31 +30,151 @@ _COMMON: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One run of the demo: its letter, run name, title and options."""
+    """One run of a case: its letter, run name, title and options.
+
+    ``time_steps``: steps whose time is recorded; more make a diagnosis surer, and the demo longer.
+    """
 
     letter: str
     run: str
     title: str
     options: Mapping[str, Any]
+    time_steps: int = 4
 
     def make_job(self, folder: Path) -> ReferenceJob:
         """Return the job that runs the scene."""
-        job = ReferenceJob(world_size=RANKS, options={}, run=folder / f"{self.run}.zprof")
-        options = dict(_COMMON) | dict(self.options) | {"steps": job.recorded_steps}
-        return ReferenceJob(world_size=job.world_size, options=options, run=job.run)
+        job = ReferenceJob(
+            world_size=RANKS,
+            options={},
+            run=self.get_path(folder),
+            skip_steps=1,
+            time_steps=self.time_steps,
+        )
+        return replace(job, options=dict(self.options) | {"steps": job.recorded_steps})
+
+    def get_path(self, folder: Path) -> Path:
+        """Return where the run is written."""
+        return folder / f"{self.run}.zprof"
 
 
-BASELINE = Scene(letter="A", run="ddp", title="stage 0, data parallel", options={"stage": 0})
-SLOWER = Scene(
-    letter="B",
-    run="zero3",
-    title="stage 3, no prefetch",
-    options={"stage": 3, "forward_prefetch": 0, "backward_prefetch": 0},
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoCase:
+    """A support case: what the user says, the run to diagnose, and the run with the fix.
+
+    ``baseline``: the run that the user compares with, if there is one. ``fix``: what was changed.
+    """
+
+    name: str
+    title: str
+    question: str
+    fix: str
+    is_modelled: bool = True
+    baseline: Scene | None = None
+    faulty: Scene
+    fixed: Scene
+
+
+_SLOWER = DemoCase(
+    name="slower-after-sharding",
+    title="the step got slower when sharding was turned on",
+    question="We turned sharding on to get headroom, and the step got slower. Where do we look?",
+    fix="forward_prefetch=1, backward_prefetch=1",
+    baseline=Scene(letter="A", run="ddp", title="stage 0, data parallel", options={**_COMMON, "stage": 0}),
+    faulty=Scene(
+        letter="B",
+        run="zero3",
+        title="stage 3, no prefetch",
+        options={**_COMMON, "stage": 3, "forward_prefetch": 0, "backward_prefetch": 0},
+        time_steps=5,
+    ),
+    fixed=Scene(
+        letter="C",
+        run="zero3-prefetch",
+        title="stage 3, prefetch (the fix)",
+        options={**_COMMON, "stage": 3, "forward_prefetch": 1, "backward_prefetch": 1},
+    ),
 )
-FIXED = Scene(
-    letter="C",
-    run="zero3-prefetch",
-    title="stage 3, prefetch (the fix)",
-    options={"stage": 3, "forward_prefetch": 1, "backward_prefetch": 1},
+#: So late that other processes on the machine do not hide it.
+_STRAGGLER: Mapping[str, Any] = {"plant": "straggler_rank", "straggler_ms": 120.0}
+_LATE = DemoCase(
+    name="late-rank",
+    title="every step waits for one rank",
+    question="Every rank has the same work, and still most of them wait in every collective. For whom?",
+    fix="rank 1 computes as fast as the others",
+    faulty=Scene(
+        letter="A",
+        run="late-rank",
+        title="stage 3, rank 1 is late",
+        options=_STRAGGLER,
+        time_steps=5,
+    ),
+    fixed=Scene(
+        letter="B",
+        run="late-rank-fixed",
+        title="the same, no rank late (the fix)",
+        options={**_STRAGGLER, "fixed": "fixed"},
+    ),
 )
-SCENES = (BASELINE, SLOWER, FIXED)
+_ACCUMULATION: Mapping[str, Any] = {"plant": "accumulation_syncs", "layers": 3, "link_gbps": 0.15}
+_SYNCS = DemoCase(
+    name="reduction-per-micro-batch",
+    title="gradients are reduced in every micro-batch",
+    question="We accumulate over 4 micro-batches so that the network rests. Why does it not?",
+    fix="reduce_each_micro_batch=False",
+    faulty=Scene(
+        letter="A",
+        run="syncs",
+        title="reduced in each of 4 micro-batches",
+        options=_ACCUMULATION,
+    ),
+    fixed=Scene(
+        letter="B",
+        run="syncs-fixed",
+        title="reduced once per step (the fix)",
+        options={**_ACCUMULATION, "fixed": "fixed"},
+    ),
+)
+#: The vocabulary is large for the model, so that the logits are its largest tensors, as at 128,000 tokens.
+_LARGE_VOCABULARY: Mapping[str, Any] = {
+    "stage": 3,
+    "layers": 1,
+    "hidden": 32,
+    "context": 128,
+    "batch": 8,
+    "vocabulary": 1 << 14,
+}
+_LOGITS = DemoCase(
+    name="logits-fill-memory",
+    title="the logits of the loss take most of the memory",
+    question="The model is small and sharded. What fills the memory?",
+    fix="four micro-batches of one sample instead of one of four: the same batch in less memory",
+    is_modelled=False,
+    faulty=Scene(
+        letter="A",
+        run="logits",
+        title="vocabulary 16,384, one micro-batch",
+        options=_LARGE_VOCABULARY,
+        time_steps=0,
+    ),
+    fixed=Scene(
+        letter="B",
+        run="logits-fixed",
+        title="the same in 4 micro-batches (the fix)",
+        options={**_LARGE_VOCABULARY, "accumulate": 4},
+        time_steps=0,
+    ),
+)
+#: The first is the default.
+CASES = (_SLOWER, _LATE, _SYNCS, _LOGITS)
+
+
+def find_case(name: str) -> DemoCase:
+    """Return the case of that name.
+
+    Raises:
+        BadInput: there is none.
+    """
+    cases = {case.name: case for case in CASES}
+    if name not in cases:
+        raise BadInput(f"no demo named {name[:60]!r}", hint=suggest_names(name, cases))
+    return cases[name]

@@ -38,10 +38,30 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Decoder-only transformer: blocks of attention and an MLP with four times the width.
+class LlamaBlock:
+    """Block of the Llama family: RMS norms, rotary positions, grouped-query attention and a gated MLP.
 
-    ``tied``: the head shares the weights of the token embedding.
+    ``kv_heads``: heads of keys and values; ``head_width``: elements of a head. ``mlp``: inner width of the
+    MLP, or of one expert. ``biased``: query, key and value have biases (Qwen 2.5); ``head_norms``: queries
+    and keys are normalized per head (Qwen 3). With more than one of ``experts``, a router sends each token to
+    ``active_experts`` of them.
+    """
+
+    kv_heads: int
+    head_width: int
+    mlp: int
+    biased: bool = False
+    head_norms: bool = False
+    experts: int = 1
+    active_experts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Decoder-only transformer.
+
+    ``block``: None for the GPT block, which has an MLP with four times the width and learned positions; a
+    Llama block also needs ``heads``. ``tied``: the head shares the weights of the token embedding.
     """
 
     layers: int
@@ -50,6 +70,12 @@ class Shape:
     context: int = 0
     heads: int | None = None
     tied: bool = True
+    block: LlamaBlock | None = None
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of learned positions; rotary positions have none."""
+        return self.context if self.block is None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +85,8 @@ class Unit:
     All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
     before and ends after all others. ``saved_bytes``: bytes that the forward saves for the backward;
     ``checkpoint_bytes``: bytes that it saves if the unit is recomputed. ``frozen_elements``: the part of
-    ``elements`` that is not trained. ``largest_gradient_elements``: size of the largest gradient of one
+    ``elements`` that is not trained. ``active_elements``: the part that a token is multiplied with, if there
+    are experts; None means all. ``largest_gradient_elements``: size of the largest gradient of one
     parameter. ``early_gradient_elements``: an enclosing unit's gradients that are produced before all others.
     ``forward_work_bytes``, ``backward_work_bytes``: maximum of additional temporary buffers.
     ``forward_flop``: FLOPs of the forward.
@@ -68,6 +95,7 @@ class Unit:
     name: str
     elements: int
     frozen_elements: int = 0
+    active_elements: int | None = None
     encloses: bool = False
     saved_bytes: int | None = None
     checkpoint_bytes: int | None = None
@@ -169,6 +197,15 @@ class Backend(StrEnum):
     GLOO = "gloo"
 
 
+class Assumed(StrEnum):
+    """Part of a job that was not stated and has a usual value instead."""
+
+    SHAPE = "shape"
+    MICRO_BATCH = "micro_batch"
+    SEQUENCE = "sequence"
+    HARDWARE = "hardware"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Everything that a plan depends on.
@@ -176,7 +213,7 @@ class Job:
     ``parameters``: of the entire model. ``units``: empty if the structure of the model is unknown; otherwise
     they sum to the parameters of one model-parallel rank. ``frozen_parameters``: the part of ``parameters``
     that is not trained and so needs neither gradients nor optimizer state. Without ``hardware``, no time is
-    predicted and it is unknown if the job fits.
+    predicted and it is unknown if the job fits. ``assumed``: parts with a usual value that nobody stated.
     """
 
     name: str = ""
@@ -191,3 +228,4 @@ class Job:
     overlap: Overlap = field(default_factory=Overlap)
     backend: Backend = Backend.NCCL
     hardware: Hardware | None = None
+    assumed: tuple[Assumed, ...] = ()

@@ -198,6 +198,7 @@ class LinkTraffic:
     ``elements``, ``bytes``: as counted in the paper (an all-reduce is twice its tensor). ``ring_bytes``:
     bytes that a ring moves over the link, (N-1)/N of ``bytes``. ``link``: ``intra``, ``inter`` (nodes) or
     ``pcie``. ``time_ns``: on the link, hidden or not; None without hardware.
+    ``assumed``: own leaves that rest on parts of the job that were not stated (``Job.assumed``).
     """
 
     axis: Axis
@@ -207,6 +208,7 @@ class LinkTraffic:
     ring_bytes: int
     time_ns: int | None
     assumption: str
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +243,9 @@ class PlanRow:
     the largest model that fits with the job's width or with its number of layers, whichever is larger; an
     upper bound if the peak is not fully known, based only on the states if only they are known; None without
     hardware. ``peak_at``: the moment of the step. ``micro_batches``: per replica and step; the global batch
-    is the same in all schemes, up to the rounding to complete micro-batches.
+    is the same in all schemes, up to the rounding to complete micro-batches. ``assumed``: own
+    leaves that rest on parts of the job that were not stated (``Job.assumed``); terms and tenants rest on
+    what ``peak_bytes`` rests on.
     """
 
     scheme: Scheme
@@ -260,6 +264,7 @@ class PlanRow:
     tight: bool = False
     links: tuple[LinkTraffic, ...] = ()
     step: PlannedStep | None = None
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

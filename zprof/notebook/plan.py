@@ -45,13 +45,16 @@ class PlannedJob(Displayed, Plan):
 
 def _list_lines(plan: Plan) -> Iterator[str]:
     from zprof.reports.presenters.plan_answers import format_plan_title, list_plan_answers
+    from zprof.reports.presenters.plan_formatting import mark_assumed
 
     yield f"{format_plan_title(plan)}: {list_plan_answers(plan)[0]}"
     for row in plan.rows:
         size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
-        mark = "at least " if row.peak_bytes is None else ""
-        fits = {True: ", fits", False: ", does not fit", None: ""}[row.fits]
-        yield f"  {SCHEME_NAMES[row.scheme]}: {mark}{size} per device{fits}"
+        bound = "at least " if row.peak_bytes is None else ""
+        size = mark_assumed(size, "peak_bytes" in row.assumed)
+        fits = {True: "fits", False: "does not fit", None: ""}[row.fits]
+        fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
+        yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
 
 
 def plan(
@@ -94,6 +97,8 @@ def plan(
 
     Every argument is the option of ``zprof plan`` with the same name, which ``zprof plan --help`` explains.
     The model is given in exactly one way: ``params``, ``preset``, ``model``, or ``layers`` and ``hidden``.
+    Shape, batch and hardware that are not given are usual values, and what rests on them is marked ``~``
+    (``job.assumed`` and ``assumed`` of a row list them).
     Quantities are numbers (bytes, bytes per second, nanoseconds) or texts with a unit such as ``"32GB"``.
 
     Raises:

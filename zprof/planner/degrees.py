@@ -9,7 +9,7 @@ replicas, each replica runs more micro-batches, so that step times stay comparab
 does not change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zprof.model.job import Degrees, Job, Shape, Unit
@@ -49,7 +49,7 @@ def _spread_model_parallel(job: Job) -> Job:
     given = job.degrees
     if given.mp > 1:
         return replace(job, degrees=_fold_pipeline(given, given.mp))
-    divisible = () if job.shape is None else model_parallel_sizes(job.shape)
+    divisible = () if job.shape is None else model_parallel_sizes(job.shape).values()
     mp = _largest_divisor((given.devices, *divisible), _devices_per_node(job))
     return replace(
         job,
@@ -76,9 +76,11 @@ def _devices_per_node(job: Job) -> int:
     return _DEFAULT_NODE_DEVICES if job.hardware is None else job.hardware.devices_per_node
 
 
-def model_parallel_sizes(shape: Shape) -> tuple[int, ...]:
-    """Return the sizes that model parallelism must divide, apart from the vocabulary, which can be padded."""
-    return (shape.hidden,) if shape.heads is None else (shape.hidden, shape.heads)
+def model_parallel_sizes(shape: Shape) -> Mapping[str, int]:
+    """Return the sizes that model parallelism must divide, by name; a vocabulary can be padded instead."""
+    sizes = {"hidden": shape.hidden} | ({} if shape.heads is None else {"heads": shape.heads})
+    block = shape.block
+    return sizes if block is None else sizes | {"kv heads": block.kv_heads, "mlp": block.mlp}
 
 
 def _pad_vocabulary(shape: Shape | None, mp: int) -> Shape | None:
@@ -94,6 +96,7 @@ def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
             name=unit.name,
             elements=ceil_div(unit.elements, mp),
             frozen_elements=ceil_div(unit.frozen_elements, mp),
+            active_elements=None if unit.active_elements is None else ceil_div(unit.active_elements, mp),
             encloses=unit.encloses,
         )
         for unit in units

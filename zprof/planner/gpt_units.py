@@ -1,10 +1,11 @@
-"""Model the units of a GPT: bytes saved for the backward and temporary bytes, operator by operator.
+"""Derive the units of a model from its shape, and model the GPT block operator by operator.
 
 Units follow the default split of the reference engine: each block is a unit, and the rest of the model is the
-root, which encloses the blocks.
+root, which encloses the blocks (``root_unit``). Blocks of the Llama family are in ``llama_block``.
 
-Block. Bytes for T tokens, hidden size h, a heads, e bytes per element and N model-parallel ranks (the
-sequence length does not enter: attention is computed in tiles, FlashAttention, arXiv 2205.14135):
+GPT block: bytes saved for the backward, and temporary bytes, for T tokens, hidden size h, a heads, e bytes
+per element and N model-parallel ranks (the sequence length does not enter: attention is computed in tiles,
+FlashAttention, arXiv 2205.14135):
 
     operator              saves for the backward                       bytes
     attention_norm        its input x; mean and 1/std                  T h e; 2 T e
@@ -23,34 +24,23 @@ The backward peaks at the gelu (its input and output gradients, 8 T h e/N, in ad
 stream's) and at attention, whose three gradients are stacked and then copied into a different layout (6 T h
 e/N). GPU kernels keep the norms' statistics in fp32 (2 x 4 T) and allocate their own workspaces. Workspaces
 of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depend on the processor.
-
-Root (embeddings before the blocks; final norm, head and loss after them). Bytes for T tokens, hidden size h,
-vocabulary V, e bytes per element and N model-parallel ranks:
-
-    operator        saves for the backward                                    bytes
-    embeddings      tokens and positions (8-byte numbers)                     8 T + 8 s
-    final_norm      its input; mean and 1/std                                 T h e; 2 T e
-    head            its input (the norm's output)                             T h e
-    cross entropy   log-softmax in fp32, targets, target count                4 T V; 8 T + 4
-                    N > 1: own logits; log-sum-exp, column, mask              T V e/N; 13 T
-
-The loss is computed in fp32, so 16-bit logits are copied (4 T V). It peaks in the backward: the log-softmax
-and two gradients of it, 12 T V. With N > 1 the logits stay split (Megatron-LM, arXiv 1909.08053, section 3),
-and the loss is a custom operator that saves only the logits.
-
-If head and embedding are tied, the head's gradient, V h e/N, stays live until the embedding's is computed.
-Both are live while their sum is allocated as the parameter's gradient: 3 V h e/N.
-
-Token ids cover this rank's entire batch of the step, with one extra id per sample.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zprof.model.job import Job, Shape, Unit
-from zprof.planner.model_shapes import GptSizes, compute_gpt_sizes, count_block_elements, root_elements
+from zprof.planner.llama_block import compute_llama_flop, compute_llama_moments
+from zprof.planner.model_shapes import (
+    ModelSizes,
+    compute_model_sizes,
+    count_active_block_elements,
+    count_block_elements,
+    count_root_elements,
+)
+from zprof.planner.parallel_matrices import copy_gradient, row_parallel
+from zprof.planner.root_unit import compute_head_flop, compute_root_moments
 from zprof.planner.unit_moments import (
-    HELD_GRADIENT,
     Moments,
     OperatorStep,
     find_max_work_bytes,
@@ -84,23 +74,37 @@ def _known_moments(job: Job) -> Mapping[Unit, Moments]:
     if job.shape is None or job.batch.tokens is None:
         return {}
     root, inner = _root_and_block(job, job.shape)
-    sizes = compute_gpt_sizes(job, job.shape)
+    sizes = compute_model_sizes(job, job.shape)
     return {
         replace(root, name=""): compute_root_moments(sizes),
-        replace(inner, name=""): compute_block_moments(sizes),
+        replace(inner, name=""): _block_moments(sizes),
     }
 
 
 def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
-    sizes = compute_gpt_sizes(job, shape)
-    root = Unit(name=ROOT, elements=root_elements(sizes), encloses=True)
-    inner = Unit(name="block", elements=count_block_elements(sizes))
+    sizes = compute_model_sizes(job, shape)
+    root = Unit(name=ROOT, elements=count_root_elements(sizes), encloses=True)
+    inner = Unit(
+        name="block",
+        elements=count_block_elements(sizes),
+        active_elements=count_active_block_elements(sizes),
+    )
     if job.batch.tokens is None:
         return root, inner
     return _add_bytes(root, compute_root_moments(sizes), compute_head_flop(sizes)), replace(
-        _add_bytes(inner, compute_block_moments(sizes), compute_block_flop(sizes)),
+        _add_bytes(inner, _block_moments(sizes), _block_flop(sizes)),
         checkpoint_bytes=sizes.stream_bytes,
     )
+
+
+def _block_moments(sizes: ModelSizes) -> Moments:
+    block = sizes.shape.block
+    return compute_gpt_moments(sizes) if block is None else compute_llama_moments(sizes, block)
+
+
+def _block_flop(sizes: ModelSizes) -> float:
+    block = sizes.shape.block
+    return compute_gpt_flop(sizes) if block is None else compute_llama_flop(sizes, block)
 
 
 def _add_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
@@ -122,8 +126,8 @@ _BLOCK_SAVED = frozenset(
 _LSE_BYTES = 4
 
 
-def compute_block_moments(sizes: GptSizes) -> Moments:
-    """Return the moments of one block; the gradient of its output is live when its backward starts."""
+def compute_gpt_moments(sizes: ModelSizes) -> Moments:
+    """Return the moments of one GPT block; the gradient of its output is live when its backward starts."""
     forward = _block_forward(sizes)
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
@@ -136,8 +140,8 @@ def compute_block_moments(sizes: GptSizes) -> Moments:
     )
 
 
-def compute_block_flop(sizes: GptSizes) -> float:
-    """Return the forward flop of a block: (24 T h^2 for the matrices + 4 T s h for attention) / N.
+def compute_gpt_flop(sizes: ModelSizes) -> float:
+    """Return the forward flop of a GPT block: (24 T h^2 for the matrices + 4 T s h for attention) / N.
 
     A multiply-add counts as 2 flop.
     """
@@ -145,24 +149,24 @@ def compute_block_flop(sizes: GptSizes) -> float:
     return (24.0 * tokens * h * h + 4.0 * tokens * sizes.sequence * h) / sizes.ranks
 
 
-def _block_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+def _block_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     stream, part, stats = sizes.stream_bytes, sizes.split_bytes, 2 * sizes.tokens * sizes.element
     lse = _LSE_BYTES * sizes.tokens * sizes.heads // sizes.ranks
     return (
         OperatorStep(operator="layer_norm", makes={"norm1": stream, "stats1": stats}),
         OperatorStep(operator="query_key_value", makes={"qkv": 3 * part}),
         OperatorStep(operator="attention", makes={"attention": part, "lse": lse}),
-        *_row_parallel("projection", "branch1", sizes),
+        *row_parallel("projection", "branch1", sizes),
         OperatorStep(operator="add", makes={"middle": stream}, drops=("branch1",)),
         OperatorStep(operator="layer_norm", makes={"norm2": stream, "stats2": stats}),
         OperatorStep(operator="expand", makes={"wide": 4 * part}),
         OperatorStep(operator="gelu", makes={"gelu": 4 * part}),
-        *_row_parallel("projection", "branch2", sizes),
+        *row_parallel("projection", "branch2", sizes),
         OperatorStep(operator="add", makes={"y": stream}, drops=("branch2",)),
     )
 
 
-def _block_checkpointed_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+def _block_checkpointed_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     """Return the forward with only the input saved: each tensor dies after its last reader."""
     stream, part = sizes.stream_bytes, sizes.split_bytes
     return (
@@ -177,7 +181,7 @@ def _block_checkpointed_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
     )
 
 
-def _block_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+def _block_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     stream, part, matrix, h = sizes.stream_bytes, sizes.split_bytes, sizes.matrix_elements, sizes.hidden
     share = h // sizes.ranks
     return (
@@ -194,7 +198,7 @@ def _block_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
             gradient_elements=4 * matrix + 4 * share,
             drops=("dwide", "norm2"),
         ),
-        *_gradient_copy(sizes),
+        *copy_gradient(sizes),
         OperatorStep(
             operator="layer_norm",
             makes={"dmiddle": stream},
@@ -214,7 +218,7 @@ def _block_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
             gradient_elements=3 * matrix + 3 * share,
             drops=("laid_out", "norm1"),
         ),
-        *_gradient_copy(sizes),
+        *copy_gradient(sizes),
         OperatorStep(
             operator="layer_norm",
             makes={"dx": stream},
@@ -223,179 +227,3 @@ def _block_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
         ),
         OperatorStep(operator="add", makes={"g0": stream}, drops=("g1", "dx")),
     )
-
-
-def _row_parallel(operator: str, name: str, sizes: GptSizes) -> Iterator[OperatorStep]:
-    """Yield a row-parallel product: the sum over the ranks, then the bias add, which allocates its result."""
-    if sizes.ranks == 1:
-        yield OperatorStep(operator=operator, makes={name: sizes.stream_bytes})
-        return
-    yield OperatorStep(operator=operator, makes={"summed": sizes.stream_bytes})
-    yield OperatorStep(operator="add_bias", makes={name: sizes.stream_bytes}, drops=("summed",))
-
-
-def _gradient_copy(sizes: GptSizes) -> Iterator[OperatorStep]:
-    """Yield the all-reduce of a column-parallel layer's input gradient, which runs on a copy."""
-    if sizes.ranks > 1:
-        yield OperatorStep(operator="all_reduce", makes={"copy": sizes.stream_bytes}, drops=("copy",))
-
-
-_ROOT_SAVED = frozenset(("ids", "x", "stats", "norm", "log_softmax", "targets", "logits_kept", "lse"))
-_INDEX_BYTES = 8
-_FP32 = 4
-
-
-def compute_root_moments(sizes: GptSizes) -> Moments:
-    """Return the moments of the root: before and after the blocks, in both directions."""
-    ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
-    end, loss = _root_forward_end(sizes), _loss_backward(sizes)
-    kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
-    backward = replay_operators(loss, saved=_ROOT_SAVED, live=kept)
-    return Moments(
-        forward=replay_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
-        forward_end=replay_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
-        backward=backward,
-        backward_end=replay_operators(
-            _embeddings_backward(sizes),
-            saved=_ROOT_SAVED,
-            live={**ids, "g": sizes.stream_bytes, HELD_GRADIENT: backward[-1].held_bytes},
-            made=backward[-1].gradient_elements,
-        ),
-    )
-
-
-def compute_head_flop(sizes: GptSizes) -> float:
-    """Return the forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop."""
-    return 2.0 * sizes.tokens * sizes.word_elements
-
-
-def _ids_bytes(sizes: GptSizes) -> int:
-    tokens = sizes.samples * (sizes.sequence + 1) * sizes.micro_batches
-    return _INDEX_BYTES * (tokens + sizes.sequence)
-
-
-def _root_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    if not sizes.vocabulary:
-        return (OperatorStep(operator="input", makes={"x": sizes.stream_bytes}),)
-    position_bytes = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
-    made = {"words": sizes.stream_bytes, "places": position_bytes}
-    return (
-        OperatorStep(operator="embedding", makes=made),
-        OperatorStep(operator="add", makes={"x0": sizes.stream_bytes}, drops=("words", "places")),
-    )
-
-
-def _root_forward_end(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    stats = 2 * sizes.tokens * sizes.element
-    norm = OperatorStep(operator="final_norm", makes={"norm": sizes.stream_bytes, "stats": stats})
-    if not sizes.vocabulary:
-        return (norm,)
-    wide = _fp32_logits_bytes(sizes)
-    if sizes.ranks > 1:
-        return (
-            norm,
-            OperatorStep(operator="head", makes={"logits_kept": _logits_bytes(sizes)}),
-            OperatorStep(
-                operator="logsumexp",
-                makes={"copy": _logits_copy_bytes(sizes), "exp": wide, "lse": 13 * sizes.tokens},
-                drops=("copy", "exp"),
-            ),
-        )
-    return (
-        norm,
-        OperatorStep(operator="head", makes={"logits": _logits_bytes(sizes)}),
-        OperatorStep(
-            operator="float", makes={"copy": _logits_copy_bytes(sizes), "targets": _targets_bytes(sizes)}
-        ),
-        OperatorStep(operator="log_softmax", makes={"log_softmax": wide}, drops=("copy", "logits")),
-    )
-
-
-def _loss_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    norm = OperatorStep(
-        operator="final_norm",
-        makes={"gx": sizes.stream_bytes},
-        gradient_elements=2 * sizes.hidden,
-        drops=("dnorm", "x", "stats", "norm"),
-    )
-    if not sizes.vocabulary:
-        return (norm,)
-    return (*_logits_backward(sizes), _head_backward(sizes), norm)
-
-
-def _logits_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    wide, copied = _fp32_logits_bytes(sizes), _logits_copy_bytes(sizes)
-    if sizes.ranks > 1:
-        first = OperatorStep(operator="softmax", makes={"d": wide, "copy": copied}, drops=("copy",))
-        drops: tuple[str, ...] = ("logits_kept", "lse")
-        if not copied:
-            return (_with_drops(first, drops), OperatorStep(operator="scale", drops=drops))
-        return (
-            first,
-            OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d", *drops)),
-        )
-    steps = (
-        OperatorStep(operator="nll_loss", makes={"dlog": wide}, drops=("targets",)),
-        OperatorStep(operator="log_softmax", makes={"d": wide}, drops=("dlog", "log_softmax")),
-    )
-    if not copied:
-        return steps
-    return (*steps, OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d",)))
-
-
-def _with_drops(step: OperatorStep, drops: tuple[str, ...]) -> OperatorStep:
-    return OperatorStep(operator=step.operator, makes=step.makes, drops=drops)
-
-
-def _head_backward(sizes: GptSizes) -> OperatorStep:
-    words = sizes.word_elements
-    return OperatorStep(
-        operator="head",
-        makes={"dnorm": sizes.stream_bytes, HELD_GRADIENT: words * sizes.element if sizes.tied else 0},
-        gradient_elements=0 if sizes.tied else words,
-        drops=("d", "dlogits", "norm"),
-    )
-
-
-def _embeddings_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
-    """Return the embeddings' backward; if tied, the sum with the head's held gradient is a third tensor."""
-    if not sizes.vocabulary:
-        return (OperatorStep(operator="input", drops=("g", "ids")),)
-    position_bytes = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
-    words = sizes.word_elements
-    if not sizes.tied:
-        last: tuple[OperatorStep, ...] = (
-            OperatorStep(operator="token_embedding", gradient_elements=words, drops=("g", "ids")),
-        )
-    else:
-        last = (
-            OperatorStep(operator="token_embedding", makes={"dwords": words * sizes.element}, drops=("g",)),
-            OperatorStep(operator="add", gradient_elements=words, drops=("ids", "dwords", HELD_GRADIENT)),
-        )
-    return (
-        OperatorStep(operator="sum", makes={"dplaces": position_bytes}),
-        OperatorStep(
-            operator="position_embedding",
-            gradient_elements=sizes.context * sizes.hidden,
-            drops=("dplaces",),
-        ),
-        *last,
-    )
-
-
-def _targets_bytes(sizes: GptSizes) -> int:
-    """Return the bytes of one 8-byte target per token, plus the target count."""
-    return _INDEX_BYTES * sizes.tokens + _FP32
-
-
-def _logits_bytes(sizes: GptSizes) -> int:
-    return sizes.tokens * sizes.vocabulary // sizes.ranks * sizes.element
-
-
-def _fp32_logits_bytes(sizes: GptSizes) -> int:
-    return sizes.tokens * sizes.vocabulary // sizes.ranks * _FP32
-
-
-def _logits_copy_bytes(sizes: GptSizes) -> int:
-    """Return the bytes of the fp32 copy of the logits; 0 if they are fp32 already."""
-    return 0 if sizes.element >= _FP32 else _fp32_logits_bytes(sizes)

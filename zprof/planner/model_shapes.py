@@ -1,14 +1,20 @@
-"""Provide GPT shapes: presets by name, parameter counts, and sizes per model-parallel rank.
+"""Count the parameters of shapes, and compute the sizes of one model-parallel rank.
 
-    parameters = 12 L h^2 + V h + s h        (12 h^2: attention 4, perceptron 8; no norms, no biases)
+GPT block (no norms, no biases):
+
+    parameters = 12 L h^2 + V h + s h        (12 h^2: attention 4, perceptron 8)
 
 L layers, h hidden, V vocabulary, s context (arXiv 1910.02054, appendix: with or without the last two terms,
-this reproduces every row there within 3 %). Shapes come from the paper's tables 5 (figure 2), 6 (figure 3), 7
-(figure 6) and 10 (figure 4). Table 4 prints hidden 4096 for 40B to 60B, which is an error: 12 * 88 * 4096^2
-is only 17.7e9. Table 5 has the correct 6144. If two tables give a model different shapes, the second preset
-has the shape in its name.
+this reproduces every row there within 3 %).
 
-Sizes per rank. Parameters of a block with hidden size h over N model-parallel ranks (Megatron-LM, arXiv
+Llama block (arXiv 2302.13971, section 2.2; grouped queries: arXiv 2307.09288; experts: arXiv 2401.04088),
+exact, with query width q = heads x head width, key and value width k, MLP width m and E experts:
+
+    block = 2 h q + 2 h k + 3 E h m + 2 h, and h E for the router if E > 1, q + 2 k if query, key and value
+            have biases, 2 x head width if queries and keys are normalized
+    root  = V h, twice if the head is not tied, + h
+
+Sizes per rank. Parameters of a GPT block with hidden size h over N model-parallel ranks (Megatron-LM, arXiv
 1909.08053, section 3: the four matrices are split; norms and the biases of the two row-parallel layers are
 replicated on every rank):
 
@@ -18,112 +24,83 @@ replicated on every rank):
     = (12 h^2 + 7 h)/N + 6 h;  with N = 1: 12 h^2 + 13 h
 
 The root, vocabulary V and context c: token embedding Vh/N, positions ch, final norm 2h, head Vh/N if it is
-not tied. A vocabulary or context of 0 means that its tables are not counted.
+not tied. A vocabulary or context of 0 means that its tables are not counted. In a Llama block, norms and the
+router are replicated on every rank.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from zprof.model.errors import BadInput
-from zprof.model.job import Job, Shape
+from zprof.model.job import Job, LlamaBlock, Shape
+from zprof.planner.rounding import ceil_div
 
-#: GPT-2's 50257 words, padded as Megatron-LM pads them (a multiple of 128 on each of 8 or 16 ranks).
-VOCABULARY = 51_200
-#: "Sequence length 1K" throughout the paper.
-CONTEXT = 1024
-#: Heads by hidden size: from table 5 if it has that width, else heads of 96 to 160 elements.
-_HEADS = {1600: 16, 1920: 16, 2304: 24, 3072: 24, 4096: 32, 6144: 32, 8192: 64, 25600: 160}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPreset:
-    """A named model; ``source`` is the publication of its shape."""
-
-    name: str
-    shape: Shape
-    source: str
-
-    @property
-    def parameters(self) -> int:
-        """Parameters by the formula of this module."""
-        return count_parameters(self.shape)
+#: Hidden elements per head if the shape does not state the number of heads.
+_DEFAULT_HEAD_WIDTH = 64
+_FP32_BYTES = 4
 
 
 def count_parameters(shape: Shape) -> int:
     """Return the parameters of a shape; a head tied to the embedding is not counted again."""
-    tables = shape.vocabulary * (1 if shape.tied else 2) + shape.context
-    return 12 * shape.layers * shape.hidden**2 + tables * shape.hidden
+    tables = shape.vocabulary * (1 if shape.tied else 2) + shape.position_rows
+    final_norm = 0 if shape.block is None else shape.hidden
+    return shape.layers * count_block_parameters(shape) + tables * shape.hidden + final_norm
 
 
-def find_preset(name: str) -> ModelPreset:
-    """Return the model of that name, in any case.
+def count_active_parameters(shape: Shape) -> int:
+    """Return the parameters that one token passes: all but those of the experts it is not sent to."""
+    return count_parameters(shape) - shape.layers * _count_idle_elements(shape, ranks=1)
 
-    Raises:
-        BadInput: no preset has that name.
+
+def count_block_parameters(shape: Shape) -> int:
+    """Return the parameters of one block of the full model."""
+    return 12 * shape.hidden**2 if shape.block is None else _count_llama_elements(shape, ranks=1)
+
+
+def count_saved_elements(shape: Shape) -> int:
+    """Return the elements per token that a block saves for its backward, its input included.
+
+    GPT: 12 h, as the paper counts (arXiv 1910.02054, section 3.2, footnote). Llama: see ``llama_block``,
+    without the statistics of norms and attention.
     """
-    preset = MODEL_PRESETS.get(name.strip().lower())
-    if preset is None:
-        raise BadInput(f"unknown model {name[:60]!r}", hint=f"known: {', '.join(MODEL_PRESETS)}")
-    return preset
+    block, h = shape.block, shape.hidden
+    if block is None:
+        return 12 * h
+    queries, keys = (shape.heads or 1) * block.head_width, block.kv_heads * block.head_width
+    norms = queries + keys if block.head_norms else 0
+    routed = 2 * block.active_experts * h if block.experts > 1 else 0
+    return 4 * h + 2 * queries + 2 * keys + norms + 4 * block.active_experts * block.mlp + routed
 
 
-def _make_preset(name: str, layers: int, hidden: int, source: str, context: int = CONTEXT) -> ModelPreset:
-    shape = Shape(layers=layers, hidden=hidden, vocabulary=VOCABULARY, context=context, heads=_HEADS[hidden])
-    return ModelPreset(name=name, shape=shape, source=source)
-
-
-_PAPER = "arXiv 1910.02054"
-_ALL = (
-    _make_preset("gpt2-1.5b", 48, 1600, f"{_PAPER}, section 3.2 and table 5"),
-    _make_preset("1.5b", 34, 1920, f"{_PAPER}, table 10"),
-    _make_preset("2.5b", 54, 1920, f"{_PAPER}, table 10"),
-    _make_preset("4b", 64, 2304, f"{_PAPER}, table 10"),
-    _make_preset("6b", 52, 3072, f"{_PAPER}, table 10"),
-    _make_preset("7.5b", 36, 4096, f"size of {_PAPER}, figure 1, which gives no shape"),
-    _make_preset("8b", 72, 3072, f"{_PAPER}, tables 5 and 10"),
-    _make_preset("10b", 50, 4096, f"{_PAPER}, table 10"),
-    _make_preset("11b", 54, 4096, f"{_PAPER}, table 10"),
-    _make_preset("12b", 58, 4096, f"{_PAPER}, table 10"),
-    _make_preset("13b", 62, 4096, f"{_PAPER}, table 10"),
-    _make_preset("40b", 88, 6144, f"{_PAPER}, table 5 (table 4 prints hidden 4096, an error)"),
-    _make_preset("40b-50x8192", 50, 8192, f"{_PAPER}, table 7"),
-    _make_preset("50b", 62, 8192, f"{_PAPER}, table 7"),
-    _make_preset("60b", 75, 8192, f"{_PAPER}, tables 6 and 9"),
-    _make_preset(
-        "60b-132x6144", 132, 6144, f"{_PAPER}, tables 5 and 7 (table 4 prints hidden 4096, an error)"
-    ),
-    _make_preset("80b", 100, 8192, f"{_PAPER}, table 5"),
-    _make_preset("100b", 125, 8192, f"{_PAPER}, table 5"),
-    _make_preset("120b", 150, 8192, f"{_PAPER}, table 5"),
-    _make_preset("128b", 159, 8192, f"size of {_PAPER}, table 1, which gives no shape"),
-    _make_preset("140b", 175, 8192, f"{_PAPER}, tables 5 and 7"),
-    _make_preset("150b", 187, 8192, f"{_PAPER}, table 7"),
-    _make_preset("170b", 212, 8192, f"{_PAPER}, tables 5 and 9"),
-    _make_preset(
-        "1t", 128, 25600, f"size of {_PAPER}, table 1; shape of arXiv 2104.04473, table 1", context=2048
-    ),
-)
-MODEL_PRESETS: Mapping[str, ModelPreset] = {preset.name: preset for preset in _ALL}
-
-
-#: Hidden elements per head if the shape does not state the number of heads.
-_DEFAULT_HEAD_WIDTH = 64
+def scale_width(shape: Shape, hidden: int, ranks: int = 1) -> Shape:
+    """Return the shape with another hidden size; heads and MLP widen with it, their numbers stay."""
+    block = shape.block
+    if block is None:
+        return replace(shape, hidden=hidden)
+    mlp = ceil_div(ceil_div(block.mlp * hidden, shape.hidden), ranks) * ranks
+    head_width = ceil_div(block.head_width * hidden, shape.hidden)
+    return replace(shape, hidden=hidden, block=replace(block, mlp=mlp, head_width=head_width))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GptSizes:
+class ModelSizes:
     """A shape with the samples of one micro-batch; ``element`` is the bytes per activation element."""
 
-    hidden: int
+    shape: Shape
     heads: int
-    vocabulary: int
-    context: int
-    tied: bool
     samples: int
     sequence: int
     micro_batches: int
     element: int
     ranks: int
+
+    @property
+    def hidden(self) -> int:
+        """Hidden size."""
+        return self.shape.hidden
+
+    @property
+    def vocabulary(self) -> int:
+        """Vocabulary, of all ranks together."""
+        return self.shape.vocabulary
 
     @property
     def tokens(self) -> int:
@@ -150,16 +127,23 @@ class GptSizes:
         """Elements of the token embedding, and of the head: vocabulary x hidden, divided over the ranks."""
         return self.vocabulary * self.hidden // self.ranks
 
+    @property
+    def norm_elements(self) -> int:
+        """Parameters of a norm: weight and bias, or the weight of an RMS norm."""
+        return self.hidden * (2 if self.shape.block is None else 1)
 
-def compute_gpt_sizes(job: Job, shape: Shape) -> GptSizes:
+    @property
+    def norm_statistics_bytes(self) -> int:
+        """Bytes that a norm saves: mean and 1/std per token, or the 1/RMS in fp32."""
+        return self.tokens * (2 * self.element if self.shape.block is None else _FP32_BYTES)
+
+
+def compute_model_sizes(job: Job, shape: Shape) -> ModelSizes:
     """Return the sizes of a job; without a batch, they have no tokens."""
     known = job.batch.tokens is not None
-    return GptSizes(
-        hidden=shape.hidden,
+    return ModelSizes(
+        shape=shape,
         heads=shape.heads or max(1, shape.hidden // _DEFAULT_HEAD_WIDTH),
-        vocabulary=shape.vocabulary,
-        context=shape.context,
-        tied=shape.tied,
         samples=(job.batch.samples or 0) if known else 0,
         sequence=(job.batch.sequence or 0) if known else 0,
         micro_batches=job.batch.micro_batches,
@@ -168,13 +152,43 @@ def compute_gpt_sizes(job: Job, shape: Shape) -> GptSizes:
     )
 
 
-def count_block_elements(sizes: GptSizes) -> int:
+def count_block_elements(sizes: ModelSizes) -> int:
     """Return the parameters of one block on one rank."""
+    if sizes.shape.block is not None:
+        return _count_llama_elements(sizes.shape, sizes.ranks)
     h, ranks = sizes.hidden, sizes.ranks
     return 12 * sizes.matrix_elements + 7 * h // ranks + 6 * h
 
 
-def root_elements(sizes: GptSizes) -> int:
+def count_active_block_elements(sizes: ModelSizes) -> int | None:
+    """Return the parameters of a block on one rank that a token passes; None if these are all."""
+    block = sizes.shape.block
+    if block is None or block.experts == 1:
+        return None
+    return count_block_elements(sizes) - _count_idle_elements(sizes.shape, sizes.ranks)
+
+
+def count_root_elements(sizes: ModelSizes) -> int:
     """Return the parameters outside the blocks on one rank."""
-    words = sizes.word_elements * (1 if sizes.tied else 2)
-    return words + sizes.context * sizes.hidden + 2 * sizes.hidden
+    words = sizes.word_elements * (1 if sizes.shape.tied else 2)
+    return words + sizes.shape.position_rows * sizes.hidden + sizes.norm_elements
+
+
+def _count_llama_elements(shape: Shape, ranks: int) -> int:
+    block, h = shape.block, shape.hidden
+    if block is None:
+        return 0
+    queries, keys = (shape.heads or 1) * block.head_width, block.kv_heads * block.head_width
+    split = 2 * h * queries + 2 * h * keys + 3 * block.experts * h * block.mlp
+    biases = queries + 2 * keys if block.biased else 0
+    router = h * block.experts if block.experts > 1 else 0
+    head_norms = 2 * block.head_width if block.head_norms else 0
+    return (split + biases) // ranks + 2 * h + router + head_norms
+
+
+def _count_idle_elements(shape: Shape, ranks: int) -> int:
+    """Return the elements of a block's experts that a token is not sent to."""
+    block: LlamaBlock | None = shape.block
+    if block is None:
+        return 0
+    return 3 * (block.experts - block.active_experts) * shape.hidden * block.mlp // ranks

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.job import Job
+from zprof.model.job import Assumed, Job
 from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Plan, PlanRow, Scheme, Term
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.whatif import Assumption
@@ -18,6 +18,7 @@ from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.step import ledger, traffic
 from zprof.planner.step.assumptions import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS
 from zprof.planner.step.unit_times import achieved_flops_per_s, find_rate_gaps
+from zprof.planner.usual_values import drop_assumed, list_assumed_leaves
 from zprof.version import __version__
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
@@ -35,7 +36,8 @@ TIGHT_RATIO = 0.1
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
     """Predict memory, traffic and step time of a job under each scheme.
 
-    Pipeline schemes are omitted for a model that is a single unit.
+    Pipeline schemes are omitted for a model that is a single unit. The sensitivity is that of the job as it
+    was stated, because its conditions vary.
 
     Raises:
         BadInput: the job is impossible: degrees that do not divide, sizes below 1, a unit larger than a
@@ -43,19 +45,20 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
     """
     refuse_impossible(job)
     applicable = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
-    answers = [_plan_row(with_units(spread_devices(job, scheme)), scheme) for scheme in applicable]
+    answers = [_plan_row(job, scheme) for scheme in applicable]
     rows = tuple(row for row, _ in answers)
     return Plan(
         zprof_version=__version__,
         job=with_units(job),
         rows=rows,
         assumptions=_used_assumptions(rows),
-        sensitivity=analyze_sensitivity(job) if with_sensitivity else None,
+        sensitivity=analyze_sensitivity(drop_assumed(job)) if with_sensitivity else None,
         gaps=find_plan_gaps(job, answers),
     )
 
 
-def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
+def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
+    job = with_units(spread_devices(given, scheme))
     memory = device_memory.plan_memory(job, scheme)
     known = _sum_by_tenant(memory.terms)
     least_bytes = sum(known.values())
@@ -68,7 +71,7 @@ def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         micro_batches=job.batch.micro_batches,
         terms=memory.terms,
         tenants=known,
-        state_bytes=total_state_bytes(job, scheme),
+        state_bytes=_count_state_bytes(given, job, scheme),
         least_bytes=least_bytes,
         peak_bytes=peak_bytes,
         peak_at=memory.peak_at,
@@ -80,8 +83,16 @@ def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         and _is_tight(free_bytes, job.hardware.memory_bytes),
         links=traffic.plan_traffic(job, scheme),
         step=ledger.plan_step(job, scheme),
+        assumed=list_assumed_leaves(given, scheme),
     )
     return row, memory.gaps
+
+
+def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
+    """Return the states at rest; those of a ZeRO stage need no shape, so an assumed one is not used."""
+    if scheme in ZERO_STAGES and Assumed.SHAPE in given.assumed:
+        return total_state_bytes(spread_devices(drop_assumed(given), scheme), scheme)
+    return total_state_bytes(spread, scheme)
 
 
 def _fits(job: Job, least_bytes: int, peak_bytes: int | None) -> bool | None:
@@ -130,11 +141,24 @@ _USE_SHAPE_REMEDY = "plan with --layers and --hidden instead of --model"
 def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:
     """Return the plan's gaps, each once; ``made`` pairs each row with the gaps of its memory figures."""
     return (
+        *_expert_gap(job),
         *find_rate_gaps(job),
         *_one_unit_gap(job),
         *_row_gaps(made),
         *_missing_time_gaps(job, [row for row, _ in made]),
     )
+
+
+def _expert_gap(job: Job) -> Iterator[Gap]:
+    block = None if job.shape is None else job.shape.block
+    if block is not None and block.experts > 1:
+        yield Gap(
+            kind=GapKind.PLAN,
+            what="expert parallelism",
+            reason=f"all {block.experts} experts of a block are planned as data parallel: each rank computes "
+            "its own tokens with all experts, and every token finds its expert (none is dropped)",
+            remedy="add the all-to-all of tokens and divide the experts' states by the expert ranks yourself",
+        )
 
 
 def is_one_unit(job: Job) -> bool:

@@ -4,8 +4,7 @@ Checks run in this order, so that later ones can rely on earlier ones: model siz
 the shape against the parameters, degrees, residual state, hardware, and the largest unit against the device.
 
 The bounds are far beyond any real job, yet small enough that no figure of a plan overflows or takes long to
-compute. The largest unit is the largest given one, else a block of 12 h^2 / mp elements or the part outside
-the blocks.
+compute. The largest unit is the largest given one, else a block or the part outside the blocks.
 """
 
 import math
@@ -16,7 +15,7 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
 from zprof.model.job import Degrees, Hardware, Job, Shape, Unit
 from zprof.planner.degrees import count_layers, model_parallel_sizes
-from zprof.planner.model_shapes import count_parameters
+from zprof.planner.model_shapes import count_block_parameters, count_parameters
 from zprof.planner.rounding import ceil_div
 
 
@@ -85,7 +84,7 @@ def _refuse_shape(shape: Shape) -> None:
     if shape.heads is None:
         return
     refuse_unless_integer("heads", shape.heads, max_value=MAX_WIDTH)
-    if shape.hidden % shape.heads:
+    if shape.block is None and shape.hidden % shape.heads:
         raise BadInput(
             f"hidden {shape.hidden} is not divisible by {shape.heads} heads",
             hint="choose heads that divide hidden",
@@ -217,8 +216,8 @@ def refuse_degrees(job: Job) -> None:
 
 
 def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
-    for name, size in (("hidden", shape.hidden), ("heads", shape.heads)):
-        if size is not None and size % degrees.mp:
+    for name, size in model_parallel_sizes(shape).items():
+        if size % degrees.mp:
             raise BadInput(
                 f"mp {degrees.mp} does not divide {name} {size}", hint=_dividing_powers_hint(shape)
             )
@@ -230,7 +229,7 @@ def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
 
 
 def _dividing_powers_hint(shape: Shape) -> str:
-    sizes = model_parallel_sizes(shape)
+    sizes = model_parallel_sizes(shape).values()
     powers = [1 << bit for bit in range(_MAX_LISTED) if all(size % (1 << bit) == 0 for size in sizes)]
     return f"powers of two that divide: {', '.join(map(str, powers))}"
 
@@ -292,7 +291,7 @@ def _largest_unit(job: Job) -> tuple[str, int]:
     sizes = [(unit.elements, f"unit {unit.name[:60]!r}") for unit in job.units]
     if not sizes and job.shape is not None:
         hidden, mp = job.shape.hidden, job.degrees.mp
-        block = 12 * hidden**2
+        block = count_block_parameters(job.shape)
         outside = count_parameters(job.shape) - job.shape.layers * block
         sizes = [(block // mp, f"a block of hidden {hidden}"), (outside // mp, "the embedding")]
     elements, name = max(sizes, default=(0, ""))

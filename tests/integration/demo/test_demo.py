@@ -45,10 +45,11 @@ def step_ns(report: Mapping[str, Any]) -> float:
     return sum(rank["wall_median_ns"] for rank in report["time"]["per_rank"])
 
 
-def test_it_ends_with_the_next_command(played: tuple[Path, str]) -> None:
+def test_it_ends_with_the_command_of_the_screen(played: tuple[Path, str]) -> None:
     folder, text = played
     assert "MODELLED" in text
-    assert f"zprof report {folder}/zero3.zprof --baseline {folder}/ddp.zprof" in text
+    assert text.splitlines()[-1].strip() == f"zprof tui {folder}/zero3.zprof {folder}/ddp.zprof"
+    assert not set(text.splitlines()[-1].split()[2:]) - {str(path) for path in folder.iterdir()}
 
 
 def test_the_first_finding_is_the_missing_prefetch(played: tuple[Path, str]) -> None:

@@ -36,6 +36,7 @@ def test_every_option_reaches_the_job(call: Call) -> None:
     )["job"]  # fmt: skip
     assert job["shape"] == {
         "layers": 4, "hidden": 256, "vocabulary": 512, "context": 64, "heads": 4, "tied": False,
+        "block": None,
     }  # fmt: skip
     assert job["degrees"] == {"dp": 8, "mp": 2, "pp": 2}
     assert job["batch"] == {"samples": 2, "sequence": 64, "micro_batches": 3}
@@ -77,3 +78,56 @@ def test_assumptions_in_full_have_their_source(call: Call) -> None:
     assert "    source: " not in short
     assert "    source: " in full
     assert "1910.02054" in full
+
+
+def test_parameters_alone_are_answered_and_what_is_assumed_is_marked(call: Call) -> None:
+    stated = ("--params", "13e9", "--dp", "64")
+    plan = planned(call, *stated)
+    job, rows = plan["job"], {row["scheme"]: row for row in plan["rows"]}
+    assert job["assumed"] == ["shape", "micro_batch", "sequence", "hardware"]
+    assert (job["shape"]["layers"], job["shape"]["hidden"], job["parameters"]) == (40, 5120, 13 * 10**9)
+    zero_3 = rows["zero_3"]
+    assert zero_3["fits"] is True
+    assert zero_3["step"]["wall_ns"] > 0
+    assert {"fits", "step", "peak_bytes", "largest_parameters"} == set(zero_3["assumed"])
+    (link,) = zero_3["links"]
+    assert (link["elements"], link["assumed"]) == (3 * 13 * 10**9, ["time_ns"]), "bytes are of the parameters"
+    assert zero_3["state_bytes"] == 16 * 13 * 10**9 // 64
+    out = call("plan", *stated)[1]
+    assert "~" in out
+    assert "~208" not in out, "the paper's figure rests on nothing that is assumed"
+
+
+def test_what_is_stated_is_not_replaced_and_not_marked(call: Call) -> None:
+    stated = ("--micro-batch", "2", "--sequence", "512", "--hardware", "a100")
+    job = planned(call, "--params", "13e9", "--dp", "25", "--mp", "16", *stated)["job"]
+    assert job["assumed"] == ["shape"]
+    assert job["batch"] == {"samples": 2, "sequence": 512, "micro_batches": 1}
+    assert (job["hardware"]["name"], job["degrees"]["mp"], job["parameters"]) == ("a100", 16, 13 * 10**9)
+    assert job["shape"]["heads"] % 16 == 0, "a usual value fits what is stated"
+    whole = planned(call, "--preset", "llama-3-8b", "--dp", "8", *stated)
+    assert not whole["job"]["assumed"]
+    assert not any(row["assumed"] or any(link["assumed"] for link in row["links"]) for row in whole["rows"])
+    assert "~" not in call("plan", "--preset", "llama-3-8b", "--dp", "8", *stated)[1]
+
+
+def test_a_size_without_a_usual_shape_is_a_gap(call: Call) -> None:
+    plan = planned(call, "--params", "1e15", "--dp", "4")
+    assert plan["job"]["shape"] is None
+    assert plan["gaps"]
+
+
+def test_experts_are_planned_data_parallel_and_a_gap_says_so(call: Call) -> None:
+    stated = ("--micro-batch", "1", "--sequence", "512", "--hardware", "h100", "--stage", "3")
+    dense, mixture = (planned(call, "--preset", name, *stated) for name in ("mistral-7b", "mixtral-8x7b"))
+    assert [gap["what"] for gap in mixture["gaps"]] == ["expert parallelism"]
+    assert not dense["gaps"]
+    dense_ns, mixture_ns = (plan["rows"][0]["step"]["compute_ns"] for plan in (dense, mixture))
+    assert 1.6 < mixture_ns / dense_ns < 2, "2 of 8 experts compute"
+
+
+def test_the_list_of_presets(call: Call) -> None:
+    code, out, _ = call("plan", "--preset", "list")
+    assert code == 0
+    assert "llama-3-8b" in out
+    assert "46,702,792,704" in out

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape, Unit
 from zprof.planner.hardware import V100
-from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters
+from zprof.planner.model_presets import MODEL_PRESETS
+from zprof.planner.model_shapes import count_parameters
 from zprof.planner.refusals import refuse_impossible
 
 SHAPE = Shape(layers=48, hidden=1600, vocabulary=51_200, context=1024, heads=16)

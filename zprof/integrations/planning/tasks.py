@@ -16,7 +16,7 @@ from zprof.integrations.planning.child_process import Limits, run_task
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.job import Backend, Job, Unit
+from zprof.model.job import Assumed, Backend, Job, Unit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.tenants import DISPLAY_ORDER
 
@@ -61,10 +61,16 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits | None = No
 
 
 def _refuse_unverifiable(job: Job, rows: Mapping[int, PlanRow], model: str | None) -> None:
-    if job.shape is None and model is None:
+    has_shape = job.shape is not None and Assumed.SHAPE not in job.assumed
+    if not has_shape and model is None:
         raise BadInput(
             "--verify needs a model definition, but only the parameter count is known",
             hint="use --layers, --hidden and --vocabulary, a --preset, or --model module:function",
+        )
+    if job.shape is not None and job.shape.block is not None:
+        raise BadInput(
+            "--verify builds a GPT, and the planned model has Llama blocks",
+            hint="verify your own model: --model module:function",
         )
     if job.batch.samples is None or job.batch.sequence is None:
         raise BadInput(

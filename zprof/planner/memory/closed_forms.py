@@ -7,8 +7,8 @@ copy of the gradients).
 Residual state (sections 3.2 and 6), with L layers, hidden size h, t = b s tokens per micro-batch, e bytes per
 element and psi parameters per rank:
 
-    activations                12 h t L e
-    checkpointed               h t L e, and 12 h t e while a block is recomputed
+    activations                12 h t L e (Llama blocks: what they save, see ``model_shapes``)
+    checkpointed               h t L e, and one block's activations while it is recomputed
     Pa, Pa+cpu                 checkpoints / mp; none on the device
     fused buffers              4 psi bytes, or 4 CB with constant-size buffers
     optimizer's gradients      c bytes per element, or c CB with constant-size buffers
@@ -28,6 +28,7 @@ from zprof.model.plan import Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.states import count_rank_elements, make_state_terms
 from zprof.planner.memory.walk.layout import trained_elements
+from zprof.planner.model_shapes import count_saved_elements
 from zprof.planner.rounding import ceil_div
 
 
@@ -111,8 +112,6 @@ def _temporary_term(sub: str, size: int, assumption: str) -> Term:
     return Term(tenant=Tenant.TEMPORARY_BUFFERS, sub=sub, bytes=size, assumption=assumption)
 
 
-#: Activation elements per hidden element, block and token (section 3.2, footnote).
-BLOCK_ELEMENTS = 12
 #: Bytes per element of a fused buffer: fp32.
 FUSED_BYTES = 4
 
@@ -124,8 +123,8 @@ def activation_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int =
 
 def working_set_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int = 1) -> int:
     """Return the bytes of one block: its input in full, the rest split over model-parallel ranks."""
-    row = shape.hidden * tokens * element_bytes
-    return row + ceil_div((BLOCK_ELEMENTS - 1) * row, mp)
+    rest = (count_saved_elements(shape) - shape.hidden) * tokens * element_bytes
+    return shape.hidden * tokens * element_bytes + ceil_div(rest, mp)
 
 
 def checkpoint_bytes(

@@ -24,7 +24,8 @@ _UNITS = (
 )
 RESIDUAL_ASSUMPTIONS: Mapping[str, Assumption] = {
     "residual.activations": Assumption(
-        formula="12 h t L elements: h hidden, t tokens of a micro-batch, L layers",
+        formula="12 h t L elements: h hidden, t tokens of a micro-batch, L layers; Llama blocks: "
+        "(4 h + 2 q + 2 k + 4 m) t L, as in walk.saved",
         source=f"{_PAPER}, section 3.2, footnote",
         deviation="with model parallelism, everything except a block's input (1 of the 12) is divided by mp",
     ),

@@ -24,7 +24,7 @@ from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.closed_forms import sum_known_bytes
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.states import total_state_bytes
-from zprof.planner.model_shapes import count_parameters
+from zprof.planner.model_shapes import count_parameters, scale_width
 from zprof.planner.refusals import MAX_LAYERS, MAX_WIDTH
 from zprof.planner.rounding import ceil_div
 
@@ -139,7 +139,7 @@ def count_parameters_with_layers(job: Job, layers: int) -> int:
 
 def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
     """Return the job with a different hidden size; the numbers of layers and heads stay."""
-    return _with_shape(job, replace(shape, hidden=hidden))
+    return _with_shape(job, scale_width(shape, hidden, job.degrees.mp))
 
 
 def _with_shape(job: Job, shape: Shape) -> Job:

@@ -156,7 +156,7 @@ def _largest_stage_of_units(job: Job) -> int:
 
 
 def _table_elements(shape: Shape) -> int:
-    return (shape.vocabulary * (2 if _has_two_tables(shape) else 1) + shape.context) * shape.hidden
+    return (shape.vocabulary * (2 if _has_two_tables(shape) else 1) + shape.position_rows) * shape.hidden
 
 
 def _end_elements(root_elements: int, shape: Shape | None) -> int:

@@ -8,7 +8,7 @@ padding is not included. Frozen parameters are gathered in stage 3 only and neve
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from zprof.model.job import Hardware, Job
+from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import Axis, LinkTraffic, Scheme, get_zero_stage
 from zprof.planner.rounding import ceil_div
 from zprof.planner.step import collectives
@@ -28,6 +28,7 @@ from zprof.planner.step.unit_times import (
     time_data_link,
     trained_elements,
 )
+from zprof.planner.usual_values import list_assumed_traffic
 
 #: Placeholder for unknown hardware: nodes of 8 determine only which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(
@@ -51,7 +52,10 @@ def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
         *_model_traffic(placed, hardware),
         *_pipeline_traffic(placed, hardware),
     )
-    all_links = (*links, *_host_traffic(placed, hardware))
+    all_links = tuple(
+        replace(link, assumed=list_assumed_traffic(job, scheme, link.axis))
+        for link in (*links, *_host_traffic(placed, hardware))
+    )
     return all_links if job.hardware else tuple(replace(link, time_ns=None) for link in all_links)
 
 
@@ -61,8 +65,9 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     stack, stage, sizes = _device_units(job), get_zero_stage(scheme), job.element_bytes
     times = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
-    trained = trained_elements(job, stack.elements)
-    gathered = times.gathers * (stack.elements if stage == 3 else trained) - kept * stack.last.elements
+    elements = _count_moved_elements(job, scheme, stack)
+    trained = trained_elements(job, elements)
+    gathered = times.gathers * (elements if stage == 3 else trained) - kept * stack.last.elements
     reduced = times.reductions * trained
     size = gathered * sizes.gathered + reduced * sizes.reduced
     links = [(run.count, *time_data_link(job, hardware, run, stage)) for run in stack.all]
@@ -78,6 +83,13 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
         - kept * last,
         assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _DATA_ASSUMPTIONS[stage],
     )
+
+
+def _count_moved_elements(job: Job, scheme: Scheme, stack: Stack) -> int:
+    """Return the elements of the device's units, or of the stated parameters if only the shape is assumed."""
+    if Assumed.SHAPE in job.assumed and "bytes" not in list_assumed_traffic(job, scheme, Axis.DATA):
+        return ceil_div(job.parameters, job.degrees.mp)
+    return stack.elements
 
 
 def _device_units(job: Job) -> Stack:

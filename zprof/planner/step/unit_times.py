@@ -138,7 +138,8 @@ def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[Run, ...]:
 def _flop_per_token(unit: Unit, tokens: int | None) -> float:
     """Return the unit's flop per token, or estimate it from its matrices; attention would add s/6h."""
     if unit.forward_flop is None or not tokens:
-        return float(_FLOP_PER_ELEMENT * unit.elements)
+        active = unit.elements if unit.active_elements is None else unit.active_elements
+        return float(_FLOP_PER_ELEMENT * active)
     return unit.forward_flop / tokens
 
 

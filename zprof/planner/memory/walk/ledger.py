@@ -108,8 +108,9 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="the paper counts reduced gradients only",
     ),
     "walk.saved": Assumption(
-        formula="units that have finished their forward: T e (4 h + 12 h/M + 4) + 4 T a/M; the root: "
-        "inputs of its norm and head, log-softmax 4 T V",
+        formula="units that have finished their forward: T e (4 h + 12 h/M + 4) + 4 T a/M; Llama blocks: "
+        "T e (4 h + (2 q + 2 k + 4 m)/M) + 8 T + 4 T a/M with q, k, m wide queries, keys and MLP, and for "
+        "experts A m, 2 A T h e, 4 T E and 12 A T; the root: inputs of its norm and head, log-softmax 4 T V",
         source="autograd; FlashAttention, arXiv 2205.14135; Megatron-LM, arXiv 1909.08053, section 3",
         deviation=f"{_PAPER}, section 3.2, counts 12 T h per block, without norms and residual inputs",
     ),

@@ -1,0 +1,204 @@
+"""Fill in what a job does not state with usual values, so that a plan can answer; each is named as assumed.
+
+Shape for a number of parameters P, if no shape is stated. The block is that of the Llama family, the hidden
+size h that of the published model nearest to P (by ratio) that the degrees divide, in heads of 128 (64 below
+h = 2048). The number of layers is a multiple of 4 and of the pipeline stages, for an MLP of 8/3 h; from
+h = 8192 on, for one of 7/2 h and 8 heads of keys and values (Llama 2 70B, arXiv 2307.09288). The MLP then
+becomes as wide as it must be for the shape to count P, to about 0.05 %. The vocabulary is 32,000 (Llama 2),
+and the head is not tied.
+
+    hidden    model                     source
+    768       GPT-3 Small to 2.7B       arXiv 2005.14165, table 2.1
+    4096      Llama 7B to 65B           arXiv 2302.13971, table 2
+    12288     GPT-3 175B                arXiv 2005.14165, table 2.1
+    16384     Llama 3 405B              arXiv 2407.21783, table 3
+    20480     530B                      arXiv 2201.11990, section 3.2
+    25600     1T                        arXiv 2104.04473, table 1
+
+13e9 gives 40 layers of hidden 5120, as Llama 13B and Llama 2 13B have; 7.5e9 gives 36 of 4096.
+
+A micro-batch is one sample of 4,096 tokens (Llama 2), or of the model's context if that is shorter. The
+device is an H100. What is stated is never replaced: a usual value that would contradict it is not used.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from zprof.model.errors import BadInput
+from zprof.model.job import Assumed, Degrees, Job, LlamaBlock, Shape
+from zprof.model.plan import ZERO_STAGES, Axis, Scheme
+from zprof.planner.hardware import H100
+from zprof.planner.model_shapes import count_parameters
+from zprof.planner.refusals import refuse_impossible
+from zprof.planner.rounding import ceil_div
+
+_SAMPLES = 1
+_SEQUENCE = 4096
+_VOCABULARY = 32_000
+#: Parameters of published models and their hidden size.
+_WIDTHS = (
+    *((125e6, 768), (350e6, 1024), (760e6, 1536), (1.3e9, 2048), (2.7e9, 2560)),
+    *((6.7e9, 4096), (13.0e9, 5120), (32.5e9, 6656), (65.2e9, 8192)),
+    *((175e9, 12_288), (405e9, 16_384), (530e9, 20_480), (1e12, 25_600)),
+)
+#: Beyond this ratio to the nearest published model, no shape is usual.
+_MAX_RATIO = 2.5
+_LAYER_MULTIPLE, _MLP_MULTIPLE = 4, 8
+_HEAD_WIDTH, _NARROW_HEAD_WIDTH, _WIDE_FROM = 128, 64, 2048
+_GROUPED_FROM, _KV_HEADS = 8192, 8
+#: Parameters of a block in h^2, by which the layers are counted.
+_BLOCK_ELEMENTS, _GROUPED_BLOCK_ELEMENTS = 12, 12.75
+#: Bounds of hidden / layers; published models have 53 to 203.
+_MIN_ASPECT, _MAX_ASPECT = 32, 256
+#: Bounds of the MLP's width, relative to the hidden size; published ones are 2.7 to 5.3.
+_MIN_MLP_RATIO, _MAX_MLP_RATIO = 1, 8
+
+
+def assume_missing(job: Job) -> Job:
+    """Return the job with usual values for shape, batch and hardware as far as they are not stated.
+
+    A counted model (units without a shape) keeps its batch: its own limits on the tokens are unknown.
+    """
+    for fill in (_assume_shape, _assume_batch, _assume_hardware):
+        filled = fill(job)
+        if filled is not job and _is_possible(filled):
+            job = filled
+    return job
+
+
+def drop_assumed(job: Job) -> Job:
+    """Return the job as it was stated."""
+    if not job.assumed:
+        return job
+    assumed, batch = set(job.assumed), job.batch
+    return replace(
+        job,
+        shape=None if Assumed.SHAPE in assumed else job.shape,
+        units=() if job.shape is not None else job.units,
+        batch=replace(
+            batch,
+            samples=None if Assumed.MICRO_BATCH in assumed else batch.samples,
+            sequence=None if Assumed.SEQUENCE in assumed else batch.sequence,
+        ),
+        hardware=None if Assumed.HARDWARE in assumed else job.hardware,
+        assumed=(),
+    )
+
+
+#: Parts that decide what a device holds in memory.
+_IN_MEMORY = frozenset({Assumed.SHAPE, Assumed.MICRO_BATCH, Assumed.SEQUENCE})
+
+
+def list_assumed_leaves(job: Job, scheme: Scheme) -> tuple[str, ...]:
+    """Return the leaves of a plan's row that rest on assumed parts of the job.
+
+    The states of a ZeRO stage follow from the number of parameters.
+    """
+    assumed = set(job.assumed)
+    if not assumed:
+        return ()
+    shaped = Assumed.SHAPE in assumed and scheme not in ZERO_STAGES
+    return (
+        *(("state_bytes", "degrees") if shaped else ()),
+        *(("peak_bytes",) if assumed & _IN_MEMORY else ()),
+        *("fits", "largest_parameters", "step"),
+    )
+
+
+def list_assumed_traffic(job: Job, scheme: Scheme, axis: Axis) -> tuple[str, ...]:
+    """Return the leaves of a link's traffic that rest on assumed parts of the job.
+
+    The bytes that a ZeRO stage moves follow from the number of parameters, unless a unit stays gathered.
+    """
+    assumed = set(job.assumed)
+    from_parameters = axis is Axis.DATA and scheme in ZERO_STAGES and not job.overlap.keep_last
+    return (
+        *(("bytes",) if assumed & _IN_MEMORY and not from_parameters else ()),
+        *(("time_ns",) if assumed else ()),
+    )
+
+
+def _assume_shape(job: Job) -> Job:
+    if job.shape is not None or job.units:
+        return job
+    shape = infer_shape(job.parameters, job.degrees)
+    return job if shape is None else replace(job, shape=shape, assumed=(*job.assumed, Assumed.SHAPE))
+
+
+def _assume_batch(job: Job) -> Job:
+    if job.shape is None:
+        return job
+    batch, assumed = job.batch, job.assumed
+    if batch.samples is None:
+        batch, assumed = replace(batch, samples=_SAMPLES), (*assumed, Assumed.MICRO_BATCH)
+    if batch.sequence is None:
+        sequence = min(_SEQUENCE, job.shape.context or _SEQUENCE)
+        batch, assumed = replace(batch, sequence=sequence), (*assumed, Assumed.SEQUENCE)
+    return job if batch is job.batch else replace(job, batch=batch, assumed=assumed)
+
+
+def _assume_hardware(job: Job) -> Job:
+    if job.hardware is not None:
+        return job
+    return replace(job, hardware=H100, assumed=(*job.assumed, Assumed.HARDWARE))
+
+
+def _is_possible(job: Job) -> bool:
+    try:
+        refuse_impossible(job)
+    except BadInput:
+        return False
+    return True
+
+
+def infer_shape(parameters: int, degrees: Degrees) -> Shape | None:
+    """Return a usual shape of that size that the degrees divide; None if there is none."""
+    for hidden in _list_widths(parameters):
+        shape = _make_shape(parameters, hidden, degrees)
+        if shape is not None:
+            return shape
+    return None
+
+
+def _list_widths(parameters: int) -> Iterator[int]:
+    """Yield hidden sizes of published models by their distance from the given size."""
+    if not _WIDTHS[0][0] / _MAX_RATIO <= parameters <= _WIDTHS[-1][0] * _MAX_RATIO:
+        return
+    for _, hidden in sorted(_WIDTHS, key=lambda entry: abs(math.log(entry[0] / parameters))):
+        yield hidden
+
+
+def _make_shape(parameters: int, hidden: int, degrees: Degrees) -> Shape | None:
+    """Return a shape of that width and size; None if the degrees or the bounds of the MLP exclude it."""
+    head_width = _HEAD_WIDTH if hidden >= _WIDE_FROM else _NARROW_HEAD_WIDTH
+    heads = hidden // head_width
+    grouped = hidden >= _GROUPED_FROM
+    kv_heads = max(_KV_HEADS, degrees.mp) if grouped else heads
+    if heads % kv_heads or kv_heads % degrees.mp:
+        return None
+    multiple = math.lcm(_LAYER_MULTIPLE, degrees.pp)
+    vocabulary = ceil_div(_VOCABULARY, degrees.mp) * degrees.mp
+    block_elements = (_GROUPED_BLOCK_ELEMENTS if grouped else _BLOCK_ELEMENTS) * hidden**2
+    in_blocks = parameters - 2 * vocabulary * hidden
+    layers = max(1, round(in_blocks / block_elements / multiple)) * multiple
+    if not _MIN_ASPECT <= hidden / layers <= _MAX_ASPECT:
+        return None
+    shape = Shape(
+        layers=layers,
+        hidden=hidden,
+        vocabulary=vocabulary,
+        heads=heads,
+        tied=False,
+    )
+    block = LlamaBlock(kv_heads=kv_heads, head_width=head_width, mlp=0)
+    return _fill_mlp(shape, block, parameters, math.lcm(_MLP_MULTIPLE, degrees.mp))
+
+
+def _fill_mlp(shape: Shape, block: LlamaBlock, parameters: int, multiple: int) -> Shape | None:
+    """Return the shape with an MLP so wide that it has the parameters; None if that is out of bounds."""
+    missing = parameters - count_parameters(replace(shape, block=block))
+    mlp = round(missing / (3 * shape.layers * shape.hidden * multiple)) * multiple
+    if not _MIN_MLP_RATIO * shape.hidden <= mlp <= _MAX_MLP_RATIO * shape.hidden:
+        return None
+    return replace(shape, block=replace(block, mlp=mlp))
