@@ -40,7 +40,7 @@ from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.logs import MarkLog, SampleLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.collectors.schedule import MemoryMode, Schedule, Window
-from zprof.collectors.training import detect_training
+from zprof.collectors.training import detect_framework, detect_training
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import PlannedSteps, RunManifest
@@ -122,7 +122,7 @@ def record(
         model: The model that the program calls (the DDP or FSDP wrapper). Memory is labelled with its
             modules.
         optimizer: One optimizer or several; their states become the tenant ``optimizer_state``.
-        steps: The steps to record, see :func:`zprof.steps`.
+        steps: The steps to record, see ``zprof.steps``.
         training: Facts about the program; by default they are detected from the model. A function is called
             again after the first step, when the optimizer has its states.
         memory_mode: ``full``: every operator and allocation. ``light``: hooks only, at most 1 % overhead.
@@ -243,7 +243,7 @@ class Recorder:
 
     def _open(self) -> None:
         identity = self._identity()
-        facts = self._guard.run("training facts", self._training)
+        facts = self._guard.run("training facts", self._read_training)
         if facts is None:
             self._training = TrainingFacts
         self._manifest = RunManifest(
@@ -256,6 +256,7 @@ class Recorder:
             environment=describe_environment(),
             run_id=identity.run_id,
             planned=_make_planned_steps(self._schedule),
+            folder=self._guard.run("working folder", os.getcwd) or "",
         )
         self._writer = RankWriter(self.path, identity.rank, self._manifest)
         self._process_id = os.getpid()
@@ -284,6 +285,14 @@ class Recorder:
         if self._step == 0:
             self._update_manifest()
 
+    def _read_training(self) -> TrainingFacts:
+        """Return the training facts, with the framework whose loop calls the recorder, if there is one."""
+        facts = self._training()
+        if facts.framework is not None:
+            return facts
+        known = self._manifest.training.framework if self._manifest is not None else None
+        return replace(facts, framework=known or detect_framework())
+
     def _update_manifest(self) -> None:
         """Update the manifest: the ZeRO formulas need the optimizer states, which exist after the
         first step.
@@ -291,7 +300,7 @@ class Recorder:
         assert self._writer is not None
         assert self._manifest is not None
         updated = replace(
-            self._manifest, training=self._training(), planned=_make_planned_steps(self._schedule)
+            self._manifest, training=self._read_training(), planned=_make_planned_steps(self._schedule)
         )
         if updated != self._manifest:
             self._manifest = updated

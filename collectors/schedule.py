@@ -41,7 +41,7 @@ class Schedule:
 
 
 def steps(*, skip: int = 2, memory: int = 2, time: int = 8) -> Schedule:
-    """Return the schedule of a recording; see :class:`Schedule`."""
+    """Return the schedule of a recording: steps to skip, then to watch memory, then time."""
     return Schedule(skip=skip, memory=memory, time=time)
 
 

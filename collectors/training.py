@@ -8,6 +8,7 @@ optimized parameters and these are all trained parameters of the model. 4-byte s
 separately, if they are on the parameter's device.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
-from zprof.model.training import TrainingFacts
+from zprof.model.training import Framework, TrainingFacts
+
+_FRAMEWORK_PACKAGES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
 
 
 def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingFacts:
@@ -54,6 +57,31 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
         reduction_bytes=wire.reduced_bytes if are_sizes_known else None,
         step_counters=state.step_counters,
     )
+
+
+#: Files of frameworks that run the loop, or wrap the optimizer, of a program.
+_FRAMEWORK_FILES = (
+    ("/transformers/trainer.py", Framework.TRANSFORMERS),
+    ("/lightning/pytorch/", Framework.LIGHTNING),
+    ("/pytorch_lightning/", Framework.LIGHTNING),
+    ("/accelerate/optimizer.py", Framework.ACCELERATE),
+    ("/accelerate/accelerator.py", Framework.ACCELERATE),
+)
+
+
+def detect_framework() -> Framework | None:
+    """Return the outermost framework among the callers of this function, None if the program has none.
+
+    It is called from the program's loop or from a hook of its optimizer. The Trainer of transformers calls
+    accelerate, so the outermost one is what the user configures.
+    """
+    found = None
+    frame = sys._getframe(1) if any(name in sys.modules for name in _FRAMEWORK_PACKAGES) else None
+    while frame is not None:
+        file = frame.f_code.co_filename.replace("\\", "/")
+        found = next((each for part, each in _FRAMEWORK_FILES if part in file), found)
+        frame = frame.f_back
+    return found
 
 
 def _detect_stage(engine: str, optimizers: Sequence[Any]) -> int | None:

@@ -19,7 +19,7 @@ _VERDICT = Rule(
     short="The run is slower than its baseline, or at risk.",
     help_text="The run is slower or at risk, and no finding with more than low confidence explains it.",
 )
-_PROPERTIES = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evidence")
+_PROPERTIES = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evidence", "location")
 
 
 def render(report: Report) -> str:
@@ -55,6 +55,8 @@ def make_finding_result(finding: Finding, level: str) -> Result:
         level=level,
         lines=list_finding_lines(finding),
         places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
+        file=finding.location.file if finding.location else "",
+        line=finding.location.line if finding.location else 1,
         properties={name: to_tree(getattr(finding, name)) for name in _PROPERTIES},
     )
 

@@ -37,8 +37,9 @@ class Rule:
 class Result:
     """A result of a rule.  ``level``: error, warning or note; ``lines``: the message.
 
-    ``places``: logical locations, such as ``("rank 2", "module")``; ``file``: the file to change, default the
-    run.  ``key`` distinguishes it from other results of its rule and is stable between runs.
+    ``places``: logical locations, such as ``("rank 2", "module")``; ``file`` and ``line``: the line to
+    change, default the run.  ``key`` distinguishes it from other results of its rule and is stable between
+    runs.
     """
 
     rule: str
@@ -46,6 +47,7 @@ class Result:
     lines: Sequence[str]
     places: Sequence[tuple[str, str]] = ()
     file: str = ""
+    line: int = 1
     key: str = ""
     properties: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,7 +115,11 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _result(result: Result, index: Mapping[str, int], run: str) -> dict[str, Any]:
-    file = {"artifactLocation": {"uri": _file_uri(result.file) or _uri(run)}, "region": {"startLine": 1}}
+    uri = _file_uri(result.file)
+    file = {
+        "artifactLocation": {"uri": uri or _uri(run)},
+        "region": {"startLine": max(1, result.line) if uri else 1},
+    }
     logical = [
         {"name": _line(name), "fullyQualifiedName": f"{_line(run)}/{_line(name)}", "kind": kind}
         for name, kind in result.places
@@ -159,6 +165,7 @@ def _uri(name: str) -> str:
 def _file_uri(path: str) -> str:
     """Return the URI of a path inside the working directory; empty if the path could leave it."""
     text = printable(path)
-    if len(text) > _MAX_URI or _RESERVED_NAMES & set(text.split("/")):
+    segments = text.split("/")
+    if len(text) > _MAX_URI or _RESERVED_NAMES & set(segments) or segments[0].endswith(":"):
         return ""
     return quote(text, safe="/")

@@ -55,7 +55,21 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'zprof' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_BY_NAME[name]), name)
+    try:
+        return getattr(import_module(_MODULE_BY_NAME[name]), name)
+    except ImportError as error:
+        return _make_unavailable(name, error)
+
+
+def _make_unavailable(name: str, error: ImportError) -> Any:
+    """Return a function that raises when it is called, so that help() and tab completion see every name."""
+
+    def unavailable(*arguments: object, **options: object) -> Any:
+        raise error
+
+    unavailable.__name__ = unavailable.__qualname__ = name
+    unavailable.__doc__ = f"Not available: {error}"
+    return unavailable
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ Shapes are recorded because the bytes of collectives are computed from them; all
 include communication threads written in Python. Memory is not recorded: it would slow the steps, and torch
 cannot combine ``profile_memory`` with ``profile_all_threads``. Each ``Work.wait`` becomes a profiler range,
 because gloo writes no event when a thread waits for a collective; waits inside C++ (the DDP reducer) are not
-recorded.
+recorded. Beside it, Python stacks are sampled (:mod:`zprof.collectors.host_stacks`).
 """
 
 import errno
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from zprof.collectors.base import first_line
+from zprof.collectors.host_stacks import HostStacks
 from zprof.collectors.kineto.convert import convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.profiler_session import (
@@ -27,12 +29,13 @@ from zprof.run.scratch_folder import open_scratch_folder
 
 
 class KinetoCollector:
-    """Collect the time window: tables ``events`` and ``collectives``."""
+    """Collect the time window: tables ``events``, ``collectives``, ``host_sample`` and ``host_stack``."""
 
     def __init__(self) -> None:
         self._profile: torch.profiler.profile | None = None
         self._session: ProfilerSession | None = None
         self._waits = WaitRanges()
+        self._stacks = HostStacks()
         self._gaps: list[Gap] = []
         self._tables: Mapping[str, Mapping[str, Sequence[Any]]] | None = None
 
@@ -54,9 +57,14 @@ class KinetoCollector:
             self._waits.install()
         except RuntimeError as error:
             self._gaps.append(_make_no_waits_gap(error))
+        try:
+            self._stacks.start()
+        except (RuntimeError, AttributeError, TypeError) as error:
+            self._gaps.append(_make_no_stacks_gap(error))
 
     def stop(self) -> None:
-        """Stop the profiler and restore ``Work.wait``."""
+        """Stop the profiler, and restore ``Work.wait`` and the methods of tensors."""
+        self._stacks.stop()
         self._waits.remove()
         if self._session is None:
             return
@@ -86,7 +94,8 @@ class KinetoCollector:
         if self._tables is None:
             self._tables = {}
             if self._profile is not None:
-                self._tables, gaps = _export_tables(self._profile)
+                tables, gaps = _export_tables(self._profile)
+                self._tables = {**tables, **self._stacks.tables()}
                 self._gaps += gaps
                 self._profile = None
         return self._tables
@@ -118,6 +127,15 @@ def _make_no_waits_gap(error: Exception) -> Gap:
         what="waits for collectives",
         reason=str(error),
         remedy="write ::wait ranges (docs/recording.md), or use a newer torch",
+    )
+
+
+def _make_no_stacks_gap(error: Exception) -> Gap:
+    return Gap(
+        kind=GapKind.RECORDING,
+        what="lines of the program",
+        reason=f"its Python stacks could not be sampled: {first_line(error)}",
+        remedy="please report this; training was not affected",
     )
 
 

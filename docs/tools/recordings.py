@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from docs.tools.examples import ROOT, select_notes
-from zprof.run.manifest import RANK_NAME, rank_folder, read_rank_manifest, to_json
+from zprof.run.manifest import MANIFEST_NAME, RANK_NAME, rank_folder, read_rank_manifest, to_json
 from zprof.run.reader import load
 from zprof.run.writer import write_provisional
 
@@ -65,18 +66,25 @@ def _record(command: str, folder: Path) -> str:
 
 def shorten_paths(run: Path, folder: Path) -> None:
     """Leave out where the packages and the program lie on this machine, and what its name is."""
-    prefixes = (*(path for path in map(Path, sys.path) if path.name == "site-packages"), folder, ROOT)
-    for rank in load(run).ranks:
-        _shorten_stacks(run, rank, [f"{prefix}/" for prefix in prefixes])
+    packages = (path for path in map(Path, sys.path) if path.name == "site-packages")
+    library = Path(sysconfig.get_path("stdlib"))
+    prefixes = [f"{prefix}/" for prefix in (*packages, library, folder, ROOT)]
+    recorded = load(run)
+    for rank in recorded.ranks:
+        for name in ("stack", "host_stack"):
+            if recorded.has_table(rank, name):
+                _shorten_stacks(run, rank, name, prefixes)
+    manifest = replace(recorded.manifest, folder="")
+    (run / MANIFEST_NAME).write_text(to_json(manifest), encoding="utf-8")
 
 
-def _shorten_stacks(run: Path, rank: int, prefixes: Sequence[str]) -> None:
-    table = load(run).table(rank, "stack")
+def _shorten_stacks(run: Path, rank: int, name: str, prefixes: Sequence[str]) -> None:
+    table = load(run).table(rank, name)
     files = table["file"].cast(pa.string())
     for prefix in prefixes:
         files = pc.replace_substring(files, prefix, "")
     table = table.set_column(table.column_names.index("file"), "file", files)
     folder, manifest = rank_folder(run, rank), read_rank_manifest(run, rank)
-    written = write_provisional(folder, "stack", table)
-    manifest = replace(manifest, host="host", files=manifest.files | {"stack": written})
+    written = write_provisional(folder, name, table)
+    manifest = replace(manifest, host="host", files=manifest.files | {name: written})
     (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")

@@ -174,10 +174,10 @@ def _count_by_verb(check: Check) -> dict[str, int]:
 
 
 def _choose_verb(check: Check, result: GateResult) -> str:
-    """Return what happened to a gate; one is skipped for lack of a baseline, or of a measured value."""
+    """Return what happened to a gate; one is skipped without a baseline, a value, or an exact value."""
     needs_baseline = check.baseline is None and result.limit.value is None
-    if result.outcome is Outcome.SKIPPED and result.value is None and not needs_baseline:
-        return "not measured"
+    if result.outcome is Outcome.SKIPPED and not needs_baseline:
+        return "not measured" if result.value is None else "undecided"
     return _OUTCOME_VERBS[result.outcome]
 
 

@@ -22,6 +22,7 @@ from zprof.reports.page import (
 )
 from zprof.reports.presenters.comparison import build_equal_work_table
 from zprof.reports.presenters.findings import (
+    build_location_parts,
     describe_savings,
     format_evidence_name,
     format_evidence_value,
@@ -130,8 +131,9 @@ def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
         (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE]
     )
     lines = _shorten_fix(finding, _MAX_FIX_LINES[number > 1])
-    parts = (
+    parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence, values_first=True)),
+        *build_location_parts(finding),
         ("fix", Code(lines=tuple(lines))),
         ("more", Paragraph(text=f"zprof explain {finding.id}")),
     )

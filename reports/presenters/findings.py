@@ -3,12 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.model.time import Time
-from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
+from zprof.reports.page import (
+    GAPS,
+    Card,
+    Code,
+    Facts,
+    Item,
+    ItemList,
+    Note,
+    Paragraph,
+    Section,
+    make_section,
+)
 from zprof.reports.presenters.run_formatting import format_ranks
 
 #: Counts from here on are printed without a fraction.
@@ -23,6 +34,7 @@ _FORMATTERS: dict[str, Callable[[float], str]] = {
 }
 _MAX_FINDINGS = 100
 _MAX_EVIDENCE = 100
+_MAX_FILE, _MAX_FUNCTION = 60, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +77,18 @@ def worth(finding: Finding) -> str:
     return f"{saves}{_format_freed_bytes(finding.saving_bytes)}{finding.confidence.value} confidence"
 
 
+def format_location(location: SourceLocation) -> str:
+    """Format a line of the program like ``train.py:31, main``; long names keep their end."""
+    file = printable(location.file)
+    file = file if len(file) <= _MAX_FILE else f"…{file[1 - _MAX_FILE :]}"
+    return f"{file}:{location.line}, {shorten(printable(location.function), _MAX_FUNCTION)}"
+
+
+def build_location_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
+    """Build the part of a card that names the line of the program, if it is known."""
+    return (("in", Paragraph(text=format_location(finding.location))),) if finding.location else ()
+
+
 def _format_freed_bytes(saving_bytes: tuple[int, int] | None) -> str:
     """Format the freed bytes of the largest rank, as a range if its ends print differently."""
     if saving_bytes is None or saving_bytes[1] <= 0:
@@ -83,6 +107,7 @@ def list_finding_lines(finding: Finding) -> tuple[str, ...]:
     return (
         finding.sentence,
         worth(finding),
+        *([f"in: {format_location(finding.location)}"] if finding.location else []),
         *(f"  {format_evidence_value(fact)}  {format_evidence_name(fact)}" for fact in finding.evidence),
         f"fix: {finding.fix}",
         f"disprove: {finding.disprove}",
@@ -117,11 +142,12 @@ def build_finding_section(report: Report) -> tuple[Section, ...]:
 def build_finding_card(number: int, finding: Finding) -> Card:
     """Build the card of a finding with all its parts."""
     evidence = tuple((format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence)
-    parts = (
+    parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
+        *build_location_parts(finding),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
         ("disprove", Paragraph(text=finding.disprove)),
-        ("read", Paragraph(text=f"{finding.doc}, or zprof explain {finding.id}")),
+        ("read", Paragraph(text=f"zprof explain {finding.id}")),
     )
     return Card(
         title=f"{number} {finding.id} {finding.cause.value}",

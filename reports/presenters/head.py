@@ -14,6 +14,9 @@ from zprof.reports.presenters.memory_formatting import (
 from zprof.reports.presenters.run_formatting import describe_run, format_reported_steps
 from zprof.reports.presenters.time_figures import exposure, list_late_ranks, step_ns
 
+#: Waiting below this share of the step is no key figure; the table of late ranks has it.
+_MIN_WAIT_RATIO = 0.01
+
 MARKS = {
     VerdictStatus.OK: "✓",
     VerdictStatus.SLOWER: "✗",
@@ -107,7 +110,10 @@ def _list_time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
             f"{format_percent(exposed.ratio)} of {format_ns(exposed.collective_ns)} in collectives, "
             f"{report.time.basis}",
         )
-    for entry in list_late_ranks(report.time.blame, 1) if report.time.blame else ():
+    late = list_late_ranks(report.time.blame, 1) if report.time.blame else ()
+    for entry in late:
+        if entry.blame.exposed_wait_per_rank_ns < _MIN_WAIT_RATIO * step_ns(ranks):
+            continue
         yield (
             f"wait caused by rank {entry.blame.rank}",
             format_ns(entry.blame.exposed_wait_per_rank_ns),

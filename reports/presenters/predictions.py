@@ -150,6 +150,7 @@ def build_calibration_tables(found: Calibration | None) -> tuple[Table, ...]:
     facts = (
         ("steps fitted", format_integer(found.steps)),
         ("units", format_integer(found.units)),
+        ("micro-batches", format_integer(found.micro_batches)),
         ("passes", format_integer(found.passes)),
         ("forward", format_ns(found.forward_ns)),
         ("backward", format_ns(found.backward_ns)),

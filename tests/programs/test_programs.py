@@ -30,7 +30,14 @@ HEALTHY = {
 FAST = ("pipeline_1f1b", "sleeping")
 
 
-def record_program(name: str, folder: Path) -> Report:
+#: Programs of whose lines one costs time: the cause that names it, and what stands there.
+NAMED_LINES = {
+    FOLDER / "reads_loss.py": (Cause.BLOCKING_SYNC, "loss.item()"),
+    ROOT / "docs/pictures/train.py": (Cause.DATA_LOADER, "time.sleep"),
+}
+
+
+def record_program(program: Path, folder: Path) -> Report:
     run = folder / "run.zprof"
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     command = ["-m", "zprof", "record", "-o", str(run), "--", sys.executable, *launch]
@@ -41,7 +48,7 @@ def record_program(name: str, folder: Path) -> Report:
         "TMPDIR": str(folder),
     }
     done = subprocess.run(
-        [sys.executable, *command, str(FOLDER / f"{name}.py")],
+        [sys.executable, *command, str(program)],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -59,7 +66,7 @@ def record_program(name: str, folder: Path) -> Report:
 def test_a_healthy_program_is_accused_of_nothing(name: str, tmp_path: Path) -> None:
     if HEALTHY[name]:
         pytest.importorskip(HEALTHY[name], reason=f"{HEALTHY[name]} is not installed")
-    report = record_program(name, tmp_path)
+    report = record_program(FOLDER / f"{name}.py", tmp_path)
     assert [each.cause for each in report.findings if each.confidence is not Confidence.LOW] == []
     if name == "sleeping":  # what nobody can tell is a gap, and no reason to call it OK
         assert Cause.CPU_BOUND_LAUNCH in {cause for gap in report.gaps for cause in gap.causes}
@@ -69,5 +76,17 @@ def test_a_healthy_program_is_accused_of_nothing(name: str, tmp_path: Path) -> N
 @pytest.mark.ranks
 @pytest.mark.timed
 def test_python_between_operators_is_found(tmp_path: Path) -> None:
-    causes = {finding.cause for finding in record_program("busy_python", tmp_path).findings}
+    causes = {finding.cause for finding in record_program(FOLDER / "busy_python.py", tmp_path).findings}
     assert Cause.CPU_BOUND_LAUNCH in causes
+
+
+@pytest.mark.ranks
+@pytest.mark.timed
+@pytest.mark.parametrize("program", NAMED_LINES, ids=lambda path: path.stem)
+def test_the_line_that_costs_time_is_named(program: Path, tmp_path: Path) -> None:
+    cause, source = NAMED_LINES[program]
+    locations = [each.location for each in record_program(program, tmp_path).findings if each.cause is cause]
+    assert locations
+    assert locations[0] is not None
+    assert locations[0].file == str(program)  # not below the working folder
+    assert source in program.read_text().splitlines()[locations[0].line - 1]

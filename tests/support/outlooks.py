@@ -115,6 +115,7 @@ def _calibration(ranks: int) -> Calibration:
     )
     return Calibration(
         units=6,
+        micro_batches=1,
         passes=2,
         forward_ns=16_000_000,
         backward_ns=32_000_000,

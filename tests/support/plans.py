@@ -167,6 +167,7 @@ def outlook() -> Outlook:
         ),
         calibration=Calibration(
             units=6,
+            micro_batches=1,
             passes=2,
             forward_ns=90 * MS,
             backward_ns=180 * MS,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from zprof.analysis.engine_names import find_engine
 from zprof.analysis.facts import describe_run
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
@@ -13,7 +14,7 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Time, WindowPolicy
-from zprof.model.training import TrainingFacts
+from zprof.model.training import Engine, TrainingFacts
 from zprof.run.reader import Run
 
 
@@ -27,7 +28,7 @@ class RunAnalysis:
     unit of each gather. ``limiter`` has one row per gather that the host delayed. Tables are empty if the
     recording does not contain the data. ``hosts``: host name of each rank, if known. ``tracks``: the
     intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
-    single events.
+    single events. ``engine``: as declared, or else as the events show; None if neither tells.
     """
 
     run: RunFacts
@@ -45,6 +46,7 @@ class RunAnalysis:
     hosts: Mapping[int, str] = field(default_factory=dict)
     tracks: tuple[RankTracks, ...] = ()
     source: Run | None = None
+    engine: Engine | None = None
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
@@ -70,6 +72,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,
+        engine=find_engine(run),
     )
 
 
@@ -89,6 +92,7 @@ def analyse_memory_only(run: Run) -> RunAnalysis:
         steps=pd.DataFrame(),
         collectives=pd.DataFrame(),
         gaps=(*run.gaps(), *memory.gaps),
+        engine=find_engine(run),
     )
 
 
@@ -115,6 +119,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,
+        engine=find_engine(run),
     )
 
 

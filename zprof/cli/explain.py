@@ -4,6 +4,14 @@ import argparse
 
 from zprof.cli import console
 from zprof.model.errors import BadInput
+from zprof.model.findings import FINDING_IDS
+
+_MEMORY_IDS = "ZP2"
+_REPLAY_NOTE = """
+## The saving that is printed
+On ranks with a device the measured step is replayed without this cause, and what that gains is printed,
+widened by noise. The estimate above stands where nothing can be replayed, as on CPU ranks.
+"""
 
 
 class ExplainCommand:
@@ -22,7 +30,7 @@ class ExplainCommand:
         parser.add_argument(
             "finding", metavar="ID", nargs="?", help="ID or name of a finding, e.g. ZP301 or straggler_rank"
         )
-        parser.add_argument("--list", action="store_true", help="list all findings")
+        parser.add_argument("--list", action="store_true", help="list all findings, as no ID does")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
@@ -30,11 +38,12 @@ class ExplainCommand:
         from zprof.reports.presenters.small_pages import build_finding_list_page
         from zprof.reports.terminal import render_markdown_text
 
-        if arguments.list == (arguments.finding is not None):
+        if arguments.list and arguments.finding is not None:
             raise BadInput("pass one finding or --list", hint="for example: zprof explain ZP301")
-        if arguments.list:
+        if arguments.finding is None:
             console.print_page(build_finding_list_page())
         else:
-            text = page(find_cause(arguments.finding))
+            cause = find_cause(arguments.finding)
+            text = page(cause) + ("" if FINDING_IDS[cause].startswith(_MEMORY_IDS) else _REPLAY_NOTE)
             console.print_data(render_markdown_text(text, colour=console.has_colour()))
         return 0

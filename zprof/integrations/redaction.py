@@ -214,7 +214,8 @@ _TEXT_KEYS = frozenset(
         "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
         "fix", "disprove", "kind", "dtype", "tenant", "sub", "basis", "moment",
         "sentence", "what", "reason", "remedy", "modelled", "peak_phase", "phase",
-        "device", "backend", "engine", "method", "late_reason", "operator", "memory_mode", "source",
+        "device", "backend", "engine", "framework", "method", "late_reason", "operator", "memory_mode",
+        "source",
     )
 )  # fmt: skip
 #: Keys with names of the program or its machines, and the kind of their pseudonym.

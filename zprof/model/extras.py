@@ -41,12 +41,16 @@ def make_missing_package_error(feature: str, package: str, command: str) -> "Mis
 class MissingPackage(BadInput, ImportError):
     """A package that the default install does not bring is missing.
 
-    It is an ImportError as well, because imports such as ``from zprof import record`` raise it.
+    It is an ImportError as well, because imports such as ``from zprof import record`` raise it.  Programs
+    print an ImportError that they catch, so the command is in the text instead of a note.
     """
 
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.__notes__ = []
+
     def __str__(self) -> str:
-        """Return the message and the command, as a traceback prints nothing else."""
-        return f"{self.message}: {self.hint}"
+        return f"{self.message}; {self.hint}"
 
 
 class Extra(StrEnum):

@@ -127,12 +127,24 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLocation:
+    """A line of the user's program: ``file`` is relative to the program's working folder if it lies in it.
+
+    ``line`` is where the function starts if a trace names only that.
+    """
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A problem, the evidence for it, its cost and its fix.
 
     ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims.
     ``saving_bytes`` is the range by which the memory of the largest rank would shrink; None if the finding is
-    not about memory.
+    not about memory. ``location`` is the line that the cause is in, None if it is unknown or not one line.
     """
 
     id: str
@@ -146,3 +158,4 @@ class Finding:
     disprove: str
     doc: str
     saving_bytes: tuple[int, int] | None = None
+    location: SourceLocation | None = None

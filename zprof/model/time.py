@@ -200,6 +200,11 @@ class UnitTime:
     exposed_wait_ns: int
     exposed_transfer_ns: int
 
+    @property
+    def exposed_ns(self) -> int:
+        """Return the exposed time, as ``CollectiveTime.exposed_ns`` is."""
+        return self.exposed_wait_ns + self.exposed_transfer_ns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSizes:

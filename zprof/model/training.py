@@ -7,6 +7,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+class Engine(StrEnum):
+    """What keeps the ranks of a program in step; other names than these come from the program itself."""
+
+    FSDP2 = "fsdp2"
+    FSDP1 = "fsdp1"
+    DDP = "ddp"
+    ZERO1 = "zero_redundancy_optimizer"
+    DEEPSPEED = "deepspeed"
+    PYTORCH = "pytorch"
+    REFERENCE = "reference"
+
+
+class Framework(StrEnum):
+    """A framework that runs the training loop around an engine, and in which settings are made."""
+
+    TRANSFORMERS = "transformers"
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
     """Engine, sharding stage and the sizes for the memory and volume formulas.
@@ -20,7 +40,7 @@ class TrainingFacts:
     ``model_parallel_ranks`` is the size R of a tensor-parallel group: adjacent ranks share a model, and every
     R-th rank holds the same part of the model. ``samples_per_step`` and ``tokens_per_step`` are the work of
     all ranks in one optimizer step, over all micro-batches. ``modelled`` lists what is simulated instead of
-    run.
+    run. ``framework`` runs the loop, None for a loop of the program's own.
     """
 
     engine: str = "unknown"
@@ -39,6 +59,7 @@ class TrainingFacts:
     samples_per_step: int | None = None
     tokens_per_step: int | None = None
     modelled: tuple[str, ...] = ()
+    framework: Framework | None = None
 
 
 class Phase(StrEnum):

@@ -78,6 +78,7 @@ class Calibration:
     """Parameters of the model that were fitted to a run."""
 
     units: int
+    micro_batches: int
     passes: int
     forward_ns: int
     backward_ns: int

@@ -58,6 +58,10 @@ class ReportPlots:
     def __init__(self, get_report: "Callable[[], Report]") -> None:
         self._get_report = get_report
 
+    def __repr__(self) -> str:
+        names = (name for name in dir(self) if not name.startswith("_"))
+        return f"<charts: {', '.join(f'.{name}()' for name in names)}>"
+
     @property
     def _report(self) -> "Report":
         return self._get_report()
@@ -85,7 +89,12 @@ class ReportPlots:
         from zprof.reports.presenters.unit_bars import build_unit_bars
         from zprof.reports.svg_charts import draw_bars
 
-        bars = self._require(build_unit_bars, "no collective has a unit")
+        bars = build_unit_bars(self._report)
+        if bars is None:
+            raise MissingData(
+                f"{self._report.run.name}: no collective has a unit, because the recording names none",
+                hint="use run.collectives().groupby('kind'), or record with zprof",
+            )
         return Chart(draw_bars(bars, self._list_notes()), "exposed time by unit")
 
     def memory(self, rank: int | None = None) -> Chart:

@@ -250,10 +250,13 @@ def _recorded_before_first_step_ns(tracks: RankTracks) -> float:
 
 
 def matched_ratio(analysis: RunAnalysis) -> float | None:
-    """Return the share of collectives that were matched across ranks, None if ranks are missing."""
+    """Return the share of collectives that were matched across ranks, None if ranks are missing.
+
+    A rank without a complete step is missing, too: its collectives are not in the window.
+    """
     rows = analysis.collectives
     rows = rows[rows["group_size"] != 1]
-    if rows.empty or len(analysis.run.ranks_loaded) < analysis.run.world_size:
+    if rows.empty or analysis.steps["rank"].nunique() < analysis.run.world_size:
         return None
     return float(rows["matched"].astype(bool).mean())
 

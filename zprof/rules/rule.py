@@ -4,7 +4,7 @@ A rule is a pure function from the analysis to a finding, a gap or None. A rule 
 "not tested" gap, which is not the same as having found nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 
 #: A cause is present if the gain exceeds this share of the step.
@@ -94,6 +94,7 @@ def make_finding(
     fix: str,
     disprove: str,
     saving_bytes: tuple[float, float] | None = None,
+    location: SourceLocation | None = None,
 ) -> Finding:
     """Build a finding with the id and doc page of its cause, and savings in integer ns and bytes."""
     identifier = FINDING_IDS[cause]
@@ -110,6 +111,7 @@ def make_finding(
         disprove=disprove,
         doc=f"docs/findings/{identifier}.md",
         saving_bytes=(int(saving_bytes[0]), int(saving_bytes[1])) if saving_bytes else None,
+        location=location,
     )
 
 
@@ -126,14 +128,6 @@ def rate_severity(saving: float, total: float) -> Severity:
     if saving >= 0.10 * total:
         return Severity.HIGH
     return Severity.MEDIUM if saving >= 0.05 * total else Severity.LOW
-
-
-def choose_fix(engine: str, snippets: Mapping[str, str]) -> str:
-    """Return the snippet for the run's engine, or all snippets labeled by engine if there is none."""
-    for name, snippet in snippets.items():
-        if name.lower() == engine.lower():
-            return snippet
-    return "\n".join(f"{name}:\n{snippet}" for name, snippet in snippets.items())
 
 
 #: Column that identifies one collective across ranks (sequence numbers do not if some ranks lack rows).

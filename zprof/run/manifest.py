@@ -40,7 +40,7 @@ class RunManifest:
 
     ``source``: recording, or snapshot or trace (imported). ``gaps`` are not specific to a rank: files that
     could not be used, ranks that had to be guessed. ``planned``: None for imported runs and for recordings
-    older than this field.
+    older than this field. ``folder``: working folder of the program; its files are named relative to it.
     """
 
     schema: str = RUN_SCHEMA
@@ -55,6 +55,7 @@ class RunManifest:
     source: str = "recording"
     gaps: tuple[Gap, ...] = ()
     planned: PlannedSteps | None = None
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ def suggest_path(path: Path) -> str:
             missing = missing.parent
         with os.scandir(missing.parent) as entries:
             names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
+        if not missing.name.startswith("."):
+            names = [name for name in names if not name.startswith(".")]
     except (OSError, ValueError):
         return ""
     near = _find_same_stem(missing.name, names) or find_similar(missing.name, names)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.suggestions import suggest_names
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     MANIFEST_NAME,
@@ -179,7 +180,7 @@ class Run:
             raise BadInput(f"{self.path}: rank {rank} is not in this run", hint=f"loaded: {self.ranks}")
         files = self.rank_manifests[rank].files
         if name not in files:
-            raise BadInput(f"{self.path}: rank {rank} has no table {name!r}", hint="record the run again")
+            raise BadInput(f"{self.path}: rank {rank} has no table {name!r}", hint=suggest_names(name, files))
         return files[name]
 
 

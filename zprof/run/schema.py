@@ -49,6 +49,17 @@ STACK = pa.schema(
     ]
 )
 
+#: Where the thread of the training loop was during the time window. ``kind``: timer (at regular times) or
+#: read (a tensor's value was read back). ``stack`` numbers the stacks of ``host_stack``, which has the
+#: columns of ``stack``.
+HOST_SAMPLE = pa.schema(
+    [
+        make_column("time_ns", pa.int64()),
+        make_column("kind", TEXT),
+        make_column("stack", pa.int64()),
+    ]
+)
+
 #: One row per block of a CUDA allocator's history (recorded, or from a snapshot file). ``freed_ns`` is when
 #: the program freed it (free_requested), ``released_ns`` when no stream used it any more (free_completed); in
 #: between it cannot be reused. ``before_history``: it existed when the history starts, which is then its
@@ -230,6 +241,8 @@ TABLES: dict[str, pa.Schema] = {
     "mark": MARK,
     "samples": SAMPLES,
     "stack": STACK,
+    "host_sample": HOST_SAMPLE,
+    "host_stack": STACK,
     "block": BLOCK,
     "segment": SEGMENT,
     "device": DEVICE,

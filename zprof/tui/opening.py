@@ -17,7 +17,7 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
-from zprof.reports.presenters.findings import worth
+from zprof.reports.presenters.findings import format_location, worth
 from zprof.reports.presenters.memory_formatting import tenant_name
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.figures import Figure, ModelFigure, Unit, figure
@@ -79,6 +79,8 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
 
     def layout_text(columns: int) -> str:
         lines = [*wrap(finding.sentence, first="", width=columns), "", *format_worth(finding)]
+        if finding.location is not None:
+            lines += [f"  in {format_location(finding.location)}"]
         lines += ["", "evidence", *format_evidence(loaded, index, columns)]
         lines += ["", "what to change (y copies it)", *_indent(finding.fix)]
         lines += ["", "how to disprove it", *wrap(finding.disprove, width=columns)]

@@ -148,8 +148,8 @@ def test_the_api_loads_and_diagnoses_and_recording_names_its_extra(bare: Bare) -
     done = bare.run("-c", looking)
     assert done.stdout.split() == ["2", "3"], done.stderr
     for code in (
-        "import zprof; zprof.record",
-        "from zprof import Recorder",
+        "import zprof; help(zprof); zprof.record('run.zprof')",
+        "from zprof import Recorder; Recorder()",
         "import zprof.integrations.huggingface",
         "import zprof.integrations.deepspeed",
     ):

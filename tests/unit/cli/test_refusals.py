@@ -43,7 +43,6 @@ REFUSED = [
     (f"bundle {GOOD} -o {'x' * 300}.txt", "choose another"),
     (f"diagnose {GOOD} -f svg", "text, json"),
     (f"diagnose {GOOD} --tokens-per-step 0", "--tokens-per-step"),
-    ("explain", "zprof explain"),
     ("explain ZP301 --list", "zprof explain"),
     ("explain ZP999", "ZP999"),
     (f"compare {GOOD}", "B"),

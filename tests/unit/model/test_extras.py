@@ -31,7 +31,8 @@ def test_a_missing_package_is_an_error_with_the_command_to_type(
     assert isinstance(error, BadInput)
     assert isinstance(error, ImportError)
     assert error.hint == get_install_command(extra)
-    assert error.hint in str(error), "a traceback shows it too"
+    assert error.hint in str(error), "a traceback shows it, once"
+    assert not error.__notes__
     (package,) = [
         one for one in EXTRAS[extra] if one.startswith(error.message.split("needs ")[1].split(",")[0])
     ]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import PurePath
+from urllib.parse import quote
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.markdown_reading import visible
 from tests.support.reports import SITUATIONS, slower, trace
 from zprof.model.check import GateResult, Outcome
 from zprof.model.errors import BadInput
-from zprof.model.findings import Confidence, Severity
+from zprof.model.findings import Confidence, Severity, SourceLocation
 from zprof.model.report import VerdictStatus
 from zprof.reports import junit, sarif
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
@@ -148,3 +149,36 @@ def test_the_same_figures_stand_in_every_output() -> None:
 )
 def test_a_change_is_in_percent_points_or_its_unit(result: GateResult, written: str) -> None:
     assert format_change(result) == written
+
+
+@pytest.mark.parametrize(
+    ("file", "uri", "line"),
+    [
+        ("src/train.py", "src/train.py", 31),
+        ("my job/été.py", "my%20job/%C3%A9t%C3%A9.py", 31),
+        ("/home/u/train.py", "run", 1),
+        ("C:/job/train.py", "run", 1),
+        ("../train.py", "run", 1),
+        ("a\x1b[2J.py", None, 31),
+    ],
+)
+def test_sarif_points_to_the_line_of_the_program(file: str, uri: str | None, line: int) -> None:
+    report = against_baseline()
+    place = SourceLocation(file=file, line=31, function="main")
+    one = replace(report, findings=(replace(report.findings[0], location=place),))
+    physical = sarif_schema.parsed(sarif.render(one))["results"][0]["locations"][0]["physicalLocation"]
+    assert physical["region"]["startLine"] == line
+    found = physical["artifactLocation"]["uri"]
+    assert found == (uri if uri != "run" else quote(report.run.name, safe="")) if uri else "\x1b" not in found
+
+
+@pytest.mark.parametrize("name", ["a.py\n::error::x", "\x1b]0;x\x07.py", "<script>x</script>.py", "é" * 99])
+def test_a_hostile_file_name_is_shown_and_does_nothing(name: str) -> None:
+    report = against_baseline()
+    place = SourceLocation(file=name, line=31, function=name)
+    one = replace(report, findings=(replace(report.findings[0], location=place), *report.findings[1:]))
+    for entry in FORMATS:
+        text = entry.render(one) if entry.name != "svg" else ""  # a picture of memory alone
+        assert not set("\x1b\x07") & set(text)
+        assert "\n::error::" not in text
+        assert "<script>x" not in text or entry.name not in ("html", "markdown")

@@ -21,8 +21,8 @@ from zprof.run.reader import Run
 
 DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
 _CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
-_PYTHON_CATEGORY = "python_function"
-_THREAD_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op", _PYTHON_CATEGORY})
+PYTHON_CATEGORY = "python_function"
+_THREAD_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op", PYTHON_CATEGORY})
 #: Maximum time between two events of a thread that is still between them; a launch takes far less.
 MAX_QUIET_NS = 1_000_000
 _TO_HOST = "DtoH"
@@ -194,35 +194,35 @@ def read_host_calls(run: Run, rank: int) -> HostCalls:
 def read_loader_spans(run: Run, rank: int) -> Intervals:
     """Read when a rank's host fetched batches: ``HostCalls.loader``, without the other calls."""
     events = run.table(rank, "events", _COLUMNS)
-    rows = _filter_by_text(events, "category", (_CATEGORIES - DEVICE_COPY_CATEGORIES).__contains__)
-    return _union_spans(_filter_by_text(rows, "name", _LOADER.fullmatch))
+    rows = filter_by_text(events, "category", (_CATEGORIES - DEVICE_COPY_CATEGORIES).__contains__)
+    return _union_spans(filter_by_text(rows, "name", _LOADER.fullmatch))
 
 
 def select_host_calls(events: pa.Table) -> HostCalls:
     """Select the host calls from an ``events`` table by category and name; test each distinct text once."""
-    rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)
-    copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
-    rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
+    rows = filter_by_text(events, "category", _CATEGORIES.__contains__)
+    copies = select_host_copies(filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
+    rows = filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
     is_inference = _is_inference(rows)
-    has_stacks = _count_rows(events, _PYTHON_CATEGORY) > _count_rows(rows, "cpu_op")
-    rows = _filter_by_text(rows, "name", _ANY_CALL.fullmatch)  # one test per name, not one per pattern
-    launch_threads = np.unique(_filter_by_text(rows, "name", _LAUNCH.fullmatch).column("thread").to_numpy())
+    has_stacks = _count_rows(events, PYTHON_CATEGORY) > _count_rows(rows, "cpu_op")
+    rows = filter_by_text(rows, "name", _ANY_CALL.fullmatch)  # one test per name, not one per pattern
+    launch_threads = np.unique(filter_by_text(rows, "name", _LAUNCH.fullmatch).column("thread").to_numpy())
     launch_thread_rows = rows.filter(pc.is_in(rows.column("thread"), pa.array(launch_threads)))
     return HostCalls(
-        allocator=_union_spans(_filter_by_text(launch_thread_rows, "name", _ALLOCATOR.fullmatch)),
+        allocator=_union_spans(filter_by_text(launch_thread_rows, "name", _ALLOCATOR.fullmatch)),
         sync=union(
-            _union_spans(_filter_by_text(launch_thread_rows, "name", _SYNC.fullmatch)), copies.blocking
+            _union_spans(filter_by_text(launch_thread_rows, "name", _SYNC.fullmatch)), copies.blocking
         ),
-        loader=_union_spans(_filter_by_text(rows, "name", _LOADER.fullmatch)),
-        limiter=_union_spans(_filter_by_text(rows, "name", _LIMITER.fullmatch)),
-        optimizer=_union_spans(_filter_by_text(rows, "name", _OPTIMIZER.fullmatch)),
-        collective=_union_spans(_filter_by_text(rows, "name", _COLLECTIVE.fullmatch)),
-        read=_union_spans(_filter_by_text(rows, "name", _SCALAR_READ.fullmatch)),
-        compiled=_union_spans(_filter_by_text(rows, "name", _COMPILED.fullmatch)),
-        alloc_times=_filter_by_text(launch_thread_rows, "name", _DEVICE_ALLOC.fullmatch)
+        loader=_union_spans(filter_by_text(rows, "name", _LOADER.fullmatch)),
+        limiter=_union_spans(filter_by_text(rows, "name", _LIMITER.fullmatch)),
+        optimizer=_union_spans(filter_by_text(rows, "name", _OPTIMIZER.fullmatch)),
+        collective=_union_spans(filter_by_text(rows, "name", _COLLECTIVE.fullmatch)),
+        read=_union_spans(filter_by_text(rows, "name", _SCALAR_READ.fullmatch)),
+        compiled=_union_spans(filter_by_text(rows, "name", _COMPILED.fullmatch)),
+        alloc_times=filter_by_text(launch_thread_rows, "name", _DEVICE_ALLOC.fullmatch)
         .column("start_ns")
         .to_numpy(),
-        free_times=_filter_by_text(launch_thread_rows, "name", _DEVICE_FREE.fullmatch)
+        free_times=filter_by_text(launch_thread_rows, "name", _DEVICE_FREE.fullmatch)
         .column("start_ns")
         .to_numpy(),
         copies=copies,
@@ -252,20 +252,20 @@ def find_active_spans(rows: pa.Table) -> Intervals:
 def _select_threads(events: pa.Table, threads: Int64s) -> pa.Table:
     """Return what the recording shows of these threads."""
     rows = events.filter(pc.is_in(events.column("thread"), pa.array(threads)))
-    return _filter_by_text(rows, "category", _THREAD_CATEGORIES.__contains__)
+    return filter_by_text(rows, "category", _THREAD_CATEGORIES.__contains__)
 
 
 def _count_rows(rows: pa.Table, category: str) -> int:
-    return int(_filter_by_text(rows, "category", category.__eq__).num_rows)
+    return int(filter_by_text(rows, "category", category.__eq__).num_rows)
 
 
 def _is_inference(rows: pa.Table) -> bool:
     if not _count_rows(rows, "cpu_op"):
         return False
-    return not any(_filter_by_text(rows, "name", each.fullmatch).num_rows for each in (_OPTIMIZER, _BACKWARD))
+    return not any(filter_by_text(rows, "name", each.fullmatch).num_rows for each in (_OPTIMIZER, _BACKWARD))
 
 
-def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
+def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
     """Return the rows whose text in ``column`` satisfies the predicate."""
     encoded = rows.column(column).unify_dictionaries().combine_chunks()
     codes = encoded.indices.to_numpy(zero_copy_only=False)

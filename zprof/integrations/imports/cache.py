@@ -59,9 +59,9 @@ def import_cached(path: Path, print_note: Callable[[str], None], progress: Impor
         else None
     )
     if cache is not None and _is_owned_by_user(cache) and _is_current(cache, name, key):
-        print_note(f"{path}: {_count_sources(sources)}, using the cached import in {cache / name}")
+        print_note(f"{path}: {_count_sources(sources)}, imported before")
         return cache / name
-    print_note(f"{path}: {_count_sources(sources)}, importing")
+    print_note(f"{path}: {_count_sources(sources)}, importing into the cache (zprof doctor says where)")
     obstacle = _explain_unwritable(cache)
     if cache is None or obstacle:
         print_note(f"{obstacle}: the import is temporary and will be deleted on exit")
@@ -72,7 +72,6 @@ def import_cached(path: Path, print_note: Callable[[str], None], progress: Impor
     with _temporary_folder(cache) as folder:
         _import_into(folder, path, name, key, print_note, progress)
         _replace_cache(folder, cache)
-    print_note(f"{path}: imported into {cache / name}")
     return cache / name
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zprof.integrations.imports.options import ImportProgress
 from zprof.model.errors import BadInput, MissingData
-from zprof.run.manifest import MANIFEST_NAME
+from zprof.run.manifest import MANIFEST_NAME, RANK_NAME
 from zprof.run.reader import Run
 
 
@@ -34,7 +34,12 @@ def find_run_folder(
     from zprof.integrations.imports.cache import import_cached, needs_import
 
     if not needs_import(path):
-        return path
+        if any(path.glob(f"rank*/{RANK_NAME}")):  # a run without its manifest, which the reader names
+            return path
+        raise BadInput(
+            f"{path}: no recording, trace or memory snapshot in this folder",
+            hint="pass a run, Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of either",
+        )
     with show_progress() as progress:
         return import_cached(path, print_note, progress)
 

@@ -169,6 +169,7 @@ def _summarize(analysis: RunAnalysis, skeleton: StepPasses, policy: EnginePolicy
     slowest, skew = _measure_skew(skeleton.work.passes.sum(axis=0), skeleton.ranks)
     return Calibration(
         units=len(skeleton.units),
+        micro_batches=skeleton.micro_batches,
         passes=len(skeleton.passes),
         forward_ns=_sum_phase_ns(typical, skeleton.passes, Phase.FORWARD),
         backward_ns=_sum_phase_ns(typical, skeleton.passes, Phase.BACKWARD),

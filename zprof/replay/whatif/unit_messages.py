@@ -241,7 +241,8 @@ def _measure_unit(unit: str, gathers: pd.DataFrame, reduces: pd.DataFrame, *, en
 
 
 def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | None:
-    sizes = reduces["bytes"].astype(float).tolist()
+    by_micro_batch = _list_bucket_sizes(reduces)
+    sizes, micro_batches = by_micro_batch[0], len(by_micro_batch)
     gather_to_reduce_ratio = float(gathers["bytes"].sum()) / sum(sizes) if len(gathers) else 1.0
     units = [
         UnitSize(name=f"bucket {number}", gather_bytes=size * gather_to_reduce_ratio, reduce_bytes=size)
@@ -254,9 +255,19 @@ def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | 
         gathers_before_passes=False,
         has_gathers=bool(len(gathers)),
         has_unit_names=False,
-        micro_batches=1,
+        micro_batches=micro_batches,
         reduce_each=True,
     )
+
+
+def _list_bucket_sizes(reduces: pd.DataFrame) -> list[list[float]]:
+    """Return the bucket sizes of each micro-batch that reduces, if they are equal, else those of the step."""
+    sizes = reduces["bytes"].astype(float)
+    if reduces["micro_batch"].notna().all():
+        batches = [batch.tolist() for _, batch in sizes.groupby(reduces["micro_batch"])]
+        if all(batch == batches[0] for batch in batches):
+            return batches
+    return [sizes.tolist()]
 
 
 def list_unit_names(rows: pd.DataFrame) -> Sequence[str]:

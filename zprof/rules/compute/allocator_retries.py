@@ -24,7 +24,9 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
+from zprof.model.training import Engine, Framework
 from zprof.rules.compute.idle_time import find_worst_rank_mean, mean_of_recurring
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
 from zprof.rules.rule import format_frequency, make_finding, mean_wall_ns, rate_severity
 
@@ -89,10 +91,23 @@ _MIN_STEADY_RATIO = 0.5
 #: Minimum share of the step for a note if nothing is freed; with frees in steady steps, for high confidence.
 _MIN_STEP_RATIO = 0.01
 
-_FIX = (
+_SEGMENTS = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-    "leave more memory free: a smaller micro-batch, fewer units gathered ahead, smaller buckets\n"
-    "FSDP1: limit_all_gathers=True; DeepSpeed: get_accelerator().empty_cache() on all ranks at the same step"
+    "leave more memory free: a smaller micro-batch, fewer units gathered ahead, smaller buckets"
+)
+FIX = Fix(
+    forms={
+        Engine.FSDP1: f"{_SEGMENTS}\nFullyShardedDataParallel(model, limit_all_gathers=True)",
+        Engine.DEEPSPEED: f"{_SEGMENTS}\nget_accelerator().empty_cache()  # on all ranks in the same step",
+    },
+    settings={
+        (Framework.ACCELERATE, Engine.FSDP1): f"{_SEGMENTS}\n"
+        "FullyShardedDataParallelPlugin(limit_all_gathers=True)",
+        (Framework.TRANSFORMERS, Engine.FSDP1): f"{_SEGMENTS}\n"
+        'TrainingArguments(fsdp_config={"limit_all_gathers": True})',
+        (Framework.LIGHTNING, Engine.FSDP1): f"{_SEGMENTS}\nFSDPStrategy(limit_all_gathers=True)",
+    },
+    general=_SEGMENTS,
 )
 
 
@@ -100,7 +115,7 @@ def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     """Return a finding if the allocator had to free its cache to continue."""
     calls, counters = read_allocator_calls(analysis), _worst_counters(analysis)
     if calls and (calls.frees or calls.lost_ratio >= _MIN_STEP_RATIO):
-        return _find_from_trace(calls, counters)
+        return _find_from_trace(analysis, calls, counters)
     if counters and (counters.retries or counters.ooms):
         return _find_from_counters(analysis, counters)
     if calls or counters:
@@ -118,7 +133,9 @@ def _worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
     return max(counters, key=lambda entry: (entry.retries or 0, entry.ooms or 0))
 
 
-def _find_from_trace(calls: AllocatorCalls, counters: AllocatorCounters | None) -> Finding:
+def _find_from_trace(
+    analysis: RunAnalysis, calls: AllocatorCalls, counters: AllocatorCounters | None
+) -> Finding:
     retries = (counters.retries or 0) if counters else 0
     retries_note = f"; its counters show {retries} retries" if retries else ""
     return make_finding(
@@ -158,7 +175,7 @@ def _find_from_trace(calls: AllocatorCalls, counters: AllocatorCounters | None) 
         saving_ns=calls.saving_ns,
         severity=rate_severity(calls.saving_ns[1], calls.wall_ns),
         confidence=_confidence(calls, retries),
-        fix=_FIX,
+        fix=choose_fix(analysis, FIX),
         disprove="leave a tenth of the memory free with a smaller batch and record again: if the calls "
         "remain, the program itself frees the cache (torch.cuda.empty_cache())",
     )
@@ -209,7 +226,7 @@ def _find_from_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Find
         saving_bytes=None,
         severity=Severity.LOW if rate < _RARE_PER_STEP and not ooms else severity,
         confidence=Confidence.LOW if rate < _RARE_PER_STEP and not ooms else Confidence.HIGH,
-        fix=_FIX,
+        fix=choose_fix(analysis, FIX),
         disprove="look for cudaFree in a trace of the step: if steady steps have none, the retries happened "
         "before the recording",
     )

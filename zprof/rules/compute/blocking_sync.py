@@ -16,12 +16,15 @@ waits for right after reading a scalar: all collectives in flight have to end, n
 needed next would be waited for anyway, so there the minimum is a third.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Framework
 from zprof.rules.compute.idle_time import (
     find_missing_host_gap,
     find_single_occurrence_gap,
@@ -30,6 +33,7 @@ from zprof.rules.compute.idle_time import (
     mean_of_most_ranks,
     rate_confidence,
 )
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.
@@ -44,9 +48,18 @@ _MIN_SAVING_RATIO = 0.5
 _MIN_SAVING_RATIO_ON_CPU = 1 / 3
 _MAX_SAVING_RATIO = 1.15
 
-FIX = (
-    "total += loss.detach()  # instead of loss.item(); print it every 100 steps\n"
-    "torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)  # without error_if_nonfinite\n"
+_FIX = Fix(
+    forms={},
+    settings={
+        (Framework.TRANSFORMERS, ANY): "TrainingArguments(logging_steps=100, logging_nan_inf_filter=False)\n"
+        "no .item(), .cpu() or print(tensor) in compute_loss, callbacks and metrics",
+        (Framework.LIGHTNING, ANY): 'self.log("loss", loss.detach())  # not loss.item()\n'
+        "Trainer(log_every_n_steps=100)",
+    },
+    general="total += loss.detach()  # instead of loss.item(); print it every 100 steps\n"
+    "torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)  # without error_if_nonfinite",
+)
+_DEVICE_FIX = (
     "tensor.to('cpu', non_blocking=True) into pinned memory; no torch.cuda.synchronize() in the loop"
 )
 _INFERENCE_FIX = (
@@ -54,6 +67,11 @@ _INFERENCE_FIX = (
     "schedule the next batch while this one runs; check for the end of sequences every few tokens\n"
     "no .item(), .tolist() or torch.cuda.synchronize() between two forwards"
 )
+_DISPROOF = (
+    "torch.cuda.set_sync_debug_mode('error') shows each such line; remove it and record again: if the idle "
+    "time remains, the wait is not the cause"
+)
+_CPU_DISPROOF = "remove the reads and record again: if the exposed transfer remains, they are not the cause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +145,21 @@ def _build_finding(analysis: RunAnalysis, waits: _HostWaits) -> Finding:
         confidence=Confidence.LOW
         if is_normal
         else rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MEDIUM_CONFIDENCE_RATIO),
-        fix=_INFERENCE_FIX if is_inference(analysis) else FIX,
-        disprove="torch.cuda.set_sync_debug_mode('error') shows the line; remove it and record again: if "
-        "the idle time remains, the wait is not the cause",
+        fix=choose_sync_fix(analysis),
+        disprove=_DISPROOF if has_device(analysis) else _CPU_DISPROOF,
+        location=locate_sync(analysis),
     )
+
+
+def choose_sync_fix(analysis: RunAnalysis) -> str:
+    """Return what to do instead of waiting for the device, or for the collectives of a CPU rank."""
+    if is_inference(analysis):
+        return _INFERENCE_FIX
+    text = choose_fix(analysis, _FIX)
+    return f"{text}\n{_DEVICE_FIX}" if has_device(analysis) else text
+
+
+def locate_sync(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> SourceLocation | None:
+    """Return the line that waits most for the device, or on CPU ranks the one that reads a scalar."""
+    locate = locate_device_waits if has_device(analysis) else locate_reads
+    return locate(analysis.source, ranks)

@@ -21,10 +21,11 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns, format_percent, printable
 from zprof.model.gaps import Gap
 from zprof.model.kernels import parse_function_name
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     GRADIENT_COPY_KERNEL,
     can_replay,
-    choose_fix,
     estimate_gather_copies_ns,
     has_no_collectives,
     make_finding,
@@ -47,14 +48,26 @@ _MAX_COPY_IN_RATIO = 1 / 2
 #: copies out are 0.75 to 1.0 times as fast as copies in, by bytes of the message, at memory bandwidth.
 _MIN_USUAL_RATE_RATIO = 0.6
 
-_FIXES = {
-    "FSDP2": "fully_shard(block)  # without shard_placement_fn: any dimension but the first is copied twice\n"
-    "fully_shard(block, reshard_after_forward=False)  # one gather, one copy per step; costs memory\n"
-    "one dtype and few, large parameters per unit: fuse q, k and v",
-    "DeepSpeed": '"zero_optimization": {"stage": 3, "contiguous_gradients": true,\n'
-    '                      "stage3_prefetch_bucket_size": 50000000}',
-    "reference": "not applicable: a flat unit is gathered in place, and its parameters are views",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block)  # without shard_placement_fn: any dimension but the first "
+        "is copied "
+        "twice\n"
+        "fully_shard(block, reshard_after_forward=False)  # one gather, one copy per step; costs memory\n"
+        "one dtype and few, large parameters per unit: fuse q, k and v",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, "contiguous_gradients": true,\n'
+        '                      "stage3_prefetch_bucket_size": $gather_elements}',
+    },
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            Engine.FSDP2,
+        ): 'TrainingArguments(fsdp_config={"reshard_after_forward": False})  # one copy per step',
+        (Framework.ACCELERATE, Engine.FSDP2): "FullyShardedDataParallelPlugin(fsdp_version=2, "
+        "reshard_after_forward=False)  # one copy per step",
+    },
+    general="fewer and larger messages: one dtype and few, large parameters per unit or bucket",
+)
 
 
 def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -120,7 +133,7 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
         saving_ns=(_MIN_SAVING_RATIO * cost, cost),
         severity=rate_severity(cost, mean_wall_ns(analysis)),
         confidence=Confidence.LOW if copy_in_ns > _MAX_COPY_IN_RATIO * cost else _rate_by_speed(analysis),
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="copy a buffer of one unit's size with torch.split_with_sizes_copy in chunks of the same "
         "sizes: if that is as slow by itself, the shapes are the cause; if it is fast, concurrent work is",
     )

@@ -13,9 +13,11 @@ longer be hidden. A batch that is late on a single rank belongs to ZP301 and ZP3
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.program_lines import locate_loader
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Framework
 from zprof.rules.compute.idle_time import (
     count_processors_per_rank,
     find_missing_host_gap,
@@ -24,6 +26,7 @@ from zprof.rules.compute.idle_time import (
     median_of_most_ranks,
     rate_confidence,
 )
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 
 #: Minimum share of the step: for a finding, and for high confidence.
@@ -33,7 +36,19 @@ _HIGH_CONFIDENCE_RATIO = 0.05
 _MIN_SAVING_RATIO = 0.6
 
 #: Workers to advise if the number of processors is unknown, and at most.
-_MAX_WORKERS = 8
+_DEFAULT_WORKERS, _MAX_WORKERS = 4, 8
+#: Batches to keep ready over all workers; each worker keeps two by default.
+_READY_BATCHES = 4
+_DEFAULT_PREFETCH = 2
+_IN_LOADER = "DataLoader(..., num_workers=$workers$prefetch,\n           persistent_workers=True$pinned)"
+_FIX = Fix(
+    forms={},
+    settings={
+        (Framework.TRANSFORMERS, ANY): "TrainingArguments(dataloader_num_workers=$workers$trainer_prefetch,\n"
+        "                  dataloader_persistent_workers=True$trainer_pinned)",
+    },
+    general=_IN_LOADER,
+)
 
 
 def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -87,16 +102,31 @@ def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Findin
         fix=choose_loader_fix(analysis),
         disprove="train on one batch kept in memory and record again: if the step takes as long, "
         "the loader is not the cause",
+        location=locate_loader(analysis.source),
     )
 
 
 def choose_loader_fix(analysis: RunAnalysis) -> str:
-    """Return the fix with as many workers as there are processors for; pinned memory only with a device."""
-    workers = min(_MAX_WORKERS, count_processors_per_rank(analysis) or _MAX_WORKERS)
-    loader = f"DataLoader(..., num_workers={workers}, prefetch_factor=4, persistent_workers=True"
-    if analysis.run.device == "cpu":
-        return f"{loader})\nmove decoding and tokenizing out of the loop"
-    return (
-        f"{loader}, pin_memory=True)\n"
-        "batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
+    """Return the fix with as many workers as there are processors for; pinned memory only with a device.
+
+    One processor of each rank is left to its training thread.
+    """
+    processors = count_processors_per_rank(analysis)
+    workers = min(_MAX_WORKERS, max(1, processors - 1)) if processors else _DEFAULT_WORKERS
+    factor = -(-_READY_BATCHES // workers)
+    prefetch = f"prefetch_factor={factor}" if factor > _DEFAULT_PREFETCH else ""
+    on_cpu = analysis.run.device == "cpu"
+    loader = choose_fix(
+        analysis,
+        _FIX,
+        {
+            "workers": workers,
+            "prefetch": f", {prefetch}" if prefetch else "",
+            "trainer_prefetch": f", dataloader_{prefetch}" if prefetch else "",
+            "pinned": "" if on_cpu else ", pin_memory=True",
+            "trainer_pinned": "" if on_cpu else ", dataloader_pin_memory=True",
+        },
     )
+    if on_cpu or analysis.training.framework is not None:  # a framework moves the batches itself
+        return f"{loader}\nmove decoding and tokenizing out of the loop"
+    return f"{loader}\nbatch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"

@@ -18,6 +18,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
 from zprof.rules.compute.idle_time import (
     find_missing_host_gap,
     has_device,
@@ -26,7 +27,8 @@ from zprof.rules.compute.idle_time import (
     moves_state,
     rate_confidence,
 )
-from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
+from zprof.rules.fixes import Fix, choose_fix
+from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.05
@@ -34,12 +36,31 @@ _HIGH_CONFIDENCE_RATIO = 0.10
 _MIN_SAVING_RATIO = 0.7
 _MAX_SAVING_RATIO = 1.15
 
-_FIXES = {
-    "FSDP2": "fully_shard(module)  # no offload_policy; or CPUOffloadPolicy(pin_memory=True)",
-    "DeepSpeed": '"offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.3},\n'
-    '"zero_force_ds_cpu_optimizer": true, "sub_group_size": 100000000  # or no offload at all',
-    "reference": "ActivationConfig(checkpoint=True, host=False)",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(module)  # no offload_policy; or CPUOffloadPolicy(pin_memory=True)",
+        Engine.FSDP1: "FullyShardedDataParallel(model, cpu_offload=None)",
+        Engine.DEEPSPEED: '"offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.3},\n'
+        '"zero_force_ds_cpu_optimizer": true, "sub_group_size": 100000000  # or no offload at all',
+        Engine.REFERENCE: "ActivationConfig(checkpoint=True, host=False)",
+    },
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            Engine.FSDP2,
+        ): 'TrainingArguments(fsdp="full_shard auto_wrap")  # without offload',
+        (
+            Framework.TRANSFORMERS,
+            Engine.FSDP1,
+        ): 'TrainingArguments(fsdp="full_shard auto_wrap")  # without offload',
+        (
+            Framework.ACCELERATE,
+            Engine.FSDP2,
+        ): "FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=False)",
+        (Framework.ACCELERATE, Engine.FSDP1): "FullyShardedDataParallelPlugin(cpu_offload=False)",
+        (Framework.LIGHTNING, Engine.FSDP1): "FSDPStrategy(cpu_offload=False)",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +140,7 @@ def _build_finding(analysis: RunAnalysis, cost: _OffloadCost) -> Finding:
         saving_ns=cost.saving_ns,
         severity=rate_severity(cost.saving_ns[1], cost.wall_ns),
         confidence=rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO),
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="turn the offload off for one recording, with a smaller batch if memory is tight: if the "
         "step time per sample does not drop, the copies were not the cause",
     )

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.analysis.time.program_lines import locate_loader
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
 from zprof.model.time import LateReason
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
 from zprof.replay.tasks import NONE, Bools
-from zprof.rules.compute.blocking_sync import FIX as SYNC_FIX
+from zprof.rules.compute.allocator_retries import FIX as ALLOCATOR_FIX
+from zprof.rules.compute.blocking_sync import choose_sync_fix, locate_sync
 from zprof.rules.compute.comm_slows_compute import GPU_FIX as SLOWED_FIX
 from zprof.rules.compute.cpu_bound_launch import (
     choose_launch_fix,
@@ -41,9 +43,11 @@ from zprof.rules.counterfactual.fixes import (
     start_held_collectives,
 )
 from zprof.rules.counterfactual.pricing import Replay, are_gathers_late, widen_by_model_error
-from zprof.rules.rule import choose_fix, format_frequency, make_finding, rate_severity
-from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
+from zprof.rules.fixes import choose_fix
+from zprof.rules.rule import format_frequency, make_finding, rate_severity
+from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
+from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
 from zprof.rules.waiting.late_ranks import choose_late_fix
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 
@@ -79,6 +83,8 @@ class _Candidate:
     evidence: tuple[Evidence, ...] = ()
     max_saving_ns: float = np.inf
     is_doubtful: bool = False
+    #: Finds the line of the user's program; called only if the candidate becomes a finding.
+    locate: Callable[[], SourceLocation | None] = lambda: None
 
 
 def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
@@ -152,6 +158,7 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
         confidence=Confidence.LOW if is_note else Confidence.HIGH if is_sure else Confidence.MEDIUM,
         fix=candidate.fix,
         disprove=candidate.disprove,
+        location=candidate.locate(),
     )
 
 
@@ -191,7 +198,8 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
                 f"the host waits for the device {format_frequency(count)}: "
                 f"without these waits a step is {gain} shorter ({share})"
             ),
-            fix=SYNC_FIX,
+            fix=choose_sync_fix(analysis),
+            locate=lambda: locate_sync(analysis),
             disprove="torch.cuda.set_sync_debug_mode('error') shows the line; remove it and record again: "
             "if the step takes as long, the wait is not the cause",
             count=count,
@@ -216,7 +224,7 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 f"the host waits {format_frequency(count)} for an event before it "
                 f"continues gathering: without these waits a step is {gain} shorter ({share})"
             ),
-            fix="FullyShardedDataParallel(model, limit_all_gathers=False)  # if memory allows; or FSDP2",
+            fix=choose_fix(analysis, LIMITER_FIXES),
             disprove="set limit_all_gathers=False for some steps: if they take as long, the limit is not "
             "the cause",
             count=count,
@@ -259,6 +267,7 @@ def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 f"requested, a step is {gain} shorter ({share})"
             ),
             fix=choose_loader_fix(analysis),
+            locate=lambda: locate_loader(analysis.source),
             disprove="train on one batch kept in memory and record again: if the step takes as long, "
             "the loader is not the cause",
         )
@@ -280,8 +289,7 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 f"the allocator allocates or frees device memory {format_frequency(count)}: "
                 f"without these calls a step is {gain} shorter ({share})"
             ),
-            fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
-            "leave more memory free: a smaller micro-batch, fewer units gathered ahead, smaller buckets",
+            fix=choose_fix(analysis, ALLOCATOR_FIX),
             disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
             "calls remain, the program itself frees the cache (torch.cuda.empty_cache())",
             count=count,
@@ -302,7 +310,7 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
                 f"{count:.0f} collectives per step start only when a kernel ends on which they do "
                 f"not depend: if they start immediately, a step is {gain} shorter ({share})"
             ),
-            fix=BLOCKED_FIX,
+            fix=choose_fix(analysis, BLOCKED_FIXES),
             disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
             "record again: if they still start when a kernel ends, they wait for it intentionally (an event)",
             count=count,
@@ -333,7 +341,7 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 "all_gathers start only when the preceding compute is done: "
                 f"if launched one unit earlier, a step is {gain} shorter ({share})"
             ),
-            fix=choose_fix(analysis.training.engine, PREFETCH_FIXES),
+            fix=choose_fix(analysis, PREFETCH_FIXES),
             disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
             "late launches are not the cause",
         )

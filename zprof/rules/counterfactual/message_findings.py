@@ -19,7 +19,8 @@ from zprof.model.gaps import Gap
 from zprof.replay.graph import Graph
 from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
 from zprof.rules.counterfactual.resized_messages import MessageSizes, find_spanning_shards, shard_within_host
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity
+from zprof.rules.fixes import choose_fix, measure_sizes
+from zprof.rules.rule import make_finding, mean_per_step, rate_severity
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
@@ -149,7 +150,7 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
         saving_ns=(low, high),
         severity=rate_severity(high, replay.step_ns),
         confidence=_rate_confidence(replay, low),
-        fix=choose_fix(analysis.training.engine, SMALL_UNIT_FIXES),
+        fix=choose_fix(analysis, SMALL_UNIT_FIXES, measure_sizes(analysis, max(units, messages))),
         disprove="wrap entire blocks and record again: if the gathers stay exposed as long, their number "
         "was not the cause",
     )
@@ -162,6 +163,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -
     gain, low, high = saving
     latency = _latency_ns(sizes)
     fixes = LATENCY_FIXES[0] if sizes.gathers_for_passes else LATENCY_FIXES[1]
+    larger = choose_fix(analysis, fixes, measure_sizes(analysis, _LARGER_MESSAGES))
     return make_finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"a collective takes at least {format_ns(latency)} regardless of its size: with the "
@@ -175,7 +177,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -
         severity=rate_severity(high, replay.step_ns),
         confidence=_rate_confidence(replay, low),
         fix="repair the link (NCCL_DEBUG=INFO shows the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose "
-        f"it), or send fewer and larger messages:\n{choose_fix(analysis.training.engine, fixes)}",
+        f"it), or send fewer and larger messages:\n{larger}",
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
         "far less than the reported latency, the messages wait for something else",
     )
@@ -202,7 +204,7 @@ def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
         saving_ns=(low, high),
         severity=rate_severity(high, replay.step_ns),
         confidence=_rate_confidence(replay, low),
-        fix=choose_fix(analysis.training.engine, ONE_UNIT_FIXES),
+        fix=choose_fix(analysis, ONE_UNIT_FIXES, measure_sizes(analysis, 1 / max(1, blocks))),
         disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
         "as long as before, the link is slow",
     )
@@ -239,10 +241,14 @@ def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
         saving_ns=(low, high),
         severity=rate_severity(high, replay.step_ns),
         confidence=sure if spanning.measured or sure is not Confidence.HIGH else Confidence.MEDIUM,
-        fix=choose_fix(analysis.training.engine, HOST_FIXES),
+        fix=choose_fix(analysis, HOST_FIXES, {"hosts": spanning.hosts, "ranks_per_host": spanning.per_host}),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
         "between hosts is not the cause",
     )
+
+
+#: Factor by which messages grow to be less than half latency, if the best size is not known.
+_LARGER_MESSAGES = 4
 
 
 def _latency_ns(sizes: MessageSizes) -> float:

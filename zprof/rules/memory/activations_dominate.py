@@ -17,6 +17,8 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import ANY, CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -27,7 +29,6 @@ from zprof.rules.memory.largest_rank import (
 )
 from zprof.rules.memory.logits_dominate import find_logits
 from zprof.rules.memory.model_structure import count_blocks
-from zprof.rules.rule import choose_fix
 
 _SHARE_RATIO = 0.50
 _SURE_SHARE_RATIO = 0.60
@@ -44,15 +45,20 @@ _CHECKPOINT = (
     "    for index, block in enumerate(model.layers):\n"
     "        model.layers[index] = c.checkpoint_wrapper(block)"
 )
-_FIXES = {
-    "FSDP2": _CHECKPOINT,
-    "DeepSpeed": "model.gradient_checkpointing_enable()\n"
-    '"activation_checkpointing": {"partition_activations": true}  (with tensor parallelism)',
-    "DDP": _CHECKPOINT,
-    "pytorch": _CHECKPOINT,
-    "reference": "ActivationConfig(checkpoint=True); with tensor parallelism partition=True too\n"
-    "zprof train --checkpoint",
-}
+_FIXES = Fix(
+    forms={
+        Engine.DEEPSPEED: "model.gradient_checkpointing_enable()\n"
+        '"activation_checkpointing": {"partition_activations": true}  (with tensor parallelism)',
+        Engine.REFERENCE: "ActivationConfig(checkpoint=True); with tensor parallelism partition=True too\n"
+        "zprof train --checkpoint",
+        Engine.FSDP2: _CHECKPOINT,
+    },
+    settings={
+        **CHECKPOINT_BLOCKS,
+        (Framework.TRANSFORMERS, ANY): "TrainingArguments(gradient_checkpointing=True)",
+    },
+    general=_CHECKPOINT,
+)
 
 
 def activations_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -131,7 +137,7 @@ def _finding(
         evidence=evidence,
         saving_bytes=saving,
         confidence=limit_confidence(sure, big, big.uncertain_ratio(Tenant.ACTIVATIONS)),
-        fix=choose_fix(analysis.training.engine, _FIXES)
+        fix=choose_fix(analysis, _FIXES)
         + "\nor halve the micro-batch and accumulate; sharding does not reduce activations",
         disprove="halve the micro-batch and record again: activations must halve as well",
     )

@@ -25,7 +25,8 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
-from zprof.model.training import Phase
+from zprof.model.training import Engine, Framework, Phase
+from zprof.rules.fixes import WRAP_BLOCKS, Fix, choose_fix, round_up
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -36,7 +37,6 @@ from zprof.rules.memory.largest_rank import (
     missing_facts_gap,
 )
 from zprof.rules.memory.model_structure import Sharding, is_numbered, read_sharding, saved_bytes
-from zprof.rules.rule import choose_fix
 
 _SHARE_RATIO = 0.30
 _EXCESS_RATIO = 0.05
@@ -47,18 +47,30 @@ _ALONE_RATIO = 0.5
 _BUFFERS = Tenant.COMMUNICATION_BUFFERS
 _GATHERED = "gathered_param"
 
-_FIXES = {
-    "FSDP2": "for block in model.layers:  # one unit per block, not one for the entire model\n"
-    "    fully_shard(block, reshard_after_forward=True)\n"
-    "fully_shard(model)\n"
-    "and prefetch at most one block ahead: set_modules_to_forward_prefetch([next_block])",
-    "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 5e7, "stage3_prefetch_bucket_size": 5e7,\n'
-    '                      "stage3_max_live_parameters": 1e8}\n'
-    "in elements; the default buckets of 5e8 are 1 GB each in 16 bit, whatever the size of the model",
-    "DDP": "DistributedDataParallel(model, gradient_as_bucket_view=True)",
-    "reference": "ZeroConfig(constant_buffers=None, reduce_buckets=2, forward_prefetch=1,\n"
-    "           backward_prefetch=1, keep_after_forward='none')",
-}
+_DDP_FIX = "DistributedDataParallel(model, gradient_as_bucket_view=True)"
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for block in model.layers:  # one unit per block, not one for the entire model\n"
+        "    fully_shard(block, reshard_after_forward=True)\n"
+        "fully_shard(model)\n"
+        "and prefetch at most one block ahead: set_modules_to_forward_prefetch([next_block])",
+        Engine.FSDP1: "FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}),\n"
+        "                         limit_all_gathers=True)",
+        Engine.DEEPSPEED: '"zero_optimization": {"reduce_bucket_size": $unit_elements,\n'
+        '                      "stage3_prefetch_bucket_size": $unit_elements,\n'
+        '                      "stage3_max_live_parameters": $live_elements}\n'
+        "in elements; the default buckets of 5e8 are 1 GB each in 16 bit, whatever the size of the model",
+        Engine.DDP: _DDP_FIX,
+        Engine.ZERO1: _DDP_FIX,
+        Engine.REFERENCE: "ZeroConfig(constant_buffers=None, reduce_buckets=2, forward_prefetch=1,\n"
+        "           backward_prefetch=1, keep_after_forward='none')",
+    },
+    settings={
+        **WRAP_BLOCKS,
+        (Framework.ACCELERATE, Engine.DDP): "DistributedDataParallelKwargs(gradient_as_bucket_view=True)",
+        (Framework.LIGHTNING, Engine.DDP): "DDPStrategy(gradient_as_bucket_view=True)",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +167,11 @@ def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess
         ],
         saving_bytes=excess.saving_bytes,
         confidence=limit_confidence(sure, big, big.uncertain_ratio(_BUFFERS)),
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(
+            analysis,
+            _FIXES,
+            {"unit_elements": round_up(sharding.unit_bytes / (analysis.training.communication_bytes or 2))},
+        ),
         disprove="halve the buffer or unit size and record again: if the communication buffers at the peak "
         "do not shrink, something else holds them",
     )
@@ -192,7 +208,7 @@ def _find_ddp_buckets(big: LargestRank) -> Finding | None:
         ],
         saving_bytes=(saving / 2, saving),
         confidence=limit_confidence(Confidence.MEDIUM, big, big.uncertain_ratio(_BUFFERS, Tenant.GRADIENTS)),
-        fix=_FIXES["DDP"],
+        fix=_DDP_FIX,
         disprove="set gradient_as_bucket_view=True and record again: if the peak does not drop, it occurs "
         "before gradients exist",
     )

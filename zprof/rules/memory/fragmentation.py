@@ -16,6 +16,8 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
+from zprof.model.training import Engine
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -34,9 +36,15 @@ _SPLIT_FIX = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
     "if sizes vary from step to step, pad sequences to a few lengths"
 )
-_AWAITING_FIX = (
-    "TORCH_NCCL_AVOID_RECORD_STREAMS=1, if your torch version supports it: collectives then hold no blocks\n"
-    "FSDP1: switch to FSDP2 (fully_shard), which does not record streams"
+_AVOID_RECORD_STREAMS = (
+    "TORCH_NCCL_AVOID_RECORD_STREAMS=1, if your torch version supports it: collectives then hold no blocks"
+)
+_AWAITING_FIX = Fix(
+    forms={
+        Engine.FSDP1: f"{_AVOID_RECORD_STREAMS}\n"
+        "or FSDP2 (fully_shard) instead of FSDP1, which does not record streams",
+    },
+    general=_AVOID_RECORD_STREAMS,
 )
 
 
@@ -62,7 +70,7 @@ def fragmentation(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     if lost is None:
         return missing_device_gap(Cause.FRAGMENTATION)
     is_significant = lost.bytes >= _MIN_UNUSABLE_RATIO * lost.reserved_bytes and is_worth(lost.bytes, largest)
-    return _finding(largest, lost) if is_significant else None
+    return _finding(analysis, largest, lost) if is_significant else None
 
 
 def _measure_unusable(largest: LargestRank, device: DeviceMemory | None) -> _UnusableMemory | None:
@@ -87,8 +95,8 @@ def _measure_unusable(largest: LargestRank, device: DeviceMemory | None) -> _Unu
     )
 
 
-def _finding(largest: LargestRank, lost: _UnusableMemory) -> Finding:
-    parts = ((lost.split_bytes, _SPLIT_FIX), (lost.awaiting_bytes, _AWAITING_FIX))
+def _finding(analysis: RunAnalysis, largest: LargestRank, lost: _UnusableMemory) -> Finding:
+    parts = ((lost.split_bytes, _SPLIT_FIX), (lost.awaiting_bytes, choose_fix(analysis, _AWAITING_FIX)))
     fixes = [fix for size, fix in parts if size >= lost.bytes / 4]
     confidence = Confidence.HIGH if lost.has_segments else Confidence.LOW
     evidence = [

@@ -16,6 +16,8 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.tenants import DISPLAY_ORDER
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -23,21 +25,46 @@ from zprof.rules.memory.largest_rank import (
     limit_confidence,
     make_memory_finding,
 )
-from zprof.rules.rule import choose_fix, untested_gap
+from zprof.rules.rule import untested_gap
 
 _ABOVE_RATIO = 0.10
 _WORTH_BYTES = 1 << 20
 
-_FIXES = {
-    "FSDP2": 'with torch.device("meta"):\n'
-    "    model = Model()\n"
-    "for block in model.layers:\n"
-    "    fully_shard(block)\n"
-    'fully_shard(model); model.to_empty(device="cuda"); then init or torch.distributed.checkpoint.load',
-    "DeepSpeed": "with deepspeed.zero.Init(config_dict_or_path=config):\n"
-    "    model = Model()  # transformers: HfDeepSpeedConfig(config) before from_pretrained",
-    "DDP": "map_location='cpu' for checkpoints, and load into the existing model",
-}
+_CHECKPOINT_ON_CPU = "map_location='cpu' for checkpoints, and load into the existing model"
+_EFFICIENT_LOADING = 'TrainingArguments(fsdp_config={"cpu_ram_efficient_loading": True})'
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: 'with torch.device("meta"):\n'
+        "    model = Model()\n"
+        "for block in model.layers:\n"
+        "    fully_shard(block)\n"
+        'fully_shard(model); model.to_empty(device="$device"); then init or '
+        "torch.distributed.checkpoint.load",
+        Engine.FSDP1: 'with torch.device("meta"):\n'
+        "    model = Model()\n"
+        "FullyShardedDataParallel(model, param_init_fn=..., sync_module_states=True)",
+        Engine.DEEPSPEED: "with deepspeed.zero.Init(config_dict_or_path=config):\n    model = Model()",
+        Engine.DDP: _CHECKPOINT_ON_CPU,
+        Engine.ZERO1: _CHECKPOINT_ON_CPU,
+        Engine.PYTORCH: _CHECKPOINT_ON_CPU,
+    },
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            Engine.DEEPSPEED,
+        ): "HfDeepSpeedConfig(config)  # kept alive, before from_pretrained",
+        (Framework.TRANSFORMERS, Engine.FSDP2): _EFFICIENT_LOADING,
+        (Framework.TRANSFORMERS, Engine.FSDP1): _EFFICIENT_LOADING,
+        (Framework.ACCELERATE, Engine.FSDP2): "FullyShardedDataParallelPlugin(fsdp_version=2, "
+        "cpu_ram_efficient_loading=True)",
+        (
+            Framework.ACCELERATE,
+            Engine.FSDP1,
+        ): "FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=True,\n"
+        "                               sync_module_states=True)",
+        (Framework.LIGHTNING, ANY): "create the model in configure_model(), not in __init__",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +156,7 @@ def _finding(analysis: RunAnalysis, big: LargestRank, spike: _Spike) -> Finding:
         ],
         saving_bytes=(freed / 2, freed),
         confidence=limit_confidence(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),
-        fix=choose_fix(analysis.training.engine, _FIXES)
+        fix=choose_fix(analysis, _FIXES, {"device": analysis.run.device.split()[0]})
         + ("\nonly some ranks: init or load on one, then broadcast shards" if spike.ranks < loaded else ""),
         disprove="record the start again with the model on the meta device: if it remains, the spike is not "
         "caused by the model",

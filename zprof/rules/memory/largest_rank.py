@@ -1,10 +1,11 @@
 """Find the rank with the largest peak, and build memory findings, which are all about that rank."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.analysis.user_code import find_user_frame
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis, DeviceMemory, PhasePeak, RankMemory
 from zprof.model.tenants import Tenant
@@ -129,6 +130,7 @@ def make_memory_finding(
     confidence: Confidence,
     fix: str,
     disprove: str,
+    location: SourceLocation | None = None,
 ) -> Finding:
     """Build a finding about the largest rank's memory.
 
@@ -150,7 +152,18 @@ def make_memory_finding(
         confidence=confidence,
         fix=fix,
         disprove=disprove,
+        location=location,
     )
+
+
+def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> SourceLocation | None:
+    """Return the user's line that made the largest of these allocations whose stack is known."""
+    folder = analysis.source.manifest.folder if analysis.source is not None else ""
+    for row in sorted(rows, key=lambda row: -(row.total_bytes or row.bytes)):
+        location = find_user_frame(row.stack, folder)
+        if location is not None:
+            return location
+    return None
 
 
 def bytes_evidence(key: str, what: str, value: float, rank: int | None = None) -> Evidence:

@@ -19,6 +19,8 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
+from zprof.model.training import Framework
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -26,6 +28,7 @@ from zprof.rules.memory.largest_rank import (
     find_largest_rank,
     is_worth,
     limit_confidence,
+    locate_allocation,
     make_memory_finding,
 )
 from zprof.rules.memory.model_structure import format_module, is_output, is_root
@@ -35,12 +38,20 @@ _MIN_SIZE_FACTOR = 4
 _CHUNKS = 8
 _TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
 
-_FIX = (
-    "compute the loss in chunks of the sequence, each recomputed in the backward:\n"
+_FIX = Fix(
+    forms={},
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            ANY,
+        ): "TrainingArguments(use_liger_kernel=True)  # a fused linear cross entropy,\n"
+        "which never materializes the logits",
+    },
+    general="compute the loss in chunks of the sequence, each recomputed in the backward:\n"
     "    for h, y in zip(hidden.chunk(8, 1), labels.chunk(8, 1)):\n"
     "        loss += checkpoint(of_head, h, y, use_reentrant=False)\n"
     "or a fused linear cross entropy (Liger: LigerFusedLinearCrossEntropyLoss), which never materializes "
-    "the logits"
+    "the logits",
 )
 
 
@@ -75,7 +86,7 @@ def logits_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Find
     """Return a finding if tensors of the size of the logits are a large part of the peak."""
     big = find_largest_rank(analysis)
     logits = find_logits(big) if big else None
-    return _finding(big, logits) if big and logits else None
+    return _finding(analysis, big, logits) if big and logits else None
 
 
 def _select_like_named(rows: list[Allocation], named: list[Allocation]) -> list[Allocation]:
@@ -96,7 +107,7 @@ def _select_far_larger(rows: list[Allocation]) -> list[Allocation]:
     return found if len(found) >= 2 and rest else []
 
 
-def _finding(big: LargestRank, logits: Logits) -> Finding | None:
+def _finding(analysis: RunAnalysis, big: LargestRank, logits: Logits) -> Finding | None:
     saving = _saving(big, logits)
     if not is_worth(saving[1], big):
         return None
@@ -111,8 +122,9 @@ def _finding(big: LargestRank, logits: Logits) -> Finding | None:
         evidence=[_fact(row, big.rank) for row in logits.rows],
         saving_bytes=saving,
         confidence=_confidence(big, logits),
-        fix=_FIX,
+        fix=choose_fix(analysis, _FIX),
         disprove="record with half of the vocabulary, or half of the tokens: logits must halve in both cases",
+        location=locate_allocation(analysis, logits.rows),
     )
 
 

@@ -20,7 +20,8 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
-from zprof.model.training import TrainingFacts
+from zprof.model.training import Engine, Framework, TrainingFacts
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -31,7 +32,7 @@ from zprof.rules.memory.largest_rank import (
     missing_facts_gap,
 )
 from zprof.rules.memory.model_structure import SHARDED_FROM, read_sharding
-from zprof.rules.rule import choose_fix, untested_gap
+from zprof.rules.rule import untested_gap
 
 _UNSHARDED_RATIO = 0.9
 #: Maximum relative difference between replicas.
@@ -41,13 +42,31 @@ _MIN_STEP_RATIO = 0.05
 _FREE_DEVICE_RATIO = 0.50
 _UNITS_AND_COPIES = 8
 
-_FIXES = {
-    "FSDP2": "fully_shard each block, then the model, before creating the optimizer from model.parameters()",
-    "DeepSpeed": '"zero_optimization": {"stage": 1}',
-    "DDP": "stage 1: ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW)\n"
-    "or stage 3: fully_shard(block) for each block, then fully_shard(model)",
-    "reference": "ZeroConfig(stage=1), then 2, then 3",
-}
+_STAGE_1_OR_3 = (
+    "stage 1: ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW)\n"
+    "or stage 3: fully_shard(block) for each block, then fully_shard(model)"
+)
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard each block, then the model, before creating the optimizer from "
+        "model.parameters()",
+        Engine.FSDP1: "create the optimizer after FullyShardedDataParallel(model), from its parameters",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 1}',
+        Engine.DDP: _STAGE_1_OR_3,
+        Engine.PYTORCH: _STAGE_1_OR_3,
+        Engine.ZERO1: "fully_shard(block) for each block, then fully_shard(model)  # shards the other "
+        "states too",
+        Engine.REFERENCE: "ZeroConfig(stage=1), then 2, then 3",
+    },
+    settings={
+        (Framework.TRANSFORMERS, Engine.DDP): 'TrainingArguments(fsdp="full_shard auto_wrap")',
+        (
+            Framework.ACCELERATE,
+            Engine.DDP,
+        ): "Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(fsdp_version=2))",
+        (Framework.LIGHTNING, Engine.DDP): 'Trainer(strategy="fsdp")',
+    },
+)
 _COSTS = "stages 1 and 2 communicate as many bytes as data parallelism, stage 3 1.5 times as many"
 
 
@@ -113,7 +132,7 @@ def _find_without_sharding(
         ],
         saving_bytes=saving,
         confidence=_confidence(largest, total),
-        fix=f"{choose_fix(analysis.training.engine, _FIXES)}\n{_COSTS}",
+        fix=f"{choose_fix(analysis, _FIXES)}\n{_COSTS}",
         disprove="record with stage 1: if the peak does not drop, it is not caused by the states",
     )
 
@@ -186,7 +205,7 @@ def _find_unsharded_states(
         ],
         saving_bytes=(freed / 2, freed),
         confidence=limit_confidence(Confidence.HIGH, largest, largest.uncertain_ratio(*unsharded)),
-        fix=f"{choose_fix(analysis.training.engine, _FIXES)}\n"
+        fix=f"{choose_fix(analysis, _FIXES)}\n"
         "create the optimizer after sharding the model, from the sharded parameters",
         disprove="compare the sizes of the optimizer's state tensors on two ranks with a parameter's: shares "
         "are 1/N of the parameter",

@@ -28,7 +28,8 @@ from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
-from zprof.model.training import Phase
+from zprof.model.training import Engine, Framework, Phase
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -37,7 +38,7 @@ from zprof.rules.memory.largest_rank import (
     limit_confidence,
     make_memory_finding,
 )
-from zprof.rules.rule import choose_fix, untested_gap
+from zprof.rules.rule import untested_gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +110,27 @@ _ENGINES_THAT_KEEP = {
     "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
 }
 _ZERO_GRAD = "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()"
-_REDUCE_FIXES = {
-    "FSDP2": "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) with replicas\n"
-    "this reduces gradients once per micro-batch: consider fewer micro-batches",
-    "DeepSpeed": "do not use engine.no_sync(): stages 2 and 3 reduce in every micro-batch",
-    "reference": "ZeroConfig(reduce_each_micro_batch=None)",
-}
+_REDUCE_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) "
+        "with replicas\n"
+        "only if memory is short: it reduces in each micro-batch, which ZP411 prices; or take fewer of them",
+        Engine.FSDP1: "no model.no_sync() around micro-batches: gradients are then reduced in each of them",
+        Engine.DEEPSPEED: "do not use engine.no_sync(): stages 2 and 3 reduce in every micro-batch",
+        Engine.REFERENCE: "ZeroConfig(reduce_each_micro_batch=None)",
+    },
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            ANY,
+        ): 'TrainingArguments(accelerator_config={"gradient_accumulation_kwargs":\n'
+        '    {"sync_each_batch": True}})',
+        (
+            Framework.ACCELERATE,
+            ANY,
+        ): "GradientAccumulationPlugin(num_steps=$micro_batches, sync_each_batch=True)",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +175,7 @@ def _find_kept_whole(analysis: RunAnalysis, big: LargestRank, forwards: ForwardG
         excess_bytes=forwards.max_bytes - share,
         sentence=f"gradients {how}: a forward on rank {big.rank} holds {format_bytes(forwards.max_bytes)}, "
         f"but its share in stage {analysis.training.stage} is {format_bytes(share)}",
-        fix=choose_fix(analysis.training.engine, _REDUCE_FIXES),
+        fix=choose_fix(analysis, _REDUCE_FIXES),
         confidence=Confidence.HIGH if forwards.in_steps else Confidence.MEDIUM,
     )
 

@@ -17,6 +17,8 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
+from zprof.model.training import Engine
+from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
     bytes_evidence,
@@ -27,7 +29,6 @@ from zprof.rules.memory.largest_rank import (
     missing_facts_gap,
 )
 from zprof.rules.memory.model_structure import Sharding, read_sharding
-from zprof.rules.rule import choose_fix
 
 _SAME_RATIO = 0.02
 _MAX_SIZE_FACTOR = 1.25
@@ -36,16 +37,23 @@ _FITS_RATIO = 0.80
 _MOST_RATIO = 0.50
 _GATHERED = "gathered_param"
 
-_LOWER_STAGE_FIXES = {
-    "FSDP2": "fully_shard(block, reshard_after_forward=False)  # keeps parameters, like stage 2",
-    "DeepSpeed": '"zero_optimization": {"stage": 2}',
-    "reference": "ZeroConfig(stage=2)",
-}
-_HIGHER_STAGE_FIXES = {
-    "FSDP2": "fully_shard each block, then the model",
-    "DeepSpeed": '"zero_optimization": {"stage": 3}',
-    "reference": "ZeroConfig(stage=3)",
-}
+_LOWER_STAGE_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block, reshard_after_forward=False)  # keeps parameters, like stage 2",
+        Engine.FSDP1: "FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 2}',
+        Engine.REFERENCE: "ZeroConfig(stage=2)",
+    },
+    settings=KEEP_AFTER_FORWARD,
+)
+_HIGHER_STAGE_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block)  # each block, reshard_after_forward=True; then the model",
+        Engine.FSDP1: "FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.FULL_SHARD)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3}',
+        Engine.REFERENCE: "ZeroConfig(stage=3)",
+    },
+)
 
 
 def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -114,8 +122,7 @@ def _compare_with_baseline(
         ],
         saving_bytes=(max(0, higher), max(0, higher)),
         confidence=limit_confidence(sure, big, 0.0),
-        fix=choose_fix(analysis.training.engine, _LOWER_STAGE_FIXES)
-        + "\nor choose buffer and unit sizes that fit the model",
+        fix=choose_fix(analysis, _LOWER_STAGE_FIXES) + "\nor choose buffer and unit sizes that fit the model",
         disprove="record both stages again with the same batch: the difference must be reproducible",
     )
 
@@ -167,7 +174,7 @@ def _judge_stage_3(analysis: RunAnalysis, big: LargestRank, sharding: Sharding) 
         ],
         saving_bytes=(0, saved if is_worth(saved, big) else 0),
         confidence=limit_confidence(Confidence.MEDIUM if fits else Confidence.LOW, big, 0.0),
-        fix=choose_fix(analysis.training.engine, _LOWER_STAGE_FIXES),
+        fix=choose_fix(analysis, _LOWER_STAGE_FIXES),
         disprove="record stage 2 with the same batch and compare: zprof report THIS --baseline STAGE2",
     )
 
@@ -189,7 +196,6 @@ def _whole_parameters(analysis: RunAnalysis, big: LargestRank) -> Finding | None
         evidence=[bytes_evidence("parameters_at_peak", "parameters at the peak", parameters, big.rank)],
         saving_bytes=(max(0.0, frees - 4 * units), frees),
         confidence=limit_confidence(Confidence.MEDIUM, big, big.uncertain_ratio(Tenant.PARAMETERS)),
-        fix=choose_fix(analysis.training.engine, _HIGHER_STAGE_FIXES)
-        + "\nstage 3 moves 1.5 times as many bytes",
+        fix=choose_fix(analysis, _HIGHER_STAGE_FIXES) + "\nstage 3 moves 1.5 times as many bytes",
         disprove="record stage 3 with the same batch and compare the peaks",
     )

@@ -21,8 +21,9 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -45,12 +46,16 @@ FIX = (
     "queue\nuse a high-priority communication stream: "
     "ProcessGroupNCCL.Options(is_high_priority_stream=True)\n"
 )
-_FIXES = {
-    "FSDP2": FIX
-    + "launch gathers before the unit's kernels: block.set_modules_to_forward_prefetch([following])",
-    "DeepSpeed": FIX + '"zero_optimization": {"stage": 3, "overlap_comm": true}',
-    "reference": FIX + "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
-}
+FIXES = Fix(
+    forms={
+        Engine.FSDP2: FIX + "launch gathers before the unit's kernels: "
+        "block.set_modules_to_forward_prefetch([following])",
+        Engine.FSDP1: FIX + "FullyShardedDataParallel(model, forward_prefetch=True)",
+        Engine.DEEPSPEED: FIX + '"zero_optimization": {"stage": 3, "overlap_comm": true}',
+        Engine.REFERENCE: FIX + "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
+    },
+    general=FIX.rstrip(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +147,7 @@ def _build_finding(analysis: RunAnalysis, blocking: _Blocked) -> Finding:
         confidence=Confidence.HIGH
         if blocking.blocked >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
         else Confidence.MEDIUM,
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, FIXES),
         disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and record "
         "again: if the gathers still start when a kernel ends, they wait for it intentionally (an event)",
     )

@@ -11,12 +11,16 @@ Saving: the step with more suitable message sizes, from a model of its passes
 more: the step replayed with the excess latency removed from each message (zprof/replay/queue_model.py).
 """
 
+from collections.abc import Sequence
+
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
 from zprof.replay.queue_model import estimate_transfer_saving_ns
-from zprof.rules.rule import choose_fix, make_finding, rate_severity
+from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
     ORDINARY_LATENCY_NS,
     SmallMessages,
@@ -25,19 +29,29 @@ from zprof.rules.transfer.small_messages import (
     unknown_latency_gap,
 )
 
-_UNIT_FIXES = {
-    "FSDP2": "for first, second in zip(blocks[::2], blocks[1::2]):\n"
-    "    fully_shard([first, second])  # one unit, so one all_gather, for two blocks",
-    "DeepSpeed": '"zero_optimization": {"stage3_prefetch_bucket_size": 500000000,\n'
-    '                      "stage3_param_persistence_threshold": 1000000,\n'
-    '                      "reduce_bucket_size": 500000000}',
-    "reference": "zero(model, config, units=[Stack])  # a module that contains several blocks",
-}
-_BUCKET_FIXES = {
-    "DDP": "DistributedDataParallel(model, bucket_cap_mb=100)",
-    "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
-    "reference": "zero(model, config, units=[Stack])  # a module that contains several blocks",
-}
+_UNIT_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for first, second in zip(blocks[::2], blocks[1::2]):\n"
+        "    fully_shard([first, second])  # one unit, so one all_gather, for two blocks",
+        Engine.FSDP1: "FullyShardedDataParallel(model, auto_wrap_policy=partial(\n"
+        "    size_based_auto_wrap_policy, min_num_params=$gather_elements))",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage3_prefetch_bucket_size": $gather_elements,\n'
+        '                      "stage3_param_persistence_threshold": 1000000,\n'
+        '                      "reduce_bucket_size": $reduce_elements}',
+        Engine.REFERENCE: "zero(model, config, units=[Stack])  # a module that contains several blocks",
+    },
+    settings=FEWER_UNITS,
+)
+_BUCKET_FIXES = Fix(
+    forms={
+        Engine.DDP: "DistributedDataParallel(model, bucket_cap_mb=$bucket_mib)",
+        Engine.ZERO1: "DistributedDataParallel(model, bucket_cap_mb=$bucket_mib)",
+        Engine.DEEPSPEED: '"zero_optimization": {"reduce_bucket_size": $reduce_elements,\n'
+        '                      "allgather_bucket_size": $reduce_elements}',
+        Engine.REFERENCE: "zero(model, config, units=[Stack])  # a module that contains several blocks",
+    },
+    settings=BUCKET_SIZE,
+)
 #: For programs that gather units, and for those that only reduce gradients.
 FIXES = (_UNIT_FIXES, _BUCKET_FIXES)
 
@@ -63,11 +77,16 @@ def _saving_ns(analysis: RunAnalysis, small: SmallMessages) -> tuple[float, floa
     return low, max(high, estimate_transfer_saving_ns(analysis, transfer))
 
 
+def _format_factors(sizes: Sequence[float]) -> str:
+    first, last = f"{sizes[0]:g}", f"{sizes[-1]:g}"
+    return first if first == last else f"{first} to {last}"
+
+
 def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
     slowest = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
-    fixes = FIXES[0] if traffic.before else FIXES[1]
+    fixes = FIXES[0] if traffic.before and not keeps_parameters(analysis) else FIXES[1]
     return make_finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"{slowest.kind.value}s of {format_bytes(int(slowest.bytes))} take "
@@ -77,8 +96,8 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         saving_ns=saving,
         severity=rate_severity(saving[1], small.wall_ns),
         confidence=rate_small_messages(small),
-        fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
-        + choose_fix(analysis.training.engine, fixes),
+        fix=f"make messages {_format_factors(small.sizes)} times as large\n"
+        + choose_fix(analysis, fixes, measure_sizes(analysis, small.sizes[0])),
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
         "far less than the reported latency, the messages wait for something else",
     )

@@ -58,11 +58,11 @@ _MIN_STEP_RATIO = 0.03
 _MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 #: Minimum share of the step exposed in groups that have no faster reference, for a gap.
 _MIN_UNTESTED_RATIO = 0.10
-_FIX = (
-    "NCCL: run once with NCCL_DEBUG=INFO and check which network it uses (NET/Socket is TCP)\n"
-    "gloo: GLOO_SOCKET_IFNAME=<the fast interface>\n"
-    "nodes connected by a slow link: shard within a node, replicate across nodes (HSDP)"
-)
+_BACKEND_FIXES = {
+    "nccl": "run once with NCCL_DEBUG=INFO and check which network it uses (NET/Socket is TCP)",
+    "gloo": "GLOO_SOCKET_IFNAME=<the fast interface>",
+}
+_SLOW_NODES_FIX = "nodes connected by a slow link: shard within a node, replicate across nodes (HSDP)"
 
 
 def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -235,7 +235,7 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
         saving_ns=(low, high),
         severity=rate_severity(high, mean_wall_ns(analysis)),
         confidence=Confidence.MEDIUM,
-        fix=_FIX,
+        fix=_choose_link_fix(analysis),
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
         "as before, messages are larger or wait for something else",
     )
@@ -259,10 +259,19 @@ def _build_finding(
         saving_ns=saving,
         severity=rate_severity(saving[1], mean_wall_ns(analysis)),
         confidence=_rate_confidence(analysis, worst),
-        fix=_FIX if rank is None else f"check the link of rank {rank}: cable, port, PCIe width\n{_FIX}",
+        fix=_choose_link_fix(analysis)
+        if rank is None
+        else f"check the link of rank {rank}: cable, port, PCIe width\n{_choose_link_fix(analysis)}",
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as slow "
         "there, the expected value was too high: state it with --expected-busbw GB_PER_S",
     )
+
+
+def _choose_link_fix(analysis: RunAnalysis) -> str:
+    """Return what applies to the run's backend, or the line of each backend if it is another."""
+    known = _BACKEND_FIXES.get(analysis.run.backend)
+    lines = [known] if known else [f"{name.upper()}: {line}" for name, line in _BACKEND_FIXES.items()]
+    return "\n".join([*lines, _SLOW_NODES_FIX])
 
 
 def _mention_others(analysis: RunAnalysis, others: list[SlowGroup]) -> list[Evidence]:

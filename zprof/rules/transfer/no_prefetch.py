@@ -34,9 +34,10 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
 from zprof.model.whatif import Change
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -72,16 +73,26 @@ _SURE_LATE_RATIO = 0.5
 #: With a smaller share of late all_gathers prefetch is on, and something else delays some of them.
 _LATE_RATIO = 1 / 3
 
-FIXES = {
-    "FSDP2": "for block, following in zip(blocks, blocks[1:]):\n"
-    "    block.set_modules_to_forward_prefetch([following])\n"
-    "    following.set_modules_to_backward_prefetch([block])",
-    "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
-    '                      "stage3_prefetch_bucket_size": 50000000}',
-    "reference": "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
-    "FSDP1": "FullyShardedDataParallel(model, forward_prefetch=True,\n"
-    "                         backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
-}
+FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for block, following in zip(blocks, blocks[1:]):\n"
+        "    block.set_modules_to_forward_prefetch([following])\n"
+        "    following.set_modules_to_backward_prefetch([block])",
+        Engine.FSDP1: "FullyShardedDataParallel(model, forward_prefetch=True,\n"
+        "                         backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
+        '                      "stage3_prefetch_bucket_size": $gather_elements}',
+        Engine.REFERENCE: "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
+    },
+    settings={
+        (Framework.TRANSFORMERS, Engine.FSDP1): 'TrainingArguments(fsdp_config={"forward_prefetch": True,\n'
+        '                               "backward_prefetch": "backward_pre"})',
+        (Framework.ACCELERATE, Engine.FSDP1): "FullyShardedDataParallelPlugin(forward_prefetch=True,\n"
+        '                               backward_prefetch="BACKWARD_PRE")',
+        (Framework.LIGHTNING, Engine.FSDP1): "FSDPStrategy(forward_prefetch=True,\n"
+        "             backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +215,7 @@ def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
         saving_ns=expected.saving_ns,
         severity=rate_severity(high, mean_wall_ns(analysis)),
         confidence=expected.confidence,
-        fix=choose_fix(analysis.training.engine, FIXES),
+        fix=choose_fix(analysis, FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
         "late launches are not the cause",
     )

@@ -27,8 +27,9 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -50,19 +51,29 @@ _MIN_OVERLAP_RATIO = 0.10
 #: A gather that starts later than this after it was ready was delayed by something other than the event.
 _MAX_READY_DELAY_NS = 50_000
 
-_FIXES = {
-    "FSDP2": "# FSDP2 limits with an event on the device, so the host can run ahead:\n"
-    "fully_shard(block); fully_shard(model)\n"
-    "block.set_modules_to_forward_prefetch([following])",
-    "FSDP1": "FullyShardedDataParallel(model, limit_all_gathers=False)  # only if memory allows",
-    "DeepSpeed": '"zero_optimization": {"stage": 3, "stage3_max_live_parameters": 2000000000}',
-}
-_DEEPER = {
-    "FSDP2": "for block, *ahead in zip(blocks, blocks[1:], blocks[2:]):\n"
-    "    block.set_modules_to_forward_prefetch(ahead)  # two units ahead: one more in memory",
-    "DeepSpeed": '"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 200000000}',
-    "reference": "ZeroConfig(stage=3, forward_prefetch=2, backward_prefetch=2)",
-}
+FIXES = Fix(
+    forms={
+        Engine.FSDP1: "FullyShardedDataParallel(model, limit_all_gathers=False)  # only if memory allows\n"
+        "or FSDP2 (fully_shard), which limits with an event on the device, so that the host can run ahead",
+        Engine.FSDP2: "block.set_modules_to_forward_prefetch([following])  # launched before the wait",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, "stage3_max_live_parameters": $live_elements}',
+    },
+    settings={
+        (Framework.TRANSFORMERS, Engine.FSDP1): 'TrainingArguments(fsdp_config={"limit_all_gathers": False})',
+        (Framework.ACCELERATE, Engine.FSDP1): "FullyShardedDataParallelPlugin(limit_all_gathers=False)",
+        (Framework.LIGHTNING, Engine.FSDP1): "FSDPStrategy(limit_all_gathers=False)",
+    },
+)
+_DEEPER = Fix(
+    forms={
+        Engine.FSDP2: "for block, *ahead in zip(blocks, blocks[1:], blocks[2:]):\n"
+        "    block.set_modules_to_forward_prefetch(ahead)  # two units ahead: one more in memory",
+        Engine.FSDP1: "FullyShardedDataParallel(model, forward_prefetch=True, limit_all_gathers=False)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": '
+        "$deeper_elements}",
+        Engine.REFERENCE: "ZeroConfig(stage=3, forward_prefetch=2, backward_prefetch=2)",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +162,7 @@ def _find_rate_limit(analysis: RunAnalysis, limiter_cost: _Holds) -> Finding:
         saving_ns=(_MIN_SAVING_RATIO * limiter_cost.idle_ns, limiter_cost.idle_ns),
         severity=rate_severity(limiter_cost.idle_ns, mean_wall_ns(analysis)),
         confidence=Confidence.HIGH if steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE else Confidence.MEDIUM,
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, FIXES),
         disprove="record some steps without the limiter (FSDP1: limit_all_gathers=False): the gaps after the "
         "waits must disappear, or something else prevents the host from launching",
     )
@@ -203,7 +214,7 @@ def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> 
         saving_ns=(0, shallow.hideable_ns),
         severity=rate_severity(shallow.hideable_ns, mean_wall_ns(analysis)),
         confidence=Confidence.LOW,
-        fix=choose_fix(analysis.training.engine, _DEEPER),
+        fix=choose_fix(analysis, _DEEPER),
         disprove="prefetch one unit deeper and record again: if these all_gathers still start as late, the "
         "device was full (ZP407), and the prefetch depth is not the cause",
     )

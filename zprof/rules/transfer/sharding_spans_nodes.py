@@ -21,8 +21,9 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -49,13 +50,27 @@ _ASSUMED_TIMES = 2.0
 _MIN_COUNT_FOR_HIGH_CONFIDENCE = 10
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
-FIXES = {
-    "FSDP2": 'shape, names = (hosts, ranks_per_host), ("replicate", "shard")\n'
-    'mesh = init_device_mesh("cuda", shape, mesh_dim_names=names)\n'
-    "for block in model.layers:\n    fully_shard(block, mesh=mesh)\nfully_shard(model, mesh=mesh)",
-    "DeepSpeed": '"zero_optimization": {"stage": 3, "zero_hpz_partition_size": RANKS_PER_HOST}\n'
-    "or MiCS: deepspeed.zero.MiCS_Init and mics_shard_size = RANKS_PER_HOST",
-}
+FIXES = Fix(
+    forms={
+        Engine.FSDP2: 'mesh = init_device_mesh("cuda", ($hosts, $ranks_per_host), '
+        'mesh_dim_names=("replicate", '
+        '"shard"))\n'
+        "for block in model.layers:\n    fully_shard(block, mesh=mesh)\nfully_shard(model, mesh=mesh)",
+        Engine.FSDP1: "FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.HYBRID_SHARD)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, "zero_hpz_partition_size": $ranks_per_host}\n'
+        "or MiCS: deepspeed.zero.MiCS_Init and mics_shard_size = $ranks_per_host",
+    },
+    settings={
+        (Framework.TRANSFORMERS, Engine.FSDP1): 'TrainingArguments(fsdp="hybrid_shard auto_wrap")',
+        (
+            Framework.ACCELERATE,
+            Engine.FSDP1,
+        ): 'FullyShardedDataParallelPlugin(sharding_strategy="HYBRID_SHARD")',
+        (Framework.ACCELERATE, Engine.FSDP2): "ParallelismConfig(dp_replicate_size=$hosts, "
+        "dp_shard_size=$ranks_per_host)",
+        (Framework.LIGHTNING, Engine.FSDP1): 'FSDPStrategy(sharding_strategy="HYBRID_SHARD")',
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +212,7 @@ def _finding(analysis: RunAnalysis, spanning: _Spanning) -> Finding | None:
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
         confidence=_confidence(spanning, saving, wall),
-        fix=choose_fix(analysis.training.engine, FIXES),
+        fix=choose_fix(analysis, FIXES, {"hosts": spanning.hosts, "ranks_per_host": spanning.per_host}),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
         "between hosts is not the cause",
     )

@@ -22,8 +22,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
+from zprof.rules.fixes import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import (
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -53,18 +54,28 @@ _LAUNCH_NS = 1_000_000
 #: DDP's default: no smaller bucket was requested, and whether it helps is a guess.
 _DEFAULT_BUCKET_BYTES = 25 * 1024 * 1024
 
-UNIT_FIXES = {
-    "FSDP2": "for block in model.layers:\n    fully_shard(block)\n"
-    "fully_shard(model)  # the rest: embeddings, the head",
-    "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
-    '                      "stage3_prefetch_bucket_size": 50000000, "stage3_max_live_parameters": 200000000}',
-    "reference": "zero(model, config, units=[Block])",
-}
-_BUCKET_FIXES = {
-    "DDP": "DistributedDataParallel(model, bucket_cap_mb=25)",
-    "DeepSpeed": '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": 50000000}',
-    "reference": "zero(model, ZeroConfig(overlap_reduce=True), units=[Block])",
-}
+UNIT_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for block in model.layers:\n    fully_shard(block)\n"
+        "fully_shard(model)  # the rest: embeddings, the head",
+        Engine.FSDP1: "FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}))",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
+        '                      "stage3_prefetch_bucket_size": $gather_elements,\n'
+        '                      "stage3_max_live_parameters": $live_elements}',
+        Engine.REFERENCE: "zero(model, config, units=[Block])",
+    },
+    settings=WRAP_BLOCKS,
+)
+_BUCKET_FIXES = Fix(
+    forms={
+        Engine.DDP: "DistributedDataParallel(model, bucket_cap_mb=$bucket_mib)",
+        Engine.ZERO1: "DistributedDataParallel(model, bucket_cap_mb=$bucket_mib)",
+        Engine.DEEPSPEED: '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": '
+        "$reduce_elements}",
+        Engine.REFERENCE: "zero(model, ZeroConfig(overlap_reduce=True), units=[Block])",
+    },
+    settings=BUCKET_SIZE,
+)
 
 
 def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -120,7 +131,11 @@ def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Mes
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
         confidence=_confidence(analysis, saving, messages, is_bucket=not traffic.before),
-        fix=choose_fix(analysis.training.engine, UNIT_FIXES if traffic.before else _BUCKET_FIXES),
+        fix=choose_fix(
+            analysis,
+            UNIT_FIXES if traffic.before and not keeps_parameters(analysis) else _BUCKET_FIXES,
+            measure_sizes(analysis, 1 / _BLOCKS[0]),
+        ),
         disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
         "as long as before, the link is slow",
     )

@@ -14,7 +14,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import choose_fix, make_finding, rate_severity
+from zprof.model.training import Engine
+from zprof.rules.fixes import WRAP_BLOCKS, Fix, choose_fix, measure_sizes
+from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
     UNITS_PER_BLOCK,
     SmallMessages,
@@ -23,15 +25,20 @@ from zprof.rules.transfer.small_messages import (
     unknown_latency_gap,
 )
 
-FIXES = {
-    "FSDP2": "for block in model.layers:\n"
-    "    fully_shard(block)  # the block, not the linears, norms and embeddings in it\n"
-    "fully_shard(model)",
-    "DeepSpeed": '"zero_optimization": {"stage3_prefetch_bucket_size": 500000000,\n'
-    '                      "stage3_param_persistence_threshold": 1000000,\n'
-    '                      "stage3_module_granularity_threshold": 100000000}',
-    "reference": "zero(model, config, units=[Block])",
-}
+FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for block in model.layers:\n"
+        "    fully_shard(block)  # the block, not the linears, norms and embeddings in it\n"
+        "fully_shard(model)",
+        Engine.FSDP1: "FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}))\n"
+        "(the block, not the linears, norms and embeddings in it)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage3_prefetch_bucket_size": $gather_elements,\n'
+        '                      "stage3_param_persistence_threshold": 1000000,\n'
+        '                      "stage3_module_granularity_threshold": $gather_elements}',
+        Engine.REFERENCE: "zero(model, config, units=[Block])",
+    },
+    settings=WRAP_BLOCKS,
+)
 
 
 def units_too_small(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -63,7 +70,7 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         saving_ns=small.saving_ns,
         severity=rate_severity(small.saving_ns[1], small.wall_ns),
         confidence=rate_small_messages(small),
-        fix=choose_fix(analysis.training.engine, FIXES),
+        fix=choose_fix(analysis, FIXES, measure_sizes(analysis, small.sizes[-1])),
         disprove="wrap entire blocks and record again: if the gathers stay exposed as long, their number "
         "was not the cause",
     )

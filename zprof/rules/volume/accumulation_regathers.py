@@ -11,22 +11,29 @@ nothing: k micro-batches with two hidden gathers each are not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.program_lines import locate_backward
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, mean_wall_ns, rate_severity
+from zprof.model.training import Engine
+from zprof.rules.fixes import Fix, choose_fix
+from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
 
-_FIXES = {
-    "FSDP2": "fully_shard(block, reshard_after_forward=False)\n"
-    "for i, batch in enumerate(micro_batches):\n"
-    "    model.set_reshard_after_backward(i == len(micro_batches) - 1)",
-    "DeepSpeed": '"stage3_param_persistence_threshold" and "stage3_max_live_parameters" above the\n'
-    'model size, or "stage": 2; or fewer and larger micro-batches',
-    "reference": "ZeroConfig(stage=2); stage 3 with keep_after_forward=Keep.ALL gathers once\n"
-    "per micro-batch; or fewer and larger micro-batches",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block, reshard_after_forward=False)\n"
+        "for i, batch in enumerate(micro_batches):\n"
+        "    model.set_reshard_after_backward(i == len(micro_batches) - 1)",
+        Engine.FSDP1: "FullyShardedDataParallel(block, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n"
+        "or fewer and larger micro-batches",
+        Engine.DEEPSPEED: '"stage3_param_persistence_threshold" and "stage3_max_live_parameters" above the\n'
+        'model size, or "stage": 2; or fewer and larger micro-batches',
+        Engine.REFERENCE: "ZeroConfig(stage=2); stage 3 with keep_after_forward=Keep.ALL gathers once\n"
+        "per micro-batch; or fewer and larger micro-batches",
+    },
+)
 
 
 def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -80,7 +87,8 @@ def _finding(
         saving_ns=price.saving_ns,
         severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=headroom.at_most(rate_confidence(analysis, price)),
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="keep the units between micro-batches and record again: if the step takes as long, the "
         "gathers were not the cause",
+        location=locate_backward(analysis.source),
     )

@@ -16,11 +16,14 @@ from dataclasses import replace
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.program_lines import locate_backward
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import can_replay, choose_fix, make_finding, mean_wall_ns, rate_severity
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import ANY, Fix, choose_fix
+from zprof.rules.rule import can_replay, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -36,15 +39,39 @@ _MIN_STEP_RATIO = 0.03
 _SAME_RATIO = 0.5
 _STEP = ["rank", "step"]
 
-_FIXES = {
-    "FSDP2": "for i, batch in enumerate(micro_batches):\n"
-    "    model.set_requires_gradient_sync(i == len(micro_batches) - 1)\n"
-    "    loss(model(batch)).backward()\n"
-    "(DDP and FSDP1: with model.no_sync() around all but the last; HSDP: set_requires_all_reduce)",
-    "DeepSpeed": 'stages 0 and 1 reduce once, at "gradient_accumulation_steps"; stages 2 and 3 reduce in\n'
-    "each micro-batch: use larger micro-batches, or stage 1",
-    "reference": "ZeroConfig(micro_batches=k, reduce_each_micro_batch=False)",
-}
+_NO_SYNC = (
+    "for i, batch in enumerate(micro_batches):\n"
+    "    with nullcontext() if i == len(micro_batches) - 1 else model.no_sync():\n"
+    "        loss(model(batch)).backward()"
+)
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "for i, batch in enumerate(micro_batches):\n"
+        "    model.set_requires_gradient_sync(i == len(micro_batches) - 1)\n"
+        "    loss(model(batch)).backward()\n"
+        "with replicas (HSDP) also set_requires_all_reduce",
+        Engine.FSDP1: _NO_SYNC,
+        Engine.DDP: _NO_SYNC,
+        Engine.ZERO1: _NO_SYNC,
+        Engine.DEEPSPEED: 'stages 0 and 1 reduce once, at "gradient_accumulation_steps"; stages 2 and '
+        "3 reduce in\n"
+        "each micro-batch: use larger micro-batches, or stage 1",
+        Engine.REFERENCE: "ZeroConfig(micro_batches=$micro_batches, reduce_each_micro_batch=False)",
+    },
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            ANY,
+        ): 'TrainingArguments(accelerator_config={"gradient_accumulation_kwargs":\n'
+        '    {"sync_each_batch": False}})',
+        (Framework.ACCELERATE, ANY): "Accelerator(gradient_accumulation_steps=$micro_batches)\n"
+        "with accelerator.accumulate(model):  # around each micro-batch; sync_each_batch=False",
+        (
+            Framework.LIGHTNING,
+            ANY,
+        ): "Trainer(accumulate_grad_batches=$micro_batches)  # instead of a loop of one's own",
+    },
+)
 
 
 def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -119,10 +146,11 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -
         saving_ns=price.saving_ns,
         severity=rate_severity(price.high_ns, wall),
         confidence=rate_confidence(analysis, price),
-        fix=choose_fix(analysis.training.engine, _FIXES)
+        fix=choose_fix(analysis, _FIXES, {"micro_batches": micro_batches})
         + "\n(if gradients are sharded, this keeps them unsharded between micro-batches)",
         disprove="reduce in the last micro-batch only and record again: if the step takes as long, the "
         "reductions were not the cause",
+        location=locate_backward(analysis.source),
     )
 
 

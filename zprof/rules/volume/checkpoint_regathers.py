@@ -14,17 +14,28 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.rules.rule import choose_fix, make_finding, mean_per_step, mean_wall_ns, rate_severity
+from zprof.model.training import Engine
+from zprof.rules.fixes import CHECKPOINT_BLOCKS, Fix, choose_fix
+from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
-_FIXES = {
-    "FSDP2": "block = checkpoint_wrapper(block)   # first the checkpoint, then the sharding:\n"
-    "fully_shard(block)                  # recomputation then runs inside the unit, on gathered parameters",
-    "DeepSpeed": "checkpoint with deepspeed.checkpointing.checkpoint inside the module whose parameters are\n"
-    "gathered together; do not nest ZeRO units inside a checkpoint",
-    "reference": "ActivationConfig(checkpoint=True) on the units: recomputation reuses gathered parameters",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "block = checkpoint_wrapper(block)   # first the checkpoint, then the sharding:\n"
+        "fully_shard(block)                  # recomputation then runs inside the unit, on gathered "
+        "parameters",
+        Engine.FSDP1: "FullyShardedDataParallel(checkpoint_wrapper(block))  # the checkpoint inside "
+        "the unit:\n"
+        "recomputation then uses gathered parameters",
+        Engine.DEEPSPEED: "checkpoint with deepspeed.checkpointing.checkpoint inside the module whose "
+        "parameters "
+        "are\ngathered together; do not nest ZeRO units inside a checkpoint",
+        Engine.REFERENCE: "ActivationConfig(checkpoint=True) on the units: recomputation reuses gathered "
+        "parameters",
+    },
+    settings=CHECKPOINT_BLOCKS,
+)
 
 
 def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -61,7 +72,7 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units
         saving_ns=price.saving_ns,
         severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=rate_confidence(analysis, price),
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="turn checkpointing off for a step that fits in memory, and count: if two all_gathers per "
         "unit remain, recomputation causes the third",
     )

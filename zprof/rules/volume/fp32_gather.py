@@ -17,9 +17,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import (
     can_replay,
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -38,12 +39,22 @@ from zprof.rules.volume.model_traffic import ModelTraffic, read_model_traffic
 _MIN_STEP_RATIO = 0.01
 _HALF_BYTES = 2
 
-_FIXES = {
-    "FSDP2": "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
-    "(instead of torch.autocast, which casts after the gather)",
-    "DeepSpeed": '"bf16": {"enabled": true}   (torch.autocast alone casts after the gather)',
-    "reference": "ZeroConfig(dtype=torch.bfloat16)",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
+        "(instead of torch.autocast, which casts after the gather)",
+        Engine.FSDP1: "FullyShardedDataParallel(model, "
+        "mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))\n"
+        "(instead of torch.autocast, which casts after the gather)",
+        Engine.DEEPSPEED: '"bf16": {"enabled": true}   (torch.autocast alone casts after the gather)',
+        Engine.REFERENCE: "ZeroConfig(dtype=torch.bfloat16)",
+    },
+    settings={
+        (Framework.TRANSFORMERS, ANY): "TrainingArguments(bf16=True)",
+        (Framework.ACCELERATE, ANY): 'Accelerator(mixed_precision="bf16")',
+        (Framework.LIGHTNING, Engine.FSDP1): 'Trainer(precision="bf16-mixed")',
+    },
+)
 
 
 def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -117,7 +128,7 @@ def _finding(
         saving_ns=priced.saving_ns,
         severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
         confidence=confidence,
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="gather in bfloat16 for some steps and record again: if the step takes as long, the bytes "
         "of parameters are not the cause",
     )

@@ -17,10 +17,11 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine, Framework
 from zprof.model.whatif import Change
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     can_replay,
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -39,13 +40,31 @@ from zprof.rules.volume.model_traffic import Direction, read_model_traffic
 _MIN_STEP_RATIO = 0.01
 _HALF_BYTES, _FULL_BYTES = 2, 4
 
-_FIXES = {
-    "FSDP2": "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16,\n"
-    "                                                 reduce_dtype=torch.bfloat16))",
-    "DeepSpeed": '"communication_data_type": "bf16"',
-    "reference": "ZeroConfig(dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)",
-    "DDP": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-}
+_DDP_HOOK = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16,\n"
+        "                                                 reduce_dtype=torch.bfloat16))",
+        Engine.FSDP1: "FullyShardedDataParallel(model, mixed_precision=MixedPrecision(\n"
+        "    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16))",
+        Engine.DEEPSPEED: '"communication_data_type": "bf16"',
+        Engine.REFERENCE: "ZeroConfig(dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)",
+        Engine.DDP: _DDP_HOOK,
+        Engine.ZERO1: _DDP_HOOK,
+    },
+    settings={
+        (Framework.ACCELERATE, Engine.FSDP2): "FullyShardedDataParallelPlugin(fsdp_version=2,\n"
+        "    mixed_precision_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16,\n"
+        "                                                reduce_dtype=torch.bfloat16))",
+        (
+            Framework.ACCELERATE,
+            Engine.DDP,
+        ): "DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)",
+        (Framework.LIGHTNING, Engine.DDP): "DDPStrategy(ddp_comm_hook=default_hooks.bf16_compress_hook)",
+        (Framework.LIGHTNING, Engine.FSDP1): "FSDPStrategy(mixed_precision=MixedPrecision(\n"
+        "    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16))",
+    },
+)
 _NUMERICS = "\nsums of many ranks lose bits in half precision: compare the loss over some hundred steps first"
 
 
@@ -123,7 +142,7 @@ def _finding(
         saving_ns=expected.saving_ns,
         severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
         confidence=expected.confidence,
-        fix=choose_fix(analysis.training.engine, _FIXES) + _NUMERICS,
+        fix=choose_fix(analysis, _FIXES) + _NUMERICS,
         disprove="reduce in bfloat16 for some steps and record again: if the step takes as long, the bytes "
         "of gradients are not the cause",
     )

@@ -14,17 +14,25 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
 from zprof.model.whatif import Change
-from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
+from zprof.rules.fixes import Fix, choose_fix
+from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
-_FIXES = {
-    "FSDP2": "fully_shard(blocks[-1], reshard_after_forward=False)   # also the head, if it is a unit",
-    "DeepSpeed": '"stage3_param_persistence_threshold" above the size of the last layers\' parameters',
-    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.LAST)",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(blocks[-1], reshard_after_forward=False)   # also the head, if it "
+        "is a unit",
+        Engine.FSDP1: "FullyShardedDataParallel(blocks[-1], "
+        "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)  # before wrapping the model",
+        Engine.DEEPSPEED: '"stage3_param_persistence_threshold" above the size of the last layers\' '
+        "parameters",
+        Engine.REFERENCE: "ZeroConfig(stage=3, keep_after_forward=Keep.LAST)",
+    },
+)
 
 
 def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -69,7 +77,7 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
         saving_ns=expected.saving_ns,
         severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence,
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="keep that unit and record again: its second gather disappears, and the step gets shorter "
         "by its exposed time",
     )

@@ -15,17 +15,24 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
 from zprof.model.whatif import Change
-from zprof.rules.rule import choose_fix, make_finding, mean_wall_ns, rate_severity
+from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
+from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
 from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
 
-_FIXES = {
-    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # or an int: reshard within a host only",
-    "DeepSpeed": '"zero_optimization": {"stage": 2}',
-    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.ALL)   # or stage=2",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block, reshard_after_forward=False)   # or an int: reshard within "
+        "a host only",
+        Engine.FSDP1: "FullyShardedDataParallel(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 2}',
+        Engine.REFERENCE: "ZeroConfig(stage=3, keep_after_forward=Keep.ALL)   # or stage=2",
+    },
+    settings=KEEP_AFTER_FORWARD,
+)
 
 
 def needless_reshard_after_forward(
@@ -73,7 +80,7 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom:
         saving_ns=expected.saving_ns,
         severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence if headroom.suffices else Confidence.LOW,
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES),
         disprove="keep the units after their forward and record again: if the step takes as long, or memory "
         "runs out, resharding them was right",
     )

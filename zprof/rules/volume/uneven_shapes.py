@@ -36,9 +36,10 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
+from zprof.model.training import Engine, Framework
 from zprof.replay.queue_model import estimate_transfer_saving_ns
+from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import (
-    choose_fix,
     make_finding,
     mean_per_step,
     mean_wall_ns,
@@ -235,14 +236,24 @@ _FILLING_RATIO = (0.8, 1.15)
 _TRANSFER_RATIO = (0.75, 1.15)
 _EVEN_RATIO = 0.5
 
-_PAD_FIXES = {
-    "FSDP2": "make the first dimension of weights a multiple of the number of ranks that shard them:\n"
-    "vocabulary = -(-vocabulary // 64) * 64   # and hidden sizes, heads\n"
-    "fully_shard(module, shard_placement_fn=...) only with a dimension that divides evenly",
-    "DeepSpeed": "vocabulary = -(-vocabulary // 64) * 64\n"
-    '"zero_optimization": {"reduce_bucket_size": <a multiple of ranks x 64>}',
-    "reference": "GptConfig(vocabulary=<a multiple of 64>, hidden=<a multiple of 64>)",
-}
+_PAD_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "make the first dimension of weights a multiple of the number of ranks that "
+        "shard them:\n"
+        "vocabulary = -(-vocabulary // 64) * 64   # and hidden sizes, heads\n"
+        "fully_shard(module, shard_placement_fn=...) only with a dimension that divides evenly",
+        Engine.DEEPSPEED: "vocabulary = -(-vocabulary // 64) * 64\n"
+        '"zero_optimization": {"reduce_bucket_size": <a multiple of ranks x 64>}',
+        Engine.REFERENCE: "GptConfig(vocabulary=<a multiple of 64>, hidden=<a multiple of 64>)",
+    },
+    settings={
+        (
+            Framework.TRANSFORMERS,
+            ANY,
+        ): "model.resize_token_embeddings(pad_to_multiple_of=64)  # before the Trainer",
+    },
+    general="vocabulary = -(-vocabulary // 64) * 64   # and hidden sizes, heads",
+)
 _EVEN_FIX = (
     "give ranks equal tokens, not equal numbers of samples: bucket samples by length, or pack sequences\n"
     "sampler: sort each batch by length and distribute it alternately (longest, shortest, ...)"
@@ -351,7 +362,7 @@ def _make_padding_finding(
         saving_ns=saving,
         severity=rate_severity(saving[1], mean_wall_ns(analysis)),
         confidence=confidence,
-        fix=choose_fix(analysis.training.engine, _PAD_FIXES),
+        fix=choose_fix(analysis, _PAD_FIXES),
         disprove="print parameter.shape[0] % ranks of all parameters: if all are 0, nothing is padded",
     )
 

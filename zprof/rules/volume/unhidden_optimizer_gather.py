@@ -32,9 +32,10 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
+from zprof.model.training import Engine
 from zprof.model.whatif import Change
+from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
-    choose_fix,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -132,14 +133,25 @@ _EXPOSED_RATIO = 0.5
 _FORWARD_RATIO = (0.3, 0.4)
 _SURE_RATIO = 0.6
 
-_FIXES = {
-    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # stage 2, gathered during the forward",
-    "DeepSpeed": '"zero_optimization": {"stage": 2, "overlap_comm": true, "allgather_partitions": true,\n'
-    '                      "allgather_bucket_size": 500000000, "reduce_scatter": true}\n'
-    "(larger buckets; the gather stays at the end of the step: stage 3 or FSDP2 overlaps it with the next "
-    "forward)",
-    "reference": "ZeroConfig(stage=1, overlap_gather=True)   # or stage=2",
-}
+_FIXES = Fix(
+    forms={
+        Engine.FSDP2: "fully_shard(block, reshard_after_forward=False)   # stage 2, gathered during "
+        "the forward",
+        Engine.FSDP1: "FullyShardedDataParallel(block, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,\n"
+        "                         forward_prefetch=True)",
+        Engine.ZERO1: "ZeroRedundancyOptimizer(..., overlap_with_ddp=True) with the hook "
+        "hook_with_zero_step\n"
+        "or stage 2 with FSDP2: fully_shard(block, reshard_after_forward=False), gathered during the forward",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 2, "overlap_comm": true, '
+        '"allgather_partitions": true,'
+        "\n"
+        '                      "allgather_bucket_size": $deeper_elements, "reduce_scatter": true}\n'
+        "(larger buckets; the gather stays at the end of the step: stage 3 or FSDP2 overlaps it with "
+        "the next "
+        "forward)",
+        Engine.REFERENCE: "ZeroConfig(stage=$stage, overlap_gather=True)",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +237,7 @@ def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: fl
         saving_ns=cost.saving_ns,
         severity=rate_severity(cost.saving_ns[1], mean_wall_ns(analysis)),
         confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
-        fix=choose_fix(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis, _FIXES, {"stage": analysis.training.stage or 1}),
         disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
         "exposed part, the gather is not the cause",
     )

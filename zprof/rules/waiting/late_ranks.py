@@ -7,7 +7,7 @@ comes from the ledger: the term in which the late rank exceeds the others. For i
 collectives at which it arrived last (:mod:`zprof.analysis.time.blame`) identify the host calls that took it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb, exp, lgamma, log, log1p
 
@@ -16,7 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.program_lines import locate_loader
+from zprof.model.findings import SourceLocation
 from zprof.model.time import LateReason
+from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
@@ -209,6 +212,13 @@ def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
     if analysis.run.device == "cpu" and reason in _CPU_REASON_FIXES:
         return _CPU_REASON_FIXES[reason]
     return _REASON_FIXES[reason]
+
+
+def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int]) -> SourceLocation | None:
+    """Return the line of these ranks' program that makes them late, if the reason is one in the program."""
+    if reason is LateReason.DATA:
+        return locate_loader(analysis.source, ranks)
+    return locate_sync(analysis, ranks) if reason is LateReason.SYNC else None
 
 
 DISPROOFS: Mapping[LateReason, str] = {

@@ -37,7 +37,7 @@ from zprof.rules.rule import (
     select_steady_rows,
     untested_gap,
 )
-from zprof.rules.waiting.late_ranks import find_reason, noise_floor_of_delay_ns
+from zprof.rules.waiting.late_ranks import find_reason, locate_late, noise_floor_of_delay_ns
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 from zprof.rules.waiting.straggler_rank import missing_ranks_gap
 
@@ -163,6 +163,7 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
         fix=choose_loader_fix(analysis) if reason is LateReason.DATA else _FIXES.get(reason, _FIX),
         disprove="turn the collector off (gc.disable()) and give each rank its own cores, then record again: "
         "if other ranks are late in turn all the same, it is not their hosts",
+        location=locate_late(analysis, reason, ranks),
     )
 
 

@@ -51,6 +51,7 @@ from zprof.rules.waiting.late_ranks import (
     find_reason,
     find_suspect,
     find_suspects_by_part,
+    locate_late,
 )
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
 
@@ -124,8 +125,6 @@ _SLACK_RATIO = 1.03
 #: Reasons that leave the rank's device idle, so that less of its own transfers is hidden.
 _IDLE_REASONS = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
 _MAX_NAMED_RANKS = 4
-#: Minimum hidden wait to be mentioned, as a share of the exposed wait caused.
-_MIN_HIDDEN_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,20 +291,15 @@ def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
         confidence=_confidence(late),
         fix=choose_late_fix(analysis, late.reason),
         disprove=choose_disproof(late.reason),
+        location=locate_late(analysis, late.reason, suspect.named),
     )
 
 
 def _describe_waits(waits: CausedWaits, *, late: int) -> str:
-    """Describe the wait per waiting rank, for all ``late`` ranks together, and hidden wait above a tenth."""
+    """Describe the exposed wait per waiting rank, for all ``late`` ranks together."""
     who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
-    hidden = waits.caused_hidden_too_ns - waits.caused_ns
-    more = (
-        f", and {format_ns(hidden)} more hidden by compute"
-        if hidden > _MIN_HIDDEN_RATIO * waits.caused_ns
-        else ""
-    )
     whom = "it" if late == 1 else f"these {late} ranks together"
-    return f"{who} {format_ns(waits.caused_ns)} per step for {whom}, exposed{more}"
+    return f"{who} {format_ns(waits.caused_ns)} per step for {whom}, exposed"
 
 
 def _name_ranks(ranks: tuple[int, ...]) -> str:

@@ -10,7 +10,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
-from zprof.reports.presenters.findings import merge_gaps
+from zprof.reports.presenters.findings import format_location, merge_gaps
 from zprof.reports.presenters.time_figures import ledger, step_change_ns
 from zprof.reports.presenters.time_formatting import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
@@ -132,12 +132,16 @@ def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
         return ""
     finding = report.findings[index]
     if whole:
-        parts = {finding.id: finding.sentence, "fix": finding.fix.strip(), "to disprove it": finding.disprove}
+        parts = {finding.id: finding.sentence}
+        if finding.location is not None:
+            parts["in"] = format_location(finding.location)
+        parts |= {"fix": finding.fix.strip(), "to disprove it": finding.disprove}
         return "\n".join(f"{name}:{_NEXT_LINE[_is_multiline(text)]}{text}" for name, text in parts.items())
     first, *more = finding.fix.strip().split("\n")
     fix = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
     sentence = "" if finding.sentence in report.verdict.sentence else f"{finding.id} {finding.sentence}. "
-    return f"{sentence}fix: {fix}{' …' if len(more) > 1 else ''}"
+    place = f"in {format_location(finding.location)}; " if finding.location is not None else ""
+    return f"{sentence}{place}fix: {fix}{' …' if len(more) > 1 else ''}"
 
 
 def list_untested(report: Report) -> str:

@@ -224,6 +224,7 @@ def _is_shown(planned: PlannedChange, row: PlanRow, measured: Figure) -> bool:
 _STEM = "outlook.calibration"
 _MODEL_INPUTS = {
     "units": (Unit.COUNT, "units", "gathered and reduced one after another"),
+    "micro_batches": (Unit.COUNT, "micro-batches", "micro-batches per step, as the messages show them"),
     "passes": (Unit.COUNT, "passes", "forward and backward passes per step"),
     "forward_ns": (Unit.NS, "forward", "compute per pass"),
     "backward_ns": (Unit.NS, "backward", "compute per pass, including recomputation"),

@@ -79,7 +79,7 @@ def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFac
         has_time=bool(report.time.per_rank),
         has_memory=bool(report.memory.per_rank),
         gathers=any("gather" in kind for kind in kinds),
-        micro_batches=training.micro_batches,
+        micro_batches=calibration.micro_batches if calibration else training.micro_batches,
         prefetch=calibration.prefetch if calibration else None,
         units=calibration.units if calibration else None,
     )

@@ -112,6 +112,13 @@ OTHERS = {
         {"micro_batches": 2, "compute": HALF},
         {},
     ),
+    # Buckets have no names: that they repeat is known from the passes alone.
+    "buckets of several micro-batches": (
+        replace(plan_of(Vendor.NVIDIA, "slow"), stage=0, micro_batches=4, reduce_each=True),
+        Change(micro_batches=2),
+        {"micro_batches": 2, "compute": TWICE},
+        {"micro_batches": 4},
+    ),
     "merged units": (
         replace(LATENT, units=4),
         Change(units_merged=2),
@@ -121,7 +128,7 @@ OTHERS = {
 }
 
 
-QUICK = ("prefetch", "even ranks", "micro-batches", "merged units")
+QUICK = ("prefetch", "even ranks", "micro-batches", "buckets of several micro-batches", "merged units")
 
 
 @pytest.mark.parametrize(

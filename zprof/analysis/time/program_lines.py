@@ -1,0 +1,281 @@
+"""Find the line of the user's program that fetched data, waited for the device, or called backward.
+
+A recording of zprof has samples of the training thread's stack. A trace that was made with
+``with_stack=True`` has an event for each Python call, which names where the function starts. Without either
+there is no line.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, intervals
+from zprof.analysis.time.activity_from_events import read_host_activity
+from zprof.analysis.time.host_calls import PYTHON_CATEGORY, filter_by_text, read_host_calls, read_loader_spans
+from zprof.analysis.user_code import make_user_location, parse_profiler_call
+from zprof.model.errors import BadInput
+from zprof.model.findings import SourceLocation
+from zprof.run.reader import Run
+
+#: A collective that is waited for this soon after a scalar was read was waited for by the read.
+_READ_MARGIN_NS = 200_000
+#: Share of a fetch that a function of the user takes, to be the place and not only pass by.
+_MOST = 0.5
+#: Calls whose caller is looked up, the longest ones.
+_MAX_SPANS = 200
+#: Ranks that are searched for a line.
+_MAX_RANKS = 4
+_BACKWARD_FILES = ("torch/_tensor.py", "torch/autograd/__init__.py")
+_BACKWARD = "backward"
+_READ = "read"
+
+_Frame = tuple[str, int, str]
+
+
+def locate_loader(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocation | None:
+    """Return the line that takes the time of fetching a batch, else the line that asks for it."""
+    return _locate(run, ranks, lambda run, rank, lines: lines.find_within(read_loader_spans(run, rank)))
+
+
+def locate_device_waits(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocation | None:
+    """Return the line that waits for the device for the longest time."""
+    return _locate(run, ranks, lambda run, rank, lines: lines.find_callers(read_host_calls(run, rank).sync))
+
+
+def locate_reads(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocation | None:
+    """Return the line of a CPU rank that most often reads a scalar right before waiting for a collective."""
+    return _locate(run, ranks, lambda run, rank, lines: lines.find_callers(_find_waiting_reads(run, rank)))
+
+
+def locate_backward(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocation | None:
+    """Return the line that calls backward."""
+    return _locate(run, ranks, lambda run, rank, lines: lines.find_backward())
+
+
+def _locate(
+    run: Run | None, ranks: Sequence[int], find: Callable[[Run, int, "_Lines"], SourceLocation | None]
+) -> SourceLocation | None:
+    """Return what ``find`` returns for the first rank with a line; None if the run has been moved away."""
+    if run is None:
+        return None
+    try:
+        return _search_ranks(run, ranks, find)
+    except BadInput:
+        return None
+
+
+def _search_ranks(
+    run: Run, ranks: Sequence[int], find: Callable[[Run, int, "_Lines"], SourceLocation | None]
+) -> SourceLocation | None:
+    for rank in (ranks or run.ranks)[:_MAX_RANKS]:
+        if rank not in run.ranks or not run.has_table(rank, "events"):
+            continue
+        is_sampled = run.has_table(rank, "host_sample") and run.has_table(rank, "host_stack")
+        lines: _Lines = _SampledLines(run, rank) if is_sampled else _TracedLines(run, rank)
+        found = find(run, rank, lines) if lines.is_known else None
+        if found is not None:
+            return found
+    return None
+
+
+def _find_waiting_reads(run: Run, rank: int) -> Intervals:
+    read = read_host_calls(run, rank).read
+    times = read_host_activity(run.table(rank, "events")).waits[:, 0]
+    after = np.searchsorted(times, read[:, 1])
+    is_close = np.append(times, np.iinfo(np.int64).max)[after] - read[:, 1] <= _READ_MARGIN_NS
+    return read[is_close]
+
+
+class _Lines(Protocol):
+    """Lines of one rank's program."""
+
+    @property
+    def is_known(self) -> bool:
+        """Return True if the recording shows any line of the user's program."""
+
+    def find_within(self, spans: Intervals) -> SourceLocation | None:
+        """Return the line on which most of the time of the spans is spent, else the one that called them."""
+
+    def find_callers(self, spans: Intervals) -> SourceLocation | None:
+        """Return the line that made most of these calls."""
+
+    def find_backward(self) -> SourceLocation | None:
+        """Return the line that calls backward."""
+
+
+@dataclass(frozen=True)
+class _SampledLines:
+    """Lines from samples of the stack."""
+
+    run: Run
+    rank: int
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._times) > 0
+
+    def find_within(self, spans: Intervals) -> SourceLocation | None:
+        return self._vote(self._stacks[self._are_within(spans) & ~self._is_read], self._innermost)
+
+    def find_callers(self, spans: Intervals) -> SourceLocation | None:
+        """A read is noted right before its call."""
+        noted = np.column_stack((spans[:, 0] - _READ_MARGIN_NS, spans[:, 1]))
+        chosen = np.where(self._is_read, self._are_last_before(noted[:, 0], spans), self._are_within(spans))
+        return self._vote(self._stacks[chosen], self._innermost)
+
+    def find_backward(self) -> SourceLocation | None:
+        return self._vote(self._stacks[~self._is_read], self._caller_of_backward)
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return self.run.table(self.rank, "host_sample").sort_by("time_ns")
+
+    @cached_property
+    def _times(self) -> Int64s:
+        return np.asarray(self._table.column("time_ns").to_numpy(), dtype=np.int64)
+
+    @cached_property
+    def _stacks(self) -> Int64s:
+        return np.asarray(self._table.column("stack").to_numpy(), dtype=np.int64)
+
+    @cached_property
+    def _is_read(self) -> npt.NDArray[np.bool_]:
+        kinds = self._table.column("kind").cast(pa.string())
+        return np.asarray(pc.equal(kinds, _READ).to_numpy(), dtype=np.bool_)
+
+    @cached_property
+    def _frames(self) -> Mapping[int, Sequence[_Frame]]:
+        """Frames of each stack, innermost first."""
+        rows = self.run.table(self.rank, "host_stack").sort_by(
+            [("stack", "ascending"), ("depth", "ascending")]
+        )
+        frames: dict[int, list[_Frame]] = {}
+        columns = (rows.column(name).to_pylist() for name in ("stack", "file", "line", "function"))
+        for stack, file, line, function in zip(*columns, strict=True):
+            frames.setdefault(stack, []).append((file, line, function))
+        return frames
+
+    def _are_within(self, spans: Intervals) -> npt.NDArray[np.bool_]:
+        return covered(spans, self._times, self._times + 1) > 0
+
+    def _are_last_before(self, earliest: Int64s, spans: Intervals) -> npt.NDArray[np.bool_]:
+        """Mark the last read at or before the start of each span, if it is not earlier than ``earliest``."""
+        rows = np.flatnonzero(self._is_read)
+        is_last = np.zeros(len(self._times), dtype=np.bool_)
+        place = np.searchsorted(self._times[rows], spans[:, 0], side="right") - 1
+        is_found = place >= 0
+        found = rows[place[is_found]]
+        is_last[found[self._times[found] >= earliest[is_found]]] = True
+        return is_last
+
+    def _vote(
+        self, stacks: Int64s, choose: Callable[[Sequence[_Frame]], SourceLocation | None]
+    ) -> SourceLocation | None:
+        """Return the most frequent line of the most frequent function."""
+        numbers, counts = np.unique(stacks, return_counts=True)
+        votes: Counter[SourceLocation] = Counter()
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            location = choose(self._frames.get(number, ()))
+            if location is not None:
+                votes[location] += count
+        functions: Counter[tuple[str, str]] = Counter()
+        for location, count in votes.items():
+            functions[location.file, location.function] += count
+        if not functions:
+            return None
+        best = functions.most_common(1)[0][0]
+        return max((each for each in votes if (each.file, each.function) == best), key=votes.__getitem__)
+
+    def _innermost(self, frames: Sequence[_Frame]) -> SourceLocation | None:
+        folder = self.run.manifest.folder
+        locations = (make_user_location(*frame, folder) for frame in frames)
+        return next((location for location in locations if location is not None), None)
+
+    def _caller_of_backward(self, frames: Sequence[_Frame]) -> SourceLocation | None:
+        for depth, (file, _, function) in enumerate(frames):
+            if function == _BACKWARD and file.replace("\\", "/").endswith(_BACKWARD_FILES):
+                return self._innermost(frames[depth + 1 :])
+        return None
+
+
+@dataclass(frozen=True)
+class _TracedLines:
+    """Functions from the Python calls of a trace."""
+
+    run: Run
+    rank: int
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._user_calls.locations) > 0
+
+    def find_within(self, spans: Intervals) -> SourceLocation | None:
+        calls = self._user_calls
+        begin, end, number = calls.begin_ns, calls.end_ns, calls.number
+        is_inside = covered(spans, begin, end) >= np.maximum(1, end - begin)
+        times = np.bincount(number[is_inside], weights=(end - begin)[is_inside], minlength=1)
+        total = float((spans[:, 1] - spans[:, 0]).sum())
+        if len(times) and total and times.max() >= _MOST * total:
+            candidates = np.flatnonzero(times >= _MOST * times.max()).tolist()
+            mean_ns = {
+                each: float(np.mean((end - begin)[is_inside & (number == each)])) for each in candidates
+            }
+            return calls.locations[min(mean_ns, key=mean_ns.__getitem__)]  # the innermost of nested ones
+        return self.find_callers(spans)
+
+    def find_callers(self, spans: Intervals) -> SourceLocation | None:
+        votes: Counter[int] = Counter()
+        calls = self._user_calls
+        longest = np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:_MAX_SPANS]
+        for begin, end in spans[longest].tolist():
+            holds = (calls.begin_ns <= begin) & (calls.end_ns >= end)
+            if holds.any():
+                innermost = np.flatnonzero(holds)[np.argmax(calls.begin_ns[holds])]
+                votes[int(calls.number[innermost])] += end - begin + 1
+        return calls.locations[votes.most_common(1)[0][0]] if votes else None
+
+    def find_backward(self) -> SourceLocation | None:
+        rows = filter_by_text(self._python_calls, "name", _is_backward_call)
+        start = rows.column("start_ns").to_numpy()
+        return self.find_callers(intervals(start, start + rows.column("duration_ns").to_numpy()))
+
+    @cached_property
+    def _python_calls(self) -> pa.Table:
+        rows = self.run.table(self.rank, "events", ("start_ns", "duration_ns", "category", "name"))
+        return filter_by_text(rows, "category", PYTHON_CATEGORY.__eq__)
+
+    @cached_property
+    def _user_calls(self) -> "_UserCalls":
+        folder = self.run.manifest.folder
+        rows = filter_by_text(self._python_calls, "name", lambda name: parse_profiler_call(name, folder))
+        start = np.asarray(rows.column("start_ns").to_numpy(), dtype=np.int64)
+        names = rows.column("name").cast(pa.string()).to_pylist()
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        locations = [parse_profiler_call(name, folder) for name in numbers]
+        return _UserCalls(
+            begin_ns=start,
+            end_ns=start + np.asarray(rows.column("duration_ns").to_numpy(), dtype=np.int64),
+            number=np.array([numbers[name] for name in names], dtype=np.int64),
+            locations=[location for location in locations if location is not None],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UserCalls:
+    """Calls of the user's functions; ``number`` is the place of the function in ``locations``."""
+
+    begin_ns: Int64s
+    end_ns: Int64s
+    number: Int64s
+    locations: Sequence[SourceLocation]
+
+
+def _is_backward_call(name: str) -> bool:
+    return any(f"{file}(" in name for file in _BACKWARD_FILES) and name.endswith(f": {_BACKWARD}")

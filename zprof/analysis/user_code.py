@@ -1,0 +1,68 @@
+"""Tell the user's own code from libraries, by the names of files in stacks, which nobody has checked."""
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from zprof.model.findings import SourceLocation
+
+#: Parts of the paths of installed packages, the standard library, torch built from source, and zprof.
+_LIBRARY_PATH = re.compile(
+    r"/(?:site-packages|dist-packages)/|/lib/python\d|/<|^/?<"
+    r"|/torch/(?:_\w+|nn|distributed|utils|optim|autograd|cuda|amp|profiler|fx|functional\.py)(?:/|\.py$|$)"
+    r"|/zprof/(?:__main__\.py$|(?:cli|collectors|integrations|notebook|reference_engine|run|testing)/)",
+    re.ASCII,
+)
+#: Packages whose files a profiler names relative to the folder of installed packages.
+_PACKAGES = frozenset(
+    (
+        "accelerate", "apex", "bitsandbytes", "composer", "datasets", "deepspeed", "einops", "flash_attn",
+        "huggingface_hub", "lightning", "lightning_fabric", "megatron", "numpy", "pandas", "peft", "PIL",
+        "pytorch_lightning", "ray", "safetensors", "sympy", "tokenizers", "torch", "torchdata", "torchvision",
+        "tqdm", "transformer_engine", "transformers", "triton", "trl", "vllm", "wandb", "xformers", "zprof",
+    )
+)  # fmt: skip
+#: ``train.py:31 main``, as stacks of memory are kept; ``train.py(31): main``, as torch's profiler writes it.
+_FRAME = re.compile(r"(?P<file>[^\n]+):(?P<line>\d{1,9}) (?P<function>[^\n]+)")
+_CALL = re.compile(r"(?P<file>[^\n]+)\((?P<line>\d{1,9})\): (?P<function>[^\n]+)")
+_MAX_TEXT = 400
+
+
+def find_user_frame(stack: Iterable[str], folder: str = "") -> SourceLocation | None:
+    """Return the innermost frame of the user's code in a stack of texts, None if there is none."""
+    locations = (parse_frame(text, _FRAME, folder) for text in stack)
+    return next((location for location in locations if location is not None), None)
+
+
+def parse_profiler_call(name: str, folder: str = "") -> SourceLocation | None:
+    """Return the function of a ``python_function`` event; None if it belongs to a library or has no file."""
+    return parse_frame(name, _CALL, folder)
+
+
+def parse_frame(text: str, pattern: re.Pattern[str], folder: str) -> SourceLocation | None:
+    """Return the location that a text names, None if it is not one of the user's code."""
+    match = pattern.fullmatch(text[: 2 * _MAX_TEXT])
+    if match is None:
+        return None
+    return make_user_location(match["file"], int(match["line"]), match["function"], folder)
+
+
+def make_user_location(file: str, line: int, function: str, folder: str = "") -> SourceLocation | None:
+    """Return the location of a frame, relative to ``folder``; None if it belongs to a library."""
+    path = file.replace("\\", "/")
+    base = folder.replace("\\", "/").rstrip("/")
+    inside = bool(base) and path.startswith(f"{base}/")
+    if line < 1 or not _is_user_file(path, is_known_folder=inside):
+        return None
+    relative = path[len(base) + 1 :] if inside else path
+    return SourceLocation(file=relative[:_MAX_TEXT], line=line, function=function[:_MAX_TEXT])
+
+
+def _is_user_file(path: str, *, is_known_folder: bool) -> bool:
+    if not path.endswith(".py") or _LIBRARY_PATH.search(path if path.startswith("/") else f"/{path}"):
+        return False
+    if is_known_folder or path.startswith("/"):
+        return True
+    top = PurePosixPath(path).parts[0].removesuffix(".py")
+    return top not in _PACKAGES and top not in sys.stdlib_module_names
