@@ -190,12 +190,14 @@ def _describe_sizes(job: Job, shape: Shape) -> str:
     if block is not None and block.experts > 1:
         sizes.append((block.experts, "{} experts"))
         sizes.append((block.active_experts, "{} of them for a token"))
-        sizes.append((_count_active_parameters(job), "{} active parameters"))
     sizes += [(shape.vocabulary, "vocabulary {}"), (shape.context, "context {}")]
     is_assumed = Assumed.SHAPE in job.assumed
-    return ", ".join(
+    active = _count_active_parameters(job)
+    routed = f", {format_count(active)} active parameters" if block is not None and block.experts > 1 else ""
+    texts = ", ".join(
         text.format(mark_assumed(format_integer(size), is_assumed)) for size, text in sizes if size
     )
+    return f"{texts}{routed}"
 
 
 def _count_active_parameters(job: Job) -> int:
