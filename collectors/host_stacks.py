@@ -124,7 +124,7 @@ class _ReadLog:
         original = getattr(torch.Tensor, name)
 
         def read(tensor: Any, *arguments: Any) -> Any:
-            if self._active:
+            if not torch.compiler.is_compiling() and self._active:  # a compiler traces the method alone
                 self._note(sys._getframe(1))
             return original(tensor, *arguments)
 

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 
 from zprof.collectors.host_stacks import READ, TIMER, HostStacks
@@ -72,3 +73,18 @@ def test_samples_are_bounded() -> None:
         value.item()
     stacks.stop()
     assert len(stacks.tables()["host_sample"]["kind"]) < 5_000
+
+
+def test_a_compiled_program_sees_the_method_of_the_tensor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
+
+    def scale(values: torch.Tensor) -> torch.Tensor:
+        return values * values.sum().item()
+
+    stacks = HostStacks()
+    stacks.start()
+    try:  # fullgraph: whatever the compiler cannot trace is an error
+        scaled = torch.compile(scale, backend="eager", fullgraph=True)(torch.ones(4))
+    finally:
+        stacks.stop()
+    assert torch.equal(scaled, scale(torch.ones(4)))
