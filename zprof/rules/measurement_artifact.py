@@ -256,7 +256,8 @@ def matched_ratio(analysis: RunAnalysis) -> float | None:
     """
     rows = analysis.collectives
     rows = rows[rows["group_size"] != 1]
-    if rows.empty or analysis.steps["rank"].nunique() < analysis.run.world_size:
+    ranks = min(len(analysis.run.ranks_loaded), analysis.steps["rank"].nunique())
+    if rows.empty or ranks < analysis.run.world_size:
         return None
     return float(rows["matched"].astype(bool).mean())
 
