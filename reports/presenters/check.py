@@ -33,6 +33,7 @@ from zprof.reports.presenters.check_formatting import (
     format_limit,
     format_outcome,
     format_value,
+    has_checked_nothing,
     is_noisy,
     select_by_outcome,
     sort_by_severity,
@@ -60,6 +61,7 @@ _MAX_GATES = 60
 
 def build_check_page(check: Check, report: Report) -> Page:
     """Build the page of a check; ``report`` is the report that was checked."""
+    nothing = has_checked_nothing(check) and bool(check.results)
     explanation_sections = (*build_difference_section(report), *build_ledger_section(report))
     explanation_sections += (
         *(build_finding_section(report) if report.findings else ()),
@@ -70,8 +72,8 @@ def build_check_page(check: Check, report: Report) -> Page:
         subject=check.run,
         head=(
             Verdict(
-                tone=_TONES.get(check.outcome, "inconclusive"),
-                mark=MARKS[check.outcome],
+                tone="inconclusive" if nothing else _TONES.get(check.outcome, "inconclusive"),
+                mark=MARKS[Outcome.SKIPPED if nothing else check.outcome],
                 text=format_outcome(check),
             ),
             Facts(rows=(("run", check.run), ("baseline", check.baseline or "none"))),

@@ -155,8 +155,8 @@ def format_outcome(check: Check) -> str:
         return f"{check.outcome.value.upper()}: no gate was requested"
     gates = "1 gate" if count == 1 else f"{count} gates"
     counts = _count_by_verb(check)
-    if check.outcome is Outcome.PASSED and not select_by_outcome(check, Outcome.PASSED):
-        return f"PASSED, but nothing was checked: {_join_counts(counts, gates)}"
+    if has_checked_nothing(check):
+        return f"NOTHING WAS CHECKED: {_join_counts(counts, gates)}"
     verb = _OUTCOME_VERBS[check.outcome]
     if list(counts) == [verb]:
         return f"{_format_status(check)}: {'' if count == 1 else 'all '}{gates} {verb}"
@@ -165,6 +165,11 @@ def format_outcome(check: Check) -> str:
     return ", ".join(
         [f"{_format_status(check)}: {head}", *(f"{number} {other}" for other, number in counts.items())]
     )
+
+
+def has_checked_nothing(check: Check) -> bool:
+    """Return True if no gate failed because none had anything to judge, as without a baseline."""
+    return check.outcome is Outcome.PASSED and not select_by_outcome(check, Outcome.PASSED)
 
 
 def _count_by_verb(check: Check) -> dict[str, int]:

@@ -189,7 +189,8 @@ def build_unexplained_section(report: Report) -> tuple[Section, ...]:
         text = f"{format_ns(unexplained_ns)} of {total}{share} is lost without a finding that explains it."
     else:
         text = f"Of {total}, all lost time is explained by findings."
-    return make_section("unexplained", "Unexplained", "", Note(text=text), _build_unclaimed_table(report))
+    table = _build_unclaimed_table(report)
+    return make_section("unexplained", "Lost without a finding", "", Note(text=text), table)
 
 
 def format_unclaimed_rank(report: Report) -> str:
