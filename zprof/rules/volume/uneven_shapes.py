@@ -56,6 +56,7 @@ _MAX_RATIO = 1.0
 #: Beyond half of a baseline, it is another model or another number of micro-batches.
 _MAX_OVER_BASELINE_RATIO = 0.5
 _SCATTERS = CollectiveKind.REDUCE_SCATTER.value
+_MESSAGES = (CollectiveKind.SEND.value, CollectiveKind.RECV.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +166,13 @@ class LongerInputs:
 
 
 def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
-    """Return the rank with longer inputs, None if no rank clearly computes more or it may just be slow."""
+    """Return the rank with longer inputs, None if no rank clearly computes more or it may just be slow.
+
+    Ranks that send each other messages are stages of a pipeline: they compute different layers, and the first
+    keeps the activations of more micro-batches.
+    """
     compute = analysis.steps.groupby("rank")["compute_ns"].mean()
-    if len(compute) < 2:
+    if len(compute) < 2 or analysis.collectives["kind"].astype(str).isin(_MESSAGES).any():
         return None
     rank = int(str(compute.idxmax()))
     longer = _ratio_to_others(compute, rank)

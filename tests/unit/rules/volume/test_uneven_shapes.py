@@ -146,6 +146,10 @@ def test_padding_kernels_save_what_a_plain_copy_would_not_take() -> None:
     assert found(uneven_shapes, copying(job(ELEMENTS / 1.1), 9, 18)).saving_ns[0] >= 0.8 * 9 * MS / 2
 
 
+def with_messages(analysis: RunAnalysis) -> RunAnalysis:
+    return replace(analysis, collectives=analysis.collectives.assign(kind="send"))
+
+
 def longer(
     compute_ratio: float, *, held: tuple[int, ...] = (), ranks: int = 3, wall_ms: int = 300
 ) -> RunAnalysis:
@@ -185,6 +189,7 @@ def told_by_kernels(
         (lambda: longer(1.5, held=(1000, 1249, 1000)), None),  # fewer activations
         (lambda: longer(1.5, held=(1000, 1500), ranks=2), "high"),  # two ranks
         (lambda: longer(1.5), None),  # nothing but a late rank
+        (lambda: with_messages(longer(1.5, held=(1000, 1500), ranks=2)), None),  # stages of a pipeline
         (lambda: told_by_kernels(longer(1.5), 1.125, 1.25), "medium"),  # kernels
         (lambda: told_by_kernels(longer(1.5), 1.126, 1.25), None),  # slow at everything
         (lambda: told_by_kernels(longer(1.5), 1.125, 1.249), None),  # slow at products alone
