@@ -61,7 +61,7 @@ _MAX_GATES = 60
 
 def build_check_page(check: Check, report: Report) -> Page:
     """Build the page of a check; ``report`` is the report that was checked."""
-    nothing = has_checked_nothing(check) and bool(check.results)
+    nothing = has_checked_nothing(check)
     explanation_sections = (*build_difference_section(report), *build_ledger_section(report))
     explanation_sections += (
         *(build_finding_section(report) if report.findings else ()),

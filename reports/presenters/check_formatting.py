@@ -169,7 +169,8 @@ def format_outcome(check: Check) -> str:
 
 def has_checked_nothing(check: Check) -> bool:
     """Return True if no gate failed because none had anything to judge, as without a baseline."""
-    return check.outcome is Outcome.PASSED and not select_by_outcome(check, Outcome.PASSED)
+    has_passed = bool(select_by_outcome(check, Outcome.PASSED))
+    return bool(check.results) and check.outcome is Outcome.PASSED and not has_passed
 
 
 def _count_by_verb(check: Check) -> dict[str, int]:

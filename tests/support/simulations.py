@@ -16,6 +16,18 @@ from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import Truth
 
 MS = 1_000_000
+#: Three ranks on hosts and clocks of their own; rank 2 computes slower.
+THREE_HOSTS = Plan(
+    seed=3,
+    ranks=3,
+    steps=2,
+    units=3,
+    unit_elements=1 << 20,
+    prefetch=0,
+    speed={2: 0.8},
+    offsets_ns={1: 3_000_000_000},
+    ranks_per_host=1,
+)
 #: Written times have a resolution of a nanosecond; clocks with a drift round once more.
 _STAMP_NS = 5
 

@@ -4,7 +4,7 @@ import pytest
 
 import zprof
 from tests.support.pytest_suites import RUNS
-from zprof.simulator.plan import Plan
+from tests.support.simulations import THREE_HOSTS
 from zprof.simulator.simulate import simulate
 
 
@@ -18,18 +18,7 @@ def cpu_run() -> zprof.AnalysedRun:
 def gpu_run(tmp_path_factory: pytest.TempPathFactory) -> zprof.AnalysedRun:
     """A folder of traces of three ranks whose clocks differ; one computes slower."""
     folder = tmp_path_factory.mktemp("gpu")
-    plan = Plan(
-        seed=3,
-        ranks=3,
-        steps=2,
-        units=3,
-        unit_elements=1 << 20,
-        prefetch=0,
-        speed={2: 0.8},
-        offsets_ns={1: 3_000_000_000},
-        ranks_per_host=1,
-    )
-    simulate(plan, folder / "traces")
+    simulate(THREE_HOSTS, folder / "traces")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         return zprof.load(folder / "traces")

@@ -33,13 +33,8 @@ def find_run_folder(
         return path
     from zprof.integrations.imports.cache import import_cached, needs_import
 
-    if not needs_import(path):
-        if any(path.glob(f"rank*/{RANK_NAME}")):  # a run without its manifest, which the reader names
-            return path
-        raise BadInput(
-            f"{path}: no recording, trace or memory snapshot in this folder",
-            hint="pass a run, Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of either",
-        )
+    if not needs_import(path) and any(path.glob(f"rank*/{RANK_NAME}")):
+        return path  # a run without its manifest, which the reader names
     with show_progress() as progress:
         return import_cached(path, print_note, progress)
 

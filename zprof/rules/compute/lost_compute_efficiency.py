@@ -121,8 +121,8 @@ def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _Comparison | None
             _measure_compute_share(own_kernels, common_names),
             _measure_compute_share(baseline_kernels, common_names),
         ),
-        count_ratio=_count_kernels(analysis, common_names)
-        / max(1e-9, _count_kernels(baseline, common_names)),
+        count_ratio=_count_kernels(own_kernels, common_names, steps=len(analysis.steps))
+        / max(1e-9, _count_kernels(baseline_kernels, common_names, steps=len(baseline.steps))),
         work=work,
     )
 
@@ -150,10 +150,9 @@ def _measure_compute_share(kernels: pd.DataFrame, names: "pd.Index[str]") -> flo
     return float(kernels.loc[kernels["name"].isin(names), "alone_ns"].sum()) / max(1.0, float(total))
 
 
-def _count_kernels(analysis: RunAnalysis, names: "pd.Index[str]") -> float:
-    """Return the number of kernels of these names per step and rank."""
-    rows = _select_model_kernels(analysis)
-    return float(rows.loc[rows["name"].isin(names), "count"].sum()) / max(1, len(analysis.steps))
+def _count_kernels(kernels: pd.DataFrame, names: "pd.Index[str]", *, steps: int) -> float:
+    """Return the number of kernels of these names per step and rank; ``steps`` of all ranks."""
+    return float(kernels.loc[kernels["name"].isin(names), "count"].sum()) / max(1, steps)
 
 
 def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:

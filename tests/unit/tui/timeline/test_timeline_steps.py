@@ -1,5 +1,6 @@
 """Timelines of recorded and simulated steps: lanes are the ledger of the step, gaps name what blocks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.device_ranks import Rows, write_run
-from tests.support.simulations import simulated
+from tests.support.simulations import THREE_HOSTS, simulated
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.intervals import intervals, measure, union
 from zprof.analysis.step_timeline.build import build_step_model
@@ -22,7 +23,6 @@ from zprof.analysis.step_timeline.step_model import (
 )
 from zprof.model.errors import MissingData
 from zprof.run.reader import load as open_run
-from zprof.simulator.plan import Plan
 from zprof.tui.session import LoadedRun, RunRequest, load
 from zprof.tui.timeline.describe import (
     describe_collective,
@@ -41,18 +41,7 @@ starts = st.lists(st.integers(0, 200), max_size=9, unique=True).map(sorted)
 @pytest.fixture(scope="module")
 def device_job(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     """Three ranks on hosts and clocks of their own; rank 2 computes slower."""
-    plan = Plan(
-        seed=3,
-        ranks=3,
-        steps=2,
-        units=3,
-        unit_elements=1 << 20,
-        prefetch=0,
-        speed={2: 0.8},
-        offsets_ns={1: 3_000_000_000},
-        drift_ppb={1: 2_000},
-        ranks_per_host=1,
-    )
+    plan = replace(THREE_HOSTS, drift_ppb={1: 2_000})
     run = simulated(plan, tmp_path_factory.mktemp("device_job")).run
     return load(RunRequest(path=run.path, opener=open_run), lambda doing: None)
 
