@@ -31,7 +31,6 @@ _TIMEOUT_S = 240
 class Example:
     """A console block of a page: its commands, the parts it shows (None: everything), and its text."""
 
-    page: Path
     commands: tuple[str, ...]
     shown: tuple[str, ...] | None
     text: str
@@ -39,14 +38,14 @@ class Example:
 
 def read_examples(page: Path) -> list[Example]:
     """Return the examples of a page in order."""
-    return [_make_example(page, match) for match in _EXAMPLE.finditer(page.read_text(encoding="utf-8"))]
+    return [_make_example(match) for match in _EXAMPLE.finditer(page.read_text(encoding="utf-8"))]
 
 
 def rewrite_page(page: Path, folder: Path, recorded: Mapping[str, str]) -> None:
     """Run the examples of a page in ``folder`` and put what they print into the page."""
 
     def render(match: re.Match[str]) -> str:
-        example = _make_example(page, match)
+        example = _make_example(match)
         comment = f"<!-- shown: {match['shown']} -->\n" if match["shown"] else ""
         return f"{comment}```console\n{run_example(example, folder, recorded)}```\n"
 
@@ -83,10 +82,10 @@ def select_parts(output: str, shown: tuple[str, ...]) -> str:
     return "\n\n".join(picked)
 
 
-def _make_example(page: Path, match: re.Match[str]) -> Example:
+def _make_example(match: re.Match[str]) -> Example:
     commands = tuple(line[2:] for line in match["text"].splitlines() if line.startswith("$ "))
     shown = tuple(part.strip() for part in match["shown"].split(",")) if match["shown"] else None
-    return Example(page=page, commands=commands, shown=shown, text=match["text"])
+    return Example(commands=commands, shown=shown, text=match["text"])
 
 
 def _split_parts(output: str) -> list[list[str]]:
