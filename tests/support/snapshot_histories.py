@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.support.snapshots import MIB, Allocator, snapshot_of
+from zprof.analysis.memory.attribution.assign import BlockTenants, assign_tenants, get_tenant_name
+from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import History, read_history
-from zprof.analysis.memory.stack_origins import Stacks
-from zprof.analysis.memory.tenant_rules import BlockTenants, assign_tenants
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
@@ -177,7 +177,8 @@ class Named:
         return self.of_row(int(np.flatnonzero(self.history.blocks.requested_bytes == size)[0]))
 
     def of_row(self, row: int) -> tuple[str, str]:
-        return self.names.tenant_name(row), self.names.subs[int(self.names.sub[row])]
+        entry = self.names.get(row)
+        return get_tenant_name(entry), entry.sub
 
     def row(self, address: int) -> int:
         return int(np.flatnonzero(self.history.blocks.address == address)[-1])
@@ -186,7 +187,7 @@ class Named:
 def named(allocator: Allocator) -> Named:
     frames = frames_of(allocator)
     found = history(allocator)
-    return Named(found, assign_tenants(found.blocks, Stacks(frames["stack"]).origins(found.blocks.stack)))
+    return Named(found, assign_tenants(found.blocks, Stacks(frames["stack"])))
 
 
 def written(path: Path, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Run:

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
 
 class Basis(StrEnum):
-    """Basis of a byte's tenant: a hook or tag, a rule about its stack, or nothing."""
+    """Basis of a byte's tenant: a hook or tag, its stack and lifetime, only its size, or nothing."""
 
     TAGGED = "tagged"
     RULE = "rule"
+    SIZES = "sizes"
     UNKNOWN = "unknown"
 
 
@@ -35,12 +37,19 @@ class StateFormula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPart:
-    """Bytes of one kind within a tenant at the peak; ``sub`` is gathered_param, saved, master, …"""
+    """Bytes of one kind within a tenant at the peak; ``sub`` is gathered_param, saved, master, …
+
+    Of an imported history also the number of blocks, and why they are attributed so: ``reason`` is the name
+    of the rule, ``confidence`` is high only if no other owner is possible.
+    """
 
     tenant: str
     sub: str
     bytes: int
     basis: Basis = Basis.TAGGED
+    blocks: int | None = None
+    confidence: Confidence | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +85,8 @@ class Allocation:
     """One of the largest live allocations at a rank's peak; ``stack`` is innermost first.
 
     In a snapshot, allocations with the same tenant and stack form one entry: ``bytes`` is the size of the
-    largest, ``count`` their number, ``total_bytes`` their sum (None for a single allocation).
+    largest, ``count`` their number, ``total_bytes`` their sum (None for a single allocation). ``where`` is
+    the innermost frame of the user's own code.
     """
 
     rank: int
@@ -89,6 +99,32 @@ class Allocation:
     basis: Basis = Basis.TAGGED
     count: int = 1
     total_bytes: int | None = None
+    where: str = ""
+    confidence: Confidence | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackNode:
+    """One frame of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
+
+    ``parent`` is a position in the tree, -1 for the root, which has no frame. ``bytes`` and ``blocks``
+    include everything below. ``tenant`` owns most of the bytes.
+    """
+
+    frame: str
+    parent: int
+    bytes: int
+    blocks: int
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackTree:
+    """Stacks at the peak of one rank, outermost frames first; small branches are merged."""
+
+    rank: int
+    device: str
+    nodes: tuple[StackNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,3 +274,4 @@ class Memory:
     host: tuple[RankMemory, ...] = ()
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
+    stacks: tuple[StackTree, ...] = ()

@@ -13,6 +13,7 @@ from zprof.model.memory import (
     ModulePeak,
     PhasePeak,
     RankMemory,
+    StackTree,
 )
 
 
@@ -34,6 +35,7 @@ class RankMemoryResult:
     host: tuple[RankMemory, ...] = ()
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
+    stacks: tuple[StackTree, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 

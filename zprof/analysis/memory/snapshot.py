@@ -1,16 +1,23 @@
 """Analyse the memory of one rank from an imported snapshot: an allocator history without hooks.
 
 Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
-from the program's tags, else from rules on stacks and lifetimes (``tenant_rules``); each entry has its basis.
+from the program's tags, else from rules on stacks, lifetimes and sizes (``attribution``); each entry has its basis.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.breakdown import MAX_ALLOCATIONS, MAX_PARTS
+from zprof.analysis.memory.attribution.assign import (
+    BlockTenants,
+    assign_tenants,
+    get_tenant_name,
+    sum_tenant_bytes,
+)
+from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.breakdown import MAX_PARTS
 from zprof.analysis.memory.device_terms import (
     ALLOCATED_PEAK,
     RESERVED_PEAK,
@@ -27,15 +34,14 @@ from zprof.analysis.memory.history import (
     read_history,
 )
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
-from zprof.analysis.memory.stack_origins import Stacks
-from zprof.analysis.memory.tables import Int, read_checked_frame
-from zprof.analysis.memory.tenant_rules import BlockTenants, assign_tenants, sum_tenant_bytes
+from zprof.analysis.memory.stack_groups import build_stack_tree, list_largest_groups
+from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
 from zprof.analysis.memory.thinning import thin_history
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, RankMemory
+from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.run.reader import Run
 
 
@@ -62,7 +68,7 @@ def read_snapshot_device(
     return SnapshotDevice(
         rank=rank,
         history=history,
-        names=assign_tenants(history.blocks, stacks.origins(history.blocks.stack)),
+        names=assign_tenants(history.blocks, stacks),
         stacks=stacks,
         mark=empty if mark is None else mark,
         peak_ns=peak_ns,
@@ -96,8 +102,9 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     leaves, gaps = _describe_peaks(own)
     return RankMemoryResult(
         per_rank=(_make_rank_memory(own, leaves[0]),),
-        top=_list_largest_groups(own),
+        top=list_largest_groups(own.rank, own.history.blocks, own.rows, own.names, stacks),
         devices=tuple(leaves),
+        stacks=(build_stack_tree(own.rank, own.history, own.rows, own.names, stacks),),
         timelines=(thin_history(rank, own.history, own.names),),
         gaps=(
             *gaps,
@@ -143,55 +150,22 @@ def _describe_method(device: SnapshotDevice) -> str:
 
 
 def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
-    """Return the peak by tenant, kind and basis, largest first; the smallest kinds are merged."""
+    """Return the peak by tenant, kind and reason, largest first; the smallest parts of each are merged."""
     names, sizes = device.names, device.history.blocks.requested_bytes
-    held_bytes: dict[tuple[str, str, Basis], int] = {}
-    keys = np.stack([names.tenant, names.sub, np.minimum(names.rule, 0)], axis=1)[device.rows]
-    kinds, first, group_index = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    sums = np.zeros(len(kinds), dtype=np.int64)
-    np.add.at(sums, group_index.reshape(-1), sizes[device.rows])
-    for index in np.argsort(-sums, kind="stable").tolist():
-        row = int(device.rows[first[index]])
-        sub = names.subs[int(names.sub[row])] if len(held_bytes) < MAX_PARTS else "other"
-        key = (names.tenant_name(row), sub, names.get_basis(row))
-        held_bytes[key] = held_bytes.get(key, 0) + int(sums[index])
-    return tuple(
-        MemoryPart(tenant=tenant, sub=sub, bytes=size, basis=basis)
-        for (tenant, sub, basis), size in held_bytes.items()
-    )
-
-
-def _list_largest_groups(device: SnapshotDevice) -> tuple[Allocation, ...]:
-    """Group the blocks that are live at the peak by tenant and stack; return the largest groups."""
-    blocks, names, rows = device.history.blocks, device.names, device.rows
-    if not len(rows):
-        return ()
-    size = blocks.requested_bytes[rows]
-    keys = np.stack(
-        [names.tenant[rows], names.sub[rows], np.minimum(names.rule[rows], 0), blocks.stack[rows]], axis=1
-    )
-    groups, group_index = np.unique(keys, axis=0, return_inverse=True)
-    group_index = group_index.reshape(-1)
-    total, count, largest = (np.zeros(len(groups), dtype=np.int64) for _ in range(3))
-    np.add.at(total, group_index, size)
-    np.add.at(count, group_index, 1)
-    by_size = np.argsort(size, kind="stable")
-    largest[group_index[by_size]] = rows[by_size]  # the last one written is the largest
-    order = np.lexsort((largest, -total))[:MAX_ALLOCATIONS].tolist()
-    return tuple(
-        Allocation(
-            rank=device.rank,
-            bytes=int(blocks.requested_bytes[row]),
-            tenant=names.tenant_name(row),
-            sub=names.subs[int(names.sub[row])],
-            module="",
-            stack=device.stacks.format_stack(int(blocks.stack[row])),
-            basis=names.get_basis(row),
-            count=int(count[group]),
-            total_bytes=int(total[group]),
+    counts = np.bincount(names.number[device.rows], minlength=len(names.attributions))
+    parts: dict[MemoryPart, tuple[int, int]] = {}
+    for attribution, size in names.sum_bytes(device.rows, sizes).items():
+        key = MemoryPart(
+            tenant=get_tenant_name(attribution),
+            sub=attribution.sub if len(parts) < MAX_PARTS else "other",
+            bytes=0,
+            basis=attribution.basis,
+            confidence=attribution.confidence,
+            reason=attribution.reason if len(parts) < MAX_PARTS else "",
         )
-        for group, row in ((group, int(largest[group])) for group in order)
-    )
+        held_bytes, blocks = parts.get(key, (0, 0))
+        parts[key] = held_bytes + size, blocks + int(counts[names.attributions.index(attribution)])
+    return tuple(replace(part, bytes=size, blocks=blocks) for part, (size, blocks) in parts.items())
 
 
 def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Gap]]:
@@ -246,7 +220,7 @@ def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
 def _sum_unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
     """Return the bytes of the peak without an owner, by reason."""
     blocks, names = device.history.blocks, device.names
-    rows = device.rows[names.rule[device.rows] == -1]
+    rows = device.rows[names.tenant[device.rows] == UNTAGGED]
     before = blocks.before[rows]
     sizes = {
         "allocated before the history": int(blocks.requested_bytes[rows[before]].sum()),

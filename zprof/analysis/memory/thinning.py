@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from zprof.analysis.memory.attribution.assign import BlockTenants
 from zprof.analysis.memory.history import History, merge_times, sample_curve
 from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
 from zprof.analysis.memory.roles import Segments, tenant_name
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED, Int
-from zprof.analysis.memory.tenant_rules import BlockTenants
 from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import MemoryTimeline
 

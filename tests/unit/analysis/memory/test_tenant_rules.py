@@ -199,14 +199,14 @@ def test_an_unfinished_pass_is_told_from_the_step_before() -> None:
     workspace, new = program.alloc(2 * MIB, FORWARD), program.alloc(5 * MIB, FORWARD)
     seen = named(program.allocator)
     assert [seen.of(address) for address in (workspace, new)] == [OP_WORKSPACE, SAVED]
-    assert seen.names.by_twin[seen.row(new)] == 0
+    assert seen.names.get(seen.row(new)).confidence is not Confidence.MEDIUM
     program = trained(2)
     saved = program.forward()
     flowing, gradient, strange = (program.alloc(size * MIB, BARE) for size in (3, 4, 5))
     seen = named(program.allocator)
     assert [seen.of(address) for address in (flowing, gradient, strange)] == [ACT_GRAD, GRAD, UNKNOWN]
     assert tenants(seen, saved) == {SAVED}
-    assert seen.names.by_twin[seen.row(gradient)] == 1
+    assert seen.names.get(seen.row(gradient)).confidence is Confidence.MEDIUM
 
 
 def test_a_tag_wins_over_every_rule_and_another_text_is_no_tag() -> None:
@@ -217,7 +217,7 @@ def test_a_tag_wins_over_every_rule_and_another_text_is_no_tag() -> None:
     ]
     seen = named(program.allocator)
     assert seen.of(addresses[0]) == ("communication_buffers", "kv_cache")
-    bases = [seen.names.get_basis(seen.row(address)) for address in addresses]
+    bases = [seen.names.get(seen.row(address)).basis for address in addresses]
     assert bases[:2] == [Basis.TAGGED, Basis.RULE]
     assert Basis.TAGGED not in bases[2:]
 

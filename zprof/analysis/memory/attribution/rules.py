@@ -1,9 +1,8 @@
-"""Assign a tenant to every block in a history: from the program's tag, else from the first rule that applies.
+"""Find the tenant of a block by the first rule that applies to its stack and its lifetime.
 
 To add a rule: write a function that returns a mask over the blocks, and add it to ``TENANT_RULES`` with its
 tenant and confidence. HIGH: the stack identifies the owner, or the lifetime within the step leaves no other.
-MEDIUM: the usual case, with a known exception. LOW: a best guess, because the history ends too early. Tags
-are written with ``torch.cuda.memory._set_memory_metadata("zprof:<tenant>[/<sub>]")``.
+MEDIUM: the usual case, with a known exception. LOW: a best guess, because the history ends too early.
 """
 
 from collections.abc import Callable
@@ -11,19 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.analysis.memory.block_features import (
-    BACKWARD,
-    FORWARD,
-    Features,
-    compute_features,
-    find_previous_blocks,
-)
-from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.stack_origins import Origin
-from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Bool, Int
+from zprof.analysis.memory.attribution.features import BACKWARD, FORWARD, Features
+from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.tables import Bool, Int
 from zprof.model.findings import Confidence
-from zprof.model.memory import Basis
-from zprof.model.tenants import PRECEDENCE, Tenant
+from zprof.model.tenants import Tenant
 
 #: Size of the workspace that torch gives cuBLAS, once per thread and stream, and keeps:
 #: ``CUBLAS_WORKSPACE_CONFIG`` :4096:2:16:8, and 32 MiB on Hopper (``CUDABlas.cpp``).
@@ -217,125 +208,9 @@ LAST_RESORT_RULES: tuple[TenantRule, ...] = (
 )
 
 
-def find_first_rule(
-    rules: tuple[TenantRule, ...], features: Features
-) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def find_first_rule(rules: tuple[TenantRule, ...], features: Features) -> Int:
     """Return the index of the first rule that applies to each block; -1 if none does."""
     rule_index = np.full(len(features.origin), -1, dtype=np.int64)
     for index, rule in reversed(list(enumerate(rules))):
         rule_index[rule.applies(features)] = index
     return rule_index
-
-
-#: Rules by number: the normal rules, then the last-resort rules.
-_ALL_RULES: tuple[TenantRule, ...] = (*TENANT_RULES, *LAST_RESORT_RULES)
-_BY_TAG = -2
-_NO_RULE = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTenants:
-    """Tenants of blocks; ``tenant`` is a position in PRECEDENCE or UNTAGGED; ``sub`` indexes ``subs``.
-
-    ``rule`` is the number of the rule, -1 if none applied, -2 if the program's tag decided. ``by_twin``: the
-    rule was found for the same block of the previous step.
-    """
-
-    tenant: Int
-    sub: Int
-    subs: tuple[str, ...]
-    rule: Int
-    by_twin: Int
-
-    def get_basis(self, row: int) -> Basis:
-        """Return the basis of one block's tenant."""
-        rule = int(self.rule[row])
-        return Basis.TAGGED if rule == _BY_TAG else Basis.UNKNOWN if rule == _NO_RULE else Basis.RULE
-
-    def sum_basis_bytes(self, rows: Int, sizes: Int) -> dict[Basis, int]:
-        """Return the bytes of some blocks by the basis of their tenants."""
-        rule, size = self.rule[rows], sizes[rows]
-        return {
-            Basis.TAGGED: int(size[rule == _BY_TAG].sum()),
-            Basis.RULE: int(size[rule >= 0].sum()),
-            Basis.UNKNOWN: int(size[rule == _NO_RULE].sum()),
-        }
-
-    def sum_confidence_bytes(self, rows: Int, sizes: Int) -> dict[Confidence, int]:
-        """Return the bytes assigned by rules, by confidence; a rule of a twin counts one level lower."""
-        size_by_confidence = dict.fromkeys(Confidence, 0)
-        for number, rule in enumerate(_ALL_RULES):
-            rule_rows = rows[self.rule[rows] == number]
-            twins = rule_rows[self.by_twin[rule_rows] != 0]
-            size_by_confidence[rule.confidence] += int(sizes[rule_rows].sum() - sizes[twins].sum())
-            size_by_confidence[_lower_confidence(rule.confidence)] += int(sizes[twins].sum())
-        return size_by_confidence
-
-    def tenant_name(self, row: int) -> str:
-        """Return the tenant of a block; ``untagged`` if it has none."""
-        code = int(self.tenant[row])
-        return "untagged" if code == UNTAGGED else PRECEDENCE[code].value
-
-
-def assign_tenants(blocks: HeldBlocks, origin: Int) -> BlockTenants:
-    """Assign a tenant to every block; ``origin``: the origin of each block's stack."""
-    features = compute_features(blocks, origin)
-    rule, by_twin = _apply_rules(blocks, features)
-    subs: dict[str, int] = {"": 0}
-    tenants = np.array(
-        [TENANT_CODES[rule_entry.tenant] for rule_entry in _ALL_RULES] + [UNTAGGED], dtype=np.int64
-    )
-    sub_codes = np.array(
-        [subs.setdefault(rule_entry.sub, len(subs)) for rule_entry in _ALL_RULES] + [0], dtype=np.int64
-    )
-    tenant, sub = tenants[rule], sub_codes[rule]
-    for number, text in enumerate(blocks.tags):
-        claim = parse_tag(text)
-        if claim is not None:
-            has_tag = blocks.tag == number
-            tenant[has_tag], sub[has_tag] = TENANT_CODES[claim[0]], subs.setdefault(claim[1], len(subs))
-            rule[has_tag], by_twin[has_tag] = _BY_TAG, 0
-    return BlockTenants(tenant=tenant, sub=sub, subs=tuple(subs), rule=rule, by_twin=by_twin)
-
-
-def _apply_rules(blocks: HeldBlocks, features: Features) -> tuple[Int, Int]:
-    """Return each block's rule number, and a mask of the rules taken from its twin in the previous step."""
-    rule = find_first_rule(TENANT_RULES, features)
-    open_rows = np.flatnonzero((rule == _NO_RULE) & features.in_open_pass & features.stays)
-    twin = find_previous_blocks(blocks, features)[open_rows] if len(open_rows) else open_rows
-    by_twin = np.zeros(len(rule), dtype=np.int64)
-    known = twin >= 0
-    rule[open_rows[known]] = rule[twin[known]]
-    by_twin[open_rows[known]] = rule[open_rows[known]] >= 0
-    last = find_first_rule(LAST_RESORT_RULES, features)
-    rest = (rule == _NO_RULE) & (last >= 0)
-    rule[rest] = last[rest] + len(TENANT_RULES)
-    return rule, by_twin
-
-
-def _lower_confidence(confidence: Confidence) -> Confidence:
-    return Confidence.MEDIUM if confidence is Confidence.HIGH else Confidence.LOW
-
-
-def sum_tenant_bytes(tenant: Int, sizes: Int) -> tuple[dict[Tenant, int], int]:
-    """Return the bytes of each tenant, and the untagged bytes."""
-    bytes_by_code = np.zeros(UNTAGGED + 1, dtype=np.int64)
-    np.add.at(bytes_by_code, tenant, sizes)
-    return {owner: int(bytes_by_code[code]) for owner, code in TENANT_CODES.items()}, int(
-        bytes_by_code[UNTAGGED]
-    )
-
-
-TAG_PREFIX = "zprof:"
-_MAX_SUB = 40
-
-
-def parse_tag(text: str) -> tuple[Tenant, str] | None:
-    """Return the tenant and sub of a tag; None if it has no tenant."""
-    if not text.startswith(TAG_PREFIX):
-        return None
-    tenant, _, sub = text[len(TAG_PREFIX) :].partition("/")
-    try:
-        return Tenant(tenant), sub[:_MAX_SUB]
-    except ValueError:
-        return None

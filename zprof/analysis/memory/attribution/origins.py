@@ -7,15 +7,18 @@ compared.
 """
 
 import itertools
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import pandas as pd
 
-from zprof.analysis.memory.history import factorize_texts
+from zprof.analysis.memory.attribution.frames import (
+    Frame,
+    Stacks,
+    is_nccl_frame,
+    is_python,
+    is_workspace_frame,
+)
 from zprof.analysis.memory.tables import Bool, Int
 
 
@@ -43,69 +46,6 @@ class Origin(IntEnum):
     BUCKET = 15
     COLLECTIVE = 16
     WORKSPACE = 17
-
-
-#: Longer C++ names are cut: the rest is template arguments, which do not matter.
-_MAX_NAME = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A stack frame: ``file`` with forward slashes, ``function`` without its class."""
-
-    file: str
-    function: str
-
-
-def make_frame(file: str, function: str) -> Frame:
-    """Return a normalized frame from a recorded file and function."""
-    name = function if "::" in function else function.rsplit(".", 1)[-1]
-    return Frame("/" + file.replace("\\", "/").lstrip("/"), name)
-
-
-def find_frame_origin(frame: Frame) -> Origin:
-    """Return the origin of the first recognizer that matches the frame; OTHER if none does."""
-    return next((origin for origin, matches in _RECOGNIZERS if matches(frame)), Origin.OTHER)
-
-
-def is_python(frame: Frame) -> bool:
-    """Return True for a Python frame; C++ frames have no such file."""
-    return frame.file.endswith(".py") or frame.file.startswith("/<")
-
-
-def is_internal_frame(frame: Frame) -> bool:
-    """Return True for internals: allocator, unwinder, profiler, dispatcher, interpreter.
-
-    C++ frames of operators, backward nodes, workspaces, NCCL and unknown libraries are not internals.
-    """
-    if is_python(frame):
-        return frame.file.endswith(_INTERNAL_FILES)
-    name = frame.function
-    if _OPERATOR.match(name) or _is_workspace(frame) or _is_nccl(frame):
-        return False
-    return name in ("", "?", "??") or _INTERNAL_FUNCTION.match(name) is not None
-
-
-#: C++ frames of torch: an operator as called, a node of the backward pass.
-_OPERATOR = re.compile(r"at::_ops::\w+::call\b|torch::autograd::generated::\w+::apply\b", re.ASCII)
-_INTERNAL_FUNCTION = re.compile(
-    r"(?:[\w:*&<> ]{1,40}\s)?(?:torch|c10|at|std|caffe2|pybind11)::"
-    r"|_?Py[A-Z_]|py(?:bind|eval)|_?_?(?:libc|clone|start|pthread|gthread)|_start$|main$|cfunction_|method_",
-    re.ASCII,
-)
-_INTERNAL_FILES = (
-    "/torch/nn/modules/module.py",
-    "/torch/_compile.py",
-    "/torch/_ops.py",
-    "/torch/profiler/profiler.py",
-)
-#: cuBLAS, hipBLAS and cuDNN allocate workspaces from torch, once per thread and stream or per call.
-_WORKSPACE = re.compile(
-    r"cublas|hipblas|rocblas|BlasHandle|Blas(?:Lt)?Workspace|at::cuda::blas::"
-    r"|(?:cudnn|miopen)\w*workspace|\bWorkspace::Workspace|run_conv_plan|generate_and_filter_plans",
-    re.ASCII | re.IGNORECASE,
-)
-_NCCL = re.compile(r"(?:c10d::)?ProcessGroupNCCL::|ncclMemAlloc|c10d::ops::", re.ASCII)
 
 
 _OPTIMIZER_PATHS = (
@@ -198,15 +138,6 @@ def _is_constructor(frame: Frame) -> bool:
     return frame.function in _SETUP_FUNCTIONS and is_python(frame)
 
 
-def _is_workspace(frame: Frame) -> bool:
-    """Return True for a C++ frame of a library workspace; a Python function may have any name."""
-    return not is_python(frame) and _WORKSPACE.search(frame.function[:_MAX_NAME]) is not None
-
-
-def _is_nccl(frame: Frame) -> bool:
-    return not is_python(frame) and _NCCL.search(frame.function[:_MAX_NAME]) is not None
-
-
 def _is_clip(frame: Frame) -> bool:
     return frame.file.endswith(("/torch/nn/utils/clip_grad.py", "/torch/amp/grad_scaler.py"))
 
@@ -223,8 +154,8 @@ def _match_table(table: Mapping[str, tuple[str, ...]]) -> Callable[[Frame], bool
 
 
 _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
-    (Origin.WORKSPACE, _is_workspace),
-    (Origin.COLLECTIVE, _is_nccl),
+    (Origin.WORKSPACE, is_workspace_frame),
+    (Origin.COLLECTIVE, is_nccl_frame),
     (Origin.OPTIMIZER_INIT, _is_optimizer_init),
     (Origin.OPTIMIZER, _is_optimizer),
     (Origin.CLIP, _is_clip),
@@ -247,74 +178,24 @@ _NAME_ONLY_ORIGINS = (Origin.FORWARD_NAME, Origin.BACKWARD_NAME, Origin.CONSTRUC
 _FORWARD_ORIGINS = (Origin.FORWARD, Origin.FORWARD_NAME)
 _BACKWARD_ORIGINS = (Origin.RECOMPUTE, Origin.BACKWARD, Origin.BACKWARD_NAME)
 _OPTIMIZER_ORIGINS = (Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
-_MAX_FRAMES = 30
 
 
-class Stacks:
-    """Index of the ``stack`` table by stack number; a stack missing from it has no origin and no frames."""
-
-    def __init__(self, stack: pd.DataFrame) -> None:
-        stack = stack.sort_values(["stack", "depth"], kind="stable")
-        self._number: Int = np.asarray(stack["stack"].to_numpy(), dtype=np.int64)
-        self._line: Int = np.asarray(stack["line"].to_numpy(), dtype=np.int64)
-        self._file, self._files = factorize_texts(stack["file"])
-        self._function, self._functions = factorize_texts(stack["function"])
-        self._known: Int = np.unique(self._number)
-        self._origins: Int = self._classify()
-
-    def origins(self, stacks: Int) -> Int:
-        """Return the origin of each block's stack; BARE if no frame was kept."""
-        origins = np.full(len(stacks), int(Origin.BARE), dtype=np.int64)
-        if len(self._known):
-            position = np.minimum(np.searchsorted(self._known, stacks), len(self._known) - 1)
-            is_known = self._known[position] == stacks
-            origins[is_known] = self._origins[position[is_known]]
-        return origins
-
-    def format_stack(self, stack: int) -> tuple[str, ...]:
-        """Return the innermost frames of a stack as text, without internal frames."""
-        first = int(np.searchsorted(self._number, stack, side="left"))
-        last = int(np.searchsorted(self._number, stack, side="right"))
-        lines: list[str] = []
-        for row in range(first, last):
-            file, function = self._files[self._file[row]], self._functions[self._function[row]]
-            text = _format_frame(file, int(self._line[row]), function)
-            if not is_internal_frame(make_frame(file, function)) and lines[-1:] != [text]:
-                lines.append(text)
-            if len(lines) == _MAX_FRAMES:
-                break
-        return tuple(lines)
-
-    def _classify(self) -> Int:
-        """Return the origin of each stack; each distinct frame is classified once."""
-        pair = self._file * max(len(self._functions), 1) + self._function
-        pairs, frame_index = np.unique(pair, return_inverse=True)
-        frames = [
-            make_frame(
-                self._files[code // len(self._functions)], self._functions[code % len(self._functions)]
-            )
-            for code in pairs.tolist()
-        ]
-        python = np.array([is_python(frame) for frame in frames] or [False], dtype=bool)
-        frame_origins = np.array([int(find_frame_origin(frame)) for frame in frames] or [0], dtype=np.int64)
-        frame_index = frame_index.reshape(-1)
-        begins = np.searchsorted(self._number, self._known, side="left")
-        ends = np.searchsorted(self._number, self._known, side="right")
-        return np.array(
-            [
-                int(_find_stack_origin(frame_origins[frame_index[begin:end]], python[frame_index[begin:end]]))
-                for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
-            ],
-            dtype=np.int64,
-        )
+def classify_stacks(stacks: Stacks, numbers: Int) -> Int:
+    """Return the origin of each of these stacks; BARE for a stack without frames."""
+    python = np.array([is_python(frame) for frame in stacks.frames] or [False], dtype=bool)
+    frame_origins = np.array([int(find_frame_origin(f)) for f in stacks.frames] or [0], dtype=np.int64)
+    distinct, position = np.unique(numbers, return_inverse=True)
+    origins = np.full(len(distinct), int(Origin.BARE), dtype=np.int64)
+    for index in np.flatnonzero(stacks.is_known(distinct)).tolist():
+        frames = stacks.get_frame_indices(int(distinct[index]))
+        origins[index] = int(_find_stack_origin(frame_origins[frames], python[frames]))
+    found: Int = origins[position.reshape(-1)]
+    return found
 
 
-def _format_frame(file: str, line: int, function: str) -> str:
-    """Return one frame as text; a C++ frame is shown without its arguments."""
-    if is_python(make_frame(file, function)):
-        return f"{file}:{line} {function}"
-    name = function.replace("(anonymous namespace)::", "").partition("(")[0]
-    return name if file in ("", "?", "??") else f"{file}:{line} {name}"
+def find_frame_origin(frame: Frame) -> Origin:
+    """Return the origin of the first recognizer that matches the frame; OTHER if none does."""
+    return next((origin for origin, matches in _RECOGNIZERS if matches(frame)), Origin.OTHER)
 
 
 def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:

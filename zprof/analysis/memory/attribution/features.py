@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.stack_origins import Origin
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
 
 NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
