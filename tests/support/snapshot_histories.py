@@ -13,7 +13,8 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.support.snapshots import MIB, Allocator, snapshot_of
-from zprof.analysis.memory.attribution.assign import BlockTenants, assign_tenants, get_tenant_name
+from zprof.analysis.memory.attribution.assign import assign_tenants
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import History, read_history
 from zprof.collectors.snapshot.convert import convert_snapshot

@@ -1,7 +1,7 @@
 """Analyse the memory of one rank from an imported snapshot: an allocator history without hooks.
 
 Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
-from the program's tags, else from rules on stacks, lifetimes and sizes (``attribution``); each entry has its basis.
+from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``).
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.attribution.assign import (
-    BlockTenants,
-    assign_tenants,
-    get_tenant_name,
-    sum_tenant_bytes,
-)
+from zprof.analysis.memory.attribution.assign import assign_tenants, sum_tenant_bytes
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.breakdown import MAX_PARTS
 from zprof.analysis.memory.device_terms import (
@@ -37,7 +33,7 @@ from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_res
 from zprof.analysis.memory.stack_groups import build_stack_tree, list_largest_groups
 from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
 from zprof.analysis.memory.thinning import thin_history
-from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
+from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step, list_annotated_phases
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
@@ -64,13 +60,14 @@ def read_snapshot_device(
 ) -> SnapshotDevice:
     """Assign a tenant to every block, and find the peak."""
     peak_ns, peak_bytes = find_allocated_peak(history)
-    empty = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
+    if mark is None:
+        mark = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
     return SnapshotDevice(
         rank=rank,
         history=history,
-        names=assign_tenants(history.blocks, stacks),
+        names=assign_tenants(history.blocks, stacks, list_annotated_phases(mark)),
         stacks=stacks,
-        mark=empty if mark is None else mark,
+        mark=mark,
         peak_ns=peak_ns,
         peak_bytes=peak_bytes,
         rows=find_live_blocks(history.blocks, peak_ns),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.assign import BlockTenants, get_tenant_name
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.breakdown import MAX_ALLOCATIONS
 from zprof.analysis.memory.history import HeldBlocks, History

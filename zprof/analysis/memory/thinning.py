@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.assign import BlockTenants
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants
 from zprof.analysis.memory.history import History, merge_times, sample_curve
 from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
 from zprof.analysis.memory.roles import Segments, tenant_name

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from zprof.analysis.memory.tables import FOREVER
 from zprof.model.training import Phase
 
 MEMORY = "memory"
@@ -93,6 +94,36 @@ def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
     known = {name: _parse_phase(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, phase in known.items() if phase}, time_ns)
     return "" if open_name is None else known[open_name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRange:
+    """A phase from ``begin_ns`` until before ``end_ns``."""
+
+    begin_ns: int
+    end_ns: int
+    phase: str
+
+
+def list_annotated_phases(mark: pd.DataFrame) -> list[PhaseRange]:
+    """Return the annotated phases in order of their starts; one without an end does not end."""
+    rows = mark[mark["kind"].isin([_BEGIN, _END])].sort_values("time_ns", kind="stable")
+    phases = {name: _parse_phase(name) for name in _list_annotation_names(rows)}
+    still_open: dict[str, list[int]] = {}
+    ranges: list[PhaseRange] = []
+    for time_ns, kind, name in zip(rows["time_ns"], rows["kind"], rows["name"], strict=True):
+        phase = phases[str(name)]
+        starts = still_open.setdefault(str(name), [])
+        if phase and kind == _BEGIN:
+            starts.append(int(time_ns))
+        elif phase and starts:
+            ranges.append(PhaseRange(begin_ns=starts.pop(), end_ns=int(time_ns), phase=phase))
+    ranges += [
+        PhaseRange(begin_ns=start, end_ns=FOREVER, phase=phases[name])
+        for name, starts in still_open.items()
+        for start in starts
+    ]
+    return sorted(ranges, key=lambda span: span.begin_ns)
 
 
 def _list_annotation_names(mark: pd.DataFrame) -> list[str]:

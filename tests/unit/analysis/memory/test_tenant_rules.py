@@ -152,18 +152,19 @@ def test_blocks_of_a_step(name: str) -> None:
 def test_state_from_before_the_history_is_state_unless_it_is_freed() -> None:
     program = Training()
     program.allocator.begin_history(max_entries=40)
-    before = [program.alloc(4 * MIB, frames) for frames in (STEP, STEP, TO_DEVICE, BARE)]
+    stacks = (STEP, STEP, TO_DEVICE, TO_DEVICE, TO_DEVICE, BARE)
+    before = [program.alloc(4 * MIB, frames) for frames in stacks]
     program.step()
     program.step()
     program.free([before[1]])
     program.step()
     seen = named(program.allocator)
     assert seen.history.blocks.before[seen.row(before[0])]
-    assert [seen.of(before[n]) for n in (0, 2, 3)] == [STATE_OF_OPTIMIZER, WEIGHT, UNKNOWN]
+    assert [seen.of(before[n]) for n in (0, 2, 5)] == [STATE_OF_OPTIMIZER, WEIGHT, UNKNOWN]
 
 
 @pytest.mark.parametrize("forward_before_the_history", [False, True])
-def test_without_a_forward_pass_a_block_without_frames_has_no_owner(
+def test_without_a_forward_pass_a_block_without_frames_is_no_sure_gradient(
     forward_before_the_history: bool,
 ) -> None:
     program = Training()
@@ -172,16 +173,18 @@ def test_without_a_forward_pass_a_block_without_frames_has_no_owner(
     program.allocator.begin_history()
     lone = program.alloc(4 * MIB, BARE)
     program.alloc(4 * MIB, STEP)
-    assert named(program.allocator).of(lone) == UNKNOWN
+    seen = named(program.allocator)
+    assert seen.of(lone) == (GRAD if forward_before_the_history else UNKNOWN)
+    assert seen.names.get(seen.row(lone)).confidence is not Confidence.HIGH
 
 
-def test_inference_makes_no_activations() -> None:
+def test_what_a_forward_keeps_without_a_backward_is_at_most_a_guess() -> None:
     program = trained(0)
     kept = [program.forward() for _ in range(3)]
     program.free(kept[0])
     seen = named(program.allocator)
-    assert tenants(seen, kept[0]) == {OP_WORKSPACE}
-    assert tenants(seen, kept[2]) == {UNKNOWN}
+    for address in (*kept[0], *kept[2]):
+        assert seen.names.get(seen.row(address)).confidence is Confidence.LOW
 
 
 def test_a_history_that_ends_in_a_recompute_names_it_with_low_confidence() -> None:

@@ -1,78 +1,25 @@
 """Compute the features for tenant rules: a block's origin, and its lifetime relative to a step's passes.
 
-A pass is a sequence of allocations of one kind: forward, backward or optimizer. Only the order of allocations
-matters; there are no time constants. A block whose end is not in the history is compared with the same block
-of the previous step.
+A block whose end is not in the history is compared with the same block of the previous step.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.attribution.passes import (
+    BACKWARD,
+    FORWARD,
+    NONE,
+    OPTIMIZER,
+    Passes,
+    find_passes,
+)
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
-
-NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
-_KINDS = {
-    Origin.FORWARD: FORWARD,
-    Origin.FORWARD_NAME: FORWARD,
-    Origin.BARE: BACKWARD,
-    Origin.BACKWARD: BACKWARD,
-    Origin.BACKWARD_NAME: BACKWARD,
-    Origin.RECOMPUTE: BACKWARD,
-    Origin.OPTIMIZER: OPTIMIZER,
-    Origin.OPTIMIZER_INIT: OPTIMIZER,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
-    """One entry per pass in time order: its kind, and the times of its first and last allocation."""
-
-    kind: Int
-    first_ns: Int
-    last_ns: Int
-
-    def find_next_starts(self, kind: int, index: Int) -> Int:
-        """Return the start of the first pass of a kind after each of these passes, or FOREVER."""
-        begins = np.append(self.first_ns, FOREVER)
-        rows_of_kind = np.flatnonzero(self.kind == kind)
-        position = np.searchsorted(rows_of_kind, index, side="right")
-        following: Int = begins[np.append(rows_of_kind, len(self.kind))[position]]
-        return following
-
-
-def find_passes(blocks: HeldBlocks, origin: Int) -> tuple[Passes, Int]:
-    """Return the passes and the pass of each block; -1 for a block that indicates no pass or is older."""
-    kind = _classify_blocks(blocks, origin)
-    rows = np.flatnonzero(kind != NONE)
-    kinds = kind[rows]
-    starts = np.flatnonzero(np.append(True, kinds[1:] != kinds[:-1])) if len(rows) else rows
-    member = np.full(len(blocks), -1, dtype=np.int64)
-    counted = np.zeros(len(rows), dtype=np.int64)
-    counted[starts] = 1
-    member[rows] = np.cumsum(counted) - 1
-    ends = np.append(starts[1:], len(rows)) - 1 if len(rows) else starts
-    return (
-        Passes(
-            kind=kinds[starts],
-            first_ns=blocks.begin_ns[rows[starts]],
-            last_ns=blocks.begin_ns[rows[ends]],
-        ),
-        member,
-    )
-
-
-def _classify_blocks(blocks: HeldBlocks, origin: Int) -> Int:
-    table = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)
-    kind = table[origin]
-    kind[blocks.before] = NONE
-    # An allocation without a frame does not indicate a backward if no forward precedes it.
-    forward = np.flatnonzero(kind == FORWARD)
-    first = int(forward[0]) if len(forward) else len(kind)
-    kind[:first][kind[:first] == BACKWARD] = NONE
-    return kind
+from zprof.analysis.memory.timeline import PhaseRange
 
 
 def find_next_pass_block(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
@@ -87,12 +34,16 @@ class Features:
     """Columns over the blocks; every rule is a mask over them.
 
     made_in: the kind of pass that the block indicates (NONE: it indicates none, or is older than the
-    history). under_way: index of the pass that was running when it was allocated, -1 before the first. stays:
-    it was still live when the history ended. in_open_pass: the history ends in that pass, so that the end of
-    a block that stays is unknown. outlives_pass: it was live after that pass's last allocation. sees_*: it
-    was live when the next pass of that kind started. optimizer_is_next: an optimizer pass comes before the
-    next forward pass. dies_in_backward: it ends in the backward pass that follows. outlives_recompute: it was
-    live after the run of recomputed operators that allocated it.
+    history). ends_in: kind of the pass that was running when it was freed. under_way: index of the pass that
+    was running when it was allocated, -1 before the first. stays: it was still live when the history ended.
+    in_open_pass: the history ends in that pass, so that the end of a block that stays is unknown.
+    outlives_pass: it was live after that pass's last allocation. outlives_step: it was live after an
+    optimizer pass that has ended. sees_*: it was live when the next pass of that kind started.
+    is_standing: made before the first pass or outside passes, and live in one. optimizer_is_next: an
+    optimizer pass comes before the next forward pass. outlives_recompute: it was live after the run of
+    recomputed operators that allocated it. outlives_forward: in a history without a backward, it was live
+    after the last allocation of its forward. ends_in_first_backward, ends_after_backward: it ended in the
+    first backward of the history, or after the first backward started.
     """
 
     origin: Int
@@ -100,6 +51,7 @@ class Features:
     made_in: Int
     under_way: Int
     passes: Passes
+    ends_in: Int
     stays: Bool
     before: Bool
     in_open_pass: Bool
@@ -108,20 +60,31 @@ class Features:
     sees_backward: Bool
     sees_optimizer: Bool
     optimizer_is_next: Bool
-    dies_in_backward: Bool
+    outlives_step: Bool
+    is_standing: Bool
     outlives_recompute: Bool
+    outlives_forward: Bool
+    ends_in_first_backward: Bool
+    ends_after_backward: Bool
+    has_backward: Bool
 
     def made_by(self, *origins: Origin) -> Bool:
         """Mark the blocks of these origins."""
         return np.isin(self.origin, [int(origin) for origin in origins])
 
 
-def compute_features(blocks: HeldBlocks, origin: Int) -> Features:
-    """Compute the features of every block."""
-    passes, member = find_passes(blocks, origin)
-    under_way = np.searchsorted(passes.first_ns, blocks.begin_ns, side="right") - 1
+def compute_features(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()) -> Features:
+    """Compute the features of every block; ``ranges`` are annotated phases."""
+    passes, member = find_passes(blocks, origin, ranges)
+    under_way = passes.find_running(blocks.begin_ns)
     under_way = np.where(blocks.before, -1, np.where(member >= 0, member, under_way))
     within, pass_index, end = under_way >= 0, np.maximum(under_way, 0), blocks.freed_ns
+    next_ns = np.append(passes.first_ns, [FOREVER, FOREVER])[pass_index + 1]
+    closed = np.append(passes.closed, False)[pass_index]
+    backward_starts = passes.first_ns[passes.kind == BACKWARD]
+    first_backward_ns = int(backward_starts[0]) if len(backward_starts) else FOREVER
+    after = passes.first_ns[passes.first_ns > first_backward_ns]
+    second_ns = int(after[0]) if len(after) else FOREVER
     forward, backward, optimizer = (
         _find_next_pass_start(passes, kind, pass_index) for kind in (FORWARD, BACKWARD, OPTIMIZER)
     )
@@ -131,16 +94,22 @@ def compute_features(blocks: HeldBlocks, origin: Int) -> Features:
         made_in=np.where(member >= 0, np.append(passes.kind, NONE)[pass_index], NONE),
         under_way=under_way,
         passes=passes,
+        ends_in=np.append(passes.kind, NONE)[np.where(end == FOREVER, -1, passes.find_running(end))],
         stays=end == FOREVER,
         before=blocks.before,
-        in_open_pass=within & (pass_index == len(passes.kind) - 1),
+        in_open_pass=within & (pass_index == len(passes) - 1) & ~np.append(passes.closed, False)[pass_index],
         outlives_pass=within & (end > np.append(passes.last_ns, FOREVER)[pass_index]),
         sees_forward=within & _lives_until(end, forward),
         sees_backward=within & _lives_until(end, backward),
         sees_optimizer=within & _lives_until(end, optimizer),
         optimizer_is_next=within & (optimizer < forward),
-        dies_in_backward=within & (end != FOREVER) & (end <= _find_backward_end(passes, pass_index)),
+        outlives_step=within & ((next_ns != FOREVER) | closed) & (end >= np.maximum(next_ns, 0)),
+        is_standing=(end == FOREVER) | ((member < 0) & (end > _find_first_start(passes, blocks.begin_ns))),
         outlives_recompute=_find_outliving_recompute(blocks, origin, member),
+        outlives_forward=_find_outliving_forward(blocks, passes, member),
+        ends_in_first_backward=(end != FOREVER) & (end >= first_backward_ns) & (end <= second_ns),
+        ends_after_backward=end >= first_backward_ns,
+        has_backward=np.full(len(blocks), first_backward_ns != FOREVER),
     )
 
 
@@ -158,14 +127,44 @@ def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
     return reached
 
 
-def _find_backward_end(passes: Passes, pass_index: Int) -> Int:
-    """Return the end of the backward pass after each pass, i.e. the start of the next; else FOREVER."""
-    if not len(passes.kind):
-        return np.full(len(pass_index), FOREVER, dtype=np.int64)
-    backward_rows = np.append(np.flatnonzero(passes.kind == BACKWARD), len(passes.kind))
-    following = backward_rows[np.searchsorted(backward_rows[:-1], pass_index, side="right")]
-    begins: Int = np.append(passes.first_ns, [FOREVER, FOREVER])[following + 1]
-    return begins
+def _find_first_start(passes: Passes, time_ns: Int) -> Int:
+    """Return the start of the first pass after each time, or FOREVER."""
+    starts: Int = np.append(passes.first_ns, FOREVER)[np.searchsorted(passes.first_ns, time_ns, side="right")]
+    return starts
+
+
+#: Live bytes at the start of a forward, as a share of the most in the history.
+_VALLEY_RATIO = 0.02
+#: It is a new forward if so much was live in between.
+_HIGH_RATIO = 0.5
+#: Share of its blocks that a forward keeps for a backward.
+_KEPT_RATIO = 0.2
+
+
+def _find_outliving_forward(blocks: HeldBlocks, passes: Passes, member: Int) -> Bool:
+    """Mark blocks that are live after the last allocation of their forward, without a backward to tell why.
+
+    A forward begins where almost nothing of earlier ones is live. The last temporaries of a forward outlive
+    it as well; only if it keeps many of its blocks can a backward have use for them.
+    """
+    outlives = np.zeros(len(blocks), dtype=bool)
+    rows = np.flatnonzero(member >= 0)
+    if not len(rows) or bool((passes.kind == BACKWARD).any()):
+        return outlives
+    begin_ns, freed_ns, size = blocks.begin_ns[rows], blocks.freed_ns[rows], blocks.requested_bytes[rows]
+    by_end = np.argsort(freed_ns, kind="stable")
+    freed_bytes = np.concatenate([[0], np.cumsum(size[by_end])])
+    live = np.cumsum(size) - size - freed_bytes[np.searchsorted(freed_ns[by_end], begin_ns, side="right")]
+    most = live.max(initial=0)
+    order = np.arange(len(rows))
+    last_high = np.maximum.accumulate(np.where(live >= _HIGH_RATIO * most, order, -1))
+    low = np.flatnonzero(live <= _VALLEY_RATIO * most)
+    starts = low[np.unique(last_high[low], return_index=True)[1]]
+    forward = np.searchsorted(starts, order, side="right") - 1
+    kept = freed_ns > begin_ns[np.append(starts[1:], len(rows))[forward] - 1]
+    kept_ratio = np.bincount(forward, weights=kept) / np.bincount(forward)
+    outlives[rows] = kept & (kept_ratio >= _KEPT_RATIO)[forward]
+    return outlives
 
 
 def _find_outliving_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> Bool:

@@ -15,7 +15,7 @@ from zprof.analysis.memory.tables import Bool, Int
 
 MAX_FRAMES = 30
 #: Longer C++ names are cut: the rest is template arguments, which do not matter.
-_MAX_NAME = 400
+MAX_NAME = 400
 #: C++ frames of torch: an operator as called, a node of the backward pass.
 _OPERATOR = re.compile(r"at::_ops::\w+::call\b|torch::autograd::generated::\w+::apply\b", re.ASCII)
 _INTERNAL_FUNCTION = re.compile(
@@ -66,12 +66,12 @@ def is_user_frame(frame: Frame) -> bool:
 
 def is_workspace_frame(frame: Frame) -> bool:
     """Return True for a C++ frame of a library workspace; a Python function may have any name."""
-    return not is_python(frame) and _WORKSPACE.search(frame.function[:_MAX_NAME]) is not None
+    return not is_python(frame) and _WORKSPACE.search(frame.function[:MAX_NAME]) is not None
 
 
 def is_nccl_frame(frame: Frame) -> bool:
     """Return True for a C++ frame of NCCL or of torch's calls of it."""
-    return not is_python(frame) and _NCCL.search(frame.function[:_MAX_NAME]) is not None
+    return not is_python(frame) and _NCCL.search(frame.function[:MAX_NAME]) is not None
 
 
 def is_internal_frame(frame: Frame) -> bool:

@@ -7,12 +7,14 @@ compared.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 import numpy as np
 
 from zprof.analysis.memory.attribution.frames import (
+    MAX_NAME,
     Frame,
     Stacks,
     is_nccl_frame,
@@ -25,7 +27,8 @@ from zprof.analysis.memory.tables import Bool, Int
 class Origin(IntEnum):
     """Where in a training step an allocation was made.
 
-    CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone.
+    CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone. BARE: no Python frame;
+    OTHER: Python code of nobody that is known.
     """
 
     OTHER = 0
@@ -46,6 +49,7 @@ class Origin(IntEnum):
     BUCKET = 15
     COLLECTIVE = 16
     WORKSPACE = 17
+    CAST = 18
 
 
 _OPTIMIZER_PATHS = (
@@ -95,6 +99,10 @@ _SHARD = {
     _FSDP1 + "_flat_param.py": ("flatten_tensors", "_init_flat_param_and_metadata", "shard"),
     _FSDP1 + "_init_utils.py": ("_move_module_to_device", "_move_states_to_device"),
 }
+#: C++ frames: a bucket of DDP's reducer, a copy of a weight made by autocast, the thread of the backward.
+_REDUCER = re.compile(r"c10d::Reducer::(?:initialize_buckets|rebuild_buckets)\b", re.ASCII)
+_AUTOCAST = re.compile(r"at::autocast::cached_cast\b", re.ASCII)
+_ENGINE = re.compile(r"torch::autograd::(?:Engine|python::PythonEngine)::", re.ASCII)
 _BUCKET = {"/torch/nn/parallel/distributed.py": ("_ddp_init_helper", "_pre_forward", "main_hook")}
 _CHECKPOINT = {"/torch/utils/checkpoint.py": ("recompute_fn", "unpack_hook", "backward")}
 _BACKWARD = {
@@ -142,6 +150,10 @@ def _is_clip(frame: Frame) -> bool:
     return frame.file.endswith(("/torch/nn/utils/clip_grad.py", "/torch/amp/grad_scaler.py"))
 
 
+def _match_native(pattern: re.Pattern[str]) -> Callable[[Frame], bool]:
+    return lambda frame: not is_python(frame) and pattern.search(frame.function[:MAX_NAME]) is not None
+
+
 def _match_name(name: str) -> Callable[[Frame], bool]:
     return lambda frame: frame.function == name and is_python(frame)
 
@@ -163,7 +175,9 @@ _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
     (Origin.REDUCE, _match_table(_REDUCE)),
     (Origin.SHARD, _match_table(_SHARD)),
     (Origin.COLLECTIVE, _is_collective),
+    (Origin.BUCKET, _match_native(_REDUCER)),
     (Origin.BUCKET, _match_table(_BUCKET)),
+    (Origin.CAST, _match_native(_AUTOCAST)),
     (Origin.RECOMPUTE, _match_table(_CHECKPOINT)),
     (Origin.BACKWARD, _match_table(_BACKWARD)),
     (Origin.SETUP, _is_setup),
@@ -171,11 +185,12 @@ _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
     (Origin.FORWARD_NAME, _match_name("forward")),
     (Origin.BACKWARD_NAME, _match_name("backward")),
     (Origin.CONSTRUCTOR, _is_constructor),
+    (Origin.BACKWARD, _match_native(_ENGINE)),
 )
 
 
 _NAME_ONLY_ORIGINS = (Origin.FORWARD_NAME, Origin.BACKWARD_NAME, Origin.CONSTRUCTOR)
-_FORWARD_ORIGINS = (Origin.FORWARD, Origin.FORWARD_NAME)
+_FORWARD_ORIGINS = (Origin.FORWARD, Origin.FORWARD_NAME, Origin.CAST)
 _BACKWARD_ORIGINS = (Origin.RECOMPUTE, Origin.BACKWARD, Origin.BACKWARD_NAME)
 _OPTIMIZER_ORIGINS = (Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
 
@@ -211,8 +226,13 @@ def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
             _OPTIMIZER_ORIGINS.__contains__, known_origins[known_origins.index(first) :]
         )
         return Origin.OPTIMIZER_INIT if Origin.OPTIMIZER_INIT in run else first
-    if first is Origin.BUCKET and frame_origins[np.argmax(python)] != Origin.BUCKET:
+    if first is Origin.BUCKET and _has_inner_python(frame_origins, python):
         return Origin.OTHER  # the reducer allocates with no Python frame of its own
     if first in _FORWARD_ORIGINS and any(origin in _BACKWARD_ORIGINS for origin in known_origins):
         return Origin.RECOMPUTE
     return first
+
+
+def _has_inner_python(frame_origins: Int, python: Bool) -> bool:
+    """Return True if Python code was called by the first recognized frame."""
+    return bool(python[: int(np.flatnonzero(frame_origins != Origin.OTHER)[0])].any())

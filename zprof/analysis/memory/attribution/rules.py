@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.features import BACKWARD, FORWARD, Features
+from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER
 from zprof.analysis.memory.tables import Bool, Int
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
@@ -71,11 +72,12 @@ def _is_collective(features: Features) -> Bool:
 
 
 def _is_initialized_state(features: Features) -> Bool:
-    return features.made_by(Origin.OPTIMIZER_INIT) & (features.stays | features.sees_forward)
+    return features.made_by(Origin.OPTIMIZER_INIT) & (features.stays | features.outlives_step)
 
 
 def _is_long_lived_state(features: Features) -> Bool:
-    return features.made_by(Origin.OPTIMIZER) & features.sees_forward
+    mask: Bool = (features.made_in == OPTIMIZER) & features.outlives_step
+    return mask
 
 
 def _is_state_from_before(features: Features) -> Bool:
@@ -83,9 +85,8 @@ def _is_state_from_before(features: Features) -> Bool:
 
 
 def _is_optimizer_temporary(features: Features) -> Bool:
-    return (
-        features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT) & ~features.stays & ~features.sees_forward
-    )
+    mask: Bool = (features.made_in == OPTIMIZER) & ~features.stays & ~features.outlives_step
+    return mask
 
 
 def _is_clip(features: Features) -> Bool:
@@ -93,15 +94,15 @@ def _is_clip(features: Features) -> Bool:
 
 
 def _is_shard(features: Features) -> Bool:
-    return features.made_by(Origin.SHARD) & features.stays
+    return features.made_by(Origin.SHARD) & features.is_standing
 
 
 def _is_module_setup(features: Features) -> Bool:
-    return features.made_by(Origin.SETUP) & features.stays
+    return features.made_by(Origin.SETUP) & features.is_standing
 
 
 def _is_constructor(features: Features) -> Bool:
-    return features.made_by(Origin.CONSTRUCTOR) & features.stays
+    return features.made_by(Origin.CONSTRUCTOR) & features.is_standing
 
 
 def _is_recomputed(features: Features) -> Bool:
@@ -136,11 +137,35 @@ def _is_backward_temporary(features: Features) -> Bool:
 
 
 def _is_saved(features: Features) -> Bool:
-    return features.made_by(Origin.FORWARD) & features.sees_backward & features.dies_in_backward
+    mask: Bool = features.made_by(Origin.FORWARD) & features.sees_backward & (features.ends_in == BACKWARD)
+    return mask
 
 
 def _is_saved_by_name(features: Features) -> Bool:
-    return features.made_by(Origin.FORWARD_NAME) & features.sees_backward & features.dies_in_backward
+    mask: Bool = (features.made_in == FORWARD) & features.sees_backward & (features.ends_in == BACKWARD)
+    return mask
+
+
+def _is_saved_cast(features: Features) -> Bool:
+    mask: Bool = features.made_by(Origin.CAST) & features.sees_backward & (features.ends_in == BACKWARD)
+    return mask
+
+
+def _is_cast(features: Features) -> Bool:
+    mask: Bool = features.made_by(Origin.CAST) & ~features.stays
+    return mask
+
+
+def _is_saved_before(features: Features) -> Bool:
+    """Mark older blocks that end in the history's first backward."""
+    mask: Bool = features.before & (features.ends_in == BACKWARD) & features.ends_in_first_backward
+    return mask
+
+
+def _is_temporary_before(features: Features) -> Bool:
+    """Mark older blocks that end in the history's first forward."""
+    mask: Bool = features.before & (features.ends_in == FORWARD) & ~features.ends_after_backward
+    return mask
 
 
 def _is_saved_in_running_backward(features: Features) -> Bool:
@@ -153,7 +178,30 @@ def _is_saved_in_running_backward(features: Features) -> Bool:
 
 
 def _is_kept_output(features: Features) -> Bool:
-    mask: Bool = (features.made_in == FORWARD) & features.sees_backward & ~features.stays
+    """Mark outputs that the program still refers to: until the next step, or the end of the history."""
+    kept = features.made_in == FORWARD
+    mask: Bool = kept & features.sees_backward & ~(features.stays & features.sees_forward)
+    return mask
+
+
+def _is_kept_for_a_backward(features: Features) -> Bool:
+    """Mark what a forward keeps to its end in a history without a backward."""
+    mask: Bool = features.outlives_forward & ~features.made_by(Origin.CAST) & ~features.stays
+    return mask
+
+
+def _is_temporary_without_backward(features: Features) -> Bool:
+    mask: Bool = (features.made_in == FORWARD) & ~features.has_backward & ~features.stays
+    return mask
+
+
+def _is_kept_without_backward(features: Features) -> Bool:
+    mask: Bool = (features.made_in == FORWARD) & ~features.has_backward & features.stays
+    return mask
+
+
+def _is_optimizer_block_at_the_end(features: Features) -> Bool:
+    mask: Bool = (features.made_in == OPTIMIZER) & features.stays
     return mask
 
 
@@ -189,6 +237,8 @@ TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("sharding_parameter", _PARAMETERS, "shard", _HIGH, _is_shard),
     TenantRule("module_setup", _PARAMETERS, "weight", _HIGH, _is_module_setup),
     TenantRule("constructor", _PARAMETERS, "weight", _LOW, _is_constructor),
+    TenantRule("autocast_saved", _ACTIVATIONS, "cast", _HIGH, _is_saved_cast),
+    TenantRule("autocast", _TEMPORARY, "cast", _HIGH, _is_cast),
     TenantRule("recomputed", _ACTIVATIONS, "recomputed", _HIGH, _is_recomputed),
     TenantRule("recomputed_at_the_end", _ACTIVATIONS, "recomputed", _LOW, _is_recomputed_at_end),
     TenantRule("recompute_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_recompute_temporary),
@@ -199,12 +249,18 @@ TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("forward_name_until_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_by_name),
     TenantRule("forward_in_running_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_in_running_backward),
     TenantRule("forward_output_kept", _ACTIVATIONS, "kept", _LOW, _is_kept_output),
+    TenantRule("forward_keeps", _ACTIVATIONS, "saved", _LOW, _is_kept_for_a_backward),
+    TenantRule("forward_only_temporary", _TEMPORARY, "op_workspace", _MEDIUM, _is_temporary_without_backward),
     TenantRule("forward_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_forward_temporary),
 )
 
-#: For histories that end within a pass; used after the rule of the same block in the previous step.
+#: For histories that begin or end within a step; used for what nothing else identifies.
 LAST_RESORT_RULES: tuple[TenantRule, ...] = (
+    TenantRule("saved_before", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_before),
+    TenantRule("temporary_before", _TEMPORARY, "op_workspace", _LOW, _is_temporary_before),
     TenantRule("forward_at_the_end", _ACTIVATIONS, "saved", _LOW, _is_saved_in_running_forward),
+    TenantRule("forward_only_kept", _ACTIVATIONS, "kept", _LOW, _is_kept_without_backward),
+    TenantRule("optimizer_at_the_end", _STATE, "state", _LOW, _is_optimizer_block_at_the_end),
 )
 
 

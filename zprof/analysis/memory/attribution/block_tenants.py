@@ -1,0 +1,106 @@
+"""Define who owns each block of a history, and why."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
+from zprof.model.findings import Confidence
+from zprof.model.memory import Basis
+from zprof.model.tenants import Tenant
+
+#: Confidences, highest first.
+LEVELS = tuple(Confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Why a block belongs to a tenant; ``reason`` is the name of the rule, None of the rest means unknown."""
+
+    tenant: Tenant | None = None
+    sub: str = ""
+    basis: Basis = Basis.UNKNOWN
+    confidence: Confidence | None = None
+    reason: str = ""
+
+
+UNKNOWN = Attribution()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTenants:
+    """The attribution of every block: ``number`` is a position in ``attributions``."""
+
+    number: Int
+    attributions: tuple[Attribution, ...]
+
+    @property
+    def tenant(self) -> Int:
+        """Return each block's position in PRECEDENCE, or UNTAGGED."""
+        codes = [UNTAGGED if a.tenant is None else TENANT_CODES[a.tenant] for a in self.attributions]
+        tenants: Int = np.array(codes, dtype=np.int64)[self.number]
+        return tenants
+
+    @property
+    def confidence(self) -> Int:
+        """Return each block's confidence: 0 high, 1 medium, 2 low, 3 unknown. A tag is high."""
+        levels = [
+            len(LEVELS) if a.confidence is None else LEVELS.index(a.confidence) for a in self.attributions
+        ]
+        confidences: Int = np.array(levels, dtype=np.int64)[self.number]
+        return confidences
+
+    def get(self, row: int) -> Attribution:
+        """Return the attribution of one block."""
+        return self.attributions[int(self.number[row])]
+
+    def sum_bytes(self, rows: Int, sizes: Int) -> dict[Attribution, int]:
+        """Return the bytes of some blocks by attribution, largest first."""
+        totals = np.zeros(len(self.attributions), dtype=np.int64)
+        np.add.at(totals, self.number[rows], sizes[rows])
+        order = [int(index) for index in np.argsort(-totals, kind="stable") if totals[index]]
+        return {self.attributions[index]: int(totals[index]) for index in order}
+
+    def sum_basis_bytes(self, rows: Int, sizes: Int) -> dict[Basis, int]:
+        """Return the bytes of some blocks by the basis of their tenants."""
+        bytes_by_basis = dict.fromkeys(Basis, 0)
+        for attribution, size in self.sum_bytes(rows, sizes).items():
+            bytes_by_basis[attribution.basis] += size
+        return bytes_by_basis
+
+    def sum_confidence_bytes(self, rows: Int, sizes: Int) -> dict[Confidence, int]:
+        """Return the bytes attributed without a tag, by confidence."""
+        bytes_by_level = dict.fromkeys(Confidence, 0)
+        for attribution, size in self.sum_bytes(rows, sizes).items():
+            if attribution.confidence is not None and attribution.basis is not Basis.TAGGED:
+                bytes_by_level[attribution.confidence] += size
+        return bytes_by_level
+
+
+def get_tenant_name(attribution: Attribution) -> str:
+    """Return the name of the tenant; ``untagged`` if there is none."""
+    return "untagged" if attribution.tenant is None else attribution.tenant.value
+
+
+class Ledger:
+    """Collect the attributions of blocks, each distinct one once; a later one replaces an earlier one."""
+
+    def __init__(self, blocks: int) -> None:
+        self._numbers: dict[Attribution, int] = {UNKNOWN: 0}
+        self._number: Int = np.zeros(blocks, dtype=np.int64)
+
+    def assign(self, rows: Int, attribution: Attribution) -> None:
+        """Attribute these blocks."""
+        if len(rows):
+            self._number[rows] = self._numbers.setdefault(attribution, len(self._numbers))
+
+    def limit(self, rows: Int, confidence: Confidence) -> None:
+        """Lower the confidence of these blocks' attributions to at most ``confidence``."""
+        for number, attribution in enumerate(tuple(self._numbers)):
+            level = attribution.confidence
+            if level is not None and LEVELS.index(level) < LEVELS.index(confidence):
+                self.assign(rows[self._number[rows] == number], replace(attribution, confidence=confidence))
+
+    def get_tenants(self) -> BlockTenants:
+        """Return the attributions so far."""
+        return BlockTenants(number=self._number.copy(), attributions=tuple(self._numbers))

@@ -1,0 +1,174 @@
+"""Find the passes of a training step in an allocator history: forward, backward and optimizer.
+
+A pass is a sequence of allocations of one kind. Only their order matters; there are no time constants. What
+kind an allocation indicates comes from its stack, else from the program's annotations, else from its place:
+
+* Code without Python frames is the thread of the backward, if stacks were recorded and a forward precedes it.
+* Python code of no known phase, as a loss function or a model without modules, is part of the forward if a
+  backward follows.
+* An optimizer that allocates nothing leaves no trace. Where gradients die between two backward passes, a step
+  was made at the end of the first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.tables import FOREVER, Bool, Int
+from zprof.analysis.memory.timeline import PhaseRange
+from zprof.model.training import Phase
+
+NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
+_BARE, _UNPLACED = 4, 5
+_KINDS = {
+    Origin.OTHER: _UNPLACED,
+    Origin.BARE: _BARE,
+    Origin.FORWARD: FORWARD,
+    Origin.FORWARD_NAME: FORWARD,
+    Origin.CAST: FORWARD,
+    Origin.BACKWARD: BACKWARD,
+    Origin.BACKWARD_NAME: BACKWARD,
+    Origin.RECOMPUTE: BACKWARD,
+    Origin.OPTIMIZER: OPTIMIZER,
+    Origin.OPTIMIZER_INIT: OPTIMIZER,
+}
+_ANNOTATED = {
+    Phase.FORWARD.value: FORWARD,
+    Phase.BACKWARD.value: BACKWARD,
+    Phase.RECOMPUTE.value: BACKWARD,
+    Phase.OPTIMIZER.value: OPTIMIZER,
+}
+#: Share of a backward's surviving bytes that must die before the next backward for a step to be assumed.
+_FREED_RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """One entry per pass in time order: its kind, and the times of its first and last allocation.
+
+    An annotated pass extends to its annotation. ``closed``: the pass is known to have ended.
+    """
+
+    kind: Int
+    first_ns: Int
+    last_ns: Int
+    closed: Bool
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def find_next_starts(self, kind: int, index: Int) -> Int:
+        """Return the start of the first pass of a kind after each of these passes, or FOREVER."""
+        begins = np.append(self.first_ns, FOREVER)
+        rows_of_kind = np.flatnonzero(self.kind == kind)
+        position = np.searchsorted(rows_of_kind, index, side="right")
+        following: Int = begins[np.append(rows_of_kind, len(self.kind))[position]]
+        return following
+
+    def find_running(self, time_ns: Int) -> Int:
+        """Return the position of the pass that started last at each time; -1 before the first."""
+        running: Int = np.searchsorted(self.first_ns, time_ns, side="right") - 1
+        return running
+
+
+def find_passes(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()) -> tuple[Passes, Int]:
+    """Return the passes and the pass of each block; -1 for a block that indicates no pass or is older."""
+    kind = _classify_blocks(blocks, origin, ranges)
+    optimizers = [span for span in ranges if _ANNOTATED.get(span.phase) == OPTIMIZER]
+    passes, member = _collect_runs(blocks, kind, optimizers)
+    unseen = _find_unseen_steps(blocks, passes, member)
+    if unseen:
+        passes, member = _collect_runs(blocks, kind, [*optimizers, *unseen])
+    return passes, member
+
+
+def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange]) -> Int:
+    """Return the kind of pass that each block indicates."""
+    kind = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)[origin]
+    for span in ranges:
+        inside = (blocks.begin_ns >= span.begin_ns) & (blocks.begin_ns < span.end_ns) & (kind >= _BARE)
+        kind[inside] = _ANNOTATED.get(span.phase, NONE)
+    kind[blocks.before] = NONE
+    if not bool(((kind != _BARE) & (kind != NONE)).any()):
+        kind[:] = NONE  # nothing tells the passes apart
+        return kind
+    return _place_unplaced(_place_bare(kind, starts_late=bool(blocks.before.any())))
+
+
+def _place_bare(kind: Int, *, starts_late: bool) -> Int:
+    """Decide which allocations without Python frames are of the backward."""
+    rows = np.flatnonzero(kind == _BARE)
+    before, after = _find_neighbours(kind, rows, np.flatnonzero((kind != NONE) & (kind != _BARE)))
+    is_backward = np.isin(before, (FORWARD, BACKWARD, _UNPLACED))
+    is_backward |= starts_late & (before == NONE) & np.isin(after, (OPTIMIZER, BACKWARD))
+    kind[rows] = np.where(is_backward, BACKWARD, NONE)
+    return kind
+
+
+def _place_unplaced(kind: Int) -> Int:
+    """Decide which Python code of no known phase is of the forward, by the passes around it."""
+    rows = np.flatnonzero(kind == _UNPLACED)
+    before, after = _find_neighbours(kind, rows, np.flatnonzero((kind != NONE) & (kind != _UNPLACED)))
+    is_forward = (after == BACKWARD) & (before != BACKWARD)
+    is_forward |= (before == FORWARD) & np.isin(after, (FORWARD, NONE))
+    inside_backward = (before == BACKWARD) & (after == BACKWARD)
+    kind[rows] = np.where(is_forward, FORWARD, np.where(inside_backward, BACKWARD, NONE))
+    return kind
+
+
+def _find_neighbours(kind: Int, rows: Int, others: Int) -> tuple[Int, Int]:
+    """Return the kinds of the nearest others before and after each row; NONE if there is none."""
+    kinds = np.concatenate([[NONE], kind[others], [NONE]])
+    position = np.searchsorted(others, rows)
+    return kinds[position], kinds[position + 1]
+
+
+def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange]) -> tuple[Passes, Int]:
+    """Join neighbouring blocks of one kind, and the annotated optimizer steps, to passes."""
+    rows = np.flatnonzero(kind != NONE)
+    marks = np.array([time for span in optimizers for time in (span.begin_ns, span.end_ns)], dtype=np.int64)
+    marks = np.minimum(marks, FOREVER - 1)
+    times = np.concatenate([blocks.begin_ns[rows], marks])
+    kinds = np.concatenate([kind[rows], np.full(len(marks), OPTIMIZER)]).astype(np.int64)
+    order = np.argsort(times, kind="stable")
+    times, kinds = times[order], kinds[order]
+    starts = np.flatnonzero(np.append(True, kinds[1:] != kinds[:-1])) if len(kinds) else np.arange(0)
+    ends = np.append(starts[1:], len(kinds)) - 1 if len(kinds) else starts
+    run = np.zeros(len(kinds), dtype=np.int64)
+    run[starts] = 1
+    run = np.cumsum(run) - 1
+    member = np.full(len(blocks), -1, dtype=np.int64)
+    is_block = order < len(rows)
+    member[rows[order[is_block]]] = run[is_block]
+    last = times[ends] if len(kinds) else times
+    closed = np.ones(len(starts), dtype=bool)
+    if len(closed):
+        closed[-1] = bool(len(marks)) and bool((marks == last[-1]).any()) and kinds[-1] == OPTIMIZER
+    return Passes(kind=kinds[starts], first_ns=times[starts], last_ns=last, closed=closed), member
+
+
+def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[PhaseRange]:
+    """Return an instant after each backward whose surviving blocks die before the next backward."""
+    steps: list[PhaseRange] = []
+    backward = np.flatnonzero(passes.kind == BACKWARD).tolist()
+    for number, index in enumerate(backward):
+        following = backward[number + 1] if number + 1 < len(backward) else len(passes)
+        if OPTIMIZER in passes.kind[index + 1 : following] or not passes.closed[index]:
+            continue
+        until_ns = int(passes.first_ns[following]) if following < len(passes) else FOREVER - 1
+        last_ns = int(passes.last_ns[index])
+        rows = np.flatnonzero((member == index) & (blocks.freed_ns > last_ns))
+        rows = rows[blocks.begin_ns[rows] < last_ns]
+        rows = rows[np.argsort(blocks.freed_ns[rows], kind="stable")]
+        sizes, freed_ns = blocks.requested_bytes[rows], blocks.freed_ns[rows]
+        freed = sizes[freed_ns < until_ns].sum()
+        if len(rows) and freed >= _FREED_RATIO * sizes.sum():
+            # the last temporaries of the backward die at once, the gradients only after the step
+            half = int(np.searchsorted(np.cumsum(sizes), sizes.sum() / 2))
+            first = int(np.argmax(np.diff(freed_ns[: half + 1], prepend=last_ns)))
+            step_ns = int(freed_ns[first]) - 1
+            steps.append(PhaseRange(begin_ns=step_ns, end_ns=step_ns, phase=Phase.OPTIMIZER.value))
+    return steps
