@@ -1,29 +1,16 @@
-"""Reconstruct block lifetimes (match frees to allocations) and block sizes within segments.
+"""Reconstruct block lifetimes: match frees to allocations, by address.
 
 A block that is freed in the trace but not allocated in it existed before the history started; so did a block
 in use at the end that is not allocated in the trace. Lifetimes are therefore exact from the first entry on,
 even if a ring buffer of limited length has lost earlier entries.
-
-The allocator (``CUDACachingAllocator.cpp``) rounds a request up to 512 bytes, takes the front of a free
-block, and splits off the remainder if it is large enough: 512 bytes in the small pool (up to 1 MiB) and in
-expandable segments, more than 1 MiB in the large pool. Free neighbors are always merged, so the free block at
-an address extends to the next block in use, or to the end of the segment:
-
-    block = rounded             if free - rounded > 1 MiB
-          = free                else (large pool; the remainder stays part of the block)
-
-This is exact except for large blocks allocated before the history with more than 1 MiB free after them: their
-size is a lower bound.
 """
 
-from bisect import bisect_right, insort
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zprof.collectors.snapshot.columns import Integers
-from zprof.collectors.snapshot.segments import NO_ENTRY, FinalBlocks, SegmentSpan
+from zprof.collectors.snapshot.columns import Flags, Integers
+from zprof.collectors.snapshot.segments import FinalBlocks
 from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction
 
 #: No event: the block is still in use, or existed before the first entry.
@@ -31,112 +18,107 @@ NO_EVENT = -1
 #: The free was requested before the first entry.
 BEFORE_TRACE = -2
 
+_BLOCK_ACTIONS = (TraceAction.ALLOC, TraceAction.FREE_REQUESTED, TraceAction.FREE_COMPLETED)
 
-@dataclass(slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLifetimes:
     """One row per block lifetime; values are indices of trace entries.
 
     ``entry``: the allocation, or, if that is not in the trace (``before``), the first event of the block;
     ``NO_EVENT`` if only the segments list it; then ``final_block`` is its index in the segments.
     ``requested``: free_requested. ``completed``: free_completed.
+
+    ``overlaps``: allocations at an address whose previous lifetime does not end in the trace.
+    ``missing_in_segments``, ``resized``: blocks in use according to the trace that are missing in the
+    segments, or have another size there. ``has_no_requests``, ``has_no_completions``: True if the trace lacks
+    this kind of entry.
     """
 
-    entry: list[int] = field(default_factory=list)
-    before: list[bool] = field(default_factory=list)
-    requested: list[int] = field(default_factory=list)
-    completed: list[int] = field(default_factory=list)
-    final_block: list[int] = field(default_factory=list)
-    #: Allocations at an address whose previous lifetime does not end in the trace.
-    overlaps: int = 0
-    #: Blocks in use according to the trace that are missing in the segments, or have another size there.
+    entry: Integers
+    before: Flags
+    requested: Integers
+    completed: Integers
+    final_block: Integers
+    overlaps: int
     missing_in_segments: int = 0
     resized: int = 0
-    #: True if the trace lacks this kind of entry.
     has_no_requests: bool = False
     has_no_completions: bool = False
 
-    def add(self, entry: int, *, before: bool, requested: int = NO_EVENT, completed: int = NO_EVENT) -> int:
-        """Add a lifetime and return its row."""
-        self.entry.append(entry)
-        self.before.append(before)
-        self.requested.append(requested)
-        self.completed.append(completed)
-        self.final_block.append(NO_EVENT)
-        return len(self.entry) - 1
 
-    def to_arrays(self) -> tuple[Integers, Integers, Integers, Integers]:
-        """Return ``entry``, ``requested``, ``completed`` and ``final_block`` as arrays."""
-        columns = (self.entry, self.requested, self.completed, self.final_block)
-        first, second, third, fourth = (np.array(each, dtype=np.int64) for each in columns)
-        return first, second, third, fourth
+def match_lifetimes(trace: DeviceTrace, blocks: FinalBlocks) -> BlockLifetimes:
+    """Return the lifetimes of all blocks in the trace or in the segments at the end."""
+    lifetimes, is_open = _match_entries(trace)
+    return _close_open_lifetimes(_join_final_blocks(lifetimes, is_open, trace, blocks), trace)
 
 
-class BlockReplay:
-    """Replay the entries of one device; ``open_rows`` has the row of each block in use, by address."""
+def _match_entries(trace: DeviceTrace) -> tuple[BlockLifetimes, Flags]:
+    """Return the lifetimes in the trace, and which of them are open after its last entry.
 
-    def __init__(self, trace: DeviceTrace) -> None:
-        self.lifetimes = BlockLifetimes()
-        self.open_rows: dict[int, int] = {}
-        self._trace = trace
-        self._has_no_completions = not trace.has_action(TraceAction.FREE_COMPLETED)
-
-    def run(self) -> None:
-        """Replay all entries, in order."""
-        handlers = {
-            TraceAction.ALLOC: self._on_alloc,
-            TraceAction.FREE_REQUESTED: self._on_free_requested,
-            TraceAction.FREE_COMPLETED: self._on_free_completed,
-        }
-        entries = np.flatnonzero(np.isin(self._trace.action, list(handlers)))
-        actions = self._trace.action[entries].tolist()
-        addresses = self._trace.address[entries].tolist()
-        for index, action, address in zip(entries.tolist(), actions, addresses, strict=True):
-            handlers[action](index, address)
-
-    def _on_alloc(self, index: int, address: int) -> None:
-        row = self.open_rows.get(address)
-        if row is not None:
-            self._end_overlapped(row, index)
-        self.open_rows[address] = self.lifetimes.add(index, before=False)
-
-    def _end_overlapped(self, row: int, index: int) -> None:
-        """End the last lifetime at an address that is allocated again."""
-        if self.lifetimes.requested[row] == NO_EVENT:
-            self.lifetimes.requested[row] = index
-        elif self._has_no_completions:
-            return
-        self.lifetimes.overlaps += 1
-        self.lifetimes.completed[row] = index
-
-    def _on_free_requested(self, index: int, address: int) -> None:
-        row = self.open_rows.get(address)
-        if row is None:
-            self.open_rows[address] = self.lifetimes.add(index, before=True, requested=index)
-        elif self.lifetimes.requested[row] == NO_EVENT:
-            self.lifetimes.requested[row] = index
-
-    def _on_free_completed(self, index: int, address: int) -> None:
-        row = self.open_rows.pop(address, None)
-        if row is None:
-            row = self.lifetimes.add(index, before=True)
-        self.lifetimes.completed[row] = index
+    At each address, a lifetime starts with an allocation, with the first entry, or with the first entry after
+    a free_completed. A further free_requested within a lifetime changes nothing.
+    """
+    entries = np.flatnonzero(np.isin(trace.action, _BLOCK_ACTIONS))
+    entries = entries[np.argsort(trace.address[entries], kind="stable")]
+    action, address = trace.action[entries], trace.address[entries]
+    is_first = np.append(True, address[1:] != address[:-1])[: len(address)]
+    after_completion = np.append(True, action[:-1] == TraceAction.FREE_COMPLETED)[: len(address)]
+    is_start = is_first | after_completion | (action == TraceAction.ALLOC)
+    start = np.flatnonzero(is_start)
+    row = np.cumsum(is_start) - 1
+    last = np.append(start[1:] - 1, len(entries) - 1)[: len(start)]
+    requested, completed = (np.full(len(start), NO_EVENT, dtype=np.int64) for _ in range(2))
+    requests = np.flatnonzero(action == TraceAction.FREE_REQUESTED)[::-1]
+    requested[row[requests]] = entries[requests]  # the one written last is the first in the trace
+    is_complete = action[last] == TraceAction.FREE_COMPLETED
+    completed[is_complete] = entries[last[is_complete]]
+    is_last = np.append(is_first[start[1:]], True)[: len(start)]
+    is_overlapped = ~is_complete & ~is_last
+    if not trace.has_action(TraceAction.FREE_COMPLETED):
+        is_overlapped &= requested == NO_EVENT
+    next_entry = np.append(entries[start[1:]], NO_EVENT)[: len(start)]
+    completed[is_overlapped] = next_entry[is_overlapped]
+    requested = np.where(is_overlapped & (requested == NO_EVENT), next_entry, requested)
+    order = np.argsort(entries[start], kind="stable")
+    lifetimes = BlockLifetimes(
+        entry=entries[start][order],
+        before=(action[start] != TraceAction.ALLOC)[order],
+        requested=requested[order],
+        completed=completed[order],
+        final_block=np.full(len(start), NO_EVENT, dtype=np.int64),
+        overlaps=int(is_overlapped.sum()),
+    )
+    return lifetimes, (is_last & ~is_complete)[order]
 
 
-def join_final_blocks(replay: BlockReplay, trace: DeviceTrace, blocks: FinalBlocks) -> None:
+def _join_final_blocks(
+    lifetimes: BlockLifetimes, is_open: Flags, trace: DeviceTrace, blocks: FinalBlocks
+) -> BlockLifetimes:
     """Join the blocks in use at the end to the open lifetimes; others were allocated before the trace."""
-    lifetimes = replay.lifetimes
-    rest = dict(replay.open_rows)
-    columns = zip(blocks.address.tolist(), blocks.requested.tolist(), blocks.awaiting.tolist(), strict=True)
-    for number, (address, requested, awaiting) in enumerate(columns):
-        row = rest.pop(address, None)
-        if row is None:
-            row = lifetimes.add(NO_EVENT, before=True, requested=BEFORE_TRACE if awaiting else NO_EVENT)
-        elif int(trace.size[lifetimes.entry[row]]) != requested:
-            lifetimes.resized += 1
-        lifetimes.final_block[row] = number
+    open_rows = np.flatnonzero(is_open)
+    rest = dict(zip(trace.address[lifetimes.entry[open_rows]].tolist(), open_rows.tolist(), strict=True))
+    found = np.array([rest.pop(address, NO_EVENT) for address in blocks.address.tolist()], dtype=np.int64)
+    numbers = np.arange(len(found), dtype=np.int64)
+    is_new = found == NO_EVENT
+    final_block = lifetimes.final_block.copy()
+    final_block[found[~is_new]] = numbers[~is_new]
+    sizes = trace.size[lifetimes.entry[found[~is_new]]]
+    nothing = np.full(int(is_new.sum()), NO_EVENT, dtype=np.int64)
+    return replace(
+        lifetimes,
+        entry=np.append(lifetimes.entry, nothing),
+        before=np.append(lifetimes.before, np.ones(len(nothing), dtype=np.bool_)),
+        requested=np.append(
+            lifetimes.requested, np.where(blocks.awaiting[is_new], BEFORE_TRACE, NO_EVENT).astype(np.int64)
+        ),
+        completed=np.append(lifetimes.completed, nothing),
+        final_block=np.append(final_block, numbers[is_new]),
+        resized=int((sizes != blocks.requested[~is_new]).sum()),
+    )
 
 
-def close_open_lifetimes(lifetimes: BlockLifetimes, trace: DeviceTrace) -> None:
+def _close_open_lifetimes(lifetimes: BlockLifetimes, trace: DeviceTrace) -> BlockLifetimes:
     """End the lifetimes that stay open because one kind of entry was not recorded.
 
     A completed free implies a requested free. If that entry is missing for a block allocated in the trace,
@@ -144,116 +126,21 @@ def close_open_lifetimes(lifetimes: BlockLifetimes, trace: DeviceTrace) -> None:
     block was freed before the history. The reverse applies to a trace without free_completed entries, except
     for blocks that the segments list as awaiting their free.
     """
-    _, requested, completed, final_block = lifetimes.to_arrays()
-    before = np.array(lifetimes.before, dtype=np.bool_)
+    requested, completed = lifetimes.requested.copy(), lifetimes.completed.copy()
     missing_request = (completed >= 0) & (requested == NO_EVENT)
-    lifetimes.has_no_requests = bool((missing_request & ~before).any())
-    requested[missing_request] = completed[missing_request] if lifetimes.has_no_requests else BEFORE_TRACE
+    has_no_requests = bool((missing_request & ~lifetimes.before).any())
+    requested[missing_request] = completed[missing_request] if has_no_requests else BEFORE_TRACE
+    has_no_completions = False
+    is_unlisted = lifetimes.final_block == NO_EVENT
     if not trace.has_action(TraceAction.FREE_COMPLETED):
-        missing_completion = (requested >= 0) & (completed == NO_EVENT) & (final_block == NO_EVENT)
-        lifetimes.has_no_completions = bool(missing_completion.any())
+        missing_completion = (requested >= 0) & (completed == NO_EVENT) & is_unlisted
+        has_no_completions = bool(missing_completion.any())
         completed[missing_completion] = requested[missing_completion]
-    lifetimes.missing_in_segments = int(((completed == NO_EVENT) & (final_block == NO_EVENT)).sum())
-    lifetimes.requested, lifetimes.completed = requested.tolist(), completed.tolist()
-
-
-UNIT_BYTES = 512
-SMALL_BYTES = 1 << 20
-#: Kinds of events, in their order at one entry. Blocks from before the first entry are measured once all of
-#: them are in place (_OCCUPY, _MEASURE), a new block when it is allocated.
-_UNMAP, _RELEASE, _MAP, _OCCUPY, _MEASURE, _ALLOCATE = range(6)
-
-
-def round_requests(requested: Integers) -> Integers:
-    """Round requests up to the minimum block size of the allocator."""
-    return np.maximum((requested + UNIT_BYTES - 1) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES)
-
-
-def measure_blocks(
-    address: Integers,
-    requested: Integers,
-    allocated: Integers,
-    released: Integers,
-    segment_spans: Sequence[SegmentSpan],
-) -> Integers:
-    """Return the size of each block.
-
-    ``allocated`` and ``released`` are entries; ``NO_ENTRY`` means before the first entry, or not yet
-    released.
-    """
-    sizes = round_requests(requested)
-    large = sizes > SMALL_BYTES
-    events = _order_events(np.flatnonzero(large), allocated, released, segment_spans)
-    space = _AddressSpace(address, segment_spans)
-    for kind, index in events:
-        if kind != _MEASURE:
-            space.apply(kind, index)
-        if kind >= _MEASURE:
-            remainder = space.get_free_bytes_after(index) - int(sizes[index])
-            if 0 < remainder <= SMALL_BYTES:
-                sizes[index] += remainder
-    return sizes
-
-
-def _order_events(
-    large: Integers, allocated: Integers, released: Integers, segment_spans: Sequence[SegmentSpan]
-) -> list[tuple[int, int]]:
-    """Return the events as (kind, block or segment span), in the order of the entries."""
-    fixed_segments = [number for number, span in enumerate(segment_spans) if not span.expandable]
-    begin = np.array([segment_spans[number].begin for number in fixed_segments], dtype=np.int64)
-    end = np.array([segment_spans[number].end for number in fixed_segments], dtype=np.int64)
-    is_unmapped, is_freed = end != NO_ENTRY, released[large] >= 0
-    preexisting, newly_allocated = large[allocated[large] == NO_ENTRY], large[allocated[large] != NO_ENTRY]
-    parts = [
-        (_MAP, np.array(fixed_segments, dtype=np.int64), begin),
-        (_UNMAP, np.array(fixed_segments, dtype=np.int64)[is_unmapped], end[is_unmapped]),
-        (_OCCUPY, preexisting, allocated[preexisting]),
-        (_MEASURE, preexisting, allocated[preexisting]),
-        (_ALLOCATE, newly_allocated, allocated[newly_allocated]),
-        (_RELEASE, large[is_freed], released[large][is_freed]),
-    ]
-    kinds = np.concatenate([np.full(len(index), kind, dtype=np.int64) for kind, index, _ in parts])
-    index = np.concatenate([each for _, each, _ in parts])
-    entry = np.concatenate([each for _, _, each in parts])
-    order = np.lexsort((kinds, entry))
-    return list(zip(kinds[order].tolist(), index[order].tolist(), strict=True))
-
-
-class _AddressSpace:
-    """Track the large blocks in use and the mapped segments at one point in the replay."""
-
-    def __init__(self, address: Integers, segment_spans: Sequence[SegmentSpan]) -> None:
-        self._address: list[int] = address.tolist()
-        self._stretches = segment_spans
-        self._used: list[int] = []
-        self._starts: list[int] = []
-        self._ends: dict[int, int] = {}
-
-    def apply(self, kind: int, index: int) -> None:
-        """Apply an event."""
-        if kind in (_ALLOCATE, _OCCUPY):
-            insort(self._used, self._address[index])
-        elif kind == _RELEASE:
-            _remove_sorted(self._used, self._address[index])
-        elif kind == _MAP:
-            span = self._stretches[index]
-            insort(self._starts, span.address)
-            self._ends[span.address] = span.address + span.size
-        else:
-            _remove_sorted(self._starts, self._stretches[index].address)
-
-    def get_free_bytes_after(self, index: int) -> int:
-        """Return the bytes from a block to the next one in use or its segment's end; <= 0 if unknown."""
-        address = self._address[index]
-        at = bisect_right(self._starts, address) - 1
-        end = self._ends[self._starts[at]] if at >= 0 else 0
-        next_index = bisect_right(self._used, address)
-        if next_index < len(self._used):
-            end = min(end, self._used[next_index])
-        return end - address
-
-
-def _remove_sorted(values: list[int], value: int) -> None:
-    at = bisect_right(values, value) - 1
-    if at >= 0 and values[at] == value:
-        del values[at]
+    return replace(
+        lifetimes,
+        requested=requested,
+        completed=completed,
+        missing_in_segments=int(((completed == NO_EVENT) & is_unlisted).sum()),
+        has_no_requests=has_no_requests,
+        has_no_completions=has_no_completions,
+    )

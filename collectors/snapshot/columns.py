@@ -68,7 +68,11 @@ def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None
     Raises:
         BadInput: a value is missing, is not an integer, or does not fit.
     """
-    values = read_column(rows, key, default)
+    return to_integers(read_column(rows, key, default), key, where)
+
+
+def to_integers(values: list[Any], key: str, where: str) -> Integers:
+    """Return values as 64-bit integers; raises BadInput as ``read_integers``."""
     _check_types(values, {int}, where, key)
     try:
         return np.array(values, dtype=np.int64)
@@ -78,7 +82,11 @@ def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None
 
 def read_sizes(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
     """Return a column of non-negative integers: sizes, addresses, times."""
-    sizes = read_integers(rows, key, where, default)
+    return check_sizes(read_integers(rows, key, where, default), key, where)
+
+
+def check_sizes(sizes: Integers, key: str, where: str) -> Integers:
+    """Return the values; raises BadInput if one is negative."""
     if sizes.size and sizes.min() < 0:
         raise make_damaged_error(f"{where}: {key} is negative")
     return sizes
@@ -143,13 +151,24 @@ class TextNumbers:
         return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def factorize_texts(texts: Sequence[str | None]) -> Any:
-    """Return a column of texts; None is null."""
+def factorize_texts(
+    texts: Sequence[str | None], absent: Sequence[str] = (), rows: Flags | None = None
+) -> Any:
+    """Return a column of texts; None and the texts in ``absent`` are null.
+
+    With ``rows``, the texts are those of the rows that are True there; the other rows are null.
+    """
     numbering = TextNumbers()
     numbers = {
-        text: -1 if text is None else numbering.number(clean_text(text)) for text in dict.fromkeys(texts)
+        text: -1 if text is None or text in absent else numbering.number(clean_text(text))
+        for text in dict.fromkeys(texts)
     }
-    return numbering.column(np.array([numbers[text] for text in texts], dtype=np.int32))
+    codes = np.fromiter(map(numbers.__getitem__, texts), dtype=np.int32, count=len(texts))
+    if rows is not None:
+        spread = np.full(len(rows), -1, dtype=np.int32)
+        spread[rows] = codes
+        codes = spread
+    return numbering.column(codes)
 
 
 def nullable_integers(values: npt.NDArray[np.int64]) -> Any:

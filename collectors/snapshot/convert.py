@@ -28,6 +28,7 @@ from zprof.collectors.snapshot.columns import (
 from zprof.collectors.snapshot.device import DeviceTables, build_device_tables
 from zprof.collectors.snapshot.gaps import list_snapshot_gaps
 from zprof.collectors.snapshot.segments import read_final_segments
+from zprof.collectors.snapshot.settings import read_settings
 from zprof.collectors.snapshot.stacks import StackTable
 from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
 from zprof.model.gaps import Gap
@@ -70,6 +71,7 @@ def convert_snapshot(
     segments = _read_segments(snapshot, budget)
     annotations = read_annotations(snapshot.get("external_annotations", []), budget)
     stacks = StackTable(budget)
+    settings = read_settings(snapshot.get("allocator_settings"))
     fallback_ns = find_last_ns(traces, annotations)
     devices = [
         build_device_tables(
@@ -78,6 +80,7 @@ def convert_snapshot(
             read_final_segments(segments.get(device, []), f"segments of {kind}:{device}", budget),
             stacks,
             fallback_ns,
+            settings,
         )
         for device in sorted({n for n, trace in traces.items() if trace.rows} | set(segments))
     ]

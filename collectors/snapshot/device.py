@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from zprof.collectors.snapshot.blocks import (
-    BEFORE_TRACE,
-    NO_EVENT,
-    BlockLifetimes,
-    BlockReplay,
-    close_open_lifetimes,
-    join_final_blocks,
-    measure_blocks,
-)
+from zprof.collectors.snapshot.block_sizes import measure_blocks
+from zprof.collectors.snapshot.blocks import BEFORE_TRACE, NO_EVENT, BlockLifetimes, match_lifetimes
 from zprof.collectors.snapshot.columns import (
     Flags,
     Integers,
@@ -25,6 +18,7 @@ from zprof.collectors.snapshot.columns import (
     read_texts,
 )
 from zprof.collectors.snapshot.segments import FinalSegments, SegmentSpan, find_segment_spans, read_pools
+from zprof.collectors.snapshot.settings import AllocatorSettings
 from zprof.collectors.snapshot.stacks import StackTable
 from zprof.collectors.snapshot.trace import DeviceTrace
 
@@ -45,7 +39,12 @@ class DeviceTables:
 
 
 def build_device_tables(
-    name: str, trace: DeviceTrace, held: FinalSegments, stacks: StackTable, fallback_ns: int
+    name: str,
+    trace: DeviceTrace,
+    held: FinalSegments,
+    stacks: StackTable,
+    fallback_ns: int,
+    settings: AllocatorSettings,
 ) -> DeviceTables:
     """Replay the trace and join it with the segments held at the end.
 
@@ -53,18 +52,15 @@ def build_device_tables(
     ``fallback_ns`` is the start of the history if the trace is empty.
     """
     begin_ns = int(trace.time_ns[0]) - 1 if len(trace.time_ns) else fallback_ns
-    replay = BlockReplay(trace)
-    replay.run()
-    join_final_blocks(replay, trace, held.blocks)
-    close_open_lifetimes(replay.lifetimes, trace)
+    lifetimes = match_lifetimes(trace, held.blocks)
     segment_spans, inconsistent = find_segment_spans(trace, held)
-    blocks = _BlockColumns(trace, held, replay.lifetimes, begin_ns, segment_spans)
+    blocks = _BlockColumns(trace, held, lifetimes, begin_ns, segment_spans)
     return DeviceTables(
         name=name,
         begin_ns=begin_ns,
-        block=blocks.columns(name, stacks),
+        block=blocks.columns(name, stacks, settings),
         segment=_build_segment_columns(name, trace, held, segment_spans, begin_ns),
-        lifetimes=replay.lifetimes,
+        lifetimes=lifetimes,
         trace=trace,
         final_segments=held,
         inconsistent_segments=inconsistent,
@@ -89,16 +85,23 @@ class _BlockColumns:
             begin_ns,
             segment_spans,
         )
-        self._entry, self._requested, self._completed, self._final_block = lifetimes.to_arrays()
-        self._before: Flags = np.array(lifetimes.before, dtype=np.bool_)
+        self._entry, self._requested = lifetimes.entry, lifetimes.requested
+        self._completed, self._final_block = lifetimes.completed, lifetimes.final_block
+        self._before: Flags = lifetimes.before
+        self._allocation_rows: list[Row] = [trace.rows[entry] for entry in self._entry[~self._before].tolist()]
         #: Blocks in use at the end whose size in the segments differs from the result of ``measure_blocks``.
         self.size_mismatches = 0
 
-    def columns(self, name: str, stacks: StackTable) -> dict[str, Any]:
+    def columns(self, name: str, stacks: StackTable, settings: AllocatorSettings) -> dict[str, Any]:
         requested = self._merge_sources(self._trace.size, self._final_segments.blocks.requested)
         is_held = self._final_block >= 0
         block = measure_blocks(
-            self._address(), requested, self._allocation_entries(), self._completed, self._segment_spans
+            self._address(),
+            requested,
+            self._allocation_entries(),
+            self._completed,
+            self._segment_spans,
+            settings,
         )
         recorded_sizes = self._final_segments.blocks.size[self._final_block[is_held]]
         self.size_mismatches = int((block[is_held] != recorded_sizes)[~self._before[is_held]].sum())
@@ -115,10 +118,10 @@ class _BlockColumns:
             "stream": self._merge_sources(
                 self._trace.stream, self._final_segments.stream[self._final_segments.blocks.segment]
             ),
-            "pool": factorize_texts(self._pools()),
+            "pool": self._pools(),
             "stack": nullable_integers(self._stacks(stacks, name)),
-            "tag": factorize_texts(self._texts("user_metadata")),
-            "compile_context": factorize_texts(self._texts("compile_context")),
+            "tag": self._texts("user_metadata"),
+            "compile_context": self._texts("compile_context"),
         }
 
     def _address(self) -> Integers:
@@ -139,26 +142,21 @@ class _BlockColumns:
         times = np.where(entries >= 0, self._trace.time_ns[np.maximum(entries, 0)], -1)
         return np.where(entries == BEFORE_TRACE, self._begin_ns, times)
 
-    def _texts(self, key: str) -> list[str | None]:
-        """Return a text per allocation; None for blocks from before the trace and for torch's empty
-        values.
+    def _texts(self, key: str) -> Any:
+        """Return a column with a text per allocation.
+
+        It is null for blocks from before the trace and for torch's empty values.
         """
-        rows = self._allocation_rows()
-        allocation_texts = iter(read_texts(rows, key, "trace"))
-        texts = [None if before else next(allocation_texts) for before in self._before.tolist()]
-        return [None if text in ("", "N/A") else text for text in texts]
+        texts = read_texts(self._allocation_rows, key, "trace")
+        return factorize_texts(texts, absent=("", "N/A"), rows=~self._before)
 
     def _allocation_entries(self) -> Integers:
         return np.where(self._before, NO_EVENT, self._entry)
 
-    def _allocation_rows(self) -> list[Row]:
-        entries = self._entry[~self._before].tolist()
-        return [self._trace.rows[entry] for entry in entries]
-
     def _stacks(self, stacks: StackTable, name: str) -> Integers:
         """Return the stack of each block's allocation. The stack of a free is not used."""
         found = np.full(len(self._entry), -1, dtype=np.int64)
-        found[~self._before] = stacks.numbers(read_column(self._allocation_rows(), "frames"), name)
+        found[~self._before] = stacks.numbers(read_column(self._allocation_rows, "frames"), name)
         missing = np.flatnonzero((found < 0) & (self._final_block >= 0))
         blocks = [
             self._final_segments.blocks.rows[index].get("frames")
@@ -167,17 +165,21 @@ class _BlockColumns:
         found[missing] = stacks.numbers(blocks, name)
         return found
 
-    def _pools(self) -> list[str | None]:
-        """Return each block's pool: from its entry, else from its final segment."""
-        rows = [self._trace.rows[entry] if entry >= 0 else {} for entry in self._entry.tolist()]
+    def _pools(self) -> Any:
+        """Return the column of each block's pool: from its entry, else from its final segment."""
+        is_traced = self._entry >= 0
+        rows = [self._trace.rows[entry] for entry in self._entry[is_traced].tolist()]
         found = read_pools(rows, "pool_id", "trace")
-        segments = self._segments().tolist() if None in found else []
-        if segments:
-            found = [
+        if is_traced.all() and None not in found:
+            return factorize_texts(found)
+        traced = iter(found)
+        pools = [next(traced) if is_entry else None for is_entry in is_traced.tolist()]
+        return factorize_texts(
+            [
                 self._final_segments.pool[segment] if pool is None and segment >= 0 else pool
-                for pool, segment in zip(found, segments, strict=True)
+                for pool, segment in zip(pools, self._segments().tolist(), strict=True)
             ]
-        return found
+        )
 
     def _segments(self) -> Integers:
         """Return the final segment that contains each block, or -1 if unknown."""

@@ -83,21 +83,26 @@ def read_final_segments(segments: Sequence[Row], where: str, budget: Budget) -> 
 
 def read_pools(rows: Sequence[Row], key: str, where: str) -> list[str | None]:
     """Return a column of pool ids, pairs of integers, as "a,b"; None if a row has none."""
-    texts: dict[Any, str | None] = {}
-    return [_format_pool(value, texts, where) for value in read_column(rows, key)]
-
-
-def _format_pool(value: object, texts: dict[Any, str | None], where: str) -> str | None:
-    if value is None:
-        return None
-    pair = tuple(value) if type(value) is list else value
-    if type(pair) is not tuple or len(pair) != 2 or {type(pair[0]), type(pair[1])} != {int}:
+    values = read_column(rows, key)
+    kinds = set(map(type, values))
+    if not kinds <= {tuple, list, type(None)}:
         raise make_damaged_error(f"{where}: a pool id is not a pair of integers")
-    if pair not in texts:
-        if max(abs(pair[0]), abs(pair[1])) >> 64:
-            raise make_damaged_error(f"{where}: a pool id does not fit into 64 bits")
-        texts[pair] = f"{pair[0]},{pair[1]}"
-    return texts[pair]
+    if kinds == {type(None)}:
+        return values
+    pairs = [value for value in values if value is not None] if type(None) in kinds else values
+    if set(map(len, pairs)) - {2} or set(map(type, chain.from_iterable(pairs))) - {int}:
+        raise make_damaged_error(f"{where}: a pool id is not a pair of integers")
+    if list in kinds:
+        values = [tuple(value) if type(value) is list else value for value in values]
+    # hashing is safe here: the pairs hold integers only
+    texts = {pair: None if pair is None else _format_pool(pair, where) for pair in set(values)}
+    return list(map(texts.__getitem__, values))
+
+
+def _format_pool(pair: tuple[int, int], where: str) -> str:
+    if max(abs(pair[0]), abs(pair[1])) >> 64:
+        raise make_damaged_error(f"{where}: a pool id does not fit into 64 bits")
+    return f"{pair[0]},{pair[1]}"
 
 
 def _read_blocks(segments: Sequence[Row], starts: Integers, where: str, budget: Budget) -> FinalBlocks:

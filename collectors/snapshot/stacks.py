@@ -30,14 +30,12 @@ class StackTable:
         Raises:
             BadInput: an entry is not a frame.
         """
+        identities = list(map(id, lists))
         known = self._by_list
-        stack_numbers = [known.get(id(frames)) for frames in lists]
-        if None in stack_numbers:
-            stack_numbers = [
-                self._number(frames, where) if number is None else number
-                for number, frames in zip(stack_numbers, lists, strict=True)
-            ]
-        return np.array(stack_numbers, dtype=np.int64)
+        for identity, frames in dict(zip(identities, lists, strict=True)).items():
+            if identity not in known:
+                known[identity] = self._add_stack(frames, where)
+        return np.fromiter(map(known.__getitem__, identities), dtype=np.int64, count=len(identities))
 
     def columns(self) -> dict[str, Any]:
         """Return the table ``stack``."""
@@ -57,12 +55,6 @@ class StackTable:
             "line": line[frame_numbers],
             "function": functions.column(function[frame_numbers]),
         }
-
-    def _number(self, frames: object, where: str) -> int:
-        known = self._by_list.get(id(frames))
-        if known is None:
-            known = self._by_list[id(frames)] = self._add_stack(frames, where)
-        return known
 
     def _add_stack(self, frames: object, where: str) -> int:
         if frames is None:

@@ -17,13 +17,14 @@ from zprof.collectors.snapshot.columns import (
     Budget,
     Integers,
     Row,
+    check_sizes,
     check_total,
     make_damaged_error,
     read_column,
     read_integers,
     read_rows,
-    read_sizes,
     read_texts,
+    to_integers,
 )
 
 #: Maximum time that fits into 64 bits as nanoseconds, with headroom for events that share a timestamp.
@@ -44,10 +45,19 @@ class TraceAction(IntEnum):
     SEGMENT_UNMAP = 7
     OOM = 8
     SNAPSHOT = 9
+    ANNOTATE = 10
+    IGNORED = 11
 
 
-_CODES = {action.name.lower(): int(action) for action in TraceAction if action is not TraceAction.UNKNOWN}
+_OWN_CODES = (TraceAction.UNKNOWN, TraceAction.IGNORED)
+_CODES = {action.name.lower(): int(action) for action in TraceAction if action not in _OWN_CODES} | {
+    # entries that some builds of torch add, and that say nothing about memory
+    "user_defined": int(TraceAction.ANNOTATE),
+    "internal_metadata": int(TraceAction.IGNORED),
+    "workspace_snapshot": int(TraceAction.IGNORED),
+}
 _HAS_ADDRESS = np.array([TraceAction.UNKNOWN < action < TraceAction.OOM for action in TraceAction])
+_HAS_SIZE = np.array([TraceAction.UNKNOWN < action <= TraceAction.SNAPSHOT for action in TraceAction])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +91,16 @@ def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
     """
     rows = read_rows(value, where, budget)
     names = read_texts(rows, "action", where)
-    action = np.array([_CODES.get(text, 0) for text in names], dtype=np.int64)
+    codes = {text: _CODES.get(text, int(TraceAction.UNKNOWN)) for text in set(names)}
+    action = np.fromiter(map(codes.__getitem__, names), dtype=np.int64, count=len(names))
     address = read_integers(rows, "addr", where, default=-1)
     if (address[_HAS_ADDRESS[action]] < 0).any():
         raise make_damaged_error(f"{where}: addr is missing or negative")
-    has_times = None not in read_column(rows, "time_us")
-    times = read_sizes(rows, "time_us", where) if has_times else np.arange(1, len(rows) + 1, dtype=np.int64)
+    values = read_column(rows, "time_us")
+    has_times = None not in values
+    times = np.arange(1, len(rows) + 1, dtype=np.int64)
+    if has_times:
+        times = check_sizes(to_integers(values, "time_us", where), "time_us", where)
     time_ns, max_backstep_ns = _make_times_distinct(times, where)
     return DeviceTrace(
         rows=rows,
@@ -103,7 +117,7 @@ def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
 
 def _read_entry_sizes(rows: Sequence[Row], action: Integers, where: str) -> Integers:
     sizes = read_integers(rows, "size", where, default=-1)
-    if (sizes[action != TraceAction.UNKNOWN] < 0).any():
+    if (sizes[_HAS_SIZE[action]] < 0).any():
         raise make_damaged_error(f"{where}: size is missing or negative")
     check_total(np.maximum(sizes, 0), where)
     return sizes
