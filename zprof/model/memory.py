@@ -84,9 +84,11 @@ class RankMemory:
 class Allocation:
     """One of the largest live allocations at a rank's peak; ``stack`` is innermost first.
 
-    In a snapshot, allocations with the same tenant and stack form one entry: ``bytes`` is the size of the
-    largest, ``count`` their number, ``total_bytes`` their sum (None for a single allocation). ``where`` is
-    the innermost frame of the user's own code.
+    In a snapshot, the live blocks of one owner that were allocated at one place form one entry: ``bytes`` is
+    the size of the largest, ``smallest_bytes`` of the smallest, ``count`` their number, ``total_bytes`` their
+    sum (None for a single allocation). ``where`` is the frame of the user's code, ``operator`` what it
+    called. ``before``: allocated before the history started, where no stack is known. ``groups`` > 1: that
+    many smaller entries of a tenant, merged. All entries of a rank of a snapshot sum to its peak.
     """
 
     rank: int
@@ -101,14 +103,39 @@ class Allocation:
     total_bytes: int | None = None
     where: str = ""
     confidence: Confidence | None = None
+    reason: str = ""
+    smallest_bytes: int | None = None
+    before: bool = False
+    groups: int = 1
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the entire entry."""
+        return self.bytes if self.total_bytes is None else self.total_bytes
+
+
+class StackNodeKind(StrEnum):
+    """What a node of the tree of stacks stands for.
+
+    Frames; everything; several branches too small to show; blocks from before the history; blocks without a
+    stack.
+    """
+
+    FRAMES = "frames"
+    ROOT = "root"
+    MERGED = "merged"
+    BEFORE = "before"
+    NO_STACK = "no_stack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackNode:
-    """One frame of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
+    """One node of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
 
-    ``parent`` is a position in the tree, -1 for the root, which has no frame. ``bytes`` and ``blocks``
-    include everything below. ``tenant`` owns most of the bytes.
+    ``parent`` is a position in the tree, -1 for the root. ``bytes`` and ``blocks`` include everything below.
+    ``tenant`` owns most of the bytes. Frames that call nothing else form one node: ``chain`` has them all,
+    outermost first, and ``frame`` is the one to show; ``operator`` is what the innermost of them called.
+    ``branches``: number of merged branches.
     """
 
     frame: str
@@ -116,6 +143,10 @@ class StackNode:
     bytes: int
     blocks: int
     tenant: str
+    kind: StackNodeKind = StackNodeKind.FRAMES
+    operator: str = ""
+    chain: tuple[str, ...] = ()
+    branches: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +156,26 @@ class StackTree:
     rank: int
     device: str
     nodes: tuple[StackNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakGrowth:
+    """How the live memory of one rank grew to its peak.
+
+    ``start_ns`` is the last time before the peak at which little more than the least memory was live, and
+    ``peak_ns`` that of the peak, both from the start of the history. ``grown_bytes`` is by tenant, including
+    ``untagged``, and sums to the peak minus ``start_bytes``. ``largest``: groups allocated since, largest
+    first.
+    """
+
+    rank: int
+    device: str
+    start_ns: int
+    peak_ns: int
+    start_bytes: int
+    peak_bytes: int
+    grown_bytes: Mapping[str, int]
+    largest: tuple[Allocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,3 +326,4 @@ class Memory:
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
     stacks: tuple[StackTree, ...] = ()
+    growth: tuple[PeakGrowth, ...] = ()

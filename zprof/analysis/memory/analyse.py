@@ -73,6 +73,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             host=tuple(entry for result in results for entry in result.host),
             init=tuple(entry for result in results for entry in result.init),
             stacks=tuple(entry for result in results for entry in result.stacks),
+            growth=tuple(entry for result in results for entry in result.growth),
             timelines=_choose_timelines(ranks, [entry for result in results for entry in result.timelines]),
         ),
         gaps=tuple(gaps),

@@ -11,6 +11,7 @@ from zprof.model.memory import (
     DeviceMemory,
     MemoryTimeline,
     ModulePeak,
+    PeakGrowth,
     PhasePeak,
     RankMemory,
     StackTree,
@@ -36,6 +37,7 @@ class RankMemoryResult:
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
     stacks: tuple[StackTree, ...] = ()
+    growth: tuple[PeakGrowth, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 

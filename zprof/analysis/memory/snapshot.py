@@ -29,8 +29,10 @@ from zprof.analysis.memory.history import (
     list_history_devices,
     read_history,
 )
+from zprof.analysis.memory.peak_growth import measure_growth
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
-from zprof.analysis.memory.stack_groups import build_stack_tree, list_largest_groups
+from zprof.analysis.memory.stack_groups import list_largest_groups
+from zprof.analysis.memory.stack_tree import build_stack_tree
 from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
 from zprof.analysis.memory.thinning import thin_history
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step, list_annotated_phases
@@ -101,7 +103,10 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         per_rank=(_make_rank_memory(own, leaves[0]),),
         top=list_largest_groups(own.rank, own.history.blocks, own.rows, own.names, stacks),
         devices=tuple(leaves),
-        stacks=(build_stack_tree(own.rank, own.history, own.rows, own.names, stacks),),
+        stacks=(
+            build_stack_tree(own.rank, own.history.device, own.history.blocks, own.rows, own.names, stacks),
+        ),
+        growth=(measure_growth(own.rank, own.history, own.peak_ns, own.names, stacks),),
         timelines=(thin_history(rank, own.history, own.names),),
         gaps=(
             *gaps,

@@ -1,51 +1,136 @@
-"""Group the blocks that are live at the peak of a history by owner and stack: largest groups, and a tree."""
+"""Group the blocks that are live at an instant by owner and place of allocation, largest first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
+from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
-from zprof.analysis.memory.breakdown import MAX_ALLOCATIONS
-from zprof.analysis.memory.history import HeldBlocks, History
+from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import Int
-from zprof.model.memory import Allocation, StackTree
+from zprof.model.findings import Confidence
+from zprof.model.memory import Allocation, Basis
+
+#: Maximum number of groups of a rank; the smaller ones are merged per tenant.
+MAX_GROUPS = 60
+#: From the strongest to the weakest.
+_BASIS_ORDER = (Basis.TAGGED, Basis.RULE, Basis.SIZES, Basis.UNKNOWN)
+_CONFIDENCE_ORDER = (*Confidence, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Blocks with one attribution and one stack; ``row`` is the largest of them."""
+
+    attribution: Attribution
+    stack: int
+    before: bool
+    row: int
+    bytes: int
+    count: int
+    smallest_bytes: int
+    largest_bytes: int
 
 
 def list_largest_groups(
     rank: int, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks
 ) -> tuple[Allocation, ...]:
-    """Group blocks by attribution and stack; return the largest groups."""
+    """Return the groups of some blocks, largest first, then the rest of each tenant; they sum to all bytes.
+
+    A group is what one owner allocated at one place of the user's code with one operator. Blocks from before
+    the history have no stack: they form one group per owner and reason.
+    """
+    parts_by_key: dict[tuple[object, ...], list[_Part]] = {}
+    for part in _list_parts(blocks, rows, names, stacks):
+        parts_by_key.setdefault(_make_key(part, stacks), []).append(part)
+    groups = [_make_group(rank, parts, stacks) for parts in parts_by_key.values()]
+    groups.sort(key=lambda group: (-group.held_bytes, group.tenant, group.sub, group.where, group.operator))
+    return (*groups[:MAX_GROUPS], *_merge_rest(groups[MAX_GROUPS:]))
+
+
+def _list_parts(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks) -> list[_Part]:
+    """Return the blocks by attribution and stack."""
     if not len(rows):
-        return ()
-    size = blocks.requested_bytes[rows]
-    keys = np.stack([names.number[rows], blocks.stack[rows]], axis=1)
-    groups, group_index = np.unique(keys, axis=0, return_inverse=True)
-    group_index = group_index.reshape(-1)
-    total, count, largest = (np.zeros(len(groups), dtype=np.int64) for _ in range(3))
-    np.add.at(total, group_index, size)
-    np.add.at(count, group_index, 1)
-    by_size = np.argsort(size, kind="stable")
-    largest[group_index[by_size]] = rows[by_size]  # the last one written is the largest
-    order = np.lexsort((largest, -total))[:MAX_ALLOCATIONS].tolist()
-    return tuple(
-        Allocation(
-            rank=rank,
-            bytes=int(blocks.requested_bytes[row]),
-            tenant=get_tenant_name(names.get(row)),
-            sub=names.get(row).sub,
-            module="",
-            stack=stacks.format_stack(int(blocks.stack[row])),
-            basis=names.get(row).basis,
-            count=int(count[group]),
-            total_bytes=int(total[group]),
-            where=stacks.find_user_frame(int(blocks.stack[row])),
-            confidence=names.get(row).confidence,
+        return []
+    size, stack = blocks.requested_bytes[rows], blocks.stack[rows]
+    before = blocks.before[rows] & ~stacks.is_known(stack)
+    stack = np.where(before, -1, stack)
+    keys = np.stack([names.number[rows], stack, before], axis=1)
+    # rows by key, and by size within a key
+    order = np.lexsort((size, before, stack, names.number[rows]))
+    keys, size, rows = keys[order], size[order], rows[order]
+    starts = np.flatnonzero(np.append(True, np.any(keys[1:] != keys[:-1], axis=1)))
+    ends = np.append(starts[1:], len(rows))
+    totals = np.add.reduceat(size, starts)
+    return [
+        _Part(
+            attribution=names.attributions[int(keys[start, 0])],
+            stack=int(keys[start, 1]),
+            before=bool(keys[start, 2]),
+            row=int(rows[end - 1]),
+            bytes=int(total),
+            count=int(end - start),
+            smallest_bytes=int(size[start]),
+            largest_bytes=int(size[end - 1]),
         )
-        for group, row in ((group, int(largest[group])) for group in order)
+        for start, end, total in zip(starts.tolist(), ends.tolist(), totals.tolist(), strict=True)
+    ]
+
+
+def _make_key(part: _Part, stacks: Stacks) -> tuple[object, ...]:
+    owner = (part.attribution.tenant, part.attribution.sub)
+    if part.before:
+        return (*owner, True, part.attribution.reason, "")
+    return (*owner, False, stacks.find_user_frame(part.stack), stacks.find_operator(part.stack))
+
+
+def _make_group(rank: int, parts: Sequence[_Part], stacks: Stacks) -> Allocation:
+    """Return one group; of several attributions the largest has the reason, the weakest the basis."""
+    main = max(parts, key=lambda part: (part.bytes, -part.row))
+    attributions = [part.attribution for part in parts]
+    count = sum(part.count for part in parts)
+    return Allocation(
+        rank=rank,
+        bytes=max(part.largest_bytes for part in parts),
+        tenant=get_tenant_name(main.attribution),
+        sub=main.attribution.sub,
+        module="",
+        stack=stacks.format_stack(main.stack),
+        operator=stacks.find_operator(main.stack),
+        basis=max((entry.basis for entry in attributions), key=_BASIS_ORDER.index),
+        count=count,
+        total_bytes=sum(part.bytes for part in parts) if count > 1 else None,
+        where=stacks.find_user_frame(main.stack),
+        confidence=max((entry.confidence for entry in attributions), key=_CONFIDENCE_ORDER.index),
+        reason=main.attribution.reason,
+        smallest_bytes=min(part.smallest_bytes for part in parts),
+        before=main.before,
     )
 
 
-def build_stack_tree(
-    rank: int, history: History, rows: Int, names: BlockTenants, stacks: Stacks
-) -> StackTree:
-    """Return the stacks of these blocks as a tree."""
-    return StackTree(rank=rank, device=history.device, nodes=())
+def _merge_rest(groups: Sequence[Allocation]) -> list[Allocation]:
+    """Return one entry per tenant for the groups that are too small to list, largest first."""
+    by_tenant: dict[str, list[Allocation]] = {}
+    for group in groups:
+        by_tenant.setdefault(group.tenant, []).append(group)
+    merged = [members[0] if len(members) == 1 else _merge_groups(members) for members in by_tenant.values()]
+    return sorted(merged, key=lambda group: -group.held_bytes)
+
+
+def _merge_groups(members: Sequence[Allocation]) -> Allocation:
+    return replace(
+        max(members, key=lambda group: group.bytes),
+        sub="",
+        stack=(),
+        operator="",
+        basis=max((group.basis for group in members), key=_BASIS_ORDER.index),
+        count=sum(group.count for group in members),
+        total_bytes=sum(group.held_bytes for group in members),
+        where="",
+        confidence=max((group.confidence for group in members), key=_CONFIDENCE_ORDER.index),
+        reason="",
+        smallest_bytes=min(group.smallest_bytes or 0 for group in members),
+        before=False,
+        groups=len(members),
+    )

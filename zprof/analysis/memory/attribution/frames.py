@@ -6,6 +6,8 @@ Frames come from untrusted files: they are compared and shown, nothing else.
 
 import re
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -17,20 +19,44 @@ MAX_FRAMES = 30
 #: Longer C++ names are cut: the rest is template arguments, which do not matter.
 MAX_NAME = 400
 #: C++ frames of torch: an operator as called, a node of the backward pass.
-_OPERATOR = re.compile(r"at::_ops::\w+::call\b|torch::autograd::generated::\w+::apply\b", re.ASCII)
-_INTERNAL_FUNCTION = re.compile(
-    r"(?:[\w:*&<> ]{1,40}\s)?(?:torch|c10|at|std|caffe2|pybind11)::"
-    r"|_?Py[A-Z_]|py(?:bind|eval)|_?_?(?:libc|clone|start|pthread|gthread)|_start$|main$|cfunction_|method_",
+_OPERATOR = re.compile(
+    r"at::_ops::(?P<operator>\w+)::call\b"
+    r"|torch::autograd::(?:generated::)?(?P<node>\w+Backward\w*|AccumulateGrad)::apply\b",
     re.ASCII,
 )
+#: Operators that only allocate for the operator that calls them.
+_ALLOCATES = re.compile(r"(?:new_)?(?:empty|zeros|ones|full)\w*$|resize\w*$|scalar_tensor$", re.ASCII)
+#: The outermost frame of the backward that says so: its threads have no Python frames.
+_BACKWARD_THREAD = "torch::autograd::Engine::thread_main"
+#: Overload of an operator, as in ``mul_Tensor``.
+_OVERLOAD = re.compile(r"_[A-Z]\w*$", re.ASCII)
+_AUTOCAST = "at::autocast::cached_cast"
+_INTERNAL_FUNCTION = re.compile(
+    r"(?:[\w:*&<> ]{1,40}\s)?(?:torch|c10|at|std|caffe2|pybind11)::"
+    r"|_?Py[A-Z_]|py(?:bind|eval)|_?_?(?:libc|clone|start|pthread|gthread)|_start$|main$|cfunction_|method_"
+    r"|execute_native_thread_routine",
+    re.ASCII,
+)
+#: Sources of the Python interpreter, whatever its version and build folder.
+_INTERPRETER_FILE = re.compile(r"/(?:Python|Objects|Modules|Include)/[\w/]+\.[ch]$", re.ASCII)
 _INTERNAL_FILES = (
     "/torch/nn/modules/module.py",
     "/torch/_compile.py",
     "/torch/_ops.py",
+    "/torch/_dynamo/eval_frame.py",
+    "/torch/overrides.py",
     "/torch/profiler/profiler.py",
+    "/torch/utils/_contextlib.py",
 )
 #: Folders of installed packages: their frames are somebody's, but not the user's.
-_INSTALLED = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python3")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
+#: torch, installed or in a source tree, Python's own modules, and code that a compiler wrote.
+_TORCH_FILE = re.compile(
+    r"-packages/torch/|/torch/(?:_|nn/|optim/|autograd/|distributed/|utils/|cuda/|amp/|fx/|func|profiler/)"
+    r"|/torchinductor_|/<(?:frozen |eval_with_key)|/lib/python3[\d.]*/(?!(?:site|dist)-packages/)",
+    re.ASCII,
+)
+_MODULE_CALL = ("_call_impl", "_wrapped_call_impl")
 #: cuBLAS, hipBLAS and cuDNN allocate workspaces from torch, once per thread and stream or per call.
 _WORKSPACE = re.compile(
     r"cublas|hipblas|rocblas|BlasHandle|Blas(?:Lt)?Workspace|at::cuda::blas::"
@@ -38,6 +64,23 @@ _WORKSPACE = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _NCCL = re.compile(r"(?:c10d::)?ProcessGroupNCCL::|ncclMemAlloc|c10d::ops::", re.ASCII)
+
+
+class FrameKind(IntEnum):
+    """Whose code a frame is.
+
+    INTERNAL: allocator, unwinder, dispatcher, profiler, interpreter. MODULE_CALL: torch calls a module's
+    forward. TORCH: Python code of torch and of Python itself. LIBRARY: other installed packages. USER: the
+    user's own. OPERATOR: an operator or backward node in C++. FOREIGN: other C++.
+    """
+
+    INTERNAL = 0
+    MODULE_CALL = 1
+    TORCH = 2
+    LIBRARY = 3
+    USER = 4
+    OPERATOR = 5
+    FOREIGN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +104,7 @@ def is_python(frame: Frame) -> bool:
 
 def is_user_frame(frame: Frame) -> bool:
     """Return True for Python code that is neither of an installed package nor of Python itself."""
-    return is_python(frame) and not any(folder in frame.file for folder in _INSTALLED)
+    return find_frame_kind(frame) is FrameKind.USER
 
 
 def is_workspace_frame(frame: Frame) -> bool:
@@ -79,12 +122,30 @@ def is_internal_frame(frame: Frame) -> bool:
 
     C++ frames of operators, backward nodes, workspaces, NCCL and unknown libraries are not internals.
     """
+    return find_frame_kind(frame) in (FrameKind.INTERNAL, FrameKind.MODULE_CALL)
+
+
+def find_frame_kind(frame: Frame) -> FrameKind:
+    """Return whose code a frame is."""
     if is_python(frame):
-        return frame.file.endswith(_INTERNAL_FILES)
+        return _find_python_kind(frame)
     name = frame.function
-    if _OPERATOR.match(name) or is_workspace_frame(frame) or is_nccl_frame(frame):
-        return False
-    return name in ("", "?", "??") or _INTERNAL_FUNCTION.match(name) is not None
+    if _OPERATOR.match(name):
+        return FrameKind.OPERATOR
+    if is_workspace_frame(frame) or is_nccl_frame(frame) or name.startswith(_BACKWARD_THREAD):
+        return FrameKind.FOREIGN
+    internal = (
+        name in ("", "?", "??") or _INTERNAL_FUNCTION.match(name) or _INTERPRETER_FILE.search(frame.file)
+    )
+    return FrameKind.INTERNAL if internal else FrameKind.FOREIGN
+
+
+def _find_python_kind(frame: Frame) -> FrameKind:
+    if frame.file.endswith(_INTERNAL_FILES):
+        return FrameKind.MODULE_CALL if frame.function in _MODULE_CALL else FrameKind.INTERNAL
+    if _TORCH_FILE.search(frame.file):
+        return FrameKind.TORCH
+    return FrameKind.LIBRARY if any(folder in frame.file for folder in _INSTALLED) else FrameKind.USER
 
 
 class Stacks:
@@ -115,23 +176,60 @@ class Stacks:
         indices: Int = self._frame_index[begin:end]
         return indices
 
+    @cached_property
+    def _kinds(self) -> Int:
+        """Kind of each distinct frame."""
+        return np.array([int(find_frame_kind(frame)) for frame in self.frames], dtype=np.int64)
+
     def format_stack(self, stack: int) -> tuple[str, ...]:
         """Return the innermost frames of a stack as text, without internal frames."""
-        first, last = self._find_rows(stack)
-        lines: list[str] = []
-        for row in range(first, last):
-            text = self._format_row(row)
-            if not is_internal_frame(self.frames[self._frame_index[row]]) and lines[-1:] != [text]:
-                lines.append(text)
-            if len(lines) == MAX_FRAMES:
-                break
-        return tuple(lines)
+        return tuple(text for text, _ in self.list_frames(stack))[:MAX_FRAMES]
+
+    def list_frames(self, stack: int) -> list[tuple[str, FrameKind]]:
+        """Return the frames of a stack as text with their kinds, innermost first, without internal frames."""
+        frames: list[tuple[str, FrameKind]] = []
+        for row, kind in self._list_rows(stack):
+            if kind not in (FrameKind.INTERNAL, FrameKind.MODULE_CALL):
+                frame = (self._format_row(row), kind)
+                frames += [frame] if frames[-1:] != [frame] else []
+        return frames
 
     def find_user_frame(self, stack: int) -> str:
-        """Return the innermost frame of the user's own code as text; empty if there is none."""
-        first, last = self._find_rows(stack)
-        rows = (row for row in range(first, last) if is_user_frame(self.frames[self._frame_index[row]]))
-        return next((self._format_row(row) for row in rows), "")
+        """Return the frame that a user would name for a stack; empty if it has no such frame.
+
+        That is the innermost frame of the user's own code, unless a module of a library is called further
+        in: then it is the forward of that module. Helpers of libraries and torch's own modules do not count.
+        """
+        forward: int | None = None
+        for row, kind in self._list_rows(stack):
+            if kind is FrameKind.USER:
+                return self._format_row(row)
+            if kind is FrameKind.LIBRARY:
+                forward = row
+            elif kind is FrameKind.MODULE_CALL and forward is not None:
+                break
+        return "" if forward is None else self._format_row(forward)
+
+    def find_operator(self, stack: int) -> str:
+        """Return the operator that allocated, as ``exp`` or ``BmmBackward0``; empty if no frame names one.
+
+        A node of the backward pass comes before the operators that it calls, and an operator before those
+        that only allocate memory for it. A cast by autocast is marked as such.
+        """
+        operator, first, is_cast = "", "", False
+        for row, _ in self._list_rows(stack):
+            function = self.frames[self._frame_index[row]].function
+            found = _OPERATOR.match(function)
+            if found is None:
+                is_cast = is_cast or function.startswith(_AUTOCAST)
+                continue
+            if found["node"]:
+                return found["node"]
+            name = _OVERLOAD.sub("", found["operator"])
+            first = first or name
+            if not operator and not _ALLOCATES.match(name):
+                operator = name
+        return f"{operator} by autocast" if operator and is_cast else operator or first
 
     def is_known(self, stacks: Int) -> Bool:
         """Mark the stacks that have frames."""
@@ -143,6 +241,12 @@ class Stacks:
             int(np.searchsorted(self._number, stack, side="left")),
             int(np.searchsorted(self._number, stack, side="right")),
         )
+
+    def _list_rows(self, stack: int) -> list[tuple[int, FrameKind]]:
+        """Return the rows of a stack's frames with their kinds, innermost first."""
+        first, last = self._find_rows(stack)
+        kinds = self._kinds[self._frame_index[first:last]].tolist()
+        return [(row, FrameKind(kind)) for row, kind in zip(range(first, last), kinds, strict=True)]
 
     def _format_row(self, row: int) -> str:
         file, function = self._files[self._file[row]], self._functions[self._function[row]]

@@ -1,0 +1,199 @@
+"""Build the tree of the stacks that are live at an instant of a history, outermost frames first.
+
+Frames that nothing else branches off form one node, and branches that are too small to show are merged. The
+bytes of a node are its children's and its own, so children sum to at most their parent.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants
+from zprof.analysis.memory.attribution.frames import FrameKind, Stacks
+from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.roles import tenant_name
+from zprof.analysis.memory.tables import UNTAGGED, Int
+from zprof.model.memory import StackNode, StackNodeKind, StackTree
+
+#: Maximum number of nodes, of which half stand for frames: each of them can have a node of merged branches.
+MAX_NODES = 300
+#: Smaller branches, relative to the root, are merged.
+_MIN_RATIO = 0.002
+#: Largest stacks that are told apart, and frames of each; both bound hostile files.
+_MAX_STACKS = 4_000
+_MAX_DEPTH = 100
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A node under construction; ``sizes`` has the bytes by tenant."""
+
+    label: str
+    kind: StackNodeKind = StackNodeKind.FRAMES
+    is_user: bool = False
+    is_operator: bool = False
+    sizes: Int = field(default_factory=lambda: np.zeros(UNTAGGED + 1, dtype=np.int64))
+    bytes: int = 0
+    blocks: int = 0
+    children: dict[str, "_Branch"] = field(default_factory=dict)
+
+    def add(self, sizes: Int, blocks: int) -> None:
+        """Add the blocks of one stack."""
+        self.sizes = self.sizes + sizes
+        self.bytes += int(sizes.sum())
+        self.blocks += blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """The live blocks of one stack; ``before``: blocks without one, from before the history."""
+
+    number: int
+    before: bool
+    sizes: Int
+    blocks: int
+
+
+def build_stack_tree(
+    rank: int, device: str, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks
+) -> StackTree:
+    """Return the stacks of these blocks as a tree, each parent before its children."""
+    root = _Branch("", StackNodeKind.ROOT)
+    found = _sum_by_stack(blocks, rows, names, stacks)
+    for stack in found[:_MAX_STACKS]:
+        _add_stack(root, stack, stacks)
+    rest = found[_MAX_STACKS:]
+    for stack in rest:
+        root.add(stack.sizes, stack.blocks)
+    kept = _select_largest(root)
+    return StackTree(rank=rank, device=device, nodes=tuple(_list_nodes(root, kept, len(rest))))
+
+
+def _sum_by_stack(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks) -> list[_Stack]:
+    """Return the bytes by stack and tenant, largest stack first."""
+    stack = blocks.stack[rows]
+    known = stacks.is_known(stack)
+    before = blocks.before[rows] & ~known
+    numbers, index = np.unique(np.where(known, stack, np.where(before, -2, -1)), return_inverse=True)
+    sizes = np.zeros((len(numbers), UNTAGGED + 1), dtype=np.int64)
+    np.add.at(sizes, (index.reshape(-1), names.tenant[rows]), blocks.requested_bytes[rows])
+    counts = np.bincount(index.reshape(-1), minlength=len(numbers))
+    order = np.argsort(-sizes.sum(axis=1), kind="stable")
+    return [
+        _Stack(int(numbers[at]), bool(numbers[at] == -2), sizes[at], int(counts[at])) for at in order.tolist()
+    ]
+
+
+def _add_stack(root: _Branch, stack: _Stack, stacks: Stacks) -> None:
+    branch = root
+    branch.add(stack.sizes, stack.blocks)
+    for key, made in _list_branches(stack, stacks):
+        branch = branch.children.setdefault(key, made)
+        branch.add(stack.sizes, stack.blocks)
+
+
+def _list_branches(stack: _Stack, stacks: Stacks) -> Iterator[tuple[str, _Branch]]:
+    """Yield key and node of each frame, outermost first, then of the operator."""
+    if stack.number < 0:
+        kind = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK
+        yield kind.value, _Branch("", kind)
+        return
+    for text, frame_kind in stacks.list_frames(stack.number)[: -_MAX_DEPTH - 1 : -1]:
+        if frame_kind is not FrameKind.OPERATOR:
+            yield f"frame {text}", _Branch(text, is_user=frame_kind is FrameKind.USER)
+    operator = stacks.find_operator(stack.number)
+    if operator:
+        yield f"operator {operator}", _Branch(operator, is_operator=True)
+
+
+def _select_largest(root: _Branch) -> set[int]:
+    """Return the ids of the branches to show: the largest, each after its parent."""
+    found: list[tuple[int, int, int]] = []
+    todo = [(0, root)]
+    while todo:
+        depth, branch = todo.pop()
+        chain, children = _follow_chain(branch)
+        found.append((-branch.bytes, depth, id(branch)))
+        todo += [(depth + len(chain), child) for child in children]
+    found.sort()
+    least = _MIN_RATIO * root.bytes
+    return {entry for size, _, entry in found[: MAX_NODES // 2] if -size >= least or entry == id(root)}
+
+
+def _follow_chain(branch: _Branch) -> tuple[list[_Branch], list[_Branch]]:
+    """Return the branch with the single children below it, and what branches off the last of them."""
+    chain = [branch]
+    if branch.kind is StackNodeKind.ROOT:
+        return chain, list(branch.children.values())
+    while len(chain[-1].children) == 1:
+        (child,) = chain[-1].children.values()
+        if child.bytes != chain[-1].bytes or child.blocks != chain[-1].blocks:
+            break
+        chain.append(child)
+    return chain, list(chain[-1].children.values())
+
+
+def _list_nodes(root: _Branch, kept: set[int], rest: int) -> Iterator[StackNode]:
+    """Yield the nodes to show in depth-first order, largest child first; ``rest``: stacks left out."""
+    todo: list[tuple[_Branch | StackNode, int]] = [(root, -1)]
+    position = 0
+    while todo:
+        branch, parent = todo.pop()
+        if isinstance(branch, StackNode):
+            yield branch
+            position += 1
+            continue
+        chain, children = _follow_chain(branch)
+        yield _make_node(chain, parent)
+        shown = sorted((child for child in children if id(child) in kept), key=lambda child: -child.bytes)
+        small = [child for child in children if id(child) not in kept]
+        more = rest if branch is root else 0
+        merged = _merge_branches(small, position, root if more else None, children, more)
+        todo += [(merged, position)] if merged is not None else []
+        todo += [(child, position) for child in reversed(shown)]
+        position += 1
+
+
+def _merge_branches(
+    small: Sequence[_Branch], parent: int, root: _Branch | None, children: Sequence[_Branch], rest: int
+) -> StackNode | None:
+    """Return the node of the branches that are not shown; of the root also the stacks that were left out."""
+    sizes = sum((branch.sizes for branch in small), np.zeros(UNTAGGED + 1, dtype=np.int64))
+    blocks = sum(branch.blocks for branch in small)
+    if root is not None:
+        sizes = sizes + root.sizes - sum(child.sizes for child in children)
+        blocks += root.blocks - sum(child.blocks for child in children)
+    if not blocks:
+        return None
+    return StackNode(
+        frame="",
+        parent=parent,
+        bytes=int(sizes.sum()),
+        blocks=blocks,
+        tenant=_find_tenant(sizes),
+        kind=StackNodeKind.MERGED,
+        branches=len(small) + rest,
+    )
+
+
+def _make_node(chain: Sequence[_Branch], parent: int) -> StackNode:
+    """Return the node of frames that call nothing else; it shows the innermost frame of the user's code."""
+    frames = [branch for branch in chain if not branch.is_operator]
+    operator = chain[-1].label if chain[-1].is_operator else ""
+    own = [branch for branch in frames if branch.is_user]
+    shown = own[-1] if own else frames[-1] if frames else None
+    return StackNode(
+        frame=shown.label if shown else "",
+        parent=parent,
+        bytes=chain[0].bytes,
+        blocks=chain[0].blocks,
+        tenant=_find_tenant(chain[0].sizes),
+        kind=chain[0].kind,
+        operator=operator,
+        chain=tuple(branch.label for branch in frames) if len(frames) > 1 else (),
+    )
+
+
+def _find_tenant(sizes: Int) -> str:
+    return tenant_name(int(np.argmax(sizes)))
