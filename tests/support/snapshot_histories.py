@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.support.snapshots import MIB, Allocator, snapshot_of
-from zprof.analysis.memory.attribution.assign import assign_tenants
+from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import History, read_history
@@ -188,7 +188,7 @@ class Named:
 def named(allocator: Allocator) -> Named:
     frames = frames_of(allocator)
     found = history(allocator)
-    return Named(found, assign_tenants(found.blocks, Stacks(frames["stack"])))
+    return Named(found, attribute_history(found.blocks, Stacks(frames["stack"])).names)
 
 
 def written(path: Path, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Run:

@@ -306,6 +306,33 @@ class MemoryTimeline:
     phases: tuple[tuple[int, str], ...] = ()
 
 
+class WindowKind(StrEnum):
+    """What an allocator's history shows of a program.
+
+    Steps with a backward; an optimizer alone; a forward that keeps its tensors for a backward; one that does
+    not; nothing that can be told.
+    """
+
+    TRAINING = "training"
+    OPTIMIZER = "optimizer"
+    FORWARD = "forward"
+    INFERENCE = "inference"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryWindow:
+    """The steps in one rank's history: ``steps`` optimizer steps with ``micro_batches`` backward passes each.
+
+    ``micro_batches`` is None if no whole step is in it.
+    """
+
+    rank: int
+    kind: WindowKind
+    steps: int
+    micro_batches: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Memory part of the report.
@@ -326,4 +353,5 @@ class Memory:
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
     stacks: tuple[StackTree, ...] = ()
+    windows: tuple[HistoryWindow, ...] = ()
     growth: tuple[PeakGrowth, ...] = ()

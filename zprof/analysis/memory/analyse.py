@@ -72,6 +72,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             counters=tuple(entry for result in results for entry in result.counters),
             host=tuple(entry for result in results for entry in result.host),
             init=tuple(entry for result in results for entry in result.init),
+            windows=tuple(entry for result in results for entry in result.windows),
             stacks=tuple(entry for result in results for entry in result.stacks),
             growth=tuple(entry for result in results for entry in result.growth),
             timelines=_choose_timelines(ranks, [entry for result in results for entry in result.timelines]),

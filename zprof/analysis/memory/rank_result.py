@@ -9,6 +9,7 @@ from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
     DeviceMemory,
+    HistoryWindow,
     MemoryTimeline,
     ModulePeak,
     PeakGrowth,
@@ -37,6 +38,7 @@ class RankMemoryResult:
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
     stacks: tuple[StackTree, ...] = ()
+    windows: tuple[HistoryWindow, ...] = ()
     growth: tuple[PeakGrowth, ...] = ()
     gaps: tuple[Gap, ...] = ()
 

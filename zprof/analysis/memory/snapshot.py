@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.attribution.assign import assign_tenants, sum_tenant_bytes
+from zprof.analysis.memory.attribution.assign import attribute_history, sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
-from zprof.analysis.memory.breakdown import MAX_PARTS
+from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
 from zprof.analysis.memory.device_terms import (
     ALLOCATED_PEAK,
     RESERVED_PEAK,
@@ -29,17 +29,20 @@ from zprof.analysis.memory.history import (
     list_history_devices,
     read_history,
 )
+from zprof.analysis.memory.history_lives import describe_window, make_history_lives
+from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.peak_growth import measure_growth
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.stack_groups import list_largest_groups
 from zprof.analysis.memory.stack_tree import build_stack_tree
 from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
-from zprof.analysis.memory.thinning import thin_history
+from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step, list_annotated_phases
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
+from zprof.model.memory import Basis, DeviceMemory, HistoryWindow, MemoryPart, RankMemory
+from zprof.model.training import Phase
 from zprof.run.reader import Run
 
 
@@ -50,6 +53,8 @@ class SnapshotDevice:
     rank: int
     history: History
     names: BlockTenants
+    lives: RankLives
+    window: HistoryWindow
     stacks: Stacks
     mark: pd.DataFrame
     peak_ns: int
@@ -64,10 +69,13 @@ def read_snapshot_device(
     peak_ns, peak_bytes = find_allocated_peak(history)
     if mark is None:
         mark = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
+    found = attribute_history(history.blocks, stacks, list_annotated_phases(mark))
     return SnapshotDevice(
         rank=rank,
         history=history,
-        names=assign_tenants(history.blocks, stacks, list_annotated_phases(mark)),
+        names=found.names,
+        lives=make_history_lives(history, found.names, found.passes),
+        window=describe_window(rank, found.passes, keeps_for_backward=found.keeps_for_backward),
         stacks=stacks,
         mark=mark,
         peak_ns=peak_ns,
@@ -102,12 +110,14 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     return RankMemoryResult(
         per_rank=(_make_rank_memory(own, leaves[0]),),
         top=list_largest_groups(own.rank, own.history.blocks, own.rows, own.names, stacks),
+        phases=find_phase_peaks(rank, own.lives) if len(own.lives.timeline.phases) else (),
+        windows=(own.window,),
         devices=tuple(leaves),
         stacks=(
             build_stack_tree(own.rank, own.history.device, own.history.blocks, own.rows, own.names, stacks),
         ),
         growth=(measure_growth(own.rank, own.history, own.peak_ns, own.names, stacks),),
-        timelines=(thin_history(rank, own.history, own.names),),
+        timelines=(thin_recording(rank, own.history.device, own.lives),),
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),
@@ -125,7 +135,7 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         device=device.history.device,
         peak_bytes=device.peak_bytes,
         peak_step=find_annotated_step(device.mark, device.peak_ns),
-        peak_phase=find_annotated_phase(device.mark, device.peak_ns),
+        peak_phase=find_annotated_phase(device.mark, device.peak_ns) or _find_inferred_phase(device),
         tenants=tenants,
         untagged_bytes=untagged,
         reserved_unused_bytes=unused if unused is not None and unused >= 0 else None,
@@ -135,6 +145,12 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         parts=_list_parts(device),
         basis_bytes=names.sum_basis_bytes(device.rows, device.history.blocks.requested_bytes),
     )
+
+
+def _find_inferred_phase(device: SnapshotDevice) -> str:
+    """Return the phase of the pass that ran at the peak; empty before the first."""
+    phase = device.lives.timeline.phase_at(device.peak_ns)
+    return "" if phase == Phase.OTHER.value else phase
 
 
 def _describe_method(device: SnapshotDevice) -> str:

@@ -149,6 +149,25 @@ def read_lives(alloc: pd.DataFrame, source: str, device: str) -> Lives:
     )
 
 
+def make_empty_lives() -> Lives:
+    """Return no rows: a history has no storages of its own."""
+    numbers, flags = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
+    texts = np.empty(0, dtype=object)
+    return Lives(
+        generation=numbers,
+        address=numbers,
+        bytes=numbers,
+        begin_ns=numbers,
+        end_ns=numbers,
+        before_window=flags,
+        known=flags,
+        collective=flags,
+        phase=texts,
+        module=texts,
+        operator=texts,
+    )
+
+
 def read_claims(role: pd.DataFrame) -> Claims:
     """Return the claims of the six tenants; names unknown to this version are left out."""
     rows = role[role["tenant"].isin([tenant.value for tenant in PRECEDENCE])]

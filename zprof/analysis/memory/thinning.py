@@ -9,9 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import BlockTenants
-from zprof.analysis.memory.history import History, merge_times, sample_curve
-from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
+from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.roles import Segments, tenant_name
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED, Int
 from zprof.analysis.memory.timeline import Timeline
@@ -91,44 +89,3 @@ def _select_last_marks(
         if not selected or selected[-1][1] != marks[index][1]:
             selected.append((marks[index][0] - window.begin_ns, marks[index][1]))
     return tuple(selected)
-
-
-def thin_history(
-    rank: int, history: History, names: BlockTenants, points: int = MAX_POINTS
-) -> MemoryTimeline:
-    """Return at most ``points`` points of a history; at each, the columns sum to the live bytes."""
-    blocks = history.blocks
-    segments = Segments(
-        block=np.arange(len(blocks), dtype=np.int64),
-        begin_ns=blocks.begin_ns,
-        end_ns=blocks.freed_ns,
-        bytes=blocks.requested_bytes,
-        tenant=names.tenant,
-        sub=np.empty(0, dtype=object),
-    )
-    times = _find_history_maxima(history, points)
-    return MemoryTimeline(
-        rank=rank,
-        device=history.device,
-        time_ns=tuple((times - history.begin_ns).tolist()),
-        tenants={
-            tenant_name(code): tuple(sum_tenant_bytes_at(segments, code, times).tolist())
-            for code in range(UNTAGGED + 1)
-        },
-    )
-
-
-def _find_history_maxima(history: History, points: int) -> Int:
-    """Return the time of the first maximum of each interval: its start, or an event in it."""
-    blocks, length = history.blocks, history.end_ns - history.begin_ns
-    count = max(1, min(points, length))
-    begins = np.array([history.begin_ns + length * i // count for i in range(count)], dtype=np.int64)
-    times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
-    candidates = merge_times(times, begins)
-    value = sample_curve(times, live, candidates)
-    first = np.searchsorted(candidates, begins)
-    highest = np.repeat(np.maximum.reduceat(value, first), np.diff(np.append(first, len(candidates))))
-    rows = np.flatnonzero(value == highest)
-    interval = np.searchsorted(first, rows, side="right")
-    maxima: Int = candidates[rows[np.unique(interval, return_index=True)[1]]]
-    return maxima

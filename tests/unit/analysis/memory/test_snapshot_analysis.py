@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from tests.support.snapshot_histories import MAIN, STATE, Training, at, frames_of, trained, written
 from tests.support.snapshots import MIB, Allocator, random_history, snapshot_of
-from zprof.analysis.memory.attribution.assign import assign_tenants
+from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import find_allocated_peak, read_history
+from zprof.analysis.memory.history_lives import make_history_lives
 from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
-from zprof.analysis.memory.thinning import thin_history
+from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import Basis
@@ -35,7 +36,7 @@ def test_the_peak_of_a_training_program_by_tenant(tmp_path: Path) -> None:
     assert memory.untagged_bytes == 0
     assert memory.basis_bytes == {Basis.TAGGED: 0, Basis.RULE: most, Basis.SIZES: 0, Basis.UNKNOWN: 0}
     assert sum(part.bytes for part in memory.parts) == most
-    assert (memory.peak_step, memory.peak_phase, memory.non_pytorch_bytes) == (-1, "", None)
+    assert (memory.peak_step, memory.peak_phase, memory.non_pytorch_bytes) == (-1, "optimizer", None)
     assert memory.reserved_unused_bytes == (answer.devices[0].reserved_bytes or 0) - most
     assert "allocated peak" not in [gap.what for gap in answer.gaps]
 
@@ -85,8 +86,8 @@ def test_tenants_of_the_timeline_sum_to_the_live_bytes(seed: int) -> None:
     if history is None or not len(history.blocks):
         return
     blocks = history.blocks
-    names = assign_tenants(blocks, Stacks(frames["stack"]))
-    timeline = thin_history(0, history, names, points=9)
+    found = attribute_history(blocks, Stacks(frames["stack"]))
+    timeline = thin_recording(0, "cuda:0", make_history_lives(history, found.names, found.passes), points=9)
     totals = np.sum(list(timeline.tenants.values()), axis=0)
     assert totals.max() == find_allocated_peak(history)[1]
     assert len(timeline.time_ns) <= 9

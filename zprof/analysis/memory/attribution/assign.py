@@ -6,6 +6,7 @@ else the sizes of all blocks together (``census``). Tags are written with
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from zprof.analysis.memory.attribution.census import take_census
 from zprof.analysis.memory.attribution.features import Features, compute_features, find_previous_blocks
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.attribution.origins import classify_stacks
+from zprof.analysis.memory.attribution.passes import Passes
 from zprof.analysis.memory.attribution.rules import (
     LAST_RESORT_RULES,
     TENANT_RULES,
@@ -32,8 +34,22 @@ TAG_PREFIX = "zprof:"
 _MAX_SUB = 40
 
 
-def assign_tenants(blocks: HeldBlocks, stacks: Stacks, ranges: Sequence[PhaseRange] = ()) -> BlockTenants:
-    """Assign a tenant to every block; ``ranges`` are the phases that the program annotated."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributedHistory:
+    """The owner of every block, and the passes of the program.
+
+    ``keeps_for_backward``: a forward without a backward keeps tensors as if one followed.
+    """
+
+    names: BlockTenants
+    passes: Passes
+    keeps_for_backward: bool
+
+
+def attribute_history(
+    blocks: HeldBlocks, stacks: Stacks, ranges: Sequence[PhaseRange] = ()
+) -> AttributedHistory:
+    """Find the owner of every block; ``ranges`` are the phases that the program annotated."""
     features = compute_features(blocks, classify_stacks(stacks, blocks.stack), ranges)
     ledger = Ledger(len(blocks))
     _apply_rules(ledger, blocks, features)
@@ -42,7 +58,11 @@ def assign_tenants(blocks: HeldBlocks, stacks: Stacks, ranges: Sequence[PhaseRan
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
     _apply_tags(ledger, blocks)
-    return ledger.get_tenants()
+    return AttributedHistory(
+        names=ledger.get_tenants(),
+        passes=features.passes,
+        keeps_for_backward=bool(features.outlives_forward.any()),
+    )
 
 
 def _apply_tags(ledger: Ledger, blocks: HeldBlocks) -> None:
