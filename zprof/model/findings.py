@@ -21,6 +21,9 @@ class Cause(StrEnum):
     RETAINED_GRADIENTS = "retained_gradients"
     INIT_SPIKE = "init_spike"
     OUTSIDE_ALLOCATOR = "outside_allocator"
+    ATTENTION_SCORES = "attention_scores"
+    WEIGHT_COPIES = "weight_copies"
+    STATES_DOMINATE = "states_dominate"
     STRAGGLER_RANK = "straggler_rank"
     ROTATING_STRAGGLER = "rotating_straggler"
     NO_PREFETCH = "no_prefetch"
@@ -61,6 +64,9 @@ FINDING_IDS: dict[Cause, str] = {
     Cause.RETAINED_GRADIENTS: "ZP207",
     Cause.INIT_SPIKE: "ZP208",
     Cause.OUTSIDE_ALLOCATOR: "ZP209",
+    Cause.ATTENTION_SCORES: "ZP211",
+    Cause.WEIGHT_COPIES: "ZP212",
+    Cause.STATES_DOMINATE: "ZP213",
     Cause.STRAGGLER_RANK: "ZP301",
     Cause.ROTATING_STRAGGLER: "ZP302",
     Cause.NO_PREFETCH: "ZP401",

@@ -34,3 +34,5 @@ DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)
 
 #: Kind of communication buffers: copies that the collective backend (gloo) makes for itself.
 BACKEND_SCRATCH = "backend_scratch"
+#: Kind of activations and temporary buffers: copies of weights in another type, made by autocast.
+WEIGHT_COPY = "weight_copy"

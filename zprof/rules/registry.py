@@ -11,6 +11,7 @@ from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 from zprof.rules.measurement_artifact import measurement_artifact
 from zprof.rules.memory.activations_dominate import activations_dominate
+from zprof.rules.memory.attention_scores import attention_scores
 from zprof.rules.memory.buffers_dominate import buffers_dominate
 from zprof.rules.memory.fragmentation import fragmentation
 from zprof.rules.memory.init_spike import init_spike
@@ -18,6 +19,8 @@ from zprof.rules.memory.logits_dominate import logits_dominate
 from zprof.rules.memory.outside_allocator import outside_allocator
 from zprof.rules.memory.replicated_state import replicated_state
 from zprof.rules.memory.retained_gradients import retained_gradients
+from zprof.rules.memory.states_dominate import states_dominate
+from zprof.rules.memory.weight_copies import weight_copies
 from zprof.rules.memory.wrong_stage import wrong_stage
 from zprof.rules.rule import Rule
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
@@ -264,4 +267,7 @@ MEMORY_RULES = (
     Rule(cause=Cause.RETAINED_GRADIENTS, check=retained_gradients),
     Rule(cause=Cause.INIT_SPIKE, check=init_spike),
     Rule(cause=Cause.OUTSIDE_ALLOCATOR, check=outside_allocator),
+    Rule(cause=Cause.ATTENTION_SCORES, check=attention_scores),
+    Rule(cause=Cause.WEIGHT_COPIES, check=weight_copies),
+    Rule(cause=Cause.STATES_DOMINATE, check=states_dominate),
 )

@@ -7,7 +7,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.user_code import find_user_frame
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
 from zprof.model.gaps import Gap
-from zprof.model.memory import Allocation, Basis, DeviceMemory, PhasePeak, RankMemory
+from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, PhasePeak, RankMemory
 from zprof.model.tenants import Tenant
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
@@ -54,12 +54,11 @@ class LargestRank:
         return self.memory.tenants.get(tenant, 0)
 
     def uncertain_ratio(self, *tenants: Tenant) -> float:
-        """Return the share of these tenants' bytes without a hook or tag, 0 if unknown."""
+        """Return the share of these tenants' bytes whose owner is uncertain, 0 if unknown."""
         names = {tenant.value for tenant in tenants}
         parts = [part for part in self.memory.parts if part.tenant in names]
-        total = sum(part.bytes for part in parts)
-        if total:
-            return sum(part.bytes for part in parts if part.basis is not Basis.TAGGED) / total
+        if sum(part.bytes for part in parts):
+            return uncertain_ratio_of(parts)
         basis = self.memory.basis_bytes
         return 1 - basis.get(Basis.TAGGED, 0) / self.peak_bytes if basis else 0.0
 
@@ -72,6 +71,17 @@ class LargestRank:
         moments += [(phase.phase, phase.tenants, phase.peak_bytes) for phase in self.phases]
         after = max(size - max(0.0, removable(phase, held)) for phase, held, size in moments)
         return max(0.0, self.memory.peak_bytes - after)
+
+
+#: Weight of a byte's owner among the uncertain ones, without a hook or tag.
+_UNCERTAINTY = {Confidence.HIGH: 0.0, Confidence.MEDIUM: 0.5, Confidence.LOW: 1.0, None: 1.0}
+
+
+def uncertain_ratio_of(parts: Sequence[MemoryPart | Allocation]) -> float:
+    """Return the share of bytes whose owner is uncertain; a likely owner counts half."""
+    sizes = [part.held_bytes if isinstance(part, Allocation) else part.bytes for part in parts]
+    weights = [0.0 if part.basis is Basis.TAGGED else _UNCERTAINTY[part.confidence] for part in parts]
+    return sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / max(1, sum(sizes))
 
 
 def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:

@@ -6,7 +6,7 @@ else the sizes of all blocks together (``census``). Tags are written with
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.attribution.origins import classify_stacks
 from zprof.analysis.memory.attribution.passes import Passes
 from zprof.analysis.memory.attribution.rules import (
+    CAST,
     LAST_RESORT_RULES,
     TENANT_RULES,
     TenantRule,
@@ -28,7 +29,7 @@ from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
 from zprof.analysis.memory.timeline import PhaseRange
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import WEIGHT_COPY, Tenant
 
 TAG_PREFIX = "zprof:"
 _MAX_SUB = 40
@@ -57,12 +58,24 @@ def attribute_history(
     if census is not None:
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
+    _name_weight_copies(ledger, blocks)
     _apply_tags(ledger, blocks)
     return AttributedHistory(
         names=ledger.get_tenants(),
         passes=features.passes,
         keeps_for_backward=bool(features.outlives_forward.any()),
     )
+
+
+def _name_weight_copies(ledger: Ledger, blocks: HeldBlocks) -> None:
+    """Tell autocast's copies of weights, which have half their size, from its copies of activations."""
+    names = ledger.get_tenants()
+    weights = np.unique(blocks.requested_bytes[names.tenant == TENANT_CODES[Tenant.PARAMETERS]])
+    for number, attribution in enumerate(names.attributions):
+        if attribution.sub == CAST:
+            rows = np.flatnonzero(names.number == number)
+            copies = rows[np.isin(2 * blocks.requested_bytes[rows], weights)]
+            ledger.assign(copies, replace(attribution, sub=WEIGHT_COPY))
 
 
 def _apply_tags(ledger: Ledger, blocks: HeldBlocks) -> None:

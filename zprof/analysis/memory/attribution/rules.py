@@ -221,6 +221,8 @@ _PARAMETERS, _GRADIENTS, _STATE = Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OP
 _ACTIVATIONS, _TEMPORARY = Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS
 _COMMUNICATION = Tenant.COMMUNICATION_BUFFERS
 
+CAST = "cast"
+
 TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, _is_library_workspace),
     TenantRule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _is_workspace),
@@ -237,8 +239,8 @@ TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("sharding_parameter", _PARAMETERS, "shard", _HIGH, _is_shard),
     TenantRule("module_setup", _PARAMETERS, "weight", _HIGH, _is_module_setup),
     TenantRule("constructor", _PARAMETERS, "weight", _LOW, _is_constructor),
-    TenantRule("autocast_saved", _ACTIVATIONS, "cast", _HIGH, _is_saved_cast),
-    TenantRule("autocast", _TEMPORARY, "cast", _HIGH, _is_cast),
+    TenantRule("autocast_saved", _ACTIVATIONS, CAST, _HIGH, _is_saved_cast),
+    TenantRule("autocast", _TEMPORARY, CAST, _HIGH, _is_cast),
     TenantRule("recomputed", _ACTIVATIONS, "recomputed", _HIGH, _is_recomputed),
     TenantRule("recomputed_at_the_end", _ACTIVATIONS, "recomputed", _LOW, _is_recomputed_at_end),
     TenantRule("recompute_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_recompute_temporary),

@@ -1,0 +1,106 @@
+"""ZP211 attention_scores: the scores of attention are kept, for each head and each pair of tokens.
+
+A fused attention kernel (FlashAttention, arXiv 2205.14135) computes the softmax in tiles and keeps only its
+output and one number per row. The scores are found by their stacks: what a softmax makes within attention,
+and everything of the same size that attention makes. Reported from 5 % of the peak.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.gaps import Gap
+from zprof.model.memory import Allocation
+from zprof.model.tenants import Tenant
+from zprof.model.training import Framework
+from zprof.rules.fixes import ANY, Fix, choose_fix
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    locate_allocation,
+    make_memory_finding,
+    uncertain_ratio_of,
+)
+
+_SHARE_RATIO = 0.05
+_TENANTS = (Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value)
+#: Names of files and functions, the last parts of a frame ``path/file.py:12 function``.
+_ATTENTION = re.compile(r"attention|attn|sdpa", re.ASCII | re.IGNORECASE)
+_SOFTMAX = re.compile(r"softmax", re.ASCII | re.IGNORECASE)
+_MAX_EVIDENCE = 3
+
+_FIX = Fix(
+    forms={},
+    settings={
+        (Framework.TRANSFORMERS, ANY): 'from_pretrained(..., attn_implementation="sdpa")  '
+        '(or "flash_attention_2")',
+    },
+    general="out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+    "instead of softmax(q @ k.transpose(-2, -1) / sqrt(d)) @ v: one fused kernel, no matrix of scores",
+)
+
+
+def attention_scores(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Return a finding if matrices of attention scores are a part of the peak."""
+    big = find_largest_rank(analysis)
+    rows = find_scores(big.top) if big else ()
+    if big is None or not rows:
+        return None
+    score_bytes = sum(row.held_bytes for row in rows)
+    saving = _estimate_saving(big, score_bytes)
+    if score_bytes < _SHARE_RATIO * big.peak_bytes or not is_worth(saving[1], big):
+        return None
+    first = max(rows, key=lambda row: row.held_bytes)
+    return make_memory_finding(
+        Cause.ATTENTION_SCORES,
+        big,
+        sentence=f"matrices of attention scores, {format_bytes(first.bytes)} each, are "
+        f"{format_percent(score_bytes / big.peak_bytes)} of rank {big.rank}'s peak "
+        f"({format_bytes(score_bytes)} of {format_bytes(big.peak_bytes)})",
+        evidence=[
+            bytes_evidence(
+                "scores", f"{row.count} blocks of {row.operator or row.tenant}", row.held_bytes, big.rank
+            )
+            for row in sorted(rows, key=lambda row: -row.held_bytes)[:_MAX_EVIDENCE]
+        ],
+        saving_bytes=saving,
+        confidence=limit_confidence(Confidence.HIGH, big, uncertain_ratio_of(rows)),
+        fix=choose_fix(analysis, _FIX),
+        disprove="halve the sequence length and record again: the scores must fall to a quarter",
+        location=locate_allocation(analysis, rows),
+    )
+
+
+def find_scores(top: Sequence[Allocation]) -> tuple[Allocation, ...]:
+    """Return the allocations that hold attention scores.
+
+    A softmax in attention makes them; what attention makes of their size, or of half of it (in 16 bit), is
+    another form of them. Its row maxima and sums are far smaller.
+    """
+    made = [row for row in top if row.tenant in _TENANTS and _matches(_ATTENTION, row)]
+    size = max((row.bytes for row in made if _matches(_SOFTMAX, row)), default=0)
+    return tuple(row for row in made if {row.bytes, row.smallest_bytes or row.bytes} <= {size, size // 2})
+
+
+def _matches(pattern: re.Pattern[str], row: Allocation) -> bool:
+    """Return True if an operator, a function or a file of the stack has such a name."""
+    names = (frame.replace("\\", "/").rsplit("/", 1)[-1] for frame in row.stack)
+    return any(pattern.search(name) for name in (row.operator, *names))
+
+
+def _estimate_saving(big: LargestRank, score_bytes: int) -> tuple[float, float]:
+    """Return the bytes freed: scores have the same share in other phases, or are all that is there."""
+
+    def held_bytes(held: Mapping[Tenant, int]) -> int:
+        return held.get(Tenant.ACTIVATIONS, 0) + held.get(Tenant.TEMPORARY_BUFFERS, 0)
+
+    share = score_bytes / max(score_bytes, held_bytes(big.memory.tenants))
+    return (
+        big.estimate_peak_reduction(lambda _, held: share * held_bytes(held)),
+        big.estimate_peak_reduction(lambda _, held: min(score_bytes, held_bytes(held))),
+    )
