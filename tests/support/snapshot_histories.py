@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tests.support.snapshots import MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
 from zprof.analysis.memory.history import History, read_history
 from zprof.analysis.memory.stack_origins import Stacks
 from zprof.analysis.memory.tenant_rules import BlockTenants, assign_tenants
