@@ -3,8 +3,8 @@
     python -m benchmarks.snapshot_truth [--count N] [--first-seed N] [--jobs N] [--variant NAME] [--out FILE]
     python -m benchmarks.snapshot_truth --show SEED
 
-Prints a table by variant and writes ``benchmarks/results/snapshot_truth-DATE.json``. Exits with 1 if a byte is
-named wrongly with the level "sure", or if a peak differs from the truth.
+Prints a table by variant and writes ``benchmarks/results/snapshot_truth-DATE.json``. Exits with 1 if a byte
+is named wrongly with the level "sure", or if a peak differs from the truth.
 """
 
 import argparse

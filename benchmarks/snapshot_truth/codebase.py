@@ -82,12 +82,15 @@ def draw_codebase(chance: random.Random) -> Codebase:
             main=main,
             setup=(PythonFrame("/data/runs/finetune/run_clm.py", 431, "build"),),
             loop=(PythonFrame(_TRAINER, 2240, "train"), PythonFrame(_TRAINER, 2555, "_inner_training_loop")),
-            micro_step=(PythonFrame(_TRAINER, 3745, "training_step"), PythonFrame(_TRAINER, 3810, "compute_loss")),
+            micro_step=(
+                PythonFrame(_TRAINER, 3745, "training_step"),
+                PythonFrame(_TRAINER, 3810, "compute_loss"),
+            ),
             model_file=_LLAMA,
-            own_file=f"{SITE}transformers/activations.py",
+            own_file="/data/runs/finetune/custom.py",
             model_class="LlamaForCausalLM",
             has_own_layers=False,
-        )  # fmt: skip
+        )
     if style == "notebook":
         cell = f"<ipython-input-{chance.randint(3, 60)}-{chance.getrandbits(48):012x}>"
         if chance.random() < 0.5:

@@ -17,6 +17,7 @@ from zprof.analysis.memory.history import find_reserved_peak, list_history_devic
 from zprof.analysis.memory.snapshot import SnapshotDevice, read_snapshot_device
 from zprof.analysis.memory.stack_origins import Stacks
 from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.run.table_reader import as_frame
 
 #: How sure a name is: the codes of the product's confidence, 0 to 3.
 LEVELS = ("sure", "likely", "guess", "untagged")
@@ -104,7 +105,7 @@ def read_levels(device: SnapshotDevice) -> list[str]:
 def read_said(path: Path) -> tuple[list[SaidBlock], int, int]:
     """Return the product's blocks of the largest device, its peak and its reserved peak."""
     with read_snapshot(path) as contents:
-        frames = {name: table.to_pandas() for name, table in contents.tables.items()}
+        frames = {name: as_frame(table) for name, table in contents.tables.items()}
     history = read_history(frames["block"], frames["segment"], list_history_devices(frames["block"])[0])
     assert history is not None
     stacks = Stacks(frames["stack"])

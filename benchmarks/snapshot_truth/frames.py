@@ -1,8 +1,8 @@
 """Call stacks as a snapshot has them: Python frames of the calling thread, with C++ frames if recorded.
 
 With ``stacks="all"`` torch walks the C++ stack and puts the innermost Python frame where it finds the
-interpreter's loop; the other Python frames follow at the end. The autograd engine's thread has no Python frame
-but those of hooks and of functions written in Python.
+interpreter's loop; the other Python frames follow at the end. The autograd engine's thread has no Python
+frame but those of hooks and of functions written in Python.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _UNWIND = (
     (
         "CUDACachingAllocator.cpp",
         0,
-        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(unsigned long, CUstream_st*)",
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(unsigned long)",
     ),
     (
         "",

@@ -130,7 +130,7 @@ def _cut_truth(
                 shift(each.released_entry),
                 also,
                 each.born_in,
-            )  # fmt: skip
+            )
         )
     live = [device.live_bytes[begin - 1] if begin else 0, *device.live_bytes[begin:]]
     reserved = [device.reserved_bytes[begin - 1] if begin else 0, *device.reserved_bytes[begin:]]

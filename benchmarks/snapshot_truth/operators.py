@@ -1,7 +1,7 @@
 """Operators of a model's forward: what they allocate, what they save, and what their backward does.
 
-A tape has one function per operator; the backward calls them in reverse, each with the gradient of its output,
-which it drops, and each returns the gradient of its input.
+A tape has one function per operator; the backward calls them in reverse, each with the gradient of its
+output, which it drops, and each returns the gradient of its input.
 """
 
 from collections.abc import Callable, Sequence

@@ -209,9 +209,9 @@ class Program:
             self._masters = [master]
             self._flat_gradients = device.alloc(numel * 4, Tenant.GRADIENTS, "master_grad", "zeros", line=170)
             # DeepSpeed makes the state at once, so that a lack of memory shows early.
-            with device.call(PythonFrame(_DEEPSPEED, 260, "initialize_optimizer_states"), WRAPPER):
-                with device.call(*self._rule.frames):
-                    self._rule.update(self._state, self._masters)
+            states = PythonFrame(_DEEPSPEED, 260, "initialize_optimizer_states")
+            with device.call(states, WRAPPER, *self._rule.frames):
+                self._rule.update(self._state, self._masters)
 
     # Training
 

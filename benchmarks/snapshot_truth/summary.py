@@ -45,7 +45,7 @@ def _sum_group(group: Sequence[SnapshotComparison]) -> dict[str, Any]:
 def _measure_sure_error(moment: MomentComparison) -> float:
     """Return the largest relative error of a tenant of which each byte is sure."""
     errors = [
-        abs(said - true) / max(true, 1)
+        abs(said - true) / max(true, said, 1)
         for name, (true, said) in moment.tenants.items()
         if name in moment.sure_tenants
     ]
@@ -86,11 +86,10 @@ def format_summary(summary: dict[str, dict[str, Any]], comparisons: Sequence[Sna
         for each in comparisons
         if each.at_peak.wrong_bytes.get("sure") or each.at_end.wrong_bytes.get("sure")
     ]
+    error = 100 * summary["all"]["at_peak"]["max_sure_tenant_error"]
     lines.append("")
     lines.append(f"wrong and sure: {len(faulty)} snapshots: {[each.seed for each in faulty][:40]}")
-    lines.append(
-        f"largest error of a tenant that is sure: {100 * summary['all']['at_peak']['max_sure_tenant_error']:.1f} %"
-    )
+    lines.append(f"largest error of a tenant that is sure: {error:.1f} %")
     for each in faulty[:_MAX_SHOWN]:
         lines += _format_wrong(each)
     for each in [each for each in comparisons if each.error][:3]:
@@ -120,7 +119,8 @@ def format_groups(comparison: SnapshotComparison) -> str:
     lines = [
         f"seed {comparison.seed}, {comparison.variant}: {comparison.options}",
         f"peak true {comparison.peak[0]:,} said {comparison.peak[1]:,}; "
-        f"reserved true {comparison.reserved[0]:,} said {comparison.reserved[1]:,}; unmatched {comparison.unmatched}",
+        f"reserved true {comparison.reserved[0]:,} said {comparison.reserved[1]:,}; "
+        f"unmatched {comparison.unmatched}",
         f"{'bytes':>14}{'blocks':>7}{'before':>7}  {'true':34}{'said':24}{'level':10}judged",
     ]
     if comparison.error:
