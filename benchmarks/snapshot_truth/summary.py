@@ -107,8 +107,8 @@ def _format_wrong(comparison: SnapshotComparison) -> list[str]:
     lines = [f"seed {comparison.seed} ({comparison.variant}): {comparison.options}"]
     for block in list(unique.values())[:3]:
         lines.append(
-            f"  {block['bytes']:>12,} B is {block['true']}, said {block['said']}; born in {block['born_in']}, "
-            f"entry {block['alloc_entry']}"
+            f"  {block['bytes']:>12,} B is {block['true']}, said {block['said']}; "
+            f"born in {block['born_in']}, entry {block['alloc_entry']}"
         )
         lines += [f"      {frame}" for frame in block["stack"][:4]]
     return lines
