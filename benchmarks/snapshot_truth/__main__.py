@@ -2,6 +2,7 @@
 
     python -m benchmarks.snapshot_truth [--count N] [--first-seed N] [--jobs N] [--variant NAME] [--out FILE]
     python -m benchmarks.snapshot_truth --show SEED
+    python -m benchmarks.snapshot_truth --recorded RUN...
 
 Prints a table by variant and writes ``benchmarks/results/snapshot_truth-DATE.json``. Exits with 1 if a byte
 is named wrongly with the level "sure", or if a peak differs from the truth.
@@ -14,7 +15,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.conditions import conditions, today
-from benchmarks.snapshot_truth.compare import compare_seed, to_json
+from benchmarks.snapshot_truth.compare import compare_seed, compare_snapshot, to_json
+from benchmarks.snapshot_truth.recorded import export_run
 from benchmarks.snapshot_truth.summary import format_groups, format_summary, has_failed, summarize
 from benchmarks.snapshot_truth.variants import VARIANTS
 
@@ -29,10 +31,18 @@ def main() -> int:
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="generate only this one")
     parser.add_argument("--out", type=Path, help="file of the results")
     parser.add_argument("--show", type=int, metavar="SEED", help="print the groups of one snapshot")
+    parser.add_argument(
+        "--recorded", type=Path, nargs="+", metavar="RUN", help="export recorded runs instead"
+    )
     options = parser.parse_args()
     if options.show is not None:
         print(format_groups(compare_seed((options.show, options.variant))))
         return 0
+    if options.recorded:
+        exported = [compare_snapshot(*export_run(path)) for path in options.recorded]
+        print(format_summary(summarize(exported), exported))
+        print("\n\n".join(format_groups(each) for each in exported))
+        return 1 if has_failed(exported) else 0
     tasks = [(options.first_seed + n, options.variant) for n in range(options.count)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         comparisons = list(pool.imap(compare_seed, tasks, chunksize=4))
