@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.snapshot_truth.allocator import snapshot_of, write_snapshot
 from tests.support.bare_environment import link_packages, make_bare_environment
 from tests.support.pty_terminal import PtyTerminal
 from tests.support.pytest_suites import RUNS
-from tests.support.snapshots import random_history, snapshot_of, write_snapshot
+from tests.support.snapshots import random_history
 
 ABSENT = ("torch", "hta", "plotly", "pynvml", "distributed", "cuda", "pytest")
 RUN, BASELINE = str(RUNS / "zero3"), str(RUNS / "ddp")

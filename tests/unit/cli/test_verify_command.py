@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of, write_snapshot
 from tests.support.command_calls import Call
 from tests.support.hta_trace import hta_trace
-from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.integrations.hta import verification
 from zprof.integrations.hta.answers import Answers, make_refused_answers, read_answers
 

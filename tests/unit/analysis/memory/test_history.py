@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.snapshot_truth.allocator import MIB, UNIT, Allocator
 from tests.support.snapshot_histories import entry_times, frames_of, history
-from tests.support.snapshots import MIB, UNIT, Allocator, random_history
+from tests.support.snapshots import random_history
 from zprof.analysis.memory.device_terms import DeviceMoment, OutsideTerms, make_device_memory
 from zprof.analysis.memory.history import (
     AllocatorTerms,
@@ -38,13 +39,13 @@ def test_the_identity_holds_at_every_event(seed: int, ring: int | None) -> None:
     if not allocator.entries:
         return
     found = history(allocator)
-    for time_ns, truth in zip(entry_times(allocator), allocator.truth, strict=True):
+    for time_ns, truth in zip(entry_times(allocator), allocator.states, strict=True):
         terms = compute_terms(found, time_ns)
         check_identity(terms)
         assert (terms.live_bytes, terms.reserved_bytes) == (truth.requested_bytes, truth.reserved_bytes)
         assert terms.rounding_bytes <= truth.allocated_bytes - truth.requested_bytes
-    assert terms.live_bytes + terms.rounding_bytes == allocator.truth[-1].allocated_bytes
-    assert terms.awaiting_free_bytes > 0 or not allocator.truth[-1].awaiting
+    assert terms.live_bytes + terms.rounding_bytes == allocator.states[-1].allocated_bytes
+    assert terms.awaiting_free_bytes > 0 or not allocator.states[-1].awaiting
 
 
 @settings(max_examples=15)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
 from tests.support.snapshot_histories import entry_times, written
-from tests.support.snapshots import MIB, Allocator, snapshot_of
 from zprof.analysis.memory.recorded_device import (
     LiveOwners,
     RecordedDevice,

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
 from tests.support.snapshot_histories import MAIN, STATE, Training, at, frames_of, trained, written
-from tests.support.snapshots import MIB, Allocator, random_history, snapshot_of
+from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import find_allocated_peak, read_history
@@ -29,7 +30,7 @@ def test_the_peak_of_a_training_program_by_tenant(tmp_path: Path) -> None:
     program = trained()
     answer = imported(tmp_path, program.allocator)
     (memory,) = answer.per_rank
-    most = max(truth.requested_bytes for truth in program.allocator.truth)
+    most = max(truth.requested_bytes for truth in program.allocator.states)
     assert memory.peak_bytes == most == sum(memory.tenants.values())
     assert memory.tenants[Tenant.PARAMETERS] == 3 * 4 * MIB
     assert memory.tenants[Tenant.OPTIMIZER_STATE] == 6 * 4 * MIB

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.snapshot_truth.allocator import MIB
 from tests.support.snapshot_histories import (
     ALL_GATHER,
     BARE,
@@ -24,7 +25,6 @@ from tests.support.snapshot_histories import (
     named,
     trained,
 )
-from tests.support.snapshots import MIB
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.support.snapshots import MIB, Allocator, frames, random_history, snapshot_of
+from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
+from tests.support.snapshots import frames, random_history
 from zprof.collectors.memory import collector as collector_module
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.collectors.memory.cuda_history import FIRST_STACK, CudaHistory, merge_history

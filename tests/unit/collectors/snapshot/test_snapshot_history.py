@@ -7,7 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.snapshots import MIB, Allocator, Truth, random_history, snapshot_of
+from benchmarks.snapshot_truth.allocator import MIB, Allocator, AllocatorState, snapshot_of
+from tests.support.snapshots import random_history
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 
 NEVER = 1 << 62
@@ -26,11 +27,11 @@ def frame(columns: dict[str, Any], allocator: Allocator) -> pd.DataFrame:
     return rows[rows["device"] == f"cuda:{allocator.device}"]
 
 
-def state_of(block: pd.DataFrame, segment: pd.DataFrame, time_ns: int) -> Truth:
+def state_of(block: pd.DataFrame, segment: pd.DataFrame, time_ns: int) -> AllocatorState:
     there = block[(block["allocated_ns"] <= time_ns) & (block["released_ns"].fillna(NEVER) > time_ns)]
     used = there["freed_ns"].fillna(NEVER) > time_ns
     held = segment[(segment["mapped_ns"] <= time_ns) & (segment["unmapped_ns"].fillna(NEVER) > time_ns)]
-    return Truth(
+    return AllocatorState(
         live=blocks_of(there[used]),
         awaiting=blocks_of(there[~used]),
         held=tuple(sorted(zip(held["address"].astype(int), held["bytes"].astype(int), strict=True))),
@@ -57,7 +58,7 @@ def requested(blocks: frozenset[tuple[int, int, int]]) -> set[tuple[int, int]]:
     return {block[:2] for block in blocks}
 
 
-def known_sizes(state: Truth, allocator: Allocator) -> set[tuple[int, int, int]]:
+def known_sizes(state: AllocatorState, allocator: Allocator) -> set[tuple[int, int, int]]:
     """Return blocks in use without large ones from before the history: their rest is not in the file."""
     first: dict[int, str] = {}
     for entry in allocator.entries:
@@ -68,7 +69,7 @@ def known_sizes(state: Truth, allocator: Allocator) -> set[tuple[int, int, int]]
 
 def assert_as_it_was(tables: SnapshotTables, allocator: Allocator) -> None:
     block, segment = frame(tables.block, allocator), frame(tables.segment, allocator)
-    for time_ns, truth in zip(entry_times(allocator), allocator.truth, strict=True):
+    for time_ns, truth in zip(entry_times(allocator), allocator.states, strict=True):
         found = state_of(block, segment, time_ns)
         assert requested(found.live) == requested(truth.live), time_ns
         assert requested(found.awaiting) == requested(truth.awaiting), time_ns

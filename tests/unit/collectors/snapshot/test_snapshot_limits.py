@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.snapshot_truth.allocator import write_snapshot
 from tests.support.hostile_pickles import good
-from tests.support.snapshots import write_snapshot
 from zprof.collectors.snapshot import reader
 from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, compute_limits
 from zprof.collectors.snapshot.reader import read_snapshot

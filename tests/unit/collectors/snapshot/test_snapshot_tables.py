@@ -8,7 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tests.support.snapshots import MIB, START_US, Allocator, frames, snapshot_of, write_snapshot
+from benchmarks.snapshot_truth.allocator import MIB, START_US, Allocator, snapshot_of, write_snapshot
+from tests.support.snapshots import frames
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.run.schema import TABLES

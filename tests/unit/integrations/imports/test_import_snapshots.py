@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of, write_snapshot
 from tests.support.hostile_pickles import good
 from tests.support.real_traces import TRACES
-from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.cli import main
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.errors import BadInput

@@ -1,0 +1,244 @@
+"""Compare what the product says about a snapshot with its truth, per block."""
+
+import tempfile
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.snapshot_truth.allocator import write_snapshot
+from benchmarks.snapshot_truth.generator import generate
+from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime
+from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
+from zprof.analysis.memory.snapshot import SnapshotDevice, read_snapshot_device
+from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.run.table_reader import as_frame
+
+#: How sure a name is: the codes of the product's confidence, 0 to 3.
+LEVELS = ("sure", "likely", "guess", "untagged")
+_WRONG_BLOCKS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidBlock:
+    """What the product says about one block lifetime."""
+
+    address: int
+    requested_bytes: int
+    begin_ns: int
+    end_ns: int
+    tenant: str
+    level: str
+    stack: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class MomentComparison:
+    """Bytes in use at one moment; ``wrong_bytes`` by level; tenants as (true, said) bytes.
+
+    What the truth leaves open counts as what the product says.
+    """
+
+    bytes_by_level: dict[str, int]
+    wrong_bytes: dict[str, int]
+    tenants: dict[str, tuple[int, int]]
+    #: Tenants of which each byte is sure.
+    sure_tenants: list[str]
+    wrong_blocks: list[dict[str, Any]]
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotComparison:
+    """The comparison of one snapshot; ``peak`` and ``reserved`` as (true, said) bytes."""
+
+    seed: int
+    variant: str
+    options: dict[str, object]
+    peak: tuple[int, int]
+    reserved: tuple[int, int]
+    #: Lifetimes of the truth without a counterpart, and the other way round.
+    unmatched: int
+    at_peak: MomentComparison
+    at_end: MomentComparison
+    error: str = ""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+
+
+def compare_seed(task: tuple[int, str | None]) -> SnapshotComparison:
+    """Compare one generated snapshot; an error of the product is part of the result."""
+    seed, variant = task
+    snapshot, truth = generate(seed, variant)
+    try:
+        return compare_snapshot(snapshot, truth)
+    except Exception:
+        nothing = MomentComparison(
+            bytes_by_level={}, wrong_bytes={}, tenants={}, sure_tenants=[], wrong_blocks=[]
+        )
+        return SnapshotComparison(
+            seed=seed, variant=truth.variant, options=truth.options, peak=(truth.peak_bytes, 0),
+            reserved=(truth.reserved_peak_bytes, 0), unmatched=0, at_peak=nothing, at_end=nothing,
+            error=traceback.format_exc(limit=-3),
+        )  # fmt: skip
+
+
+def read_levels(device: SnapshotDevice) -> list[str]:
+    """Return how sure the name of each block is. The one place that knows how the product says so."""
+    names, sizes = device.names, device.history.blocks.requested_bytes
+    confidence = getattr(names, "confidence", None)
+    if confidence is not None:
+        return [LEVELS[code] for code in np.asarray(confidence).tolist()]
+    levels = []
+    for row in range(len(sizes)):
+        only = np.array([row])
+        tagged, *_ = names.sum_basis_bytes(only, np.ones_like(sizes)).values()
+        by_confidence = list(names.sum_confidence_bytes(only, np.ones_like(sizes)).values())
+        found = [level for level, count in zip(LEVELS, by_confidence, strict=False) if count]
+        levels.append("sure" if tagged else found[0] if found else "untagged")
+    return levels
+
+
+def read_said(path: Path) -> tuple[list[SaidBlock], int, int]:
+    """Return the product's blocks of the largest device, its peak and its reserved peak."""
+    with read_snapshot(path) as contents:
+        frames = {name: as_frame(table) for name, table in contents.tables.items()}
+    history = read_history(frames["block"], frames["segment"], list_history_devices(frames["block"])[0])
+    assert history is not None
+    stacks = Stacks(frames["stack"])
+    device = read_snapshot_device(0, history, stacks, frames["mark"])
+    blocks = history.blocks
+    levels = read_levels(device)
+    said = [
+        SaidBlock(
+            address=int(blocks.address[row]),
+            requested_bytes=int(blocks.requested_bytes[row]),
+            begin_ns=int(blocks.begin_ns[row]),
+            end_ns=int(blocks.freed_ns[row]),
+            tenant=device.names.tenant_name(row),
+            level=levels[row],
+            stack=tuple(stacks.format_stack(int(blocks.stack[row]))),
+        )
+        for row in range(len(blocks))
+    ]
+    at_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
+    held = history.held_segments
+    reserved = 0 if at_ns is None else int(held.bytes[(held.begin_ns <= at_ns) & (held.end_ns > at_ns)].sum())
+    return said, device.peak_bytes, reserved
+
+
+def compare_snapshot(snapshot: Mapping[str, Any], truth: SnapshotTruth) -> SnapshotComparison:
+    """Read a snapshot through the product, and compare each block."""
+    with tempfile.TemporaryDirectory(prefix="zprof-truth-") as folder:
+        said, peak, reserved = read_said(write_snapshot(Path(folder) / "snapshot.pickle", snapshot))
+    pairs, unmatched = match_blocks(truth.lifetimes, said)
+    last = len(truth.entry_ns) - 1
+    at_peak = _compare_moment([pair for pair in pairs if _is_live(pair[0], truth.peak_entry)])
+    return SnapshotComparison(
+        seed=truth.seed,
+        variant=truth.variant,
+        options=truth.options,
+        peak=(truth.peak_bytes, peak),
+        reserved=(truth.reserved_peak_bytes, reserved),
+        unmatched=unmatched,
+        at_peak=at_peak,
+        at_end=_compare_moment([pair for pair in pairs if _is_live(pair[0], last)]),
+        groups=_group([pair for pair in pairs if _is_live(pair[0], truth.peak_entry)]),
+    )
+
+
+def match_blocks(
+    lifetimes: Sequence[TrueLifetime], said: Sequence[SaidBlock]
+) -> tuple[list[tuple[TrueLifetime, SaidBlock]], int]:
+    """Return pairs, and the number of blocks without one: the n-th at an address is the n-th there."""
+    by_address: dict[int, tuple[list[TrueLifetime], list[SaidBlock]]] = defaultdict(lambda: ([], []))
+    for lifetime in lifetimes:
+        by_address[lifetime.address][0].append(lifetime)
+    for block in sorted(said, key=lambda each: each.begin_ns):
+        by_address[block.address][1].append(block)
+    pairs, unmatched = [], 0
+    for true, other in by_address.values():
+        same = list(zip(true, other, strict=False))
+        pairs += [pair for pair in same if pair[0].requested_bytes == pair[1].requested_bytes]
+        unmatched += len(true) + len(other) - 2 * len(same)
+        unmatched += sum(pair[0].requested_bytes != pair[1].requested_bytes for pair in same)
+    return pairs, unmatched
+
+
+def _is_live(lifetime: TrueLifetime, entry: int) -> bool:
+    return lifetime.alloc_entry <= entry and (lifetime.freed_entry is None or lifetime.freed_entry > entry)
+
+
+def _compare_moment(pairs: Sequence[tuple[TrueLifetime, SaidBlock]]) -> MomentComparison:
+    by_level, wrong_by_level = Counter(dict.fromkeys(LEVELS, 0)), Counter(dict.fromkeys(LEVELS, 0))
+    true_bytes: Counter[str] = Counter()
+    said_bytes: Counter[str] = Counter()
+    unsure: set[str] = set()
+    wrong = []
+    for true, said in pairs:
+        size = true.requested_bytes
+        is_right = true.accepts(said.tenant)
+        by_level[said.level] += size
+        true_bytes[said.tenant if is_right else true.tenant.value] += size
+        said_bytes[said.tenant] += size
+        if said.level != "sure":
+            unsure.add(said.tenant)
+        if not is_right and said.level != "untagged":
+            wrong_by_level[said.level] += size
+            wrong.append((LEVELS.index(said.level), -size, true, said))
+    wrong.sort(key=lambda each: each[:2])
+    return MomentComparison(
+        bytes_by_level=dict(by_level),
+        wrong_bytes=dict(wrong_by_level),
+        tenants={name: (true_bytes[name], said_bytes[name]) for name in sorted(true_bytes | said_bytes)},
+        sure_tenants=sorted(set(said_bytes) - unsure),
+        wrong_blocks=[_describe(true, said) for _, _, true, said in wrong[:_WRONG_BLOCKS]],
+    )
+
+
+def _describe(true: TrueLifetime, said: SaidBlock) -> dict[str, Any]:
+    return {
+        "bytes": true.requested_bytes,
+        "true": f"{true.tenant.value}:{true.sub}",
+        "said": said.tenant,
+        "level": said.level,
+        "born_in": true.born_in,
+        "alloc_entry": true.alloc_entry,
+        "stack": list(said.stack[:8]),
+    }
+
+
+def _group(pairs: Sequence[tuple[TrueLifetime, SaidBlock]]) -> list[dict[str, Any]]:
+    """Return the bytes at the peak by true and said owner, largest first."""
+    groups: dict[tuple[str, ...], list[tuple[TrueLifetime, SaidBlock]]] = defaultdict(list)
+    for true, said in pairs:
+        key = (
+            f"{true.tenant.value}:{true.sub}",
+            said.tenant,
+            said.level,
+            "right" if true.accepts(said.tenant) else "WRONG",
+        )
+        groups[key].append((true, said))
+    found = []
+    for key, members in groups.items():
+        largest = max(members, key=lambda pair: pair[0].requested_bytes)
+        found.append(
+            {
+                "bytes": sum(true.requested_bytes for true, _ in members),
+                "blocks": len(members),
+                "before": sum(true.alloc_entry < 0 for true, _ in members),
+                "judged": key[3] if key[1] != "untagged" else "-",
+                **_describe(*largest),
+                "largest": largest[0].requested_bytes,
+            }
+        )
+        found[-1]["bytes"] = sum(true.requested_bytes for true, _ in members)
+    return sorted(found, key=lambda each: -int(each["bytes"]))
+
+
+def to_json(comparison: SnapshotComparison) -> dict[str, Any]:
+    """Return one comparison as plain data."""
+    return asdict(comparison)

@@ -1,0 +1,383 @@
+"""A program on one device: it builds a model, and trains it or runs inference."""
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from benchmarks.snapshot_truth.codebase import Codebase
+from benchmarks.snapshot_truth.device import Tensor, TracedDevice
+from benchmarks.snapshot_truth.frames import SITE, TORCH, PythonFrame
+from benchmarks.snapshot_truth.gradients import AccumulatedGradients, MainGradients, OffloadedGradients
+from benchmarks.snapshot_truth.model_shapes import ParamShape
+from benchmarks.snapshot_truth.operators import Operators
+from benchmarks.snapshot_truth.optimizers import (
+    STATE,
+    TEMPORARY,
+    WRAPPER,
+    OptimizerRule,
+    StateStore,
+    list_rules,
+)
+from benchmarks.snapshot_truth.parallel import FlatSharding, GradientBuckets, NoSharding, ShardedParameters
+from benchmarks.snapshot_truth.parameters import SimulatedParameter, build_buffers, build_parameters
+from benchmarks.snapshot_truth.transformer import Transformer
+from benchmarks.snapshot_truth.variants import ProgramOptions
+from zprof.model.tenants import Tenant
+
+_BACKWARD = (
+    PythonFrame(f"{TORCH}_tensor.py", 625, "backward"),
+    PythonFrame(f"{TORCH}autograd/__init__.py", 354, "backward"),
+)
+_CLIP = (
+    PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 43, "_no_grad_wrapper"),
+    PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 218, "clip_grad_norm_"),
+    PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 95, "_get_total_norm"),
+)
+_DEEPSPEED = f"{SITE}deepspeed/runtime/bf16_optimizer.py"
+_LORA_NAMES = (("q", "v"), ("q", "k", "v", "o"), ("q", "v", "up", "down"))
+
+
+class Program:
+    """A program with its model and optimizer on a device."""
+
+    def __init__(
+        self, options: ProgramOptions, code: Codebase, device: TracedDevice, chance: random.Random
+    ) -> None:
+        self.options, self.code, self.device, self.chance = options, code, device, chance
+        self._rule: OptimizerRule = list_rules(code)[options.optimizer]
+        self._state = StateStore(device)
+        self._masters: list[SimulatedParameter] = []
+        self._flat_gradients: Tensor | None = None
+        self._batch: list[Tensor] = []
+        self._logits: Tensor | None = None
+        self._buckets: GradientBuckets | None = None
+        self._main_gradients: MainGradients | None = None
+
+    def run(self) -> None:
+        """Run the program to its end, or to the end of the window."""
+        with self.device.call(*self.code.main):
+            self._build()
+            with self.device.call(*self.code.loop):
+                if self.options.mode in ("inference", "kv_cache"):
+                    for request in range(self.options.steps):
+                        self._infer(request)
+                else:
+                    for step in range(self.options.steps):
+                        self._train_step(step)
+
+    # Building
+
+    def _build(self) -> None:
+        options, device, code = self.options, self.device, self.code
+        shape = options.model
+        self.parameters = build_parameters(
+            device, code, shape, element_bytes=options.param_bytes, birth=options.birth
+        )
+        self._buffers = build_buffers(device, code, shape, options.birth)
+        if shape.is_tied:
+            next(each for each in self.parameters if each.shape.name == "embed").uses = 2
+        self._freeze()
+        lora = self._add_lora() if options.has_lora else {}
+        self._copies: list[SimulatedParameter] = []
+        if options.has_reference:
+            self._copies = build_parameters(
+                device, code, shape, element_bytes=options.param_bytes,
+                birth=self.chance.choice((options.birth, "deepcopy")), sub="frozen",
+            )  # fmt: skip
+            for copy in self._copies:
+                copy.is_trained = False
+        if options.has_ema:
+            ema = build_parameters(
+                device, code, shape, element_bytes=options.param_bytes, birth="deepcopy", sub="ema"
+            )
+            self._copies_of_weights = ema
+        adapters = [each for pair in lora.values() for each in pair]
+        self._trained = [each for each in (*self.parameters, *adapters) if each.is_trained]
+        hooks = self._shard()
+        ops = self._ops = Operators(
+            device, code, AccumulatedGradients(device, self._store), act_bytes=options.act_bytes,
+            has_workspace=options.has_workspace,
+        )  # fmt: skip
+        ops.has_autocast = options.has_autocast
+        self.model = Transformer(
+            shape, self.parameters, ops, is_checkpointed=options.is_checkpointed, lora=lora, hooks=hooks
+        )
+        self._hooks = hooks
+        if options.has_reference:
+            self._reference = Transformer(shape, self._copies, ops)
+        if options.mode in ("train", "forward_only"):
+            self._prepare_optimizer()
+
+    def _freeze(self) -> None:
+        for parameter in self.parameters:
+            if self.options.has_lora or (
+                self.options.frozen_layers and parameter.shape.layer < self.options.frozen_layers
+                and parameter.shape.name not in ("head", "final_norm.weight", "final_norm.bias")
+            ):  # fmt: skip
+                parameter.is_trained = False
+                if parameter.tensor is not None:
+                    parameter.tensor.lifetime.sub = "frozen"
+
+    def _add_lora(self) -> dict[tuple[int, str], tuple[SimulatedParameter, SimulatedParameter]]:
+        """Add pairs of low-rank matrices in fp32, as peft does."""
+        rank, names = self.chance.choice((4, 8, 16)), self.chance.choice(_LORA_NAMES)
+        frames = (
+            PythonFrame(f"{SITE}peft/mapping_func.py", 125, "get_peft_model"),
+            PythonFrame(f"{SITE}peft/tuners/tuners_utils.py", 590, "inject_adapter"),
+            PythonFrame(f"{SITE}peft/tuners/lora/layer.py", 208, "update_layer"),
+        )
+        found = {}
+        with self.device.call(*self.code.setup, *frames):
+            for parameter in [each for each in self.parameters if each.shape.module == "linear"]:
+                name, layer = parameter.shape.name.removesuffix(".weight"), parameter.shape.layer
+                if name not in names or layer < 0 or not parameter.is_matrix:
+                    continue
+                wide, deep = parameter.shape.shape
+                pair = []
+                for letter, sizes in (("A", (rank, deep)), ("B", (wide, rank))):
+                    shape = ParamShape(name=f"{name}.{letter}", shape=sizes, module="linear", layer=layer)
+                    added = SimulatedParameter(shape, 4)
+                    added.tensor = self.device.alloc(added.bytes, Tenant.PARAMETERS, "weight", "_to_copy")
+                    pair.append(added)
+                found[layer, name] = (pair[0], pair[1])
+        return found
+
+    def _shard(self) -> FlatSharding | ShardedParameters | NoSharding:
+        """Wrap the model; afterwards ``_trained`` are what the optimizer updates."""
+        options, device = self.options, self.device
+        if options.data_parallel:
+            with device.call(*self.code.setup):
+                self._buckets = GradientBuckets(
+                    device, self._trained, has_views=options.data_parallel == "views"
+                )
+        with device.call(*self.code.setup):
+            if options.fsdp == 1:
+                flat = FlatSharding(device, self.parameters, options.world_size)
+                self._trained = [flat.shards[unit] for unit in sorted(flat.shards)]
+                return flat
+            if options.fsdp == 2:
+                sharded = ShardedParameters(
+                    device, self.parameters, world_size=options.world_size, compute_bytes=options.act_bytes
+                )
+                self._trained = [each for unit in sorted(sharded.shards) for each in sharded.shards[unit]]
+                return sharded
+        return NoSharding()
+
+    def _prepare_optimizer(self) -> None:
+        """Make what the constructor makes: fp32 copies of the weights, buffers of gradients."""
+        options, device = self.options, self.device
+        self._offloaded = OffloadedGradients(device)
+        if options.masters == "deepspeed":
+            self._flatten_for_deepspeed()
+        elif options.masters:
+            file = self.code.model_file.rpartition("/")[0] + "/mixed_precision.py"
+            with device.call(*self.code.setup, PythonFrame(file, 33, "__init__")):
+                for parameter in self._trained:
+                    master = SimulatedParameter(parameter.shape, 4)
+                    master.tensor = device.alloc(master.bytes, STATE, "master", "_to_copy", line=36)
+                    self._masters.append(master)
+        if options.main_grad:
+            file = f"{SITE}megatron/core/distributed/param_and_grad_buffer.py"
+            frames = (
+                PythonFrame(f"{SITE}megatron/core/distributed/distributed_data_parallel.py", 230, "__init__"),
+                PythonFrame(file, 640, "__init__"),
+            )
+            self._main_gradients = MainGradients(
+                device, self._trained, frames, flat=options.main_grad == "flat"
+            )
+
+    def _flatten_for_deepspeed(self) -> None:
+        """Move the parameters into one flat buffer; make fp32 copies and gradients of it."""
+        device = self.device
+        init = (
+            PythonFrame(f"{SITE}deepspeed/__init__.py", 193, "initialize"),
+            PythonFrame(f"{SITE}deepspeed/runtime/engine.py", 330, "__init__"),
+            PythonFrame(f"{SITE}deepspeed/runtime/engine.py", 1750, "_configure_bf16_optimizer"),
+            PythonFrame(_DEEPSPEED, 98, "__init__"),
+        )
+        numel = sum(each.numel for each in self._trained)
+        with device.call(*self.code.setup, *init, PythonFrame(_DEEPSPEED, 140, "_setup_for_real_optimizer")):
+            flat = device.alloc(numel * 2, Tenant.PARAMETERS, "weight", "cat", line=150)
+            flat.references = len(self._trained)
+            for parameter in self._trained:
+                assert parameter.tensor is not None
+                device.drop(parameter.tensor)
+                parameter.tensor = flat
+            shape = ParamShape(name="flat", shape=(numel,), module="flat", layer=-1)
+            master = SimulatedParameter(shape, 4)
+            master.tensor = device.alloc(numel * 4, STATE, "master", "clone", line=165)
+            self._masters = [master]
+            self._flat_gradients = device.alloc(numel * 4, Tenant.GRADIENTS, "master_grad", "zeros", line=170)
+            # DeepSpeed makes the state at once, so that a lack of memory shows early.
+            states = PythonFrame(_DEEPSPEED, 260, "initialize_optimizer_states")
+            with device.call(states, WRAPPER, *self._rule.frames):
+                self._rule.update(self._state, self._masters)
+
+    # Training
+
+    def _store(self, parameter: SimulatedParameter, grad: Tensor) -> None:
+        """Keep the whole gradient of a parameter as this program does."""
+        hooks = self._hooks
+        if isinstance(hooks, FlatSharding | ShardedParameters):
+            hooks.store(parameter, grad)
+        elif self._main_gradients is not None:
+            self._main_gradients.store(parameter, grad)
+        elif self.options.is_offloaded:
+            self._offloaded.store(parameter, grad)
+        elif self._buckets is not None:
+            self._buckets.store(parameter, grad)
+        elif parameter.grad is None:
+            grad.lifetime.tenant, grad.lifetime.sub, grad.lifetime.also = Tenant.GRADIENTS, "grad", ()
+            parameter.grad = grad
+        else:
+            self.device.drop(grad)
+
+    def _train_step(self, step: int) -> None:
+        options, device = self.options, self.device
+        if options.zeroes_first:
+            self._zero_grad()
+        for micro_batch in range(options.micro_batches):
+            with device.call(*self.code.micro_step):
+                self._micro_batch(step, micro_batch)
+        if self.chance.random() < 0.05:
+            device.empty_cache()
+        with device.phase("optimizer", step):
+            if options.clips and not options.is_offloaded:
+                self._clip()
+            self._optimizer_step()
+        if not options.zeroes_first:
+            self._zero_grad()
+
+    def _micro_batch(self, step: int, micro_batch: int) -> None:
+        options, device, ops = self.options, self.device, self._ops
+        tokens = options.model.tokens
+        with device.phase("forward", step, micro_batch):
+            ids, targets = self._load_batch(tokens)
+            if self._buckets is not None and (step, micro_batch) > (0, 0):
+                self._buckets.rebuild(device.call(*self.code.module(1950, "forward")))
+            ops.tape = []
+            if options.has_reference:
+                with ops.no_grad():
+                    logits = self._reference.forward(ids, tokens, options.model.seq)
+                    scores = device.alloc(tokens * 4, TEMPORARY, "reference_scores", "gather")
+                    device.drop(logits)
+            logits = self.model.forward(ids, tokens, options.model.seq)
+            loss = self.model.loss(logits, targets, tokens)
+            ops.end_autocast()
+            if self._logits is not None:
+                device.drop(self._logits)
+                self._logits = None
+            if options.keeps_logits:
+                self._logits = logits
+            else:
+                device.drop(logits)
+        with device.phase("backward", step, micro_batch):
+            with device.call(*_BACKWARD, PythonFrame(f"{TORCH}autograd/__init__.py", 217, "_make_grads")):
+                root = device.alloc(4, TEMPORARY, "act_grad", "ones_like")
+            with device.on_engine():
+                self._hooks.pre_backward(ops, -1)
+                ops.run_backward(root)
+                self._hooks.post_backward(ops, -1)
+            device.drop(loss)
+            if options.has_reference:
+                device.drop(scores)
+            if self._flat_gradients is not None:
+                self._drop_gradients()
+
+    def _load_batch(self, tokens: int) -> list[Tensor]:
+        """Replace the batch: the new one is there before the old one is dropped."""
+        new = [
+            self.device.alloc(
+                tokens * 8, TEMPORARY, "input", "_to_copy", line=184 + i, also=(Tenant.ACTIVATIONS,)
+            )
+            for i in range(2)
+        ]
+        for each in self._batch:
+            self.device.drop(each)
+        self._batch = new
+        return new
+
+    def _clip(self) -> None:
+        device = self.device
+        with device.call(*_CLIP):
+            norms = [device.alloc(4, TEMPORARY, "clip", "_foreach_norm") for _ in self._gradients()]
+            total = device.alloc(4 * max(1, len(norms)), TEMPORARY, "clip", "stack")
+        for each in (*norms, total):
+            device.drop(each)
+
+    def _optimizer_step(self) -> None:
+        options, device, rule = self.options, self.device, self._rule
+        if options.is_offloaded:
+            return
+        updated = self._masters or [each for each in self._trained if each.grad is not None]
+        grads: list[Tensor] = []
+        if options.masters == "user" and not options.main_grad:
+            with device.call(
+                PythonFrame(self.code.model_file.rpartition("/")[0] + "/mixed_precision.py", 61, "step")
+            ):
+                grads = [
+                    device.alloc(each.numel * 4, Tenant.GRADIENTS, "master_grad", "_to_copy")
+                    for each in updated
+                ]
+        with self._annotation("step"), device.call(WRAPPER, *rule.frames):
+            rule.update(self._state, updated)
+        for each in grads:
+            device.drop(each)
+        if options.has_ema:
+            with device.call(PythonFrame(self.code.own_file, 140, "update_ema")):
+                for parameter in self._trained:
+                    device.drop(device.alloc(parameter.bytes, TEMPORARY, "optimizer_temp", "mul"))
+
+    def _zero_grad(self) -> None:
+        with self._annotation("zero_grad"):
+            if self.options.sets_to_none and self._main_gradients is None:
+                self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._gradients():
+            assert parameter.grad is not None
+            self.device.drop(parameter.grad)
+            parameter.grad = None
+
+    def _gradients(self) -> list[SimulatedParameter]:
+        return [each for each in self._trained if each.grad is not None]
+
+    @contextmanager
+    def _annotation(self, function: str) -> Iterator[None]:
+        with self.device.annotation(f"Optimizer.{function}#{self._rule.class_name}.{function}"):
+            yield
+
+    # Inference
+
+    def _infer(self, request: int) -> None:
+        options, device, ops = self.options, self.device, self._ops
+        shape = options.model
+        ops.tape = None
+        generated = self.chance.randint(3, 12) if options.mode == "kv_cache" else 0
+        with device.call(*self.code.micro_step), device.phase("forward", request, 0):
+            if options.mode == "kv_cache":
+                self._start_cache()
+            for token in range(generated + 1):
+                tokens = shape.tokens if token == 0 else shape.batch
+                ids, _ = self._load_batch(tokens)
+                logits = self.model.forward(ids, tokens, shape.seq + token)
+                logits.lifetime.tenant, logits.lifetime.sub = Tenant.ACTIVATIONS, "logits"
+                logits.lifetime.also = (TEMPORARY,)
+                ops.end_autocast()
+                if self._logits is not None:
+                    device.drop(self._logits)
+                self._logits = logits
+                device.drop(device.alloc(shape.batch * 8, TEMPORARY, "op_output", "argmax"))
+
+    def _start_cache(self) -> None:
+        """Empty the cache of every layer: it starts with tensors of no elements."""
+        cache = self.model.cache
+        for tensors in cache.values():
+            _drop_all(self.device, tensors)
+        for layer in range(self.options.model.layers):
+            cache[layer] = []
+
+
+def _drop_all(device: TracedDevice, tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        device.drop(tensor)
