@@ -84,8 +84,17 @@ class Truth:
 class Allocator:
     """One device.  Nothing is recorded before ``begin_history``."""
 
-    def __init__(self, device: int = 0, *, expandable: bool = False, base: int = 0x7F00_0000_0000) -> None:
+    def __init__(
+        self,
+        device: int = 0,
+        *,
+        expandable: bool = False,
+        base: int = 0x7F00_0000_0000,
+        max_split: int | None = None,
+        divisions: int = 0,
+    ) -> None:
         self.device, self.expandable = device, expandable
+        self.max_split, self.divisions = max_split, divisions
         self.segments: list[Segment] = []
         self.entries: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
@@ -112,11 +121,13 @@ class Allocator:
         compile_context: str = "N/A",
     ) -> int:
         """The address of a new block."""
-        size = max(UNIT, -(-requested // UNIT) * UNIT)
+        size = self._round(requested)
         found = self._find(size, stream, pool) or self._grow(size, stream, pool)
         segment, block = found
         rest = block.size - size
-        if rest >= UNIT if segment.small or segment.expandable else rest > MIB:
+        may_split = self.max_split is None or segment.small or segment.expandable
+        is_whole = not may_split and size >= (self.max_split or 0)
+        if not is_whole and (rest >= UNIT if segment.small or segment.expandable else rest > MIB):
             at = segment.blocks.index(block)
             segment.blocks.insert(at + 1, Block(block.address + size, rest))
             block.size = size
@@ -168,13 +179,32 @@ class Allocator:
             held=tuple(sorted((segment.address, segment.size) for segment in self.segments)),
         )
 
+    def _round(self, requested: int) -> int:
+        """Round up to 512 bytes, or to one of ``divisions`` sizes between two powers of two."""
+        if self.divisions < 2 or requested <= UNIT * self.divisions:
+            return max(UNIT, -(-requested // UNIT) * UNIT)
+        power = 1
+        while power * 2 <= requested:
+            power *= 2
+        return next(
+            size for k in range(self.divisions + 1) if (size := power + k * power // self.divisions) >= requested
+        )
+
+    def _fits(self, block: Block, size: int) -> bool:
+        """Blocks from ``max_split`` on serve only requests from there on, and those of about their size."""
+        if self.max_split is None or self.expandable or size <= SMALL:
+            return True
+        if size < self.max_split:
+            return block.size < self.max_split
+        return block.size < size + 20 * MIB
+
     def _find(self, size: int, stream: int, pool: tuple[int, int]) -> tuple[Segment, Block] | None:
         fits = [
             (block.size, block.address, segment, block)
             for segment in self.segments
             if (segment.small, segment.stream, segment.pool) == (size <= SMALL, stream, pool)
             for block in segment.blocks
-            if block.state == FREE and block.size >= size
+            if block.state == FREE and block.size >= size and self._fits(block, size)
         ]
         return min(fits, key=lambda fit: fit[:2])[2:] if fits else None
 
@@ -269,7 +299,17 @@ def snapshot_of(*allocators: Allocator, awaiting: str = AWAITING) -> dict[str, A
         "segments": [_segment(a.device, s, awaiting) for a in allocators for s in a.segments],
         "device_traces": traces,
         "external_annotations": [note for a in allocators for note in a.annotations],
-        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
+        "allocator_settings": _settings(allocators[0]),
+    }
+
+
+def _settings(allocator: Allocator) -> dict[str, Any]:
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": -1 if allocator.max_split is None else allocator.max_split,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": allocator.expandable,
+        "roundup_power2_divisions": {str(1 << k): allocator.divisions for k in range(16)},
     }
 
 
@@ -311,10 +351,20 @@ def write_snapshot(path: Path, snapshot: object, protocol: int = 4) -> Path:
     return path
 
 
-def random_history(seed: int, steps: int, *, device: int = 0, ring: int | None = None) -> Allocator:
+def random_history(
+    seed: int,
+    steps: int,
+    *,
+    device: int = 0,
+    ring: int | None = None,
+    max_split: int | None = None,
+    divisions: int = 0,
+) -> Allocator:
     """A random history: some blocks before it begins, then allocations, frees, delays and cache flushes."""
     chance = random.Random(seed)
-    allocator = Allocator(device, expandable=chance.random() < 0.4)
+    allocator = Allocator(
+        device, expandable=chance.random() < 0.4, max_split=max_split, divisions=divisions
+    )
     stacks = [frames(f"layer{i}", "forward", "main") for i in range(4)]
     begin = chance.randrange(steps) if chance.random() < 0.5 else 0
     for step in range(steps):
