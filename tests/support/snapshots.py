@@ -187,7 +187,9 @@ class Allocator:
         while power * 2 <= requested:
             power *= 2
         return next(
-            size for k in range(self.divisions + 1) if (size := power + k * power // self.divisions) >= requested
+            size
+            for k in range(self.divisions + 1)
+            if (size := power + k * power // self.divisions) >= requested
         )
 
     def _fits(self, block: Block, size: int) -> bool:
@@ -362,9 +364,7 @@ def random_history(
 ) -> Allocator:
     """A random history: some blocks before it begins, then allocations, frees, delays and cache flushes."""
     chance = random.Random(seed)
-    allocator = Allocator(
-        device, expandable=chance.random() < 0.4, max_split=max_split, divisions=divisions
-    )
+    allocator = Allocator(device, expandable=chance.random() < 0.4, max_split=max_split, divisions=divisions)
     stacks = [frames(f"layer{i}", "forward", "main") for i in range(4)]
     begin = chance.randrange(steps) if chance.random() < 0.5 else 0
     for step in range(steps):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import Tenant
 
 
@@ -224,7 +225,8 @@ class Memory:
     """Memory part of the report.
 
     ``per_rank`` is each rank's own device (the GPU if it has one), ``host`` the host memory of ranks that
-    have a GPU, ``init`` the peaks from the start of the program to its first step.
+    have a GPU, ``init`` the peaks from the start of the program to its first step. ``out_of_memory`` are the
+    failed allocations in snapshots, oldest first within each rank.
     """
 
     per_rank: tuple[RankMemory, ...] = ()
@@ -238,3 +240,4 @@ class Memory:
     host: tuple[RankMemory, ...] = ()
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()

@@ -72,6 +72,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             counters=tuple(entry for result in results for entry in result.counters),
             host=tuple(entry for result in results for entry in result.host),
             init=tuple(entry for result in results for entry in result.init),
+            out_of_memory=tuple(entry for result in results for entry in result.out_of_memory),
             timelines=_choose_timelines(ranks, [entry for result in results for entry in result.timelines]),
         ),
         gaps=tuple(gaps),

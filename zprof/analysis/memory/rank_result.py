@@ -14,6 +14,7 @@ from zprof.model.memory import (
     PhasePeak,
     RankMemory,
 )
+from zprof.model.out_of_memory import OutOfMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class RankMemoryResult:
     host: tuple[RankMemory, ...] = ()
     init: tuple[RankMemory, ...] = ()
     timelines: tuple[MemoryTimeline, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 

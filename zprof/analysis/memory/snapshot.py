@@ -26,6 +26,7 @@ from zprof.analysis.memory.history import (
     list_history_devices,
     read_history,
 )
+from zprof.analysis.memory.out_of_memory import find_out_of_memory
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.stack_origins import Stacks
 from zprof.analysis.memory.tables import Int, read_checked_frame
@@ -99,6 +100,11 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         top=_list_largest_groups(own),
         devices=tuple(leaves),
         timelines=(thin_history(rank, own.history, own.names),),
+        out_of_memory=tuple(
+            entry
+            for device in devices
+            for entry in find_out_of_memory(rank, device.history, device.names.tenant, stacks, device.mark)
+        ),
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),

@@ -95,7 +95,9 @@ def test_every_entry_leaves_what_the_allocator_had(seed: int, steps: int, ring: 
     max_split=st.none() | st.sampled_from([3 * MIB, 20 * MIB]),
     divisions=st.sampled_from([0, 2, 4, 8]),
 )
-def test_settings_of_the_allocator_change_its_blocks(seed: int, max_split: int | None, divisions: int) -> None:
+def test_settings_of_the_allocator_change_its_blocks(
+    seed: int, max_split: int | None, divisions: int
+) -> None:
     allocator = random_history(seed, 60, max_split=max_split, divisions=divisions)
     tables = convert_snapshot(snapshot_of(allocator))
     assert_as_it_was(tables, allocator)
