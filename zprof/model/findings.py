@@ -21,6 +21,7 @@ class Cause(StrEnum):
     RETAINED_GRADIENTS = "retained_gradients"
     INIT_SPIKE = "init_spike"
     OUTSIDE_ALLOCATOR = "outside_allocator"
+    OUT_OF_MEMORY = "out_of_memory"
     STRAGGLER_RANK = "straggler_rank"
     ROTATING_STRAGGLER = "rotating_straggler"
     NO_PREFETCH = "no_prefetch"
@@ -61,6 +62,7 @@ FINDING_IDS: dict[Cause, str] = {
     Cause.RETAINED_GRADIENTS: "ZP207",
     Cause.INIT_SPIKE: "ZP208",
     Cause.OUTSIDE_ALLOCATOR: "ZP209",
+    Cause.OUT_OF_MEMORY: "ZP210",
     Cause.STRAGGLER_RANK: "ZP301",
     Cause.ROTATING_STRAGGLER: "ZP302",
     Cause.NO_PREFETCH: "ZP401",

@@ -50,6 +50,11 @@ def check_moment(history: History, moment: Moment) -> None:
         assert terms.live_bytes + terms.rounding_bytes == moment.rounded
 
 
+def check_moments(history: History, moments: list[Moment]) -> None:
+    for moment in moments:
+        check_moment(history, moment)
+
+
 def check_peaks(history: History, moments: list[Moment]) -> None:
     time_ns, size = find_allocated_peak(history)
     assert size == max(moment.requested for moment in moments)
@@ -81,8 +86,7 @@ def test_a_simulated_history_equals_a_plain_replay(seed: int, steps: int, ring: 
     if history is None or not allocator.entries:
         return  # nothing was ever held, or recorded
     moments = replay_plainly(snapshot["device_traces"][0], snapshot["segments"])
-    for moment in moments:
-        check_moment(history, moment)
+    check_moments(history, moments)
     check_peaks(history, moments)
     check_totals_of_segments(history, snapshot["segments"])
 
@@ -113,5 +117,4 @@ def test_the_plain_replay_can_tell() -> None:
     history = read(broken)
     assert history is not None
     with pytest.raises(AssertionError):
-        for moment in moments:
-            check_moment(history, moment)
+        check_moments(history, moments)
