@@ -104,8 +104,11 @@ class Allocator:
         expandable: bool = False,
         base: int = 0x7F00_0000_0000,
         keep_states: bool = True,
+        max_split: int | None = None,
+        divisions: int = 0,
     ) -> None:
         self.device, self.expandable = device, expandable
+        self.max_split, self.divisions = max_split, divisions
         self.segments: list[SimulatedSegment] = []
         self.entries: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
@@ -138,11 +141,13 @@ class Allocator:
         compile_context: str = "N/A",
     ) -> int:
         """The address of a new block."""
-        size = max(UNIT, -(-requested // UNIT) * UNIT)
+        size = self._round(requested)
         block = self._find(size, stream, pool) or self._grow(size, stream, pool)
         self._remove_free(block)
         segment, rest = block.segment, block.size - size
-        if rest >= UNIT if segment.small or segment.expandable else rest > MIB:
+        may_split = self.max_split is None or segment.small or segment.expandable
+        is_whole = not may_split and size >= (self.max_split or 0)
+        if not is_whole and (rest >= UNIT if segment.small or segment.expandable else rest > MIB):
             remainder = SimulatedBlock(block.address + size, rest, segment, previous=block, next=block.next)
             if block.next is not None:
                 block.next.previous = remainder
@@ -210,7 +215,23 @@ class Allocator:
     def _find(self, size: int, stream: int, pool: tuple[int, int]) -> SimulatedBlock | None:
         fits = self._free.get((size <= SMALL, stream, pool), [])
         at = bisect_left(fits, (size, 0))
-        return self._free_blocks[fits[at][1]] if at < len(fits) else None
+        return self._free_blocks[fits[at][1]] if at < len(fits) and self._fits(fits[at][0], size) else None
+
+    def _round(self, requested: int) -> int:
+        """Round up to 512 bytes, or to one of ``divisions`` sizes between two powers of two."""
+        if self.divisions < 2 or requested <= UNIT * self.divisions:
+            return max(UNIT, -(-requested // UNIT) * UNIT)
+        power = 1 << (requested.bit_length() - 1)
+        steps = (power + k * power // self.divisions for k in range(self.divisions + 1))
+        return next(size for size in steps if size >= requested)
+
+    def _fits(self, block_bytes: int, size: int) -> bool:
+        """Blocks from ``max_split`` on serve only requests from there on, and those of about their size."""
+        if self.max_split is None or self.expandable or size <= SMALL:
+            return True
+        if size < self.max_split:
+            return block_bytes < self.max_split
+        return block_bytes < size + 20 * MIB
 
     def _add_free(self, block: SimulatedBlock) -> None:
         insort(self._free.setdefault(block.segment.kind, []), (block.size, block.address))
@@ -235,6 +256,8 @@ class Allocator:
         else:
             self.segments.append(segment)
         self._record("segment_map" if self.expandable else "segment_alloc", address, wanted, stream, pool)
+        if not self.expandable:
+            return segment.first  # a new segment serves its request whatever its size
         found = self._find(size, stream, pool)
         assert found is not None
         return found
@@ -350,7 +373,17 @@ def snapshot_of(*allocators: Allocator, awaiting: str = AWAITING) -> dict[str, A
         "segments": [_describe_segment(a.device, s, awaiting) for a in allocators for s in a.segments],
         "device_traces": traces,
         "external_annotations": [note for a in allocators for note in a.annotations],
-        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
+        "allocator_settings": _describe_settings(allocators[0]),
+    }
+
+
+def _describe_settings(allocator: Allocator) -> dict[str, Any]:
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": -1 if allocator.max_split is None else allocator.max_split,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": allocator.expandable,
+        "roundup_power2_divisions": {str(1 << k): allocator.divisions for k in range(16)},
     }
 
 

@@ -27,6 +27,10 @@ from zprof.collectors.snapshot.settings import AllocatorSettings
 UNIT_BYTES = 512
 SMALL_BYTES = 1 << 20
 _NO_LIMIT = 1 << 62
+SMALL_SEGMENT_BYTES = 2 << 20
+_LARGE_SEGMENT_BYTES = 20 << 20
+#: Requests from this size on get a segment of their own, a multiple of 2 MiB.
+_MIN_OWN_SEGMENT_BYTES = 10 << 20
 #: Kinds of events, in their order at one entry. Blocks from before the first entry are measured once all of
 #: them are in place (_OCCUPY, _MEASURE), a new block when it is allocated.
 _UNMAP, _RELEASE, _MAP, _OCCUPY, _MEASURE, _ALLOCATE = range(6)
@@ -98,6 +102,21 @@ def round_requests(requested: Integers, settings: AllocatorSettings) -> Integers
     is_divided = (of_request > 1) & (requested >= UNIT_BYTES) & (requested > UNIT_BYTES * of_request)
     rounded: Integers = np.where(is_divided, divided, units)
     return rounded
+
+
+def compute_driver_bytes(rounded: Integers, settings: AllocatorSettings) -> Integers:
+    """Return what the allocator asks the driver for if no free block is large enough: whole segments.
+
+    Expandable segments grow in pages of the same sizes, at their end, where some bytes may be free already:
+    for them it is the most.
+    """
+    large_bytes = settings.large_segment_bytes or _LARGE_SEGMENT_BYTES
+    by_pages = -(-rounded // SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
+    if settings.expandable_segments:
+        by_pages = -(-rounded // large_bytes) * large_bytes
+    whole = np.where(rounded < _MIN_OWN_SEGMENT_BYTES, np.maximum(large_bytes, by_pages), by_pages)
+    driver: Integers = np.where(rounded <= SMALL_BYTES, SMALL_SEGMENT_BYTES, whole)
+    return driver
 
 
 def _floor_log2(values: Integers) -> Integers:

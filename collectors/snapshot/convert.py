@@ -7,30 +7,26 @@
 gaps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from zprof.collectors.snapshot.columns import (
     Budget,
-    Integers,
     Row,
-    factorize_texts,
     make_damaged_error,
-    read_integers,
     read_rows,
     read_sizes,
-    read_texts,
 )
-from zprof.collectors.snapshot.device import DeviceTables, build_device_tables
+from zprof.collectors.snapshot.device import build_device_tables
 from zprof.collectors.snapshot.gaps import list_snapshot_gaps
+from zprof.collectors.snapshot.marks import build_marks, find_last_ns, read_annotations
 from zprof.collectors.snapshot.segments import read_final_segments
 from zprof.collectors.snapshot.settings import read_settings
 from zprof.collectors.snapshot.stacks import StackTable
-from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
+from zprof.collectors.snapshot.trace import DeviceTrace, read_device_trace
 from zprof.model.gaps import Gap
 from zprof.run.schema import TABLES
 
@@ -84,11 +80,12 @@ def convert_snapshot(
         )
         for device in sorted({n for n, trace in traces.items() if trace.rows} | set(segments))
     ]
+    marks = build_marks(devices, annotations, stacks, settings)
     return SnapshotTables(
         block=_concat_tables("block", [device.block for device in devices]),
         segment=_concat_tables("segment", [device.segment for device in devices]),
         stack=_concat_tables("stack", [stacks.columns()]),
-        mark=_concat_tables("mark", [build_marks(devices, annotations)]),
+        mark=_concat_tables("mark", [marks]),
         gaps=tuple(list_snapshot_gaps(devices)),
         history_begin_ns={device.name: device.begin_ns for device in devices if device.trace.rows},
     )
@@ -132,71 +129,3 @@ def _get_single_array(column: Any, kind: Any) -> Any:
     return (
         column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], kind)])
     )
-
-
-_ANNOTATION_KINDS = {"START": "annotation_begin", "END": "annotation_end"}
-_NS_PER_US = 1000
-_MAX_TIME_US = 9_000_000_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotations:
-    """Starts and ends of named ranges (``record_function``), in file order."""
-
-    time_ns: Integers
-    kind: Sequence[str]
-    device: Integers
-    name: Sequence[str]
-
-
-def read_annotations(value: object, budget: Budget) -> Annotations:
-    """Return the ranges of ``external_annotations``; stages other than START and END are ignored.
-
-    Raises:
-        BadInput: they do not have torch's format.
-    """
-    where = "external_annotations"
-    rows = read_rows(value, where, budget)
-    stages = read_texts(rows, "stage", where)
-    rows = [row for row, stage in zip(rows, stages, strict=True) if stage in _ANNOTATION_KINDS]
-    return Annotations(
-        time_ns=np.minimum(read_sizes(rows, "time_us", where, default=0), _MAX_TIME_US) * _NS_PER_US,
-        kind=[_ANNOTATION_KINDS[stage] for stage in stages if stage in _ANNOTATION_KINDS],
-        device=read_integers(rows, "device", where, default=0),
-        name=read_texts(rows, "name", where),
-    )
-
-
-def find_last_ns(traces: Mapping[int, DeviceTrace], annotations: Annotations) -> int:
-    """Return the last time in the snapshot, 0 if it has no times."""
-    ends = [int(trace.time_ns[-1]) for trace in traces.values() if len(trace.time_ns)]
-    annotation_times = [int(time_ns) for time_ns in annotations.time_ns]
-    return max([*ends, *annotation_times, 0])
-
-
-def build_marks(devices: Sequence[DeviceTables], annotations: Annotations) -> dict[str, Any]:
-    """Return the table ``mark``: annotations (number: device), and two rows per failed allocation.
-
-    These are oom (number: free bytes of the device) and oom_request (number: requested bytes), both named
-    after the device.
-    """
-    times, kinds = [annotations.time_ns], list(annotations.kind)
-    numbers, names = [annotations.device], list(annotations.name)
-    for device in devices:
-        entries = np.flatnonzero(device.trace.action == TraceAction.OOM)
-        rows = [device.trace.rows[index] for index in entries.tolist()]
-        free = read_integers(rows, "device_free", f"oom of {device.name}", default=-1)
-        times += [device.trace.time_ns[entries]] * 2
-        numbers += [free, device.trace.size[entries]]
-        kinds += ["oom"] * len(entries) + ["oom_request"] * len(entries)
-        names += [device.name] * (2 * len(entries))
-    time_ns = np.concatenate(times)
-    order = np.argsort(time_ns, kind="stable")
-    return {
-        "time_ns": time_ns[order],
-        "kind": factorize_texts([kinds[index] for index in order.tolist()]),
-        "number": np.concatenate(numbers)[order],
-        "name": factorize_texts([names[index] for index in order.tolist()]),
-        "thread_cpu_ns": [None] * len(order),
-        "thread_queued_ns": [None] * len(order),
-    }

@@ -88,7 +88,9 @@ class _BlockColumns:
         self._entry, self._requested = lifetimes.entry, lifetimes.requested
         self._completed, self._final_block = lifetimes.completed, lifetimes.final_block
         self._before: Flags = lifetimes.before
-        self._allocation_rows: list[Row] = [trace.rows[entry] for entry in self._entry[~self._before].tolist()]
+        self._allocation_rows: list[Row] = [
+            trace.rows[entry] for entry in self._entry[~self._before].tolist()
+        ]
         #: Blocks in use at the end whose size in the segments differs from the result of ``measure_blocks``.
         self.size_mismatches = 0
 

@@ -10,6 +10,7 @@ from zprof.reports.presenters.ledger import build_ledger_section
 from zprof.reports.presenters.memory import build_memory_section
 from zprof.reports.presenters.memory_detail import build_device_section, build_memory_detail_section
 from zprof.reports.presenters.memory_timeline import build_timeline_section
+from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
 from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
 from zprof.reports.presenters.time_detail import build_time_detail_section
@@ -30,6 +31,7 @@ def build_report_page(report: Report) -> Page:
         sections=(
             *build_finding_section(report),
             *build_ledger_section(report),
+            *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),
             *build_timeline_section(report),
             *build_rank_section(report),

@@ -11,10 +11,18 @@ def frames(*functions: str, file: str = "train.py") -> list[dict[str, Any]]:
     return [{"filename": file, "line": 10 + i, "name": name} for i, name in enumerate(functions)]
 
 
-def random_history(seed: int, steps: int, *, device: int = 0, ring: int | None = None) -> Allocator:
+def random_history(
+    seed: int,
+    steps: int,
+    *,
+    device: int = 0,
+    ring: int | None = None,
+    max_split: int | None = None,
+    divisions: int = 0,
+) -> Allocator:
     """A random history: some blocks before it begins, then allocations, frees, delays and cache flushes."""
     chance = random.Random(seed)
-    allocator = Allocator(device, expandable=chance.random() < 0.4)
+    allocator = Allocator(device, expandable=chance.random() < 0.4, max_split=max_split, divisions=divisions)
     stacks = [frames(f"layer{i}", "forward", "main") for i in range(4)]
     begin = chance.randrange(steps) if chance.random() < 0.5 else 0
     for step in range(steps):

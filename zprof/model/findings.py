@@ -24,6 +24,7 @@ class Cause(StrEnum):
     ATTENTION_SCORES = "attention_scores"
     WEIGHT_COPIES = "weight_copies"
     STATES_DOMINATE = "states_dominate"
+    OUT_OF_MEMORY = "out_of_memory"
     STRAGGLER_RANK = "straggler_rank"
     ROTATING_STRAGGLER = "rotating_straggler"
     NO_PREFETCH = "no_prefetch"
@@ -67,6 +68,7 @@ FINDING_IDS: dict[Cause, str] = {
     Cause.ATTENTION_SCORES: "ZP211",
     Cause.WEIGHT_COPIES: "ZP212",
     Cause.STATES_DOMINATE: "ZP213",
+    Cause.OUT_OF_MEMORY: "ZP210",
     Cause.STRAGGLER_RANK: "ZP301",
     Cause.ROTATING_STRAGGLER: "ZP302",
     Cause.NO_PREFETCH: "ZP401",

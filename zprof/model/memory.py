@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from zprof.model.findings import Confidence
+from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import Tenant
 
 
@@ -338,7 +339,8 @@ class Memory:
     """Memory part of the report.
 
     ``per_rank`` is each rank's own device (the GPU if it has one), ``host`` the host memory of ranks that
-    have a GPU, ``init`` the peaks from the start of the program to its first step.
+    have a GPU, ``init`` the peaks from the start of the program to its first step. ``out_of_memory`` are the
+    failed allocations in snapshots, oldest first within each rank.
     """
 
     per_rank: tuple[RankMemory, ...] = ()
@@ -355,3 +357,4 @@ class Memory:
     stacks: tuple[StackTree, ...] = ()
     windows: tuple[HistoryWindow, ...] = ()
     growth: tuple[PeakGrowth, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()

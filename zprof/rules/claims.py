@@ -40,10 +40,11 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Sort findings: those that spoil or distort times first, then by time, then by bytes freed, notes last.
 
     Time is the saving of a fix, or the time that the recording itself adds. Findings of low confidence follow
-    all others that save time, or all others that free memory: their saving is a guess.
+    all others that save time, or all others that free memory: their saving is a guess. A failed allocation
+    comes first among those that save no time.
     """
 
-    def key(finding: Finding) -> tuple[bool, bool, bool, bool, float, bool, bool, int, str]:
+    def key(finding: Finding) -> tuple[bool, bool, bool, bool, float, bool, bool, bool, int, str]:
         is_low_confidence, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
         time_ns = _double_recording_cost_ns(finding) or sum(finding.saving_ns)
         saves_time = time_ns > 0
@@ -53,6 +54,7 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
             not saves_time,
             saves_time and is_low_confidence,
             -time_ns,
+            finding.cause is not Cause.OUT_OF_MEMORY,
             bytes_freed is None,
             bytes_freed is not None and is_low_confidence,
             -bytes_freed[1] if bytes_freed else 0,

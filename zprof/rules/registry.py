@@ -16,6 +16,7 @@ from zprof.rules.memory.buffers_dominate import buffers_dominate
 from zprof.rules.memory.fragmentation import fragmentation
 from zprof.rules.memory.init_spike import init_spike
 from zprof.rules.memory.logits_dominate import logits_dominate
+from zprof.rules.memory.out_of_memory import out_of_memory
 from zprof.rules.memory.outside_allocator import outside_allocator
 from zprof.rules.memory.replicated_state import replicated_state
 from zprof.rules.memory.retained_gradients import retained_gradients
@@ -258,6 +259,7 @@ DEVICE_RULES: tuple[Rule, ...] = (
 
 
 MEMORY_RULES = (
+    Rule(cause=Cause.OUT_OF_MEMORY, check=out_of_memory),
     Rule(cause=Cause.BUFFERS_DOMINATE, check=buffers_dominate),
     Rule(cause=Cause.FRAGMENTATION, check=fragmentation),
     Rule(cause=Cause.ACTIVATIONS_DOMINATE, check=activations_dominate),

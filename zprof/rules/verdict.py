@@ -391,7 +391,7 @@ def _describe_no_risk(rank: RankMemory, findings: Sequence[Finding]) -> str:
 def _is_risk(finding: Finding, rank: RankMemory) -> bool:
     if finding.confidence is Confidence.LOW:
         return False
-    if finding.cause is Cause.ALLOCATOR_RETRIES:
+    if finding.cause in (Cause.ALLOCATOR_RETRIES, Cause.OUT_OF_MEMORY):
         return True
     return _frees_significant_memory(finding, rank)
 

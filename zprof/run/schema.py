@@ -218,9 +218,12 @@ COLLECTIVES = pa.schema(
 #: Points in time: step_begin, step_end (name: what marked the step of an imported trace), window_begin,
 #: window_end (name: init, memory or time), phase (name: the phase that starts), ping_begin, ping_end (number:
 #: index of the ping). From a CUDA allocator's history: annotation_begin, annotation_end (name: the program's
-#: name of the range, number: the device), oom (name: the device, number: its free bytes, -1 if unknown) and
-#: oom_request at the same time (number: the requested bytes). ``thread_cpu_ns``: processor time that the
-#: thread of the training loop had used so far, in step_begin and step_end of a recording;
+#: name of the range, number: the device), annotation (a text of the program, without an end), and for each
+#: failed allocation at the same time: oom (name: the device, number: its free bytes, -1 if unknown),
+#: oom_request (number: the requested bytes), oom_driver_request (number: the bytes of the segment that the
+#: driver was asked for), oom_stack (number: its stack, if known), oom_pool (name: the private pool that the
+#: request was for, number: the device; absent for the common pool). ``thread_cpu_ns``: processor time that
+#: the thread of the training loop had used so far, in step_begin and step_end of a recording;
 #: ``thread_queued_ns``: time that it had been ready to run but waited for a processor (Linux).
 MARK = pa.schema(
     [

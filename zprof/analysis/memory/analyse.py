@@ -75,6 +75,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             windows=tuple(entry for result in results for entry in result.windows),
             stacks=tuple(entry for result in results for entry in result.stacks),
             growth=tuple(entry for result in results for entry in result.growth),
+            out_of_memory=tuple(entry for result in results for entry in result.out_of_memory),
             timelines=_choose_timelines(ranks, [entry for result in results for entry in result.timelines]),
         ),
         gaps=tuple(gaps),

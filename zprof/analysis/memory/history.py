@@ -50,7 +50,10 @@ class HeldBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSegments:
-    """Memory held by the allocator; neighbours with equal ``segment_key`` can belong to one segment."""
+    """Memory held by the allocator; neighbours with equal ``segment_key`` can belong to one segment.
+
+    ``pool`` indexes ``pools``; the last one has no name: the pool is unknown or the common one.
+    """
 
     address: Int
     bytes: Int
@@ -59,6 +62,8 @@ class HeldSegments:
     private: Bool
     expandable: Bool
     segment_key: Int
+    pool: Int
+    pools: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.address)
@@ -143,6 +148,8 @@ def _read_segments(frame: pd.DataFrame) -> HeldSegments:
         private=~common[pool],
         expandable=frame["expandable"].to_numpy(dtype=bool),
         segment_key=segment_key.reshape(-1).astype(np.int64),
+        pool=np.where(pool < 0, len(pools), pool),
+        pools=(*pools, ""),
     )
 
 
@@ -187,12 +194,13 @@ class AllocatorTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class _Regions:
+class Regions:
     """Segments at an instant, by address; adjacent pieces of an expandable segment are merged."""
 
     address: Int
     bytes: Int
     private: Bool
+    pool: Int
     overlap_bytes: int
 
 
@@ -201,7 +209,7 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     blocks = history.blocks
     held_rows = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
     live = held_rows[blocks.freed_ns[held_rows] > time_ns]
-    regions = _merge_segments(history.held_segments, time_ns)
+    regions = merge_segments(history.held_segments, time_ns)
     used, stray_bytes = _sum_used_bytes(blocks, held_rows, regions)
     free = regions.bytes - used
     overlap_bytes = (
@@ -230,7 +238,8 @@ def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:
     return np.flatnonzero(live).astype(np.int64)
 
 
-def _merge_segments(held_segments: HeldSegments, time_ns: int) -> _Regions:
+def merge_segments(held_segments: HeldSegments, time_ns: int) -> Regions:
+    """Return the segments that are held at an instant."""
     rows = np.flatnonzero((held_segments.begin_ns <= time_ns) & (held_segments.end_ns > time_ns))
     rows = rows[np.argsort(held_segments.address[rows], kind="stable")]
     address, size = held_segments.address[rows], held_segments.bytes[rows]
@@ -239,10 +248,11 @@ def _merge_segments(held_segments: HeldSegments, time_ns: int) -> _Regions:
     joined = np.zeros(len(rows), dtype=bool)
     joined[1:] = grown[1:] & grown[:-1] & (end[:-1] == address[1:]) & (segment_key[1:] == segment_key[:-1])
     first = np.flatnonzero(~joined)
-    return _Regions(
+    return Regions(
         address=address[first],
         bytes=np.add.reduceat(size, first) if len(first) else size,
         private=held_segments.private[rows][first],
+        pool=held_segments.pool[rows][first],
         overlap_bytes=_sum_overlap_bytes(address, size),
     )
 
@@ -255,7 +265,7 @@ def _sum_overlap_bytes(address: Int, size: Int) -> int:
     return int(np.maximum(np.minimum(reached, end[1:]) - address[1:], 0).sum())
 
 
-def _sum_used_bytes(blocks: HeldBlocks, held_rows: Int, regions: _Regions) -> tuple[Int, int]:
+def _sum_used_bytes(blocks: HeldBlocks, held_rows: Int, regions: Regions) -> tuple[Int, int]:
     """Return (bytes of blocks in each region, bytes of blocks outside all regions)."""
     used = np.zeros(len(regions.address), dtype=np.int64)
     address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]

@@ -17,6 +17,7 @@ from zprof.model.memory import (
     RankMemory,
     StackTree,
 )
+from zprof.model.out_of_memory import OutOfMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class RankMemoryResult:
     stacks: tuple[StackTree, ...] = ()
     windows: tuple[HistoryWindow, ...] = ()
     growth: tuple[PeakGrowth, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 

@@ -31,6 +31,7 @@ from zprof.analysis.memory.history import (
 )
 from zprof.analysis.memory.history_lives import describe_window, make_history_lives
 from zprof.analysis.memory.live_bytes import RankLives
+from zprof.analysis.memory.out_of_memory import find_out_of_memory
 from zprof.analysis.memory.peak_growth import measure_growth
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.stack_groups import list_largest_groups
@@ -118,6 +119,11 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         ),
         growth=(measure_growth(own.rank, own.history, own.peak_ns, own.names, stacks),),
         timelines=(thin_recording(rank, own.history.device, own.lives),),
+        out_of_memory=tuple(
+            entry
+            for device in devices
+            for entry in find_out_of_memory(rank, device.history, device.names.tenant, stacks, device.mark)
+        ),
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),

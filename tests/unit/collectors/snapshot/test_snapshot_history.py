@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,3 +88,31 @@ def test_every_entry_leaves_what_the_allocator_had(seed: int, steps: int, ring: 
     for allocator in (first, second):
         assert_as_it_was(tables, allocator)
     assert not [gap for gap in tables.gaps if gap.what == "allocator history disagrees"]
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10**9),
+    max_split=st.none() | st.sampled_from([3 * MIB, 20 * MIB]),
+    divisions=st.sampled_from([0, 2, 4, 8]),
+)
+def test_settings_of_the_allocator_change_its_blocks(
+    seed: int, max_split: int | None, divisions: int
+) -> None:
+    allocator = random_history(seed, 60, max_split=max_split, divisions=divisions)
+    tables = convert_snapshot(snapshot_of(allocator))
+    assert_as_it_was(tables, allocator)
+    assert not [gap for gap in tables.gaps if gap.what == "sizes of freed blocks"]
+
+
+@pytest.mark.parametrize(
+    ("value", "mib"),
+    [(None, 20), ({}, 20), ({"max_split_size": "3"}, 20), ({"roundup_power2_divisions": {"1": -4}}, 20)],
+)
+def test_settings_of_another_shape_count_as_not_stated(value: object, mib: int) -> None:
+    allocator = Allocator()
+    allocator.begin_history()
+    allocator.free(allocator.alloc(19 * MIB + 700_000))
+    snapshot = snapshot_of(allocator) | {"allocator_settings": value}
+    (size,) = pa.table(convert_snapshot(snapshot).block)["block_bytes"].to_pylist()
+    assert size == mib * MIB

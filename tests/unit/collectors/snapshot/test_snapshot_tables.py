@@ -141,6 +141,7 @@ def test_failed_allocations_and_named_ranges_are_marks() -> None:
         (0, "annotation_begin", 0, "forward"),
         (3000, "oom", 789, "cuda:0"),
         (3000, "oom_request", 123_456, "cuda:0"),
+        (3000, "oom_driver_request", 2 * MIB, "cuda:0"),
         (6000, "annotation_end", 0, "forward"),
     ]
 

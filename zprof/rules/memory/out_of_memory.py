@@ -1,0 +1,138 @@
+"""ZP210 out_of_memory: an allocation failed, in a snapshot dumped at or after the error.
+
+Two cases with different fixes. If all free bytes of the request's pool and of the device together are at
+least the request, memory was free but in pieces: expandable segments make them usable. Otherwise the program
+needs less memory, at least by the missing bytes: the largest tenant is the place to start. If the device had
+room for the segment, a limit of the process refused it. Of several failures, the one that lacks most is
+reported.
+"""
+
+from collections.abc import Mapping
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.user_code import find_user_frame
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.formatting import format_bytes
+from zprof.model.gaps import Gap
+from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.rules.memory.largest_rank import bytes_evidence
+from zprof.rules.rule import make_finding
+
+UNTAGGED = "untagged"
+_EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_ALREADY_EXPANDABLE = (
+    "expandable segments are on already: what is free lies in pages that other streams, or small requests, "
+    "still use; fewer streams, and sizes that repeat"
+)
+_LIMIT = "raise the limit: torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction"
+_AWAITING = (
+    "a stream still uses freed blocks (record_stream): TORCH_NCCL_AVOID_RECORD_STREAMS=1, or FSDP2 instead "
+    "of FSDP1"
+)
+#: What shrinks each tenant, in one line.
+_TENANT_FIXES: Mapping[str, str] = {
+    Tenant.PARAMETERS: "parameters: shard them (stage 3, fully_shard), or a 16-bit type",
+    Tenant.GRADIENTS: "gradients: optimizer.zero_grad(set_to_none=True) after a step; shard them (stage 2)",
+    Tenant.OPTIMIZER_STATE: "optimizer state: shard it (stage 1), 8-bit moments, or offload",
+    Tenant.ACTIVATIONS: "activations: checkpoint the blocks, or a smaller micro-batch",
+    Tenant.TEMPORARY_BUFFERS: "temporary buffers: a fused optimizer, and the loss in pieces",
+    Tenant.COMMUNICATION_BUFFERS: "communication buffers: smaller units, and fewer of them in flight",
+    UNTAGGED: "most has no known owner: start torch.cuda.memory._record_memory_history before the model is "
+    "built, with stacks",
+}
+
+
+def out_of_memory(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Return a finding if a snapshot contains a failed allocation."""
+    failures = analysis.memory.out_of_memory
+    if not failures:
+        return None
+    failure = max(failures, key=lambda entry: (entry.short_bytes or 0, entry.requested_bytes, -entry.rank))
+    folder = analysis.source.manifest.folder if analysis.source is not None else ""
+    return make_finding(
+        Cause.OUT_OF_MEMORY,
+        sentence=_describe(failure),
+        evidence=[*_list_evidence(failure), _count(len(failures))],
+        saving_ns=(0, 0),
+        saving_bytes=_estimate_saving(failure),
+        severity=Severity.HIGH,
+        confidence=Confidence.HIGH if failure.would_fit_defragmented is False else Confidence.MEDIUM,
+        fix="\n".join(_list_fixes(failure)),
+        disprove="dump a snapshot of the changed run: no allocation of this size fails"
+        if failure.would_fit_defragmented
+        else "torch.cuda.memory_summary() at the error: allocated plus what is requested fits on the device",
+        location=find_user_frame(failure.stack, folder),
+    )
+
+
+def find_largest_tenant(failure: OutOfMemory) -> tuple[str, int]:
+    """Return the name and bytes of what holds most of the live memory; ``untagged`` if that is most."""
+    sizes = {UNTAGGED: failure.untagged_bytes}
+    sizes |= {tenant.value: failure.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
+    name = max(sizes, key=lambda each: sizes[each])
+    return name, sizes[name]
+
+
+def _describe(failure: OutOfMemory) -> str:
+    name, size = find_largest_tenant(failure)
+    filled = (
+        f"{format_bytes(failure.allocated_bytes)} were allocated, mostly {name.replace('_', ' ')} "
+        f"({format_bytes(size)})"
+    )
+    request = f"rank {failure.rank} requested {format_bytes(failure.requested_bytes)}"
+    largest = format_bytes(failure.largest_free_bytes or 0)
+    if failure.is_limited:
+        device_free = format_bytes(failure.device_free_bytes or 0)
+        room = f"a limit of the process refused it: the device had {device_free} free"
+    elif failure.would_fit_defragmented:
+        room = f"a defragmented pool would have had room: its largest free piece was {largest}"
+    elif failure.short_bytes is not None:
+        room = f"even a defragmented pool would have been {format_bytes(failure.short_bytes)} short of it"
+    else:
+        room = "it is unknown if free memory would have been enough"
+    return f"out of memory: {request}; {filled}; {room}"
+
+
+def _estimate_saving(failure: OutOfMemory) -> tuple[float, float] | None:
+    """Return the bytes that defragmentation makes usable; None if less memory must be used instead."""
+    if not failure.would_fit_defragmented:
+        return None
+    return failure.requested_bytes, max(failure.requested_bytes, failure.split_bytes or 0)
+
+
+def _list_fixes(failure: OutOfMemory) -> list[str]:
+    fixes = [_LIMIT] if failure.is_limited else []
+    if failure.would_fit_defragmented:
+        return [*fixes, _ALREADY_EXPANDABLE if failure.expandable else _EXPAND]
+    name, _ = find_largest_tenant(failure)
+    fixes.append(_TENANT_FIXES[name])
+    if failure.short_bytes:
+        fixes.append(f"it takes {format_bytes(failure.short_bytes)} less to fit")
+        if failure.awaiting_free_bytes >= failure.short_bytes:
+            fixes.append(_AWAITING)
+    return fixes
+
+
+def _list_evidence(failure: OutOfMemory) -> list[Evidence]:
+    name, size = find_largest_tenant(failure)
+    known = (
+        ("requested_bytes", "request that failed", failure.requested_bytes),
+        ("driver_bytes", "segment that the driver was asked for, at most", failure.driver_bytes),
+        ("device_free_bytes", "free on the device, as the driver reported", failure.device_free_bytes),
+        ("allocated_at_failure", "allocated blocks", failure.allocated_bytes),
+        ("largest_tenant", f"of them {name.replace('_', ' ')}", size),
+        ("reserved_at_failure", "reserved by the allocator", failure.reserved_bytes),
+        ("free_split_bytes", "free parts of segments in use", failure.split_bytes),
+        ("free_segments", "entirely free segments", failure.free_segments_bytes),
+        ("awaiting_free", "freed, but a stream still uses it", failure.awaiting_free_bytes),
+        ("largest_free_piece", "largest free piece in its pool", failure.largest_free_bytes),
+        ("short_bytes", "missing even if all free memory were one piece", failure.short_bytes),
+    )
+    return [bytes_evidence(key, what, value, failure.rank) for key, what, value in known if value is not None]
+
+
+def _count(failures: int) -> Evidence:
+    return Evidence(
+        key="failed_allocations", what="failed allocations in the snapshots", value=failures, unit="count"
+    )
