@@ -290,6 +290,48 @@ class AreaChart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IcicleBox:
+    """A box of an icicle chart; positions in percent.
+
+    ``values``: size and share; ``details``: lines that a reader sees when pointing at the box.
+    """
+
+    depth: int
+    start: float
+    width: float
+    colour: str
+    text: str
+    values: tuple[str, str]
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Icicle:
+    """A tree as boxes below their parents, in depth-first order; as text, an indented list.
+
+    ``max_text_rows``: maximum number of lines in a terminal, the largest boxes; 0 omits it there.
+    """
+
+    title: str
+    boxes: tuple[IcicleBox, ...]
+    legend: tuple[LegendEntry, ...]
+    note: str = ""
+    max_text_rows: int = MAX_TEXT_ROWS
+
+    @property
+    def levels(self) -> int:
+        """Return the number of levels."""
+        return max(box.depth for box in self.boxes) + 1
+
+    def select_rows(self, max_rows: int) -> tuple[IcicleBox, ...]:
+        """Return the widest boxes in order; a parent is at least as wide as its children."""
+        order = sorted(
+            range(len(self.boxes)), key=lambda at: (-self.boxes[at].width, self.boxes[at].depth, at)
+        )
+        return tuple(self.boxes[at] for at in sorted(order[:max_rows]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinePoint:
     """A point of a line, in percent of the drawing, and its tooltip."""
 
@@ -324,7 +366,7 @@ class LineChart:
 
 
 Text = Verdict | Paragraph | Note | Code | ItemList | KeyFigures | Facts | Table | Card
-Drawing = Bars | HeatMap | AreaChart | LineChart
+Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle
 Block = Text | Drawing
 
 

@@ -1,7 +1,8 @@
 """Analyse the memory of one rank from an imported snapshot: an allocator history without hooks.
 
 Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
-from the program's tags, else from rules on stacks, lifetimes and sizes (``attribution``); each entry has its basis.
+from the program's tags, else from rules on stacks, lifetimes and sizes (``attribution``); each entry has its
+basis.
 """
 
 from collections.abc import Mapping

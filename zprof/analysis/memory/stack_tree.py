@@ -96,8 +96,8 @@ def _add_stack(root: _Branch, stack: _Stack, stacks: Stacks) -> None:
 def _list_branches(stack: _Stack, stacks: Stacks) -> Iterator[tuple[str, _Branch]]:
     """Yield key and node of each frame, outermost first, then of the operator."""
     if stack.number < 0:
-        kind = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK
-        yield kind.value, _Branch("", kind)
+        without_stack = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK
+        yield without_stack.value, _Branch("", without_stack)
         return
     for text, kind in stacks.list_frames(stack.number)[: -_MAX_DEPTH - 1 : -1]:
         if kind is not FrameKind.OPERATOR:
