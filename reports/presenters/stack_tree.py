@@ -36,6 +36,7 @@ def _build_icicle(tree: StackTree, max_text_rows: int) -> Icicle:
     total = max(1, tree.nodes[0].bytes)
     boxes: list[IcicleBox] = []
     depths: list[int] = []
+    inner_frames: list[str] = []
     next_starts: list[int] = []  # where the next child of a node starts, in bytes
     for at, node in enumerate(tree.nodes):
         start = next_starts[node.parent] if at else 0
@@ -43,7 +44,9 @@ def _build_icicle(tree: StackTree, max_text_rows: int) -> Icicle:
             next_starts[node.parent] += node.bytes
         depths.append(depths[node.parent] + 1 if at else 0)
         next_starts.append(start)
-        boxes.append(_make_box(node, depths[at], start, total))
+        caller = "" if at == 0 else inner_frames[node.parent]
+        inner_frames.append((node.chain or (node.frame,))[-1] or caller)
+        boxes.append(_make_box(node, depths[at], start, total, caller))
     return Icicle(
         title=f"Stacks at the peak of rank {tree.rank}, {tree.device}",
         boxes=tuple(boxes),
@@ -53,8 +56,8 @@ def _build_icicle(tree: StackTree, max_text_rows: int) -> Icicle:
     )
 
 
-def _make_box(node: StackNode, depth: int, start: int, total: int) -> IcicleBox:
-    chain = " → ".join(node.chain or filter(None, (node.frame,)))
+def _make_box(node: StackNode, depth: int, start: int, total: int, caller: str) -> IcicleBox:
+    chain = " → ".join(node.chain or filter(None, (node.frame or caller,)))
     owner = f"{count_blocks(node.blocks)}, mostly {tenant_name(node.tenant)}"
     return IcicleBox(
         depth=depth,
