@@ -175,7 +175,7 @@ def _render_rows(table: Table, rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         cells = [_format_cell(row.cells[index], table.columns[index].kind) for index in indices]
-        cells += [escape_prose(" ← ".join(row.below), _MAX_CELL)] if table.below else []
+        cells += [escape_prose(table.below_separator.join(row.below), _MAX_CELL)] if table.below else []
         if row.total:
             cells = [f"**{cell}**" if cell else "" for cell in (f"= {cells[0]}", *cells[1:])]
         body.append(cells)

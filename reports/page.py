@@ -152,7 +152,8 @@ class Table:
     ``unit``: unit of all numbers; ``note``: what the numbers are.  ``max_text_rows``: maximum number of rows
     in a terminal; Markdown shows twice as many.  ``order``: row indices by importance, if different from the
     row order.  ``total`` and ``noun``: number of rows before truncation, and what a row is.
-    ``transposed``: text and Markdown show the rows as columns.  ``below``: title of the lines below the rows.
+    ``transposed``: text and Markdown show the rows as columns.  ``below``: title of the lines below the rows;
+    HTML and Markdown have them in a column, joined by ``below_separator``.
     """
 
     title: str
@@ -167,6 +168,7 @@ class Table:
     noun: str = "rows"
     transposed: bool = False
     below: str = ""
+    below_separator: str = " ← "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +444,7 @@ def make_table(
     noun: str = "rows",
     transposed: bool = False,
     below: str = "",
+    below_separator: str = " ← ",
 ) -> Table | None:
     """Return a table of the first ``MAX_ROWS`` rows, or None if there are no rows."""
     if not rows:
@@ -460,6 +463,7 @@ def make_table(
         noun=noun,
         transposed=transposed,
         below=below,
+        below_separator=below_separator,
     )
 
 

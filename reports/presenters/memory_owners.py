@@ -95,6 +95,7 @@ def _build_owner_table(rank: RankMemory) -> Table | None:
         rows,
         note=f"rank {rank.rank}",
         below="how it is known",
+        below_separator="; ",
     )
 
 

@@ -48,9 +48,9 @@ def _list_holders(rank: RankMemory, tenants: Sequence[Tenant]) -> Iterator[str]:
     for tenant in tenants:
         by_sizes = any(part.tenant == tenant.value and part.basis is Basis.SIZES for part in rank.parts)
         share = _format_share(rank, rank.tenants[tenant], mark="~" if by_sizes else "")
-        sizes.append(f"{tenant.value.replace('_', ' ')} {'' if sizes else 'hold '}{share}")
+        sizes.append(f"{tenant.value.replace('_', ' ')} {share}")
     if sizes:
-        yield " and ".join(sizes)
+        yield f"held by {' and '.join(sizes)}"
 
 
 def _format_share(rank: RankMemory, size_bytes: int, mark: str = "") -> str:

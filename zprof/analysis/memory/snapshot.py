@@ -111,7 +111,7 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
             build_stack_tree(own.rank, own.history.device, own.history.blocks, own.rows, own.names, stacks),
         ),
         growth=(measure_growth(own.rank, own.history, own.peak_ns, own.names, stacks),),
-        timelines=(thin_history(rank, own.history, own.names),),
+        timelines=(thin_history(rank, own.history, own.names, mark=own.mark),),
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),

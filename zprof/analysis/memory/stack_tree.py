@@ -102,7 +102,7 @@ def _list_branches(stack: _Stack, stacks: Stacks) -> Iterator[tuple[str, _Branch
     for text, kind in stacks.list_frames(stack.number)[: -_MAX_DEPTH - 1 : -1]:
         if kind is not FrameKind.OPERATOR:
             yield f"frame {text}", _Branch(text, is_user=kind is FrameKind.USER)
-    operator = stacks.find_operator(stack.number)
+    operator = stacks.find_native_operator(stack.number)
     if operator:
         yield f"operator {operator}", _Branch(operator, is_operator=True)
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 
 from zprof.analysis.memory.attribution.assign import BlockTenants
 from zprof.analysis.memory.history import History, merge_times, sample_curve
 from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
 from zprof.analysis.memory.roles import Segments, tenant_name
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED, Int
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.timeline import Timeline, list_annotated_phases, list_annotated_steps
 from zprof.model.memory import MemoryTimeline
 
 MAX_POINTS = 240
@@ -94,9 +95,17 @@ def _select_last_marks(
 
 
 def thin_history(
-    rank: int, history: History, names: BlockTenants, points: int = MAX_POINTS
+    rank: int,
+    history: History,
+    names: BlockTenants,
+    points: int = MAX_POINTS,
+    *,
+    mark: pd.DataFrame | None = None,
 ) -> MemoryTimeline:
-    """Return at most ``points`` points of a history; at each, the columns sum to the live bytes."""
+    """Return at most ``points`` points of a history; at each, the columns sum to the live bytes.
+
+    ``mark``: the program's annotations, for the steps and phases.
+    """
     blocks = history.blocks
     segments = Segments(
         block=np.arange(len(blocks), dtype=np.int64),
@@ -107,6 +116,14 @@ def thin_history(
         sub=np.empty(0, dtype=object),
     )
     times = _find_history_maxima(history, points)
+    window = Timeline(
+        begin_ns=history.begin_ns,
+        end_ns=history.end_ns,
+        steps=[] if mark is None else _select_inside(list_annotated_steps(mark), history),
+        step_ends=[],
+        phases=[] if mark is None else _select_inside(list_annotated_phases(mark), history),
+    )
+    begins = cut_intervals(window, points)
     return MemoryTimeline(
         rank=rank,
         device=history.device,
@@ -115,7 +132,14 @@ def thin_history(
             tenant_name(code): tuple(sum_tenant_bytes_at(segments, code, times).tolist())
             for code in range(UNTAGGED + 1)
         },
+        steps=_select_last_marks(window.steps, begins, window),
+        phases=_select_last_marks(window.phases, begins, window),
     )
+
+
+def _select_inside(marks: Sequence[tuple[int, _Word]], history: History) -> list[tuple[int, _Word]]:
+    """Return the marks up to the end of a history; one from before it starts with it."""
+    return [(max(time_ns, history.begin_ns), name) for time_ns, name in marks if time_ns <= history.end_ns]
 
 
 def _find_history_maxima(history: History, points: int) -> Int:

@@ -95,6 +95,34 @@ def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
     return "" if open_name is None else known[open_name]
 
 
+def list_annotated_steps(mark: pd.DataFrame) -> list[tuple[int, int]]:
+    """Return start and number of each annotated step, in order."""
+    begins = mark[mark["kind"] == _BEGIN].sort_values("time_ns", kind="stable")
+    steps = (
+        (int(t), _parse_step(str(name))) for t, name in zip(begins["time_ns"], begins["name"], strict=True)
+    )
+    return [(time_ns, step) for time_ns, step in steps if step is not None]
+
+
+def list_annotated_phases(mark: pd.DataFrame) -> list[tuple[int, str]]:
+    """Return the start of each annotated phase, in order; the time outside of all is ``other``."""
+    marks = mark[mark["kind"].isin([_BEGIN, _END])].sort_values("time_ns", kind="stable")
+    open_phases: list[str] = []
+    changes: list[tuple[int, str]] = []
+    for time_ns, kind, name in zip(marks["time_ns"], marks["kind"], marks["name"], strict=True):
+        phase = _parse_phase(str(name))
+        if not phase:
+            continue
+        if kind == _BEGIN:
+            open_phases.append(phase)
+        elif phase in open_phases:
+            open_phases.reverse()
+            open_phases.remove(phase)
+            open_phases.reverse()
+        changes.append((int(time_ns), open_phases[-1] if open_phases else Phase.OTHER.value))
+    return changes
+
+
 def _list_annotation_names(mark: pd.DataFrame) -> list[str]:
     return [str(name) for name in mark.loc[mark["kind"].isin([_BEGIN, _END]), "name"].unique()]
 
