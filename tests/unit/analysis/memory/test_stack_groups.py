@@ -174,9 +174,10 @@ def test_hostile_frames_are_only_text(tmp_path: Path) -> None:
 def test_growth_starts_at_the_end_of_the_step_before(tmp_path: Path) -> None:
     program = trained(2)
     program.forward()
-    program.alloc(90 * MIB, FORWARD)
+    program.alloc(60 * MIB, FORWARD)
     (growth,) = imported(tmp_path, program.allocator).growth
-    assert growth.start_bytes == 3 * 3 * 4 * MIB, "parameters and optimizer state are live between two steps"
+    state_bytes = 3 * 3 * 4 * MIB
+    assert state_bytes <= growth.start_bytes <= 1.1 * state_bytes, "between two steps only that is live"
     assert growth.largest[0].where == "/home/user/model.py:7 forward"
 
 
