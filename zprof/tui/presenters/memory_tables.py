@@ -14,7 +14,7 @@ from zprof.reports.presenters.memory_formatting import (
     get_basis_mark,
     select_user_frames,
 )
-from zprof.reports.presenters.memory_groups import name_place
+from zprof.reports.presenters.memory_groups import count_blocks, name_place
 from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
@@ -39,9 +39,11 @@ def strip_wrappers(module: str) -> str:
 
 
 def _name_module(entry: Allocation) -> str:
-    """Return the allocation's module, or the kind of memory if it has none."""
+    """Return the allocation's module, or the blocks of a group, or the kind of memory."""
     if entry.module:
         return strip_wrappers(entry.module) or "(entire model)"
+    if entry.total_bytes is not None:
+        return f"({count_blocks(entry.count)})"
     return f"({entry.sub.replace('_', ' ') or 'no module'})"
 
 
@@ -65,7 +67,8 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
         columns=(
             Column(
                 title="module",
-                says="module whose forward or backward allocated it; if none, the kind of memory in brackets",
+                says="module whose forward or backward allocated it; in brackets the blocks of a snapshot's "
+                "group, else the kind of memory",
             ),
             numeric_column("size"),
             Column(title="tenant", says=f"{INFERRED_MARK} prefix: known by the sizes of the blocks alone"),
