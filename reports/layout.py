@@ -62,10 +62,12 @@ def format_fix_line(text: str, *, first: str, rest: str | None = None) -> list[s
         return [f"{first}{text}".rstrip()]
     if not is_code(text):
         return wrap_sentence(text, first=first, rest=rest)
+    rest = " " * display_width(first) if rest is None else rest
+    if text.startswith("#"):
+        return wrap(text, first=first, rest=f"{rest}# ")
     match = _COMMENT.match(text)
     if match is None:
         return [f"{first}{text}"]
-    rest = " " * display_width(first) if rest is None else rest
     return [*wrap(match[2], first=f"{first}# ", rest=f"{rest}# "), f"{rest}{match[1]}"]
 
 

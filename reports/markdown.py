@@ -14,6 +14,7 @@ from zprof.reports.page import (
     Cell,
     Code,
     Facts,
+    Icicle,
     Item,
     ItemList,
     KeyFigures,
@@ -106,7 +107,14 @@ def _list_pieces(block: Block, section: str) -> list[str]:
         ]
     if isinstance(block, Table):
         return _list_table_pieces(block, section)
+    if isinstance(block, Icicle):
+        return [_format_icicle(block)] if block.max_text_rows else []
     return [_format_card(block)] if isinstance(block, Card) else []
+
+
+def _format_icicle(block: Icicle) -> str:
+    rows = block.select_rows(block.max_text_rows)
+    return format_code_block([f"{' ' * box.depth}{' '.join(box.values)}  {box.text}" for box in rows])
 
 
 def _format_bullets(items: Iterator[str]) -> str:
@@ -167,7 +175,7 @@ def _render_rows(table: Table, rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
         cells = [_format_cell(row.cells[index], table.columns[index].kind) for index in indices]
-        cells += [escape_prose(" ← ".join(row.below), _MAX_CELL)] if table.below else []
+        cells += [escape_prose(table.below_separator.join(row.below), _MAX_CELL)] if table.below else []
         if row.total:
             cells = [f"**{cell}**" if cell else "" for cell in (f"= {cells[0]}", *cells[1:])]
         body.append(cells)

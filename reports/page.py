@@ -152,7 +152,8 @@ class Table:
     ``unit``: unit of all numbers; ``note``: what the numbers are.  ``max_text_rows``: maximum number of rows
     in a terminal; Markdown shows twice as many.  ``order``: row indices by importance, if different from the
     row order.  ``total`` and ``noun``: number of rows before truncation, and what a row is.
-    ``transposed``: text and Markdown show the rows as columns.  ``below``: title of the lines below the rows.
+    ``transposed``: text and Markdown show the rows as columns.  ``below``: title of the lines below the rows;
+    HTML and Markdown have them in a column, joined by ``below_separator``.
     """
 
     title: str
@@ -167,6 +168,7 @@ class Table:
     noun: str = "rows"
     transposed: bool = False
     below: str = ""
+    below_separator: str = " ← "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +292,48 @@ class AreaChart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IcicleBox:
+    """A box of an icicle chart; positions in percent.
+
+    ``values``: size and share; ``details``: lines that a reader sees when pointing at the box.
+    """
+
+    depth: int
+    start: float
+    width: float
+    colour: str
+    text: str
+    values: tuple[str, str]
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Icicle:
+    """A tree as boxes below their parents, in depth-first order; as text, an indented list.
+
+    ``max_text_rows``: maximum number of lines in a terminal, the largest boxes; 0 omits it there.
+    """
+
+    title: str
+    boxes: tuple[IcicleBox, ...]
+    legend: tuple[LegendEntry, ...]
+    note: str = ""
+    max_text_rows: int = MAX_TEXT_ROWS
+
+    @property
+    def levels(self) -> int:
+        """Return the number of levels."""
+        return max(box.depth for box in self.boxes) + 1
+
+    def select_rows(self, max_rows: int) -> tuple[IcicleBox, ...]:
+        """Return the widest boxes in order; a parent is at least as wide as its children."""
+        order = sorted(
+            range(len(self.boxes)), key=lambda at: (-self.boxes[at].width, self.boxes[at].depth, at)
+        )
+        return tuple(self.boxes[at] for at in sorted(order[:max_rows]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinePoint:
     """A point of a line, in percent of the drawing, and its tooltip."""
 
@@ -324,7 +368,7 @@ class LineChart:
 
 
 Text = Verdict | Paragraph | Note | Code | ItemList | KeyFigures | Facts | Table | Card
-Drawing = Bars | HeatMap | AreaChart | LineChart
+Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle
 Block = Text | Drawing
 
 
@@ -400,6 +444,7 @@ def make_table(
     noun: str = "rows",
     transposed: bool = False,
     below: str = "",
+    below_separator: str = " ← ",
 ) -> Table | None:
     """Return a table of the first ``MAX_ROWS`` rows, or None if there are no rows."""
     if not rows:
@@ -418,6 +463,7 @@ def make_table(
         noun=noun,
         transposed=transposed,
         below=below,
+        below_separator=below_separator,
     )
 
 

@@ -11,6 +11,7 @@ from zprof.reports.page import (
     Card,
     Code,
     Facts,
+    Icicle,
     Item,
     ItemList,
     KeyFigures,
@@ -112,6 +113,8 @@ def _render_block(block: Block) -> list[str]:
         return _render_facts(block)
     if isinstance(block, Table):
         return render_table(block)
+    if isinstance(block, Icicle):
+        return _render_icicle(block)
     return _render_card(block) if isinstance(block, Card) else []
 
 
@@ -207,6 +210,18 @@ def _render_card(card: Card) -> list[str]:
     for label, part in card.parts:
         lines += _render_part(label, part)
     return lines
+
+
+def _render_icicle(icicle: Icicle) -> list[str]:
+    """Return the largest boxes as an indented list, each with its share and size."""
+    rows = icicle.select_rows(icicle.max_text_rows)
+    lines = []
+    for box in rows:
+        size, share = box.values
+        first = f"{INDENT}{share:>7}  {size:>10}  {' ' * box.depth}"
+        lines.append(f"{first}{shorten(printable(box.text), get_page_width() - display_width(first))}")
+    omission = format_omission(len(rows), len(icicle.boxes), "branches, largest first") if rows else ""
+    return [*lines, *(wrap(omission) if omission else [])]
 
 
 def _render_part(label: str, part: Paragraph | Facts | Code) -> Iterator[str]:

@@ -36,7 +36,11 @@ from zprof.reports.presenters.ledger import (
     build_unexplained_section,
 )
 from zprof.reports.presenters.memory import build_memory_section
+from zprof.reports.presenters.memory_groups import build_group_change_section
+from zprof.reports.presenters.memory_owners import build_history_sections, find_history_rank
+from zprof.reports.presenters.memory_timeline import build_timeline_section
 from zprof.reports.presenters.ranks import build_critical_path_blocks
+from zprof.reports.presenters.stack_tree import build_stack_section
 from zprof.reports.presenters.time_figures import LedgerRow, ledger
 
 #: Findings shown in full, and in short; the latter also limits findings of low confidence.
@@ -63,11 +67,7 @@ def build_diagnosis_page(report: Report) -> Page:
         subject=report.run.name,
         head=tuple(block for block in head if block is not None),
         sections=(
-            *(
-                _build_short_ledger_section(report)
-                if report.time.per_rank
-                else build_memory_section(report, short=True)
-            ),
+            *_build_main_sections(report),
             *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
             *_build_change_section(report),
             *build_unexplained_section(report),
@@ -76,6 +76,26 @@ def build_diagnosis_page(report: Report) -> Page:
         made_by=f"zprof {report.zprof_version}, {report.schema}",
         data_command="zprof diagnose RUN -f json",
     )
+
+
+def _build_main_sections(report: Report) -> tuple[Section, ...]:
+    """Build where the time goes, or else what holds the memory."""
+    if report.time.per_rank:
+        return _build_short_ledger_section(report)
+    if find_history_rank(report.memory) is None:
+        return build_memory_section(report, short=True)
+    tables = build_memory_section(report, short=True) if _has_several_ranks(report) else ()
+    return (
+        *build_group_change_section(report.comparison, short=True),
+        *tables,
+        *build_history_sections(report, short=True),
+        *build_timeline_section(report),
+        *build_stack_section(report, in_text=False),
+    )
+
+
+def _has_several_ranks(report: Report) -> bool:
+    return len(report.memory.per_rank) > 1 or report.comparison is not None
 
 
 def _build_short_ledger_section(report: Report) -> tuple[Section, ...]:

@@ -65,7 +65,7 @@ def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Sectio
         _build_kind_table(rank),
         _build_phase_table(memory, rank),
         _build_module_table(memory, rank),
-        _build_allocation_table(memory),
+        None if memory.is_history(rank.rank) else _build_allocation_table(memory),
         _build_formula_table(memory.laws),
         *_build_spread_blocks(memory.spread),
         detail=detail,

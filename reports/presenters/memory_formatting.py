@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.memory import (
     NOT_EXPLAINED,
@@ -17,8 +18,10 @@ from zprof.model.memory import (
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, LegendEntry
 
-#: Prefix of a size that was inferred by a rule, not observed.
+#: Prefix of bytes whose owner is known by the sizes of the blocks alone.
 INFERRED_MARK = "~"
+#: How sure the owner of an untagged block is.
+CONFIDENCE_WORDS = {Confidence.HIGH: "sure", Confidence.MEDIUM: "likely", Confidence.LOW: "guess"}
 #: Rows of the device memory table, from the tenants to the device total: field, name.
 DEVICE_TERMS = (
     ("live_bytes", "tenants and untagged"),
@@ -174,17 +177,21 @@ def format_signed_bytes(size_bytes: int) -> str:
 
 
 def format_marked_size(entry: MemoryPart | Allocation) -> str:
-    """Format the bytes of a part or an allocation, marked if its tenant was inferred by a rule."""
-    return f"{INFERRED_MARK if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
+    """Format the bytes of a part or the size of an allocation, marked if only sizes support its tenant."""
+    return f"{get_basis_mark(entry.basis)}{format_bytes(entry.bytes)}"
+
+
+def get_basis_mark(basis: Basis) -> str:
+    """Return the mark of bytes whose tenant only sizes support, else an empty string."""
+    return INFERRED_MARK if basis is Basis.SIZES else ""
 
 
 def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
-    """Format the bytes of a tenant, marked if some were inferred by a rule; a dash if undeterminable."""
-    basis = rank.basis_bytes
-    if basis and not basis.get(Basis.TAGGED) and not rank.tenants.get(tenant):
+    """Format the bytes of a tenant, marked if only sizes support some; a dash if undeterminable."""
+    if rank.is_unknown(tenant):
         return UNKNOWN
-    is_inferred = any(part.tenant == tenant.value and part.basis is not Basis.TAGGED for part in rank.parts)
-    return f"{INFERRED_MARK if is_inferred else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
+    by_sizes = any(part.tenant == tenant.value and part.basis is Basis.SIZES for part in rank.parts)
+    return f"{INFERRED_MARK if by_sizes else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
 
 
 def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
@@ -196,17 +203,24 @@ def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
 def describe_attribution(rank: RankMemory) -> str:
     """Describe how a rank's memory was attributed; empty if by hooks or tags alone."""
     basis = rank.basis_bytes or {}
-    if not basis.get(Basis.RULE) or not rank.peak_bytes:
+    if not rank.peak_bytes or not (basis.get(Basis.RULE) or basis.get(Basis.SIZES)):
         return ""
     parts = [
         f"{format_percent(basis.get(kind, 0) / rank.peak_bytes)} {what}"
         for kind, what in (
-            (Basis.TAGGED, "tagged"),
-            (Basis.RULE, f"inferred from stacks ({INFERRED_MARK})"),
+            (Basis.TAGGED, "by tags"),
+            (Basis.RULE, "by stacks and lifetimes"),
+            (Basis.SIZES, f"by sizes alone ({INFERRED_MARK})"),
             (Basis.UNKNOWN, "unknown"),
         )
+        if basis.get(kind) or kind is Basis.UNKNOWN
     ]
-    return f"Attribution of rank {rank.rank}'s memory: {', '.join(parts)}."
+    return f"Owners of rank {rank.rank}'s memory: {', '.join(parts)}."
+
+
+def is_installed(frame: str) -> bool:
+    """Return True for a frame of an installed package or of Python itself."""
+    return any(folder in frame for folder in _INSTALLED)
 
 
 def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]:
@@ -214,7 +228,7 @@ def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]
 
     Paths are cut to their last two folders; the report data has the full paths.
     """
-    own = [frame for frame in stack[1:] if not any(folder in frame for folder in _INSTALLED)]
+    own = [frame for frame in stack[1:] if not is_installed(frame)]
     chosen = [*stack[:1], *own] if own else list(stack)
     return tuple("/".join(frame.split("/")[-3:]) for frame in chosen[:max_frames])
 

@@ -9,10 +9,13 @@ from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import build_ledger_section
 from zprof.reports.presenters.memory import build_memory_section
 from zprof.reports.presenters.memory_detail import build_device_section, build_memory_detail_section
+from zprof.reports.presenters.memory_groups import build_group_change_section
+from zprof.reports.presenters.memory_owners import build_history_sections
 from zprof.reports.presenters.memory_timeline import build_timeline_section
 from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
 from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
+from zprof.reports.presenters.stack_tree import build_stack_section
 from zprof.reports.presenters.time_detail import build_time_detail_section
 from zprof.reports.presenters.whatif import build_outlook_sections
 
@@ -33,7 +36,10 @@ def build_report_page(report: Report) -> Page:
             *build_ledger_section(report),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),
+            *build_group_change_section(report.comparison),
+            *build_history_sections(report),
             *build_timeline_section(report),
+            *build_stack_section(report),
             *build_rank_section(report),
             *build_communication_section(report),
             *build_difference_section(report),

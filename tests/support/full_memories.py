@@ -59,8 +59,8 @@ def full_memory(module: str = "blocks.3.mlp") -> Memory:
     )
 
 
-def by_rule(memory: Memory) -> Memory:
-    """The same, as if read from a snapshot: most tenants by rules on stacks."""
+def by_sizes(memory: Memory) -> Memory:
+    """The same, as if read from a snapshot: most tenants by the sizes of blocks."""
     ranks = tuple(
         replace(
             rank,
@@ -68,22 +68,22 @@ def by_rule(memory: Memory) -> Memory:
             peak_phase="",
             formula=None,
             state_bytes=None,
-            parts=tuple(_ruled(part) for part in rank.parts),
+            parts=tuple(_sized(part) for part in rank.parts),
             basis_bytes={
                 Basis.TAGGED: 0,
-                Basis.RULE: rank.peak_bytes - rank.untagged_bytes,
+                Basis.SIZES: rank.peak_bytes - rank.untagged_bytes,
                 Basis.UNKNOWN: rank.untagged_bytes,
             },
-            method="rules on stacks",
+            method="sizes",
         )
         for rank in memory.per_rank
     )
-    top = tuple(replace(entry, basis=Basis.RULE) for entry in memory.top)
+    top = tuple(replace(entry, basis=Basis.SIZES) for entry in memory.top)
     return replace(memory, per_rank=ranks, top=top, phases=(), laws=(), init=(), host=(), counters=())
 
 
-def _ruled(part: MemoryPart) -> MemoryPart:
-    return part if part.basis is Basis.UNKNOWN else replace(part, basis=Basis.RULE)
+def _sized(part: MemoryPart) -> MemoryPart:
+    return part if part.basis is Basis.UNKNOWN else replace(part, basis=Basis.SIZES)
 
 
 def _parts(rank: RankMemory) -> tuple[MemoryPart, ...]:

@@ -9,6 +9,7 @@ from tests.support import diagnosis_reports, plans
 from tests.support.checks_by_hand import CHECKS
 from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, trace
+from tests.support.snapshot_reports import snapshot_pair, snapshot_report
 from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
@@ -66,6 +67,9 @@ PAGES: dict[str, Callable[[], Page]] = {
     "whatif": lambda: build_whatif_page(plans.whatif()),
     "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
     "compare": lambda: build_side_by_side_page(both_runs()),
+    "snapshot": lambda: build_diagnosis_page(replace(snapshot_report(), zprof_version="0.0.0")),
+    "snapshot_report": lambda: build_report_page(replace(snapshot_report(), zprof_version="0.0.0")),
+    "snapshot_compare": lambda: build_side_by_side_page(replace(snapshot_pair(), zprof_version="0.0.0")),
 }
 RENDERERS: dict[str, Callable[[Page], str]] = {
     "txt": render_page_text,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from tests.support.analyses import Scenario, analysis_of, without_rank
-from tests.support.full_memories import by_rule, full_memory
+from tests.support.full_memories import by_sizes, full_memory
 from tests.support.full_times import traced
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
@@ -53,7 +53,7 @@ def memory_only(*, module: str = "blocks.3.mlp") -> Report:
 @cache
 def snapshot() -> Report:
     """A snapshot from elsewhere: tenants by rules."""
-    return diagnose(untimed(by_rule(full_memory()), source="snapshot"))
+    return diagnose(untimed(by_sizes(full_memory()), source="snapshot"))
 
 
 @cache

@@ -191,10 +191,18 @@ def named(allocator: Allocator) -> Named:
     return Named(found, attribute_history(found.blocks, Stacks(frames["stack"])).names)
 
 
-def written(path: Path, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Run:
+def written(
+    path: Path, tables: Mapping[str, Mapping[str, Sequence[Any]]], *, source: str = "recording"
+) -> Run:
     """The run of one rank with these tables."""
     manifest = RunManifest(
-        zprof_version="0", created_ns=0, world_size=1, backend="nccl", device="cuda", training=TrainingFacts()
+        zprof_version="0",
+        created_ns=0,
+        world_size=1,
+        backend="nccl",
+        device="cuda",
+        training=TrainingFacts(),
+        source=source,
     )
     writer = RankWriter(path / "r.zprof", 0, manifest)
     for name, columns in tables.items():

@@ -206,7 +206,8 @@ def build_memory_section(a: Report, b: Report) -> Section:
 
 
 def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | None:
-    return max((rank.tenants.get(tenant, 0) for rank in ranks), default=None)
+    known = (rank.tenants.get(tenant, 0) for rank in ranks if not rank.is_unknown(tenant))
+    return max(known, default=None)
 
 
 def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:

@@ -34,6 +34,11 @@ COLLECTIVE_TABLE_COLUMNS = (
 )  # fmt: skip
 MEMORY_TABLE_COLUMNS = ("rank", "device", "step", "phase", "tenant", "bytes")
 _TENANTS = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED_NAME)
+_GROUP_SIZES = ("blocks", "bytes", "smallest_bytes", "largest_bytes")
+MEMORY_GROUP_COLUMNS = (
+    "rank", "tenant", "sub", "where", "operator", "before", *_GROUP_SIZES, "basis", "confidence", "reason",
+    "groups",
+)  # fmt: skip
 MEMORY_TIMELINE_COLUMNS = ("rank", "device", "time_ns", *(f"{name}_bytes" for name in _TENANTS))
 
 
@@ -108,20 +113,44 @@ def pick_most_exposed(rows: pd.DataFrame, max_rows: int) -> pd.DataFrame:
 def make_memory_table(memory: Memory) -> pd.DataFrame:
     """Return one row per rank and tenant, at the rank's peak; columns are ``MEMORY_TABLE_COLUMNS``.
 
-    The bytes of a rank, with those of the tenant ``untagged``, add up to the report's peak. ``step`` and
-    ``phase`` are those of the peak.
+    The bytes of a rank, with those of the tenant ``untagged``, add up to the report's peak; a tenant of a
+    snapshot to which nothing was attributed is missing. ``step`` and ``phase`` are those of the peak.
     """
     rows = [
         (rank.rank, rank.device, rank.peak_step, rank.peak_phase, name, size)
         for rank in memory.per_rank
         for name, size in (
-            *((tenant.value, rank.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER),
+            *(
+                (tenant.value, None if rank.is_unknown(tenant) else rank.tenants.get(tenant, 0))
+                for tenant in DISPLAY_ORDER
+            ),
             (UNTAGGED_NAME, rank.untagged_bytes),
         )
     ]
     table = pd.DataFrame(rows, columns=list(MEMORY_TABLE_COLUMNS))
-    steps = table["step"].astype("Int64")
+    steps, sizes = table["step"].astype("Int64"), table["bytes"]
+    if sizes.isna().any():
+        table = table.assign(bytes=sizes.astype("Int64"))
     return table.assign(step=steps.where(steps >= 0), phase=_hide_unknown_texts(table["phase"], ("",)))
+
+
+def make_memory_group_table(memory: Memory) -> pd.DataFrame:
+    """Return one row per owner and place of allocation; columns are ``MEMORY_GROUP_COLUMNS``.
+
+    The rows of a rank of a snapshot add up to its peak; those with ``groups`` > 1 are the smallest, merged
+    per tenant. Of a recording they are its largest single allocations.
+    """
+    rows = [
+        {
+            **{name: getattr(entry, name) for name in MEMORY_GROUP_COLUMNS if name not in _GROUP_SIZES},
+            "blocks": entry.count,
+            "bytes": entry.held_bytes,
+            "smallest_bytes": entry.bytes if entry.smallest_bytes is None else entry.smallest_bytes,
+            "largest_bytes": entry.bytes,
+        }
+        for entry in memory.top
+    ]
+    return pd.DataFrame(rows, columns=list(MEMORY_GROUP_COLUMNS))
 
 
 def make_memory_timeline_table(memory: Memory) -> pd.DataFrame:

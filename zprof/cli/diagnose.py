@@ -31,6 +31,7 @@ class DiagnoseCommand:
       zprof diagnose zero3.zprof ddp.zprof          compare with the run ddp.zprof
       zprof diagnose zero3.zprof --baseline ddp.zprof -f json
       zprof diagnose traces/ --expected-busbw 180
+      zprof diagnose snapshot.pickle                what holds the memory of a GPU
     """
 
     name = "diagnose"

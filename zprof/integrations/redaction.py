@@ -219,7 +219,10 @@ _TEXT_KEYS = frozenset(
     )
 )  # fmt: skip
 #: Keys with names of the program or its machines, and the kind of their pseudonym.
-_NAME_KINDS = {"name": "run", "baseline": "run", "module": "module", "host": "host", "stack": "frame"}
+_NAME_KINDS = {
+    **{"name": "run", "baseline": "run", "module": "module", "host": "host"},
+    **dict.fromkeys(("stack", "where", "frame", "chain"), "frame"),
+}
 _OBJECT_KEYS = frozenset(
     (
         "verdict", "run", "time", "per_rank", "steps", "alignment", "window", "blame", "fits", "messages",
@@ -228,7 +231,8 @@ _OBJECT_KEYS = frozenset(
         "unclaimed", "units", "top", "spread", "counters", "devices", "training", "files",
         "offsets_ns", "rank_uncertainty_ns", "interval_ns", "drift_ppb", "rungs", "shifts", "reasons",
         "origins", "critical_path", "delta_bytes", "phases", "baseline_run", "baseline_time",
-        "baseline_memory", "ranks", "shares", "longest",
+        "baseline_memory", "ranks", "shares", "longest", "stacks", "nodes", "growth", "grown_bytes",
+        "largest", "groups",
     )
 )  # fmt: skip
 _VARIABLES = frozenset(

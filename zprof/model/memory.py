@@ -80,6 +80,11 @@ class RankMemory:
     parts: tuple[MemoryPart, ...] = ()
     basis_bytes: Mapping[Basis, int] | None = None
 
+    def is_unknown(self, tenant: Tenant) -> bool:
+        """Return True if nothing was attributed to a tenant, and no tag could have said that it has none."""
+        basis = self.basis_bytes or {}
+        return bool(basis) and not basis.get(Basis.TAGGED) and not self.tenants.get(tenant)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
@@ -358,3 +363,7 @@ class Memory:
     windows: tuple[HistoryWindow, ...] = ()
     growth: tuple[PeakGrowth, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
+
+    def is_history(self, rank: int) -> bool:
+        """Return True if a rank's memory comes from the history of an allocator, without hooks."""
+        return any(entry.rank == rank for entry in self.growth)

@@ -132,6 +132,31 @@ class StepTimeChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChange:
+    """What one owner holds at the peak of both runs from one place of allocation; ``a`` is the baseline.
+
+    ``where`` and ``operator`` as in an allocation, from this run if it has the group. ``before_history``:
+    allocated before the histories start. ``merged``: groups too small to list, of which no place is known.
+    """
+
+    tenant: str
+    sub: str
+    where: str
+    operator: str
+    a_bytes: int
+    b_bytes: int
+    a_blocks: int
+    b_blocks: int
+    before_history: bool = False
+    merged: bool = False
+
+    @property
+    def delta_bytes(self) -> int:
+        """Return the growth from the baseline to this run."""
+        return self.b_bytes - self.a_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """This run minus its baseline. The ledger's deltas sum to the change of the mean wall time.
 
@@ -139,7 +164,9 @@ class Comparison:
     one for untagged and one for the peak: each is the maximum over ranks, at the rank's own peak. If a run
     has no timed step, ``step_time`` is None and ``ledger_delta`` is empty. The ``baseline_*`` fields are
     leaves of the baseline's report. ``equal_work`` is None unless the work per step of both runs is known.
-    ``differences`` lists other differences between the jobs, apart from the change under test.
+    ``differences`` lists other differences between the jobs, apart from the change under test. ``groups``: of
+    two snapshots, what each owner allocated where, on the rank with the largest peak, largest growth first;
+    their deltas sum to the difference of the two peaks.
     """
 
     baseline: str
@@ -151,6 +178,7 @@ class Comparison:
     baseline_memory: tuple[RankMemory, ...] = ()
     equal_work: EqualWork | None = None
     differences: tuple[Difference, ...] = ()
+    groups: tuple[GroupChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

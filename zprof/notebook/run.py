@@ -80,6 +80,12 @@ class AnalysedRun(Run):
 
         return make_memory_table(self.analysis.memory)
 
+    def memory_groups(self) -> "pd.DataFrame":
+        """Return what is live at each rank's peak by owner and place of allocation, largest first."""
+        from zprof.analysis.tables import make_memory_group_table
+
+        return make_memory_group_table(self.analysis.memory)
+
     def memory_timeline(self, rank: int | None = None) -> "pd.DataFrame":
         """Return live bytes over time, a column per tenant, of one rank or of all that the report keeps."""
         from zprof.analysis.tables import make_memory_timeline_table

@@ -20,6 +20,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time
 from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
+from zprof.rules.history_verdict import describe_history
 from zprof.rules.rule import Rule, list_untested
 
 #: Causes that must have been tested for a run without a baseline to be ok.
@@ -113,8 +114,9 @@ def _judge(
     ``unexplained``: the loss that no finding explains.
     """
     if not time.per_rank and memory is not None and memory.per_rank:
-        status, sentence = _judge_peak_of_run(run, memory, findings)
-        return (status, f"{sentence}; no step was timed")
+        status, sentence = _judge_peak_of_run(run, memory, findings, comparison)
+        is_snapshot = any(memory.is_history(rank.rank) for rank in memory.per_rank)
+        return (status, sentence if is_snapshot else f"{sentence}; no step was timed")
     if not time.per_rank:
         return (VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
     spoiled = next((f for f in findings if spoils_times(f)), None)
@@ -169,8 +171,10 @@ def _refuse_comparison(head: str, gap: Gap, sure: Sequence[Finding]) -> _Judgeme
     return (VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {gap.reason}{own_finding}")
 
 
-def _judge_peak_of_run(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> _Judgement:
-    status, sentence = judge_peak(memory, findings)
+def _judge_peak_of_run(
+    run: RunFacts, memory: Memory, findings: Sequence[Finding], comparison: Comparison | None = None
+) -> _Judgement:
+    status, sentence = judge_peak(memory, findings, comparison)
     if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
         status = VerdictStatus.INCONCLUSIVE
     return status, f"{sentence}{_describe_loaded_ranks(run)}"
@@ -365,14 +369,23 @@ _MIN_RISK_RATIO = 0.10
 _MAX_UNTAGGED_RATIO = 0.10
 
 
-def judge_peak(memory: Memory, findings: Sequence[Finding]) -> _Judgement:
-    """Return status and sentence for the highest peak of any rank; at least one rank must have memory."""
+def judge_peak(
+    memory: Memory, findings: Sequence[Finding], comparison: Comparison | None = None
+) -> _Judgement:
+    """Return status and sentence for the highest peak of any rank; at least one rank must have memory.
+
+    The sentence on a snapshot says what holds the memory and what to change, whatever the status.
+    """
     rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
-    head = _describe_peak(rank)
     risk = next((entry for entry in findings if _is_risk(entry, rank)), None)
+    untagged_ratio = rank.untagged_bytes / max(1, rank.peak_bytes)
+    if memory.is_history(rank.rank):
+        unknown = VerdictStatus.INCONCLUSIVE if untagged_ratio >= _MAX_UNTAGGED_RATIO else VerdictStatus.OK
+        sentence = describe_history(rank, [risk, *findings] if risk else findings, comparison)
+        return VerdictStatus.RISK if risk else unknown, sentence
+    head = _describe_peak(rank)
     if risk:
         return VerdictStatus.RISK, f"{head}: {risk.sentence}"
-    untagged_ratio = rank.untagged_bytes / max(1, rank.peak_bytes)
     if untagged_ratio >= _MAX_UNTAGGED_RATIO:
         return (
             VerdictStatus.INCONCLUSIVE,

@@ -18,7 +18,9 @@ from zprof.model.training import TrainingFacts
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.presenters.findings import format_location, worth
-from zprof.reports.presenters.memory_formatting import tenant_name
+from zprof.reports.presenters.memory_formatting import CONFIDENCE_WORDS, tenant_name
+from zprof.reports.presenters.memory_groups import describe_blocks
+from zprof.reports.presenters.memory_reasons import describe_reason
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.figures import Figure, ModelFigure, Unit, figure
 from zprof.tui.help_texts import format_gaps
@@ -111,6 +113,7 @@ def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:
 _BASIS = {
     Basis.TAGGED: "recorded by a hook or tag",
     Basis.RULE: "inferred by a rule from its stack and lifetime",
+    Basis.SIZES: "inferred from its size alone",
     Basis.UNKNOWN: "no rule matches",
 }
 _SHARDED = {
@@ -133,11 +136,14 @@ def describe_allocation(loaded: LoadedRun, index: int) -> tuple[str, str]:
     entry = loaded.report.memory.top[index]
     size = figure(loaded.tree, Unit.BYTES, f"memory.top[{index}].bytes").text
     kind = ": ".join(part for part in (name_tenant(entry.tenant), entry.sub) if part)
+    sure = f" ({CONFIDENCE_WORDS[entry.confidence]})" if entry.confidence else ""
     lines = [
         f"rank      {entry.rank}, live at its peak",
         f"tenant    {printable(kind)} ({_BASIS[entry.basis]})",
         f"module    {printable(strip_wrappers(entry.module)) or '(none)'}",
         f"operator  {printable(entry.operator) or '(none recorded)'}",
+        *([f"reason    {printable(describe_reason(entry.reason))}{sure}"] if entry.reason else []),
+        *([f"blocks    {describe_blocks(entry)}"] if entry.total_bytes is not None else []),
         "",
     ]
     if not entry.stack:

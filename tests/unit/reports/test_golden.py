@@ -16,7 +16,7 @@ from zprof.reports.formats import CHECKS as CHECK_FORMATS
 from zprof.reports.formats import by_name
 
 #: Pages that are only another choice of the blocks that others have.
-_TEXT_ONLY = ("report_memory", "report_time")
+_TEXT_ONLY = ("report_memory", "report_time", "snapshot_report", "snapshot_compare")
 
 
 @pytest.mark.parametrize(

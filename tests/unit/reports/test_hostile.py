@@ -18,6 +18,7 @@ from tests.support.html_pages import Parsed, without_assets
 from tests.support.markdown_reading import is_active, tokens, visible
 from tests.support.report_pages import both_runs
 from tests.support.reports import memory_only, slower, straggler, trace
+from tests.support.snapshot_reports import snapshot_against_baseline, snapshot_report
 from zprof.model.check import Check, Outcome
 from zprof.model.formatting import display_width, printable
 from zprof.model.report import Report
@@ -56,6 +57,18 @@ def compare_page(name: str) -> Page:
     return build_side_by_side_page(replace(found, sections=tuple(sections)), everything=True)
 
 
+def poisoned_snapshot(report: Report, name: str) -> Report:
+    """A report on a snapshot; the tenants of its groups and stacks stay zprof's own."""
+    memory, found = report.memory, poisoned(report, name)
+    trees = tuple(
+        replace(theirs, nodes=tuple(
+            replace(node, tenant=was.tenant) for node, was in zip(theirs.nodes, ours.nodes, strict=True)
+        ))
+        for theirs, ours in zip(found.memory.stacks, memory.stacks, strict=True)
+    )  # fmt: skip
+    return replace(found, memory=replace(found.memory, stacks=trees))
+
+
 def small_page(name: str) -> Page:
     """The blocks of small pages: a verdict, a paragraph, a section of that name."""
     blocks = (Verdict(tone="ok", mark="✓", text=name), Paragraph(text=name))
@@ -75,6 +88,10 @@ PAGES: dict[str, Callable[[str], Page]] = {
         replace(plans.whatif(), run=poisoned(plans.whatif().run, name)), everything=True
     ),
     "compare": compare_page,
+    "snapshot": lambda name: build_report_page(poisoned_snapshot(snapshot_report(), name)),
+    "snapshot_baseline": lambda name: build_diagnosis_page(
+        poisoned_snapshot(snapshot_against_baseline(), name)
+    ),
     "small": small_page,
 }
 

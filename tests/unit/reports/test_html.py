@@ -15,7 +15,7 @@ from tests.support.reports import SITUATIONS
 from zprof.reports.formats import render_page_html
 from zprof.reports.presenters.report import build_report_page
 
-WITH_TIMELINE = frozenset({"memory_only", "snapshot", "report_memory"})
+WITH_TIMELINE = frozenset({"memory_only", "snapshot", "snapshot_report", "report_memory"})
 UNITLESS = frozenset({"rank", "waiting ranks", "in step", "stream"})
 EVERY_PAGE = {
     **PAGES,

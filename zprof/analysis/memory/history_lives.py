@@ -1,5 +1,7 @@
 """Bring a history with its attributions into the form of a recording: one model analyses both."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
@@ -16,8 +18,13 @@ from zprof.model.training import Phase
 _PHASES = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
 
 
-def make_history_lives(history: History, names: BlockTenants, passes: Passes) -> RankLives:
-    """Return the blocks of a history with one tenant each, over the time of the history."""
+def make_history_lives(
+    history: History, names: BlockTenants, passes: Passes, steps: Sequence[tuple[int, int]] = ()
+) -> RankLives:
+    """Return the blocks of a history with one tenant each, over the time of the history.
+
+    ``steps``: start and number of the steps that the program annotated.
+    """
     blocks, count = history.blocks, len(history.blocks)
     subs = np.array([attribution.sub for attribution in names.attributions], dtype=object)
     nothing, row = np.full(count, None, dtype=object), np.arange(count, dtype=np.int64)
@@ -46,22 +53,23 @@ def make_history_lives(history: History, names: BlockTenants, passes: Passes) ->
             sub=subs[names.number],
         ),
         storages=make_empty_lives(),
-        timeline=make_timeline(history, passes),
+        timeline=make_timeline(history, passes, steps),
         times_ns=times_ns,
         live_bytes=live_bytes,
         has_allocator_events=True,
     )
 
 
-def make_timeline(history: History, passes: Passes) -> Timeline:
-    """Return the phases and steps of a history; its steps are counted from 1."""
+def make_timeline(history: History, passes: Passes, steps: Sequence[tuple[int, int]]) -> Timeline:
+    """Return the phases and steps of a history; steps without annotations are counted from 1."""
     optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
     after = optimizers[optimizers + 1 < len(passes)] + 1
     begins = passes.first_ns[np.append(0, after)].tolist() if len(passes) else []
     return Timeline(
         begin_ns=history.begin_ns,
         end_ns=history.end_ns,
-        steps=[(begin, number) for number, begin in enumerate(begins, start=1)],
+        steps=[(max(time_ns, history.begin_ns), number) for time_ns, number in steps]
+        or [(begin, number) for number, begin in enumerate(begins, start=1)],
         step_ends=passes.last_ns[optimizers].tolist(),
         phases=[
             (start, _PHASES[kind].value)

@@ -12,8 +12,8 @@ from zprof.analysis.memory.tables import UNTAGGED, Int
 from zprof.model.memory import PeakGrowth
 
 _MAX_GROUPS = 3
-#: A low counts as one between two peaks if the memory before it was at least so high, relative to the peak.
-_MIN_PEAK_RATIO = 0.5
+#: A low counts as one between two peaks if the memory fell to it by at least this share of the rise after it.
+_MIN_PEAK_RATIO = 0.25
 #: Minimum depth of such a low below the peak, relative to the peak: a step's own ups and downs are smaller.
 _MIN_DEPTH_RATIO = 0.1
 #: Of lows that differ by less than this share of the rise, the last one is the start.

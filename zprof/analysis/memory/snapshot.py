@@ -38,7 +38,12 @@ from zprof.analysis.memory.stack_groups import list_largest_groups
 from zprof.analysis.memory.stack_tree import build_stack_tree
 from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
 from zprof.analysis.memory.thinning import thin_recording
-from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step, list_annotated_phases
+from zprof.analysis.memory.timeline import (
+    find_annotated_phase,
+    find_annotated_step,
+    list_annotated_phases,
+    list_annotated_steps,
+)
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
@@ -75,7 +80,7 @@ def read_snapshot_device(
         rank=rank,
         history=history,
         names=found.names,
-        lives=make_history_lives(history, found.names, found.passes),
+        lives=make_history_lives(history, found.names, found.passes, list_annotated_steps(mark)),
         window=describe_window(rank, found.passes, keeps_for_backward=found.keeps_for_backward),
         stacks=stacks,
         mark=mark,

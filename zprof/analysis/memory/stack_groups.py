@@ -1,4 +1,4 @@
-"""Group the blocks that are live at an instant by owner and place of allocation, largest first."""
+"""Group the blocks that are live at an instant of a history by owner and place of allocation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

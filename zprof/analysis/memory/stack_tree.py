@@ -96,13 +96,13 @@ def _add_stack(root: _Branch, stack: _Stack, stacks: Stacks) -> None:
 def _list_branches(stack: _Stack, stacks: Stacks) -> Iterator[tuple[str, _Branch]]:
     """Yield key and node of each frame, outermost first, then of the operator."""
     if stack.number < 0:
-        kind = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK
-        yield kind.value, _Branch("", kind)
+        without_stack = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK
+        yield without_stack.value, _Branch("", without_stack)
         return
-    for text, frame_kind in stacks.list_frames(stack.number)[: -_MAX_DEPTH - 1 : -1]:
-        if frame_kind is not FrameKind.OPERATOR:
-            yield f"frame {text}", _Branch(text, is_user=frame_kind is FrameKind.USER)
-    operator = stacks.find_operator(stack.number)
+    for text, kind in stacks.list_frames(stack.number)[: -_MAX_DEPTH - 1 : -1]:
+        if kind is not FrameKind.OPERATOR:
+            yield f"frame {text}", _Branch(text, is_user=kind is FrameKind.USER)
+    operator = stacks.find_native_operator(stack.number)
     if operator:
         yield f"operator {operator}", _Branch(operator, is_operator=True)
 

@@ -126,6 +126,15 @@ def list_annotated_phases(mark: pd.DataFrame) -> list[PhaseRange]:
     return sorted(ranges, key=lambda span: span.begin_ns)
 
 
+def list_annotated_steps(mark: pd.DataFrame) -> list[tuple[int, int]]:
+    """Return start and number of each annotated step, in order."""
+    begins = mark[mark["kind"] == _BEGIN].sort_values("time_ns", kind="stable")
+    steps = (
+        (int(t), _parse_step(str(name))) for t, name in zip(begins["time_ns"], begins["name"], strict=True)
+    )
+    return [(time_ns, step) for time_ns, step in steps if step is not None]
+
+
 def _list_annotation_names(mark: pd.DataFrame) -> list[str]:
     return [str(name) for name in mark.loc[mark["kind"].isin([_BEGIN, _END]), "name"].unique()]
 

@@ -100,7 +100,9 @@ def make_allocation_rows(tenant: str) -> Rows:
             and entry.rank == selected.rank
             and entry.tenant in (tenant or entry.tenant,)
         ]
-        return _make_frame(allocations, ("bytes", "tenant", "sub", "module", "operator"))
+        return _make_frame(
+            allocations, ("bytes", "count", "total_bytes", "tenant", "sub", "module", "where", "operator")
+        )
 
     return rows
 
@@ -291,6 +293,13 @@ _OTHERS = (
         leaf="memory.top[].bytes",
         title="allocation",
         says="One allocation that was live at the rank's peak. Only the largest of each rank are recorded.",
+        rows=make_allocation_rows(""),
+    ),
+    MetricHelp(
+        leaf="memory.top[].total_bytes",
+        title="allocations of one place",
+        says="What one owner allocated at one place of the user's code, live at the rank's peak. The groups "
+        "of a snapshot, with the merged smallest ones, sum to the peak.",
         rows=make_allocation_rows(""),
     ),
     MetricHelp(

@@ -191,9 +191,7 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
             Column(title="tenant"),
             Column(title="size", numeric=True),
             Column(title="of the peak", numeric=True),
-            Column(
-                title="by", says=f"{INFERRED_MARK}: classified by a rule on call stacks, not by hooks or tags"
-            ),
+            Column(title="by", says=f"{INFERRED_MARK}: known by the sizes of the blocks alone"),
         ),
         lines=tuple(lines),
         help=(

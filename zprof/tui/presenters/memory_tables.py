@@ -6,9 +6,15 @@ They are the largest allocations, the ZeRO formula check, phases, modules, and t
 import re
 
 from zprof.model.gaps import GapKind
-from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
+from zprof.model.memory import Allocation, AllocatorCounters, DeviceMemory, FormulaCheck, RankMemory
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.presenters.memory_formatting import DEVICE_TERMS, INFERRED_MARK, select_user_frames
+from zprof.reports.presenters.memory_formatting import (
+    DEVICE_TERMS,
+    INFERRED_MARK,
+    get_basis_mark,
+    select_user_frames,
+)
+from zprof.reports.presenters.memory_groups import count_blocks, name_place
 from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
@@ -33,9 +39,11 @@ def strip_wrappers(module: str) -> str:
 
 
 def _name_module(entry: Allocation) -> str:
-    """Return the allocation's module, or the kind of memory if it has none."""
+    """Return the allocation's module, or the blocks of a group, or the kind of memory."""
     if entry.module:
         return strip_wrappers(entry.module) or "(entire model)"
+    if entry.total_bytes is not None:
+        return f"({count_blocks(entry.count)})"
     return f"({entry.sub.replace('_', ' ') or 'no module'})"
 
 
@@ -59,10 +67,11 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
         columns=(
             Column(
                 title="module",
-                says="module whose forward or backward allocated it; if none, the kind of memory in brackets",
+                says="module whose forward or backward allocated it; in brackets the blocks of a snapshot's "
+                "group, else the kind of memory",
             ),
             numeric_column("size"),
-            Column(title="tenant", says=f"{INFERRED_MARK} prefix: classified by a rule on the call stack"),
+            Column(title="tenant", says=f"{INFERRED_MARK} prefix: known by the sizes of the blocks alone"),
             Column(title="kind", from_width=MIDDLE_WIDTH),
             Column(title="allocated at", says="innermost stack frame of the user's program"),
             Column(title="operator", from_width=MIDDLE_WIDTH),
@@ -77,15 +86,27 @@ def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> 
         key=str(index),
         cells=(
             TextCell(_name_module(entry)),
-            figure(loaded.tree, Unit.BYTES, f"memory.top[{index}].bytes"),
-            TextCell(f"{INFERRED_MARK if entry.basis is Basis.RULE else ''}{shorten_tenant(entry.tenant)}"),
+            figure(loaded.tree, Unit.BYTES, _find_size_leaf(index, entry)),
+            TextCell(f"{get_basis_mark(entry.basis)}{shorten_tenant(entry.tenant)}"),
             TextCell(entry.sub),
-            TextCell(find_telling_frame(entry).rpartition("/")[2] or "(no stack)"),
+            TextCell(_name_place(entry)),
             TextCell(entry.operator),
         ),
         opens=Opens.ALLOCATION,
         target=index,
     )
+
+
+def _find_size_leaf(index: int, entry: Allocation) -> str:
+    """Return the leaf of an allocation's size; a group of a snapshot has a total."""
+    return f"memory.top[{index}].{'bytes' if entry.total_bytes is None else 'total_bytes'}"
+
+
+def _name_place(entry: Allocation) -> str:
+    """Return the frame that allocated, else why it is unknown."""
+    if entry.groups > 1 or entry.before:
+        return f"({name_place(entry)})"
+    return (entry.where or find_telling_frame(entry)).rpartition("/")[2] or "(no stack)"
 
 
 def find_telling_frame(entry: Allocation) -> str:

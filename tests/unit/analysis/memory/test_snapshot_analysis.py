@@ -16,7 +16,12 @@ from zprof.analysis.memory.history_lives import make_history_lives
 from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.thinning import thin_recording
-from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
+from zprof.analysis.memory.timeline import (
+    find_annotated_phase,
+    find_annotated_step,
+    list_annotated_phases,
+    list_annotated_steps,
+)
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
@@ -113,3 +118,5 @@ def test_step_and_phase_come_from_the_programs_own_ranges() -> None:
     mark = frames_of(allocator)["mark"]
     found = [(find_annotated_step(mark, now), find_annotated_phase(mark, now)) for now in (0, *moments)]
     assert found == [(-1, ""), (3, "backward"), (-1, "optimizer")]
+    assert [step for _, step in list_annotated_steps(mark)] == [3]
+    assert [span.phase for span in list_annotated_phases(mark)] == ["backward", "optimizer"]

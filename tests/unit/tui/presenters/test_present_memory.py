@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.full_memories import by_rule, full_memory
+from tests.support.full_memories import by_sizes, full_memory
 from tests.support.memories import MIB
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.gaps import Gap, GapKind
@@ -83,7 +83,7 @@ def test_of_many_ranks_the_selected_the_largest_and_the_smallest_are_shown(alone
 
 
 def test_guessed_sizes_and_bounds_are_marked_and_what_no_rule_can_tell_is_unknown(alone: LoadedRun) -> None:
-    memory = by_rule(full_memory())
+    memory = by_sizes(full_memory())
     rank = memory.per_rank[0]
     empty = dict(rank.tenants) | {Tenant.GRADIENTS: 0}
     drawn = stacks(alone, replace(memory, per_rank=(replace(rank, tenants=empty),)))

@@ -83,6 +83,9 @@ class FrameKind(IntEnum):
     FOREIGN = 6
 
 
+_PYTHON_KINDS = (FrameKind.TORCH, FrameKind.LIBRARY, FrameKind.USER)
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A stack frame: ``file`` with forward slashes, ``function`` without its class."""
@@ -211,7 +214,16 @@ class Stacks:
         return "" if forward is None else self._format_row(forward)
 
     def find_operator(self, stack: int) -> str:
-        """Return the operator that allocated, as ``exp`` or ``BmmBackward0``; empty if no frame names one.
+        """Return the operator that allocated, or the function of a library that the user's code ended in."""
+        native = self.find_native_operator(stack)
+        if native:
+            return native
+        frames = ((row, kind) for row, kind in self._list_rows(stack) if kind in _PYTHON_KINDS)
+        row, kind = next(frames, (-1, FrameKind.USER))
+        return "" if kind is FrameKind.USER else self.frames[self._frame_index[row]].function
+
+    def find_native_operator(self, stack: int) -> str:
+        """Return the operator in C++, as ``exp`` or ``BmmBackward0``; empty if no frame names one.
 
         A node of the backward pass comes before the operators that it calls, and an operator before those
         that only allocate memory for it. A cast by autocast is marked as such.

@@ -1,8 +1,8 @@
 """Follow parameters that an optimizer replaces instead of changing them in place.
 
-``p.data = p.data - update`` allocates a new block and frees the old one. The new block is the last one of
-that size that the optimizer made, and keeps, before the old one was freed. If several lines make blocks of
-that size, the line that made most of these is taken.
+``p.data = p.data - update`` allocates a new block and frees the old one. The new block is the youngest of
+that size that is live when the old one is freed; if the optimizer replaces that one too, it goes on from
+there. If several lines make blocks of that size, the line that made most of the last ones is taken.
 """
 
 from collections import Counter
@@ -14,10 +14,13 @@ from zprof.analysis.memory.attribution.census import Census
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.passes import OPTIMIZER
 from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.tables import FOREVER, Int
+from zprof.analysis.memory.tables import FOREVER, Bool, Int
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
+
+#: More lines than an optimizer has that replace one parameter.
+_MAX_REPLACEMENTS = 8
 
 
 def follow_parameters(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
@@ -35,7 +38,7 @@ def follow_parameters(blocks: HeldBlocks, features: Features, ledger: Ledger, ce
         kept = made[blocks.freed_ns[made] >= end_ns].astype(np.int64)
         if not len(dead) or not len(kept):
             continue
-        successors = _choose_successors(blocks, dead, kept)
+        successors = _choose_successors(blocks, dead, made, kept)
         ledger.limit(kept, Confidence.MEDIUM)
         ledger.assign(
             successors,
@@ -50,23 +53,34 @@ def follow_parameters(blocks: HeldBlocks, features: Features, ledger: Ledger, ce
         parameters = np.concatenate([np.setdiff1d(parameters, dead), successors])
 
 
-def _choose_successors(blocks: HeldBlocks, dead: Int, kept: Int) -> Int:
+def _choose_successors(blocks: HeldBlocks, dead: Int, made: Int, kept: Int) -> Int:
     """Return as many of the kept blocks of each size as parameters of that size died."""
     votes: Counter[int] = Counter()
     chosen: list[Int] = []
-    by_size = {size: kept[blocks.requested_bytes[kept] == size] for size in _list_sizes(blocks, dead)}
+    is_kept = np.zeros(len(blocks), dtype=bool)
+    is_kept[kept] = True
+    sizes = np.unique(blocks.requested_bytes[dead]).tolist()
+    made_by_size = {size: made[blocks.requested_bytes[made] == size] for size in sizes}
     for row in dead.tolist():
-        candidates = by_size[int(blocks.requested_bytes[row])]
-        born = candidates[blocks.begin_ns[candidates] <= blocks.freed_ns[row]]
-        if len(born):
-            votes[int(blocks.stack[born[-1]])] += 1
-    for size, candidates in by_size.items():
+        last = _follow(blocks, row, made_by_size[int(blocks.requested_bytes[row])], is_kept)
+        if last >= 0:
+            votes[int(blocks.stack[last])] += 1
+    for size, candidates in made_by_size.items():
+        rows = candidates[is_kept[candidates]]
         needed = int((blocks.requested_bytes[dead] == size).sum())
-        rank = np.array([-votes[stack] for stack in blocks.stack[candidates].tolist()], dtype=np.int64)
-        chosen.append(candidates[np.lexsort((-blocks.begin_ns[candidates], rank))][:needed])
+        rank = np.array([-votes[stack] for stack in blocks.stack[rows].tolist()], dtype=np.int64)
+        chosen.append(rows[np.lexsort((-blocks.begin_ns[rows], rank))][:needed])
     return np.concatenate(chosen)
 
 
-def _list_sizes(blocks: HeldBlocks, rows: Int) -> list[int]:
-    sizes: list[int] = np.unique(blocks.requested_bytes[rows]).tolist()
-    return sizes
+def _follow(blocks: HeldBlocks, row: int, made: Int, is_kept: Bool) -> int:
+    """Return the kept block at the end of a chain of replacements; -1 if it breaks."""
+    for _ in range(_MAX_REPLACEMENTS):
+        freed_ns = blocks.freed_ns[row]
+        live = made[(blocks.begin_ns[made] <= freed_ns) & (blocks.freed_ns[made] > freed_ns)]
+        if not len(live):
+            return -1
+        row = int(live[np.argmax(blocks.begin_ns[live])])
+        if is_kept[row]:
+            return row
+    return -1

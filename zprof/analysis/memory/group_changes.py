@@ -1,0 +1,97 @@
+"""Compare what two snapshots hold at their largest peaks, by owner and place of allocation.
+
+A place is matched by file name, line, function and operator; if code was moved, by its order in the function.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from zprof.model.memory import Allocation, Memory, RankMemory
+from zprof.model.report import GroupChange
+
+#: Owner, kind of group, file name and function, line, operator.
+_Key = tuple[str, str, str, str, int, str]
+
+
+@dataclass(slots=True)
+class _Side:
+    """The bytes and blocks of one place in one snapshot, and its frame."""
+
+    where: str
+    bytes: int = 0
+    blocks: int = 0
+
+
+def compare_groups(a: Memory, b: Memory) -> tuple[GroupChange, ...]:
+    """Return the changes of all groups, largest growth first; empty unless both are snapshots."""
+    sides = []
+    for memory in (a, b):
+        rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank), default=None)
+        if rank is None or not memory.is_history(rank.rank):
+            return ()
+        sides.append(_sum_places(_list_groups(memory, rank)))
+    before, after = sides
+    _match_moved_places(before, after)
+    changes = (_make_change(key, before.get(key), after.get(key)) for key in {**after, **before})
+    return tuple(
+        sorted(
+            changes, key=lambda change: (-change.delta_bytes, change.tenant, change.where, change.operator)
+        )
+    )
+
+
+def _list_groups(memory: Memory, rank: RankMemory) -> Iterable[Allocation]:
+    return (entry for entry in memory.top if entry.rank == rank.rank)
+
+
+def _sum_places(groups: Iterable[Allocation]) -> dict[_Key, _Side]:
+    sides: dict[_Key, _Side] = {}
+    for entry in groups:
+        side = sides.setdefault(_make_key(entry), _Side(entry.where))
+        side.bytes += entry.held_bytes
+        side.blocks += entry.count
+    return sides
+
+
+_MERGED, _BEFORE, _PLACE = "merged", "before", "place"
+
+
+def _make_key(entry: Allocation) -> _Key:
+    if entry.groups > 1:
+        return (entry.tenant, "", _MERGED, "", 0, "")
+    if entry.before:
+        return (entry.tenant, entry.sub, _BEFORE, "", 0, "")
+    location, _, function = entry.where.partition(" ")
+    path, _, line = location.rpartition(":")
+    name = path.replace("\\", "/").rpartition("/")[2]
+    number = int(line) if line.isascii() and line.isdigit() and len(line) < 10 else 0
+    return (entry.tenant, entry.sub, _PLACE, f"{name} {function}", number, entry.operator)
+
+
+def _match_moved_places(a: dict[_Key, _Side], b: dict[_Key, _Side]) -> None:
+    """Rename places of ``a`` whose line ``b`` lacks, if both have as many such places in that function."""
+    moved: dict[tuple[str, ...], tuple[list[_Key], list[_Key]]] = {}
+    for index, (own, other) in enumerate(((a, b), (b, a))):
+        for key in sorted(key for key in own if key not in other and key[2] == _PLACE):
+            moved.setdefault((*key[:4], key[5]), ([], []))[index].append(key)
+    for old, new in moved.values():
+        if len(old) == len(new):
+            for old_key, new_key in zip(old, new, strict=True):
+                a[new_key] = a.pop(old_key)
+
+
+def _make_change(key: _Key, a: _Side | None, b: _Side | None) -> GroupChange:
+    tenant, sub, kind, _, _, operator = key
+    shown = b or a
+    return GroupChange(
+        tenant=tenant,
+        sub=sub,
+        where=shown.where if shown else "",
+        operator=operator,
+        a_bytes=a.bytes if a else 0,
+        b_bytes=b.bytes if b else 0,
+        a_blocks=a.blocks if a else 0,
+        b_blocks=b.blocks if b else 0,
+        before_history=kind == _BEFORE,
+        merged=kind == _MERGED,
+    )
