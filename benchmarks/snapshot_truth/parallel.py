@@ -28,6 +28,7 @@ class ShardingHooks(Protocol):
     def post_forward(self, ops: Operators, unit: int) -> None: ...
     def pre_backward(self, ops: Operators, unit: int) -> None: ...
     def post_backward(self, ops: Operators, unit: int) -> None: ...
+    def end_forward(self, ops: Operators) -> None: ...
 
 
 class NoSharding:
@@ -37,6 +38,7 @@ class NoSharding:
     def post_forward(self, ops: Operators, unit: int) -> None: ...
     def pre_backward(self, ops: Operators, unit: int) -> None: ...
     def post_backward(self, ops: Operators, unit: int) -> None: ...
+    def end_forward(self, ops: Operators) -> None: ...
 
 
 def group_by_unit(parameters: Sequence[SimulatedParameter]) -> dict[int, list[SimulatedParameter]]:
@@ -117,6 +119,10 @@ class FlatSharding:
     def post_forward(self, ops: Operators, unit: int) -> None:
         if unit >= 0:
             self._device.drop(self._gathered.pop(unit), awaiting=self._device.chance.random() < 0.3)
+
+    def end_forward(self, ops: Operators) -> None:
+        """Reshard the root after a forward without a backward."""
+        self._device.drop(self._gathered.pop(-1))
 
     def pre_backward(self, ops: Operators, unit: int) -> None:
         self._gather(unit, (PythonFrame(_RUNTIME, 668, "_pre_backward_hook"),))
@@ -227,6 +233,10 @@ class ShardedParameters:
     def post_forward(self, ops: Operators, unit: int) -> None:
         if unit >= 0:
             self._reshard(unit)
+
+    def end_forward(self, ops: Operators) -> None:
+        """Reshard the root after a forward without a backward."""
+        self._reshard(-1)
 
     def pre_backward(self, ops: Operators, unit: int) -> None:
         self._gather(unit, self._hook("pre_backward", state="_pre_backward", line=330))

@@ -11,6 +11,7 @@ from benchmarks.snapshot_truth.gradients import AccumulatedGradients, MainGradie
 from benchmarks.snapshot_truth.model_shapes import ParamShape
 from benchmarks.snapshot_truth.operators import Operators
 from benchmarks.snapshot_truth.optimizers import (
+    NO_GRAD,
     STATE,
     TEMPORARY,
     WRAPPER,
@@ -33,16 +34,26 @@ _CLIP = (
     PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 218, "clip_grad_norm_"),
     PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 95, "_get_total_norm"),
 )
+_TORCH_ADAMS = ("adamw_foreach", "adamw_single", "adamw_fused")
 _DEEPSPEED = f"{SITE}deepspeed/runtime/bf16_optimizer.py"
 _LORA_NAMES = (("q", "v"), ("q", "k", "v", "o"), ("q", "v", "up", "down"))
 
 
 class Program:
-    """A program with its model and optimizer on a device."""
+    """A program with its model and optimizer on a device.
+
+    ``partner`` is a second model with its own optimizer, trained in turn (a discriminator).
+    """
 
     def __init__(
-        self, options: ProgramOptions, code: Codebase, device: TracedDevice, chance: random.Random
+        self,
+        options: ProgramOptions,
+        code: Codebase,
+        device: TracedDevice,
+        chance: random.Random,
+        partner: "Program | None" = None,
     ) -> None:
+        self._partner = partner
         self.options, self.code, self.device, self.chance = options, code, device, chance
         self._rule: OptimizerRule = list_rules(code)[options.optimizer]
         self._state = StateStore(device)
@@ -56,14 +67,19 @@ class Program:
     def run(self) -> None:
         """Run the program to its end, or to the end of the window."""
         with self.device.call(*self.code.main):
-            self._build()
+            for program in self._all_programs():
+                program._build()
             with self.device.call(*self.code.loop):
                 if self.options.mode in ("inference", "kv_cache"):
                     for request in range(self.options.steps):
                         self._infer(request)
                 else:
                     for step in range(self.options.steps):
-                        self._train_step(step)
+                        for program in self._all_programs():
+                            program._train_step(step)
+
+    def _all_programs(self) -> list["Program"]:
+        return [self] if self._partner is None else [self._partner, self]
 
     # Building
 
@@ -186,6 +202,22 @@ class Program:
                 device, self._trained, frames, flat=options.main_grad == "flat"
             )
 
+        if options.is_resumed and options.optimizer in _TORCH_ADAMS and options.masters != "deepspeed":
+            self._load_state()
+
+    def _load_state(self) -> None:
+        """Make the moments as ``load_state_dict`` does, before the first step."""
+        file = f"{TORCH}optim/optimizer.py"
+        frames = (
+            PythonFrame(file, 933, "load_state_dict"),
+            PythonFrame(file, 915, "_cast"),
+            PythonFrame(file, 748, "_process_value_according_to_param_policy"),
+        )
+        scalar = [4] if self.options.optimizer == "adamw_fused" else []
+        with self.device.call(*self.code.setup, PythonFrame(f"{TORCH}_compile.py", 53, "inner"), *frames):
+            for parameter in self._masters or self._trained:
+                self._state.make(parameter, [*scalar, parameter.bytes, parameter.bytes], "_to_copy")
+
     def _flatten_for_deepspeed(self) -> None:
         """Move the parameters into one flat buffer; make fp32 copies and gradients of it."""
         device = self.device
@@ -247,6 +279,22 @@ class Program:
             self._optimizer_step()
         if not options.zeroes_first:
             self._zero_grad()
+        if options.evaluates:
+            self._evaluate(step)
+
+    def _evaluate(self, step: int) -> None:
+        """Compute a loss without gradients."""
+        options, device, ops = self.options, self.device, self._ops
+        tokens = options.model.tokens
+        frames = PythonFrame(self.code.main[-1].file, 302, "evaluate"), NO_GRAD
+        with device.call(*reversed(frames)), device.phase("forward", step), ops.no_grad():
+            ids, targets = self._load_batch(tokens)
+            logits = self.model.forward(ids, tokens, options.model.seq)
+            loss = self.model.loss(logits, targets, tokens)
+            ops.end_autocast()
+            self._hooks.end_forward(ops)
+            device.drop(logits)
+            device.drop(loss)
 
     def _micro_batch(self, step: int, micro_batch: int) -> None:
         options, device, ops = self.options, self.device, self._ops
@@ -288,7 +336,7 @@ class Program:
         """Replace the batch: the new one is there before the old one is dropped."""
         new = [
             self.device.alloc(
-                tokens * 8, TEMPORARY, "input", "_to_copy", line=184 + i, also=(Tenant.ACTIVATIONS,)
+                tokens * 8, TEMPORARY, "input", "_to_copy", line=184 + i, also=(Tenant.ACTIVATIONS, TEMPORARY)
             )
             for i in range(2)
         ]
