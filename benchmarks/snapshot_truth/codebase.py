@@ -50,6 +50,11 @@ class Codebase:
         apply = PythonFrame(f"{TORCH}autograd/function.py", 313, "apply")
         return apply, PythonFrame(self.own_file, 104, "backward")
 
+    def own_module(self, name: str) -> str:
+        """Return a file of the user's beside the model; in a notebook it is the cell."""
+        folder = self.own_file.rpartition("/")[0]
+        return f"{folder}/{name}" if folder and self.style != "notebook" else self.own_file
+
     def module(self, line: int, name: str = "forward", file: str = "") -> tuple[PythonFrame, ...]:
         """Return the frames of a call of a module of the user's model."""
         return *MODULE_CALL, PythonFrame(file or self.model_file, line, name)

@@ -207,8 +207,7 @@ def update_muon(file: str, is_torch: bool) -> Update:
 
 def list_rules(code: Codebase) -> dict[str, OptimizerRule]:
     """Return the optimizers by name; those of the user are in a file of the user's program."""
-    own = code.own_file.rpartition("/")[0]
-    own_file = f"{own}/optimizer.py" if own and code.style != "notebook" else code.own_file
+    own_file = code.own_module("optimizer.py")
     adam, sgd = f"{TORCH}optim/adam.py", f"{TORCH}optim/sgd.py"
     factor, muon = f"{TORCH}optim/_adafactor.py", f"{TORCH}optim/_muon.py"
     hf, bnb = f"{SITE}transformers/optimization.py", f"{SITE}bitsandbytes/optim/optimizer.py"

@@ -6,13 +6,25 @@ from contextlib import contextmanager
 
 from benchmarks.snapshot_truth.codebase import Codebase
 from benchmarks.snapshot_truth.device import Tensor, TracedDevice
-from benchmarks.snapshot_truth.frames import SITE, TORCH, PythonFrame
-from benchmarks.snapshot_truth.gradients import AccumulatedGradients, MainGradients, OffloadedGradients
-from benchmarks.snapshot_truth.model_shapes import ParamShape
+from benchmarks.snapshot_truth.frames import TORCH, PythonFrame
+from benchmarks.snapshot_truth.gradients import (
+    AccumulatedGradients,
+    MainGradients,
+    OffloadedGradients,
+    become_gradient,
+)
+from benchmarks.snapshot_truth.model_setup import (
+    DEEPSPEED_STATES,
+    MEGATRON_BUFFERS,
+    add_lora,
+    flatten_for_deepspeed,
+    freeze_parameters,
+    load_state,
+    make_masters,
+)
 from benchmarks.snapshot_truth.operators import Operators
 from benchmarks.snapshot_truth.optimizers import (
     NO_GRAD,
-    STATE,
     TEMPORARY,
     WRAPPER,
     OptimizerRule,
@@ -35,8 +47,6 @@ _CLIP = (
     PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 95, "_get_total_norm"),
 )
 _TORCH_ADAMS = ("adamw_foreach", "adamw_single", "adamw_fused")
-_DEEPSPEED = f"{SITE}deepspeed/runtime/bf16_optimizer.py"
-_LORA_NAMES = (("q", "v"), ("q", "k", "v", "o"), ("q", "v", "up", "down"))
 
 
 class Program:
@@ -92,8 +102,8 @@ class Program:
         self._buffers = build_buffers(device, code, shape, options.birth)
         if shape.is_tied:
             next(each for each in self.parameters if each.shape.name == "embed").uses = 2
-        self._freeze()
-        lora = self._add_lora() if options.has_lora else {}
+        freeze_parameters(options, self.parameters)
+        lora = add_lora(device, code, self.parameters, self.chance) if options.has_lora else {}
         self._copies: list[SimulatedParameter] = []
         if options.has_reference:
             self._copies = build_parameters(
@@ -124,39 +134,24 @@ class Program:
         if options.mode in ("train", "forward_only"):
             self._prepare_optimizer()
 
-    def _freeze(self) -> None:
-        for parameter in self.parameters:
-            if self.options.has_lora or (
-                self.options.frozen_layers and parameter.shape.layer < self.options.frozen_layers
-                and parameter.shape.name not in ("head", "final_norm.weight", "final_norm.bias")
-            ):  # fmt: skip
-                parameter.is_trained = False
-                if parameter.tensor is not None:
-                    parameter.tensor.lifetime.sub = "frozen"
-
-    def _add_lora(self) -> dict[tuple[int, str], tuple[SimulatedParameter, SimulatedParameter]]:
-        """Add pairs of low-rank matrices in fp32, as peft does."""
-        rank, names = self.chance.choice((4, 8, 16)), self.chance.choice(_LORA_NAMES)
-        frames = (
-            PythonFrame(f"{SITE}peft/mapping_func.py", 125, "get_peft_model"),
-            PythonFrame(f"{SITE}peft/tuners/tuners_utils.py", 590, "inject_adapter"),
-            PythonFrame(f"{SITE}peft/tuners/lora/layer.py", 208, "update_layer"),
-        )
-        found = {}
-        with self.device.call(*self.code.setup, *frames):
-            for parameter in [each for each in self.parameters if each.shape.module == "linear"]:
-                name, layer = parameter.shape.name.removesuffix(".weight"), parameter.shape.layer
-                if name not in names or layer < 0 or not parameter.is_matrix:
-                    continue
-                wide, deep = parameter.shape.shape
-                pair = []
-                for letter, sizes in (("A", (rank, deep)), ("B", (wide, rank))):
-                    shape = ParamShape(name=f"{name}.{letter}", shape=sizes, module="linear", layer=layer)
-                    added = SimulatedParameter(shape, 4)
-                    added.tensor = self.device.alloc(added.bytes, Tenant.PARAMETERS, "weight", "_to_copy")
-                    pair.append(added)
-                found[layer, name] = (pair[0], pair[1])
-        return found
+    def _prepare_optimizer(self) -> None:
+        """Make what the constructor makes: fp32 copies of the weights, buffers of gradients."""
+        options, device, code = self.options, self.device, self.code
+        self._offloaded = OffloadedGradients(device)
+        if options.masters == "deepspeed":
+            self._masters, self._flat_gradients = flatten_for_deepspeed(device, code, self._trained)
+            # DeepSpeed makes the state at once, so that a lack of memory shows early.
+            with device.call(*code.setup, *DEEPSPEED_STATES, WRAPPER, *self._rule.frames):
+                self._rule.update(self._state, self._masters)
+        elif options.masters:
+            self._masters = make_masters(device, code, self._trained)
+        if options.main_grad:
+            self._main_gradients = MainGradients(
+                device, self._trained, MEGATRON_BUFFERS, flat=options.main_grad == "flat"
+            )
+        if options.is_resumed and options.optimizer in _TORCH_ADAMS and options.masters != "deepspeed":
+            has_step = options.optimizer == "adamw_fused"
+            load_state(device, code, self._state, self._masters or self._trained, has_step=has_step)
 
     def _shard(self) -> FlatSharding | ShardedParameters | NoSharding:
         """Wrap the model; afterwards ``_trained`` are what the optimizer updates."""
@@ -179,72 +174,6 @@ class Program:
                 return sharded
         return NoSharding()
 
-    def _prepare_optimizer(self) -> None:
-        """Make what the constructor makes: fp32 copies of the weights, buffers of gradients."""
-        options, device = self.options, self.device
-        self._offloaded = OffloadedGradients(device)
-        if options.masters == "deepspeed":
-            self._flatten_for_deepspeed()
-        elif options.masters:
-            file = self.code.model_file.rpartition("/")[0] + "/mixed_precision.py"
-            with device.call(*self.code.setup, PythonFrame(file, 33, "__init__")):
-                for parameter in self._trained:
-                    master = SimulatedParameter(parameter.shape, 4)
-                    master.tensor = device.alloc(master.bytes, STATE, "master", "_to_copy", line=36)
-                    self._masters.append(master)
-        if options.main_grad:
-            file = f"{SITE}megatron/core/distributed/param_and_grad_buffer.py"
-            frames = (
-                PythonFrame(f"{SITE}megatron/core/distributed/distributed_data_parallel.py", 230, "__init__"),
-                PythonFrame(file, 640, "__init__"),
-            )
-            self._main_gradients = MainGradients(
-                device, self._trained, frames, flat=options.main_grad == "flat"
-            )
-
-        if options.is_resumed and options.optimizer in _TORCH_ADAMS and options.masters != "deepspeed":
-            self._load_state()
-
-    def _load_state(self) -> None:
-        """Make the moments as ``load_state_dict`` does, before the first step."""
-        file = f"{TORCH}optim/optimizer.py"
-        frames = (
-            PythonFrame(file, 933, "load_state_dict"),
-            PythonFrame(file, 915, "_cast"),
-            PythonFrame(file, 748, "_process_value_according_to_param_policy"),
-        )
-        scalar = [4] if self.options.optimizer == "adamw_fused" else []
-        with self.device.call(*self.code.setup, PythonFrame(f"{TORCH}_compile.py", 53, "inner"), *frames):
-            for parameter in self._masters or self._trained:
-                self._state.make(parameter, [*scalar, parameter.bytes, parameter.bytes], "_to_copy")
-
-    def _flatten_for_deepspeed(self) -> None:
-        """Move the parameters into one flat buffer; make fp32 copies and gradients of it."""
-        device = self.device
-        init = (
-            PythonFrame(f"{SITE}deepspeed/__init__.py", 193, "initialize"),
-            PythonFrame(f"{SITE}deepspeed/runtime/engine.py", 330, "__init__"),
-            PythonFrame(f"{SITE}deepspeed/runtime/engine.py", 1750, "_configure_bf16_optimizer"),
-            PythonFrame(_DEEPSPEED, 98, "__init__"),
-        )
-        numel = sum(each.numel for each in self._trained)
-        with device.call(*self.code.setup, *init, PythonFrame(_DEEPSPEED, 140, "_setup_for_real_optimizer")):
-            flat = device.alloc(numel * 2, Tenant.PARAMETERS, "weight", "cat", line=150)
-            flat.references = len(self._trained)
-            for parameter in self._trained:
-                assert parameter.tensor is not None
-                device.drop(parameter.tensor)
-                parameter.tensor = flat
-            shape = ParamShape(name="flat", shape=(numel,), module="flat", layer=-1)
-            master = SimulatedParameter(shape, 4)
-            master.tensor = device.alloc(numel * 4, STATE, "master", "clone", line=165)
-            self._masters = [master]
-            self._flat_gradients = device.alloc(numel * 4, Tenant.GRADIENTS, "master_grad", "zeros", line=170)
-            # DeepSpeed makes the state at once, so that a lack of memory shows early.
-            states = PythonFrame(_DEEPSPEED, 260, "initialize_optimizer_states")
-            with device.call(states, WRAPPER, *self._rule.frames):
-                self._rule.update(self._state, self._masters)
-
     # Training
 
     def _store(self, parameter: SimulatedParameter, grad: Tensor) -> None:
@@ -259,7 +188,7 @@ class Program:
         elif self._buckets is not None:
             self._buckets.store(parameter, grad)
         elif parameter.grad is None:
-            grad.lifetime.tenant, grad.lifetime.sub, grad.lifetime.also = Tenant.GRADIENTS, "grad", ()
+            become_gradient(grad)
             parameter.grad = grad
         else:
             self.device.drop(grad)
@@ -360,9 +289,7 @@ class Program:
         updated = self._masters or [each for each in self._trained if each.grad is not None]
         grads: list[Tensor] = []
         if options.masters == "user" and not options.main_grad:
-            with device.call(
-                PythonFrame(self.code.model_file.rpartition("/")[0] + "/mixed_precision.py", 61, "step")
-            ):
+            with device.call(PythonFrame(self.code.own_module("mixed_precision.py"), 61, "step")):
                 grads = [
                     device.alloc(each.numel * 4, Tenant.GRADIENTS, "master_grad", "_to_copy")
                     for each in updated
