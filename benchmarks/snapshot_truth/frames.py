@@ -96,6 +96,10 @@ _SPECIAL = {
             "c10d::broadcast_coalesced(c10::intrusive_ptr<c10d::ProcessGroup>, at::ArrayRef<at::Tensor>)",
         ),
     ),
+    "nccl_barrier": (
+        ("??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"),
+        ("??", 0, "c10d::ProcessGroupNCCL::barrier(c10d::BarrierOptions const&)"),
+    ),
     "accumulate_input": (
         ("??", 0, "at::_ops::add_Tensor::call(at::Tensor const&, at::Tensor const&, c10::Scalar const&)"),
         ("??", 0, "torch::autograd::InputBuffer::accumulate(unsigned long, at::Tensor&&)"),

@@ -31,7 +31,14 @@ from benchmarks.snapshot_truth.optimizers import (
     StateStore,
     list_rules,
 )
-from benchmarks.snapshot_truth.parallel import FlatSharding, GradientBuckets, NoSharding, ShardedParameters
+from benchmarks.snapshot_truth.parallel import (
+    FlatSharding,
+    GradientBuckets,
+    NoSharding,
+    ShardedParameters,
+    gather_metrics,
+    make_barrier,
+)
 from benchmarks.snapshot_truth.parameters import SimulatedParameter, build_buffers, build_parameters
 from benchmarks.snapshot_truth.transformer import Transformer
 from benchmarks.snapshot_truth.variants import ProgramOptions
@@ -119,6 +126,8 @@ class Program:
             self._copies_of_weights = ema
         adapters = [each for pair in lora.values() for each in pair]
         self._trained = [each for each in (*self.parameters, *adapters) if each.is_trained]
+        if options.world_size > 1:
+            self._barrier = make_barrier(device)
         hooks = self._shard()
         ops = self._ops = Operators(
             device, code, AccumulatedGradients(device, self._store), act_bytes=options.act_bytes,
@@ -208,6 +217,9 @@ class Program:
             self._optimizer_step()
         if not options.zeroes_first:
             self._zero_grad()
+        if options.world_size > 1:
+            with device.call(*self.code.micro_step):
+                gather_metrics(device, options.world_size)
         if options.evaluates:
             self._evaluate(step)
 
