@@ -93,14 +93,15 @@ def read_levels(device: SnapshotDevice) -> list[str]:
     confidence = getattr(names, "confidence", None)
     if confidence is not None:
         return [LEVELS[code] for code in np.asarray(confidence).tolist()]
-    levels = []
-    for row in range(len(sizes)):
-        only = np.array([row])
-        tagged, *_ = names.sum_basis_bytes(only, np.ones_like(sizes)).values()
-        by_confidence = list(names.sum_confidence_bytes(only, np.ones_like(sizes)).values())
+    kinds = list(zip(names.rule.tolist(), (names.by_twin != 0).tolist(), strict=True))
+    level_by_kind = {}
+    for kind, row in {kind: row for row, kind in enumerate(kinds)}.items():
+        only, one = np.array([row]), np.ones_like(sizes)
+        tagged, *_ = names.sum_basis_bytes(only, one).values()
+        by_confidence = names.sum_confidence_bytes(only, one).values()
         found = [level for level, count in zip(LEVELS, by_confidence, strict=False) if count]
-        levels.append("sure" if tagged else found[0] if found else "untagged")
-    return levels
+        level_by_kind[kind] = "sure" if tagged else found[0] if found else "untagged"
+    return [level_by_kind[kind] for kind in kinds]
 
 
 def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int]:
