@@ -39,6 +39,21 @@ class Codebase:
     own_file: str
     model_class: str
     has_own_layers: bool
+    #: The user's norm is a ``torch.autograd.Function``, whose backward is in Python.
+    has_own_backward: bool = False
+
+    @property
+    def norm_backward(self) -> tuple[PythonFrame, ...]:
+        """Return the frames of a backward that is written in Python, on the engine's thread."""
+        if not self.has_own_backward:
+            return ()
+        apply = PythonFrame(f"{TORCH}autograd/function.py", 313, "apply")
+        return apply, PythonFrame(self.own_file, 104, "backward")
+
+    def own_module(self, name: str) -> str:
+        """Return a file of the user's beside the model; in a notebook it is the cell."""
+        folder = self.own_file.rpartition("/")[0]
+        return f"{folder}/{name}" if folder and self.style != "notebook" else self.own_file
 
     def module(self, line: int, name: str = "forward", file: str = "") -> tuple[PythonFrame, ...]:
         """Return the frames of a call of a module of the user's model."""
@@ -71,7 +86,7 @@ class Codebase:
 def draw_codebase(chance: random.Random) -> Codebase:
     """Return the files of a random program."""
     style = chance.choice(("script", "script", "package", "trainer", "notebook", "flat"))
-    own = chance.random() < 0.3
+    own, own_backward = chance.random() < 0.3, chance.random() < 0.5
     if style == "trainer":
         main = (
             PythonFrame("/data/runs/finetune/run_clm.py", 688, "<module>"),
@@ -106,6 +121,7 @@ def draw_codebase(chance: random.Random) -> Codebase:
             own_file=cell,
             model_class="TinyGPT",
             has_own_layers=own,
+            has_own_backward=own_backward,
         )
     if style == "flat":
         script = "train_gpt2.py"
@@ -119,6 +135,7 @@ def draw_codebase(chance: random.Random) -> Codebase:
             own_file=script,
             model_class="GPT",
             has_own_layers=own,
+            has_own_backward=own_backward,
         )
     root = {"script": "/workspace/gpt/", "package": "/home/ana/src/lmkit/lmkit/"}[style]
     script = f"{root}{chance.choice(('train.py', 'pretrain.py', 'main.py'))}"
@@ -132,4 +149,5 @@ def draw_codebase(chance: random.Random) -> Codebase:
         own_file=f"{root}layers.py",
         model_class="Transformer",
         has_own_layers=own,
+        has_own_backward=own_backward,
     )

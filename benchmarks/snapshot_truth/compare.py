@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.snapshot_truth.allocator import write_snapshot
 from benchmarks.snapshot_truth.generator import generate
@@ -92,26 +93,30 @@ def read_levels(device: SnapshotDevice) -> list[str]:
     confidence = getattr(names, "confidence", None)
     if confidence is not None:
         return [LEVELS[code] for code in np.asarray(confidence).tolist()]
-    levels = []
-    for row in range(len(sizes)):
-        only = np.array([row])
-        tagged, *_ = names.sum_basis_bytes(only, np.ones_like(sizes)).values()
-        by_confidence = list(names.sum_confidence_bytes(only, np.ones_like(sizes)).values())
+    kinds = list(zip(names.rule.tolist(), (names.by_twin != 0).tolist(), strict=True))
+    level_by_kind = {}
+    for kind, row in {kind: row for row, kind in enumerate(kinds)}.items():
+        only, one = np.array([row]), np.ones_like(sizes)
+        tagged, *_ = names.sum_basis_bytes(only, one).values()
+        by_confidence = names.sum_confidence_bytes(only, one).values()
         found = [level for level, count in zip(LEVELS, by_confidence, strict=False) if count]
-        levels.append("sure" if tagged else found[0] if found else "untagged")
-    return levels
+        level_by_kind[kind] = "sure" if tagged else found[0] if found else "untagged"
+    return [level_by_kind[kind] for kind in kinds]
 
 
-def read_said(path: Path) -> tuple[list[SaidBlock], int, int]:
-    """Return the product's blocks of the largest device, its peak and its reserved peak."""
-    with read_snapshot(path) as contents:
-        frames = {name: as_frame(table) for name, table in contents.tables.items()}
+def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int]:
+    """Return the product's blocks of the largest device, its peak and its reserved peak.
+
+    ``tables`` are those of an imported snapshot.
+    """
+    frames = {name: as_frame(table) for name, table in tables.items()}
     history = read_history(frames["block"], frames["segment"], list_history_devices(frames["block"])[0])
     assert history is not None
     stacks = Stacks(frames["stack"])
     device = read_snapshot_device(0, history, stacks, frames["mark"])
     blocks = history.blocks
     levels = read_levels(device)
+    formatted = {number: tuple(stacks.format_stack(number)) for number in set(blocks.stack.tolist())}
     said = [
         SaidBlock(
             address=int(blocks.address[row]),
@@ -120,7 +125,7 @@ def read_said(path: Path) -> tuple[list[SaidBlock], int, int]:
             end_ns=int(blocks.freed_ns[row]),
             tenant=device.names.tenant_name(row),
             level=levels[row],
-            stack=tuple(stacks.format_stack(int(blocks.stack[row]))),
+            stack=formatted[int(blocks.stack[row])],
         )
         for row in range(len(blocks))
     ]
@@ -133,7 +138,9 @@ def read_said(path: Path) -> tuple[list[SaidBlock], int, int]:
 def compare_snapshot(snapshot: Mapping[str, Any], truth: SnapshotTruth) -> SnapshotComparison:
     """Read a snapshot through the product, and compare each block."""
     with tempfile.TemporaryDirectory(prefix="zprof-truth-") as folder:
-        said, peak, reserved = read_said(write_snapshot(Path(folder) / "snapshot.pickle", snapshot))
+        path = write_snapshot(Path(folder) / "snapshot.pickle", snapshot)
+        with read_snapshot(path) as contents:
+            said, peak, reserved = read_said(contents.tables)
     pairs, unmatched = match_blocks(truth.lifetimes, said)
     last = len(truth.entry_ns) - 1
     at_peak = _compare_moment([pair for pair in pairs if _is_live(pair[0], truth.peak_entry)])
@@ -213,7 +220,7 @@ def _describe(true: TrueLifetime, said: SaidBlock) -> dict[str, Any]:
 
 def _group(pairs: Sequence[tuple[TrueLifetime, SaidBlock]]) -> list[dict[str, Any]]:
     """Return the bytes at the peak by true and said owner, largest first."""
-    groups: dict[tuple[str, ...], list[tuple[TrueLifetime, SaidBlock]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[tuple[TrueLifetime, SaidBlock]]] = defaultdict(list)
     for true, said in pairs:
         key = (
             f"{true.tenant.value}:{true.sub}",

@@ -96,6 +96,14 @@ _SPECIAL = {
             "c10d::broadcast_coalesced(c10::intrusive_ptr<c10d::ProcessGroup>, at::ArrayRef<at::Tensor>)",
         ),
     ),
+    "nccl_barrier": (
+        ("??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"),
+        ("??", 0, "c10d::ProcessGroupNCCL::barrier(c10d::BarrierOptions const&)"),
+    ),
+    "accumulate_input": (
+        ("??", 0, "at::_ops::add_Tensor::call(at::Tensor const&, at::Tensor const&, c10::Scalar const&)"),
+        ("??", 0, "torch::autograd::InputBuffer::accumulate(unsigned long, at::Tensor&&)"),
+    ),
     "accumulate_clone": (
         ("??", 0, "at::native::clone(at::Tensor const&, std::optional<c10::MemoryFormat>)"),
         ("??", 0, "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)"),
@@ -123,10 +131,10 @@ class FrameRecorder:
         return known
 
     def _make_dict(self, frame: tuple[str, int, str]) -> dict[str, Any]:
-        known = self._dicts.get(tuple(frame))
+        file, line, name = frame
+        known = self._dicts.get((file, line, name))
         if known is None:
-            file, line, name = frame
-            known = self._dicts[tuple(frame)] = {"filename": file, "line": line, "name": name}
+            known = self._dicts[file, line, name] = {"filename": file, "line": line, "name": name}
         return known
 
 
@@ -135,7 +143,8 @@ def _with_cpp(op: str, python: Sequence[PythonFrame], engine: bool) -> list[tupl
     if special is not None:
         calls = [*_UNWIND, *special]
     else:
-        camel = "".join(part.capitalize() for part in op.split("_"))
+        stem = op.removesuffix("_data").removesuffix("_backward").removesuffix("_dense")
+        camel = "".join(part.capitalize() for part in stem.split("_"))
         dispatcher = [
             ("RegisterCUDA.cpp", 0, f"at::(anonymous namespace)::wrapper_CUDA_{op}(at::Tensor const&)"),
             ("??", 0, f"at::_ops::{op}::redispatch(c10::DispatchKeySet, at::Tensor const&)"),

@@ -33,7 +33,11 @@ def generate(seed: int, variant: str | None = None) -> tuple[dict[str, Any], Sna
         device.tag = "experiment 7"
     is_complete = True
     try:
-        Program(options, code, device, chance).run()
+        partner = None
+        if variant == "two_models":
+            smaller = replace(draw_options(chance, variant), steps=options.steps)
+            partner = Program(smaller, code, device, chance)
+        Program(options, code, device, chance, partner).run()
     except WindowEnd:
         is_complete = False
     begin, window = _draw_begin(chance, device, options)

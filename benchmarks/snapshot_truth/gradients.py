@@ -24,16 +24,12 @@ def become_gradient(grad: Tensor, sub: str = "grad") -> None:
 class AccumulatedGradients:
     """torch's AccumulateGrad: it takes the block as ``.grad``, or adds it to an existing one.
 
-    ``store`` is called with the whole gradient of a parameter; by default it stays in ``.grad``.
-    ``element_bytes`` is that of the gradients; blocks of another type are cast first (autocast).
+    A tied parameter gets the gradients of all its uses first. ``store`` is called with the whole gradient of
+    a parameter. Blocks of another type are cast first (autocast).
     """
 
-    def __init__(
-        self,
-        device: TracedDevice,
-        store: Callable[[SimulatedParameter, Tensor], None] | None = None,
-    ) -> None:
-        self._device, self._store = device, store or self._keep
+    def __init__(self, device: TracedDevice, store: Callable[[SimulatedParameter, Tensor], None]) -> None:
+        self._device, self._store = device, store
 
     def deliver(self, parameter: SimulatedParameter, grad: Tensor) -> None:
         device = self._device
@@ -50,13 +46,6 @@ class AccumulatedGradients:
         for other in others:
             device.drop(other)
         self._store(parameter, whole)
-
-    def _keep(self, parameter: SimulatedParameter, grad: Tensor) -> None:
-        if parameter.grad is None:
-            become_gradient(grad)
-            parameter.grad = grad
-        else:
-            self._device.drop(grad)
 
 
 class MainGradients:

@@ -116,13 +116,16 @@ class Operators:
                 self.drop(scaled)
             else:
                 out = self.temporary(tokens * hidden, "native_layer_norm")
-                statistics = [self.save_extra(tokens * 4, "native_layer_norm") for _ in parameters]
-                saved = self.save(x) + [each for some in statistics for each in some]
+                each_statistic = [self.save_extra(tokens * 4, "native_layer_norm") for _ in parameters]
+                saved = self.save(x) + [each for some in each_statistic for each in some]
 
         def backward(incoming: Tensor) -> Tensor:
-            outgoing = self.grad(incoming, tokens * hidden, "native_layer_norm_backward")
-            for parameter in parameters:
-                self._deliver(parameter, "native_layer_norm_backward")
+            written = self.code.norm_backward if self.code.has_own_layers else ()
+            with self.device.call(*written):
+                outgoing = self.grad(incoming, tokens * hidden, "native_layer_norm_backward")
+                grads = [self._make_grad(each, "native_layer_norm_backward") for each in parameters]
+            for parameter, grad in zip(parameters, grads, strict=True):
+                self._accumulate(parameter, grad)
             self.drop(*saved)
             return outgoing
 
@@ -168,7 +171,7 @@ class Operators:
             if other.references == 1:
                 self.device.drop(incoming)
                 return other
-            total = self.device.alloc(other.bytes, TEMPORARY, "act_grad", "add")
+            total = self.device.alloc(other.bytes, TEMPORARY, "act_grad", "accumulate_input")
             self.drop(incoming, other)
             return total
 
@@ -223,10 +226,19 @@ class Operators:
     def _deliver(
         self, parameter: SimulatedParameter | None, op: str, element_bytes: int | None = None
     ) -> None:
+        self._accumulate(parameter, self._make_grad(parameter, op, element_bytes))
+
+    def _make_grad(
+        self, parameter: SimulatedParameter | None, op: str, element_bytes: int | None = None
+    ) -> Tensor | None:
         if parameter is None or not parameter.is_trained:
-            return
+            return None
         size = parameter.numel * (element_bytes or self._grad_element_bytes(parameter))
-        self._sink.deliver(parameter, self.device.alloc(size, TEMPORARY, "grad_temporary", op))
+        return self.device.alloc(size, TEMPORARY, "grad_temporary", op)
+
+    def _accumulate(self, parameter: SimulatedParameter | None, grad: Tensor | None) -> None:
+        if parameter is not None and grad is not None:
+            self._sink.deliver(parameter, grad)
 
     def _grad_element_bytes(self, parameter: SimulatedParameter) -> int:
         return (

@@ -13,6 +13,8 @@ STATE = Tenant.OPTIMIZER_STATE
 TEMPORARY = Tenant.TEMPORARY_BUFFERS
 WRAPPER = PythonFrame(f"{TORCH}optim/optimizer.py", 517, "wrapper")
 _USE_GRAD = PythonFrame(f"{TORCH}optim/optimizer.py", 82, "_use_grad")
+#: A function under ``torch.no_grad()``.
+NO_GRAD = PythonFrame(f"{TORCH}utils/_contextlib.py", 120, "decorate_context")
 _MIN_8BIT = 4096
 _BLOCK_8BIT = 256
 
@@ -32,11 +34,14 @@ class StateStore:
         sizes: Sequence[int],
         op: str = "zeros_like",
         line: int | None = None,
+        also: tuple[Tenant, ...] = (),
     ) -> None:
         """Make the state of a parameter, unless it has one."""
         if parameter not in self.by_parameter:
             self.by_parameter[parameter] = [
-                self.device.alloc(size, STATE, "state", op, line=None if line is None else line + 4 * i)
+                self.device.alloc(
+                    size, STATE, "state", op, line=None if line is None else line + 4 * i, also=also
+                )
                 for i, size in enumerate(sizes)
             ]
 
@@ -75,9 +80,8 @@ def update_adam(kind: str) -> Update:
         )
         with device.call(*outer):
             if kind == "foreach":
-                denominators = [store.use(each.bytes, "_foreach_sqrt", 768) for each in parameters]
-                for each in denominators:
-                    device.drop(each)
+                for denominator in [store.use(each.bytes, "_foreach_sqrt", 768) for each in parameters]:
+                    device.drop(denominator)
             elif kind == "single":
                 for each in parameters:
                     root = store.use(each.bytes, "sqrt", 539)
@@ -94,7 +98,8 @@ def update_by_hand(file: str, *, rebinds_parameters: bool, line: int = 40) -> Up
     def update(store: StateStore, parameters: Parameters) -> None:
         device = store.device
         for each in parameters:
-            store.make(each, [each.numel * each.element_bytes] * 2, line=line)
+            # The zeros of the first step are replaced in the same step: state only in name.
+            store.make(each, [each.bytes] * 2, line=line, also=(TEMPORARY,))
             moments = store.by_parameter[each]
             for number in range(2):
                 at = line + 10 + number
@@ -202,8 +207,7 @@ def update_muon(file: str, is_torch: bool) -> Update:
 
 def list_rules(code: Codebase) -> dict[str, OptimizerRule]:
     """Return the optimizers by name; those of the user are in a file of the user's program."""
-    own = code.own_file.rpartition("/")[0]
-    own_file = f"{own}/optimizer.py" if own and code.style != "notebook" else code.own_file
+    own_file = code.own_module("optimizer.py")
     adam, sgd = f"{TORCH}optim/adam.py", f"{TORCH}optim/sgd.py"
     factor, muon = f"{TORCH}optim/_adafactor.py", f"{TORCH}optim/_muon.py"
     hf, bnb = f"{SITE}transformers/optimization.py", f"{SITE}bitsandbytes/optim/optimizer.py"
@@ -212,7 +216,6 @@ def list_rules(code: Codebase) -> dict[str, OptimizerRule]:
         inner = (_USE_GRAD,) if is_torch else ()
         return OptimizerRule(class_name=name, frames=(*inner, PythonFrame(file, line, "step")), update=update)
 
-    no_grad = PythonFrame(f"{TORCH}utils/_contextlib.py", 120, "decorate_context")
     return {
         "adamw_foreach": rule("AdamW", adam, 247, update_adam("foreach")),
         "adamw_single": rule("AdamW", adam, 247, update_adam("single")),
@@ -227,18 +230,18 @@ def list_rules(code: Codebase) -> dict[str, OptimizerRule]:
         "sgd_momentum": rule("SGD", sgd, 133, update_sgd(momentum=True, foreach=True)),
         "sgd_momentum_single": rule("SGD", sgd, 133, update_sgd(momentum=True, foreach=False)),
         "adamw_8bit": OptimizerRule(
-            class_name="AdamW8bit", frames=(no_grad, PythonFrame(bnb, 292, "step")), update=update_8bit()
+            class_name="AdamW8bit", frames=(NO_GRAD, PythonFrame(bnb, 292, "step")), update=update_8bit()
         ),
         "adafactor_torch": rule("Adafactor", factor, 136, update_adafactor(True, factor)),
         "adafactor_hf": OptimizerRule(
             class_name="Adafactor",
-            frames=(no_grad, PythonFrame(hf, 712, "step")),
+            frames=(NO_GRAD, PythonFrame(hf, 712, "step")),
             update=update_adafactor(False, hf),
         ),
         "muon_torch": rule("Muon", muon, 180, update_muon(muon, True)),
         "muon_own": OptimizerRule(
             class_name="Muon",
-            frames=(no_grad, PythonFrame(own_file, 91, "step")),
+            frames=(NO_GRAD, PythonFrame(own_file, 91, "step")),
             update=update_muon(own_file, False),
         ),
     }

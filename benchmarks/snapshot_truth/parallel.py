@@ -18,6 +18,8 @@ _FLAT = f"{TORCH}distributed/fsdp/_flat_param.py"
 _RUNTIME = f"{TORCH}distributed/fsdp/_runtime_utils.py"
 _SHARD = f"{TORCH}distributed/fsdp/_fully_shard/"
 _DDP = f"{TORCH}nn/parallel/distributed.py"
+_C10D = f"{TORCH}distributed/distributed_c10d.py"
+_LOGGED = PythonFrame(f"{TORCH}distributed/c10d_logger.py", 83, "wrapper")
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
 
 
@@ -28,6 +30,7 @@ class ShardingHooks(Protocol):
     def post_forward(self, ops: Operators, unit: int) -> None: ...
     def pre_backward(self, ops: Operators, unit: int) -> None: ...
     def post_backward(self, ops: Operators, unit: int) -> None: ...
+    def end_forward(self, ops: Operators) -> None: ...
 
 
 class NoSharding:
@@ -37,6 +40,25 @@ class NoSharding:
     def post_forward(self, ops: Operators, unit: int) -> None: ...
     def pre_backward(self, ops: Operators, unit: int) -> None: ...
     def post_backward(self, ops: Operators, unit: int) -> None: ...
+    def end_forward(self, ops: Operators) -> None: ...
+
+
+def make_barrier(device: TracedDevice) -> Tensor:
+    """Return the tensor that NCCL's first barrier reduces; the process group keeps it."""
+    with device.call(_LOGGED, PythonFrame(_C10D, 5060, "barrier")):
+        return device.alloc(4, COMMUNICATION, "barrier", "nccl_barrier")
+
+
+def gather_metrics(device: TracedDevice, world_size: int) -> None:
+    """Gather an object of each rank, as logging does."""
+    frames = _LOGGED, PythonFrame(_C10D, 3517, "all_gather_object")
+    with device.call(*frames):
+        size = device.chance.choice((512, 2048, 6000))
+        with device.call(PythonFrame(_C10D, 3420, "_object_to_tensor")):
+            own = device.alloc(size, COMMUNICATION, "object", "_to_copy")
+        everyone = device.alloc(size * world_size, COMMUNICATION, "object", "empty")
+    device.drop(own)
+    device.drop(everyone)
 
 
 def group_by_unit(parameters: Sequence[SimulatedParameter]) -> dict[int, list[SimulatedParameter]]:
@@ -117,6 +139,10 @@ class FlatSharding:
     def post_forward(self, ops: Operators, unit: int) -> None:
         if unit >= 0:
             self._device.drop(self._gathered.pop(unit), awaiting=self._device.chance.random() < 0.3)
+
+    def end_forward(self, ops: Operators) -> None:
+        """Reshard the root after a forward without a backward."""
+        self._device.drop(self._gathered.pop(-1))
 
     def pre_backward(self, ops: Operators, unit: int) -> None:
         self._gather(unit, (PythonFrame(_RUNTIME, 668, "_pre_backward_hook"),))
@@ -227,6 +253,10 @@ class ShardedParameters:
     def post_forward(self, ops: Operators, unit: int) -> None:
         if unit >= 0:
             self._reshard(unit)
+
+    def end_forward(self, ops: Operators) -> None:
+        """Reshard the root after a forward without a backward."""
+        self._reshard(-1)
 
     def pre_backward(self, ops: Operators, unit: int) -> None:
         self._gather(unit, self._hook("pre_backward", state="_pre_backward", line=330))

@@ -6,19 +6,39 @@ from contextlib import contextmanager
 
 from benchmarks.snapshot_truth.codebase import Codebase
 from benchmarks.snapshot_truth.device import Tensor, TracedDevice
-from benchmarks.snapshot_truth.frames import SITE, TORCH, PythonFrame
-from benchmarks.snapshot_truth.gradients import AccumulatedGradients, MainGradients, OffloadedGradients
-from benchmarks.snapshot_truth.model_shapes import ParamShape
+from benchmarks.snapshot_truth.frames import TORCH, PythonFrame
+from benchmarks.snapshot_truth.gradients import (
+    AccumulatedGradients,
+    MainGradients,
+    OffloadedGradients,
+    become_gradient,
+)
+from benchmarks.snapshot_truth.model_setup import (
+    DEEPSPEED_STATES,
+    MEGATRON_BUFFERS,
+    add_lora,
+    flatten_for_deepspeed,
+    freeze_parameters,
+    load_state,
+    make_masters,
+)
 from benchmarks.snapshot_truth.operators import Operators
 from benchmarks.snapshot_truth.optimizers import (
-    STATE,
+    NO_GRAD,
     TEMPORARY,
     WRAPPER,
     OptimizerRule,
     StateStore,
     list_rules,
 )
-from benchmarks.snapshot_truth.parallel import FlatSharding, GradientBuckets, NoSharding, ShardedParameters
+from benchmarks.snapshot_truth.parallel import (
+    FlatSharding,
+    GradientBuckets,
+    NoSharding,
+    ShardedParameters,
+    gather_metrics,
+    make_barrier,
+)
 from benchmarks.snapshot_truth.parameters import SimulatedParameter, build_buffers, build_parameters
 from benchmarks.snapshot_truth.transformer import Transformer
 from benchmarks.snapshot_truth.variants import ProgramOptions
@@ -33,16 +53,24 @@ _CLIP = (
     PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 218, "clip_grad_norm_"),
     PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 95, "_get_total_norm"),
 )
-_DEEPSPEED = f"{SITE}deepspeed/runtime/bf16_optimizer.py"
-_LORA_NAMES = (("q", "v"), ("q", "k", "v", "o"), ("q", "v", "up", "down"))
+_TORCH_ADAMS = ("adamw_foreach", "adamw_single", "adamw_fused")
 
 
 class Program:
-    """A program with its model and optimizer on a device."""
+    """A program with its model and optimizer on a device.
+
+    ``partner`` is a second model with its own optimizer, trained in turn (a discriminator).
+    """
 
     def __init__(
-        self, options: ProgramOptions, code: Codebase, device: TracedDevice, chance: random.Random
+        self,
+        options: ProgramOptions,
+        code: Codebase,
+        device: TracedDevice,
+        chance: random.Random,
+        partner: "Program | None" = None,
     ) -> None:
+        self._partner = partner
         self.options, self.code, self.device, self.chance = options, code, device, chance
         self._rule: OptimizerRule = list_rules(code)[options.optimizer]
         self._state = StateStore(device)
@@ -56,14 +84,19 @@ class Program:
     def run(self) -> None:
         """Run the program to its end, or to the end of the window."""
         with self.device.call(*self.code.main):
-            self._build()
+            for program in self._all_programs():
+                program._build()
             with self.device.call(*self.code.loop):
                 if self.options.mode in ("inference", "kv_cache"):
                     for request in range(self.options.steps):
                         self._infer(request)
                 else:
                     for step in range(self.options.steps):
-                        self._train_step(step)
+                        for program in self._all_programs():
+                            program._train_step(step)
+
+    def _all_programs(self) -> list["Program"]:
+        return [self] if self._partner is None else [self._partner, self]
 
     # Building
 
@@ -76,8 +109,8 @@ class Program:
         self._buffers = build_buffers(device, code, shape, options.birth)
         if shape.is_tied:
             next(each for each in self.parameters if each.shape.name == "embed").uses = 2
-        self._freeze()
-        lora = self._add_lora() if options.has_lora else {}
+        freeze_parameters(options, self.parameters)
+        lora = add_lora(device, code, self.parameters, self.chance) if options.has_lora else {}
         self._copies: list[SimulatedParameter] = []
         if options.has_reference:
             self._copies = build_parameters(
@@ -93,6 +126,8 @@ class Program:
             self._copies_of_weights = ema
         adapters = [each for pair in lora.values() for each in pair]
         self._trained = [each for each in (*self.parameters, *adapters) if each.is_trained]
+        if options.world_size > 1:
+            self._barrier = make_barrier(device)
         hooks = self._shard()
         ops = self._ops = Operators(
             device, code, AccumulatedGradients(device, self._store), act_bytes=options.act_bytes,
@@ -108,39 +143,24 @@ class Program:
         if options.mode in ("train", "forward_only"):
             self._prepare_optimizer()
 
-    def _freeze(self) -> None:
-        for parameter in self.parameters:
-            if self.options.has_lora or (
-                self.options.frozen_layers and parameter.shape.layer < self.options.frozen_layers
-                and parameter.shape.name not in ("head", "final_norm.weight", "final_norm.bias")
-            ):  # fmt: skip
-                parameter.is_trained = False
-                if parameter.tensor is not None:
-                    parameter.tensor.lifetime.sub = "frozen"
-
-    def _add_lora(self) -> dict[tuple[int, str], tuple[SimulatedParameter, SimulatedParameter]]:
-        """Add pairs of low-rank matrices in fp32, as peft does."""
-        rank, names = self.chance.choice((4, 8, 16)), self.chance.choice(_LORA_NAMES)
-        frames = (
-            PythonFrame(f"{SITE}peft/mapping_func.py", 125, "get_peft_model"),
-            PythonFrame(f"{SITE}peft/tuners/tuners_utils.py", 590, "inject_adapter"),
-            PythonFrame(f"{SITE}peft/tuners/lora/layer.py", 208, "update_layer"),
-        )
-        found = {}
-        with self.device.call(*self.code.setup, *frames):
-            for parameter in [each for each in self.parameters if each.shape.module == "linear"]:
-                name, layer = parameter.shape.name.removesuffix(".weight"), parameter.shape.layer
-                if name not in names or layer < 0 or not parameter.is_matrix:
-                    continue
-                wide, deep = parameter.shape.shape
-                pair = []
-                for letter, sizes in (("A", (rank, deep)), ("B", (wide, rank))):
-                    shape = ParamShape(name=f"{name}.{letter}", shape=sizes, module="linear", layer=layer)
-                    added = SimulatedParameter(shape, 4)
-                    added.tensor = self.device.alloc(added.bytes, Tenant.PARAMETERS, "weight", "_to_copy")
-                    pair.append(added)
-                found[layer, name] = (pair[0], pair[1])
-        return found
+    def _prepare_optimizer(self) -> None:
+        """Make what the constructor makes: fp32 copies of the weights, buffers of gradients."""
+        options, device, code = self.options, self.device, self.code
+        self._offloaded = OffloadedGradients(device)
+        if options.masters == "deepspeed":
+            self._masters, self._flat_gradients = flatten_for_deepspeed(device, code, self._trained)
+            # DeepSpeed makes the state at once, so that a lack of memory shows early.
+            with device.call(*code.setup, *DEEPSPEED_STATES, WRAPPER, *self._rule.frames):
+                self._rule.update(self._state, self._masters)
+        elif options.masters:
+            self._masters = make_masters(device, code, self._trained)
+        if options.main_grad:
+            self._main_gradients = MainGradients(
+                device, self._trained, MEGATRON_BUFFERS, flat=options.main_grad == "flat"
+            )
+        if options.is_resumed and options.optimizer in _TORCH_ADAMS and options.masters != "deepspeed":
+            has_step = options.optimizer == "adamw_fused"
+            load_state(device, code, self._state, self._masters or self._trained, has_step=has_step)
 
     def _shard(self) -> FlatSharding | ShardedParameters | NoSharding:
         """Wrap the model; afterwards ``_trained`` are what the optimizer updates."""
@@ -163,56 +183,6 @@ class Program:
                 return sharded
         return NoSharding()
 
-    def _prepare_optimizer(self) -> None:
-        """Make what the constructor makes: fp32 copies of the weights, buffers of gradients."""
-        options, device = self.options, self.device
-        self._offloaded = OffloadedGradients(device)
-        if options.masters == "deepspeed":
-            self._flatten_for_deepspeed()
-        elif options.masters:
-            file = self.code.model_file.rpartition("/")[0] + "/mixed_precision.py"
-            with device.call(*self.code.setup, PythonFrame(file, 33, "__init__")):
-                for parameter in self._trained:
-                    master = SimulatedParameter(parameter.shape, 4)
-                    master.tensor = device.alloc(master.bytes, STATE, "master", "_to_copy", line=36)
-                    self._masters.append(master)
-        if options.main_grad:
-            file = f"{SITE}megatron/core/distributed/param_and_grad_buffer.py"
-            frames = (
-                PythonFrame(f"{SITE}megatron/core/distributed/distributed_data_parallel.py", 230, "__init__"),
-                PythonFrame(file, 640, "__init__"),
-            )
-            self._main_gradients = MainGradients(
-                device, self._trained, frames, flat=options.main_grad == "flat"
-            )
-
-    def _flatten_for_deepspeed(self) -> None:
-        """Move the parameters into one flat buffer; make fp32 copies and gradients of it."""
-        device = self.device
-        init = (
-            PythonFrame(f"{SITE}deepspeed/__init__.py", 193, "initialize"),
-            PythonFrame(f"{SITE}deepspeed/runtime/engine.py", 330, "__init__"),
-            PythonFrame(f"{SITE}deepspeed/runtime/engine.py", 1750, "_configure_bf16_optimizer"),
-            PythonFrame(_DEEPSPEED, 98, "__init__"),
-        )
-        numel = sum(each.numel for each in self._trained)
-        with device.call(*self.code.setup, *init, PythonFrame(_DEEPSPEED, 140, "_setup_for_real_optimizer")):
-            flat = device.alloc(numel * 2, Tenant.PARAMETERS, "weight", "cat", line=150)
-            flat.references = len(self._trained)
-            for parameter in self._trained:
-                assert parameter.tensor is not None
-                device.drop(parameter.tensor)
-                parameter.tensor = flat
-            shape = ParamShape(name="flat", shape=(numel,), module="flat", layer=-1)
-            master = SimulatedParameter(shape, 4)
-            master.tensor = device.alloc(numel * 4, STATE, "master", "clone", line=165)
-            self._masters = [master]
-            self._flat_gradients = device.alloc(numel * 4, Tenant.GRADIENTS, "master_grad", "zeros", line=170)
-            # DeepSpeed makes the state at once, so that a lack of memory shows early.
-            states = PythonFrame(_DEEPSPEED, 260, "initialize_optimizer_states")
-            with device.call(states, WRAPPER, *self._rule.frames):
-                self._rule.update(self._state, self._masters)
-
     # Training
 
     def _store(self, parameter: SimulatedParameter, grad: Tensor) -> None:
@@ -227,7 +197,7 @@ class Program:
         elif self._buckets is not None:
             self._buckets.store(parameter, grad)
         elif parameter.grad is None:
-            grad.lifetime.tenant, grad.lifetime.sub, grad.lifetime.also = Tenant.GRADIENTS, "grad", ()
+            become_gradient(grad)
             parameter.grad = grad
         else:
             self.device.drop(grad)
@@ -247,6 +217,25 @@ class Program:
             self._optimizer_step()
         if not options.zeroes_first:
             self._zero_grad()
+        if options.world_size > 1:
+            with device.call(*self.code.micro_step):
+                gather_metrics(device, options.world_size)
+        if options.evaluates:
+            self._evaluate(step)
+
+    def _evaluate(self, step: int) -> None:
+        """Compute a loss without gradients."""
+        options, device, ops = self.options, self.device, self._ops
+        tokens = options.model.tokens
+        frames = PythonFrame(self.code.main[-1].file, 302, "evaluate"), NO_GRAD
+        with device.call(*reversed(frames)), device.phase("forward", step), ops.no_grad():
+            ids, targets = self._load_batch(tokens)
+            logits = self.model.forward(ids, tokens, options.model.seq)
+            loss = self.model.loss(logits, targets, tokens)
+            ops.end_autocast()
+            self._hooks.end_forward(ops)
+            device.drop(logits)
+            device.drop(loss)
 
     def _micro_batch(self, step: int, micro_batch: int) -> None:
         options, device, ops = self.options, self.device, self._ops
@@ -288,7 +277,7 @@ class Program:
         """Replace the batch: the new one is there before the old one is dropped."""
         new = [
             self.device.alloc(
-                tokens * 8, TEMPORARY, "input", "_to_copy", line=184 + i, also=(Tenant.ACTIVATIONS,)
+                tokens * 8, TEMPORARY, "input", "_to_copy", line=184 + i, also=(Tenant.ACTIVATIONS, TEMPORARY)
             )
             for i in range(2)
         ]
@@ -312,9 +301,7 @@ class Program:
         updated = self._masters or [each for each in self._trained if each.grad is not None]
         grads: list[Tensor] = []
         if options.masters == "user" and not options.main_grad:
-            with device.call(
-                PythonFrame(self.code.model_file.rpartition("/")[0] + "/mixed_precision.py", 61, "step")
-            ):
+            with device.call(PythonFrame(self.code.own_module("mixed_precision.py"), 61, "step")):
                 grads = [
                     device.alloc(each.numel * 4, Tenant.GRADIENTS, "master_grad", "_to_copy")
                     for each in updated

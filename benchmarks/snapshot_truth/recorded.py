@@ -10,8 +10,7 @@ import pandas as pd
 from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime, TruePhase, make_entry_times
 from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
-from zprof.analysis.memory.roles import UNTAGGED
-from zprof.analysis.memory.tables import FOREVER
+from zprof.analysis.memory.tables import FOREVER, UNTAGGED
 from zprof.analysis.memory.timeline import Timeline, read_timeline
 from zprof.model.errors import BadInput
 from zprof.model.tenants import PRECEDENCE, Tenant
@@ -38,7 +37,7 @@ def export_run(path: Path, rank: int = 0) -> tuple[dict[str, Any], SnapshotTruth
     alloc = run.frame(rank, "alloc")
     device = list_devices(alloc)[0]
     lives = read_rank_lives(alloc, run.frame(rank, "role"), timeline, device)
-    frames = dict(_read_stacks(run.frame(rank, "stack")))
+    frames = dict(_read_stacks(run.frame(rank, "stack"))) if run.has_table(rank, "stack") else {}
     replay = _Replay(lives, timeline, _find_stacks(lives, alloc, device), frames)
     replay.run()
     return snapshot_of(replay.allocator), replay.truth(path.name)

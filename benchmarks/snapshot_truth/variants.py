@@ -42,6 +42,8 @@ class ProgramOptions:
     clips: bool = False
     keeps_logits: bool = False
     has_workspace: bool = True
+    is_resumed: bool = False
+    evaluates: bool = False
 
 
 #: What each variant sets; a tuple is a choice.
@@ -79,6 +81,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "partly_frozen": {"frozen_layers": (1, 2)},
     "reference_model": {"has_reference": True},
     "ema": {"has_ema": True},
+    "two_models": {"optimizer": ("adamw_foreach", "adamw_single", "sgd_momentum")},
     "tied": {"is_tied": True},
     "cpu_offload": {"is_offloaded": True},
     "checkpointed": {"is_checkpointed": True},
@@ -114,5 +117,7 @@ def draw_options(chance: random.Random, variant: str) -> ProgramOptions:
         clips=chance.random() < 0.5,
         keeps_logits=chance.random() < 0.5,
         has_workspace=chance.random() < 0.8,
+        is_resumed=chance.random() < 0.15,
+        evaluates=chance.random() < 0.1,
     )
     return replace(options, **settings)  # type: ignore[arg-type]
