@@ -64,6 +64,10 @@ class SnapshotFile:
     history_begin_ns: Mapping[str, int]
 
 
+class SnapshotReaderKilled(BadInput):
+    """The process that read the file was killed: with more memory or time, another try may succeed."""
+
+
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     hint: str = ""
@@ -90,7 +94,7 @@ def read_snapshot(path: Path, limits: Limits | None = None) -> Iterator[Snapshot
                 status = _run_child(file, folder, child_limits)
             contents = _read_result(folder, status, child_limits)
         except BadInput as error:
-            raise BadInput(f"{path}: {error.message}", hint=error.hint) from None
+            raise type(error)(f"{path}: {error.message}", hint=error.hint) from None
         yield contents
 
 
@@ -171,9 +175,11 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> int | None:
 
 def _read_result(folder: Path, status: int | None, limits: Limits) -> SnapshotFile:
     if status is None:
-        raise BadInput(f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_DAMAGED_HINT)
+        raise SnapshotReaderKilled(
+            f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_DAMAGED_HINT
+        )
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise BadInput(
+        raise SnapshotReaderKilled(
             f"reading it takes more than {limits.cpu_s} seconds of CPU time, or more memory than available",
             hint=_DAMAGED_HINT,
         )

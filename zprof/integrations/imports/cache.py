@@ -30,7 +30,7 @@ _KEY_FILE = "key.json"
 _LOCK = "lock"
 _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
 #: Increment this when the conversion of the same file changes.
-_CONVERSION_VERSION = 2
+_CONVERSION_VERSION = 3
 _MAX_REPLACE_ATTEMPTS = 8
 
 
@@ -209,6 +209,8 @@ def _is_current(cache: Path, name: str, key: str) -> bool:
 
 def _compute_key(path: Path, files: Sequence[Path]) -> str:
     """Return the cache key, which depends on the files, their sizes and times, and the versions."""
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    stats = [
+        (f"{file.parent.name}/{file.name}", file.stat().st_size, file.stat().st_mtime_ns) for file in files
+    ]
     versions = [__version__, RUN_SCHEMA, _CONVERSION_VERSION]
     return json.dumps({"path": str(path.resolve()), "files": stats, "made_by": versions}) + "\n"

@@ -8,9 +8,13 @@ from pathlib import Path
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 
-_RANK = re.compile(r"(?:rank|worker)[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_RANK = re.compile(r"(?<!local)(?<!local[_-])rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+#: Also found in host names, followed by letters there (worker-7f3).
+_WORKER = re.compile(r"worker[_-]?(\d{1,6})(?![\da-z])", re.IGNORECASE)
 _SUFFIXES = re.compile(r"(?:\.(?:gz|zst|json|trace|pt|chrome|pickle|pkl))+$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:^|[_.-])(\d{1,6})$")
+#: A time of day at the end of a name (HOST_Nov_25_02_21_28), whose last number is no rank.
+_CLOCK = re.compile(r"\d\d[_.:-]\d\d[_.:-]\d\d$")
 #: tensorboard_trace_handler: HOST_PID.MILLISECONDS.pt.trace.json
 _TIMESTAMPED = re.compile(r"^(.*)\.\d{13,19}$")
 _MAX_RANK = (1 << 20) - 1
@@ -77,7 +81,7 @@ def refuse_duplicate_ranks(files: Sequence[RankedFile]) -> None:
 
 def _rank_by_name(paths: Sequence[Path], taken: set[int]) -> tuple[list[RankedFile], tuple[str, ...]]:
     """Guess the ranks of files that do not contain them, with a note if the guess is uncertain."""
-    named = _rank_by_number(paths, lambda path: _RANK.search(path.name))
+    named = _rank_by_number(paths, lambda path: search_rank(path.name))
     if named:
         return named, ()
     for description, search in _GUESSES.items():
@@ -91,9 +95,22 @@ def _rank_by_name(paths: Sequence[Path], taken: set[int]) -> tuple[list[RankedFi
 
 
 _GUESSES: Mapping[str, Callable[[Path], re.Match[str] | None]] = {
-    "the number in the folder name": lambda path: _RANK.search(path.parent.name),
-    "the last number in the file name": lambda path: _NUMBER.search(_SUFFIXES.sub("", path.name)),
+    "the number in the folder name": lambda path: search_rank(path.parent.name),
+    "the last number in the file name": lambda path: _search_last_number(_SUFFIXES.sub("", path.name)),
 }
+
+
+def search_rank(name: str) -> re.Match[str] | None:
+    """Return the match of the rank in a file or folder name, None if it has none.
+
+    The last "rank" counts, since host and job names come first; a local rank does not.
+    """
+    matches = list(_RANK.finditer(name)) or list(_WORKER.finditer(name))
+    return matches[-1] if matches else None
+
+
+def _search_last_number(stem: str) -> re.Match[str] | None:
+    return None if _CLOCK.search(stem) else _NUMBER.search(stem)
 
 
 def _rank_by_number(
@@ -110,7 +127,7 @@ def _find_contradictions(certain: Sequence[RankedFile]) -> tuple[str, ...]:
     contradicting = [
         file
         for file in certain
-        if (match := _RANK.search(file.path.name)) is not None and int(match[1]) != file.rank
+        if (match := search_rank(file.path.name)) is not None and int(match[1]) != file.rank
     ]
     if not contradicting:
         return ()

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
+from zprof.integrations.imports.file_ranks import search_rank
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.run.near_paths import suggest_path
@@ -109,6 +110,10 @@ def _find_folder_sources(folder: Path) -> Sources:
             kind=SourceKind.TRACE if traces else SourceKind.SNAPSHOT, files=tuple(traces or snapshots)
         )
     subfolders = _list_importable_subfolders(folder)
+    if _are_folders_of_ranks(subfolders):
+        parts = [_find_folder_sources(subfolder) for subfolder in subfolders]
+        if len({part.kind for part in parts}) == 1 and all(len(part.files) == 1 for part in parts):
+            return Sources(kind=parts[0].kind, files=tuple(part.files[0] for part in parts))
     if not subfolders:
         raise BadInput(
             f"{folder}: this folder contains neither Kineto traces nor CUDA memory snapshots", hint=_HINT
@@ -118,6 +123,12 @@ def _find_folder_sources(folder: Path) -> Sources:
     raise BadInput(
         f"{folder}: nothing to import here, but in its subfolders: {names}{more}", hint="pass one of them"
     )
+
+
+def _are_folders_of_ranks(subfolders: Sequence[Path]) -> bool:
+    """Return True if each folder is named after another rank (worker-0, worker-1), not after an iteration."""
+    matches = [search_rank(path.name) for path in subfolders]
+    return bool(matches) and len({match[1] for match in matches if match}) == len(matches)
 
 
 def _group_by_kind(folder: Path) -> dict[SourceKind, list[Path]]:

@@ -104,7 +104,7 @@ def make_run_manifest(
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source="trace",
-        gaps=(*map(_make_guess_gap, notes), *size_gaps, *_make_refusal_gaps(refused)),
+        gaps=(*map(_make_guess_gap, notes), *size_gaps, *make_refusal_gaps(refused)),
     )
 
 
@@ -141,7 +141,7 @@ def _make_guess_gap(note: str) -> Gap:
     )
 
 
-def _make_refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
+def make_refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
     """Return a gap for each refused file, up to a limit."""
     gaps = [
         Gap(
@@ -193,7 +193,7 @@ def write_traces(
             _check_written(path, folder, facts, options)
             reads.add(ReadFile(position=job.position, path=path, folder=folder, facts=facts))
     if not reads.list_in_order():
-        raise _make_unusable_error(paths, refused)
+        raise make_unusable_error(paths, refused)
     ranking = _rank_reads(paths, reads.list_in_order())
     rank_notes = (*notes, *ranking.notes)
     _place_ranks(run, ranking, reads.list_in_order(), rank_notes, refused)
@@ -278,7 +278,8 @@ def _check_written(path: Path, folder: Path, facts: RankFacts, options: ImportOp
         )
 
 
-def _make_unusable_error(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> BadInput:
+def make_unusable_error(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> BadInput:
+    """Return the error for files of which none can be imported."""
     path = next(path for path in paths if path in refused)
     message = f"{path}: {refused[path].reason}"
     count = f"none of {len(paths)} files can be imported; " if len(paths) > 1 else ""

@@ -10,6 +10,7 @@ reported.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.memory.analyse import UNTAGGED_NAME
 from zprof.analysis.user_code import find_user_frame
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_bytes
@@ -19,7 +20,6 @@ from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.rules.memory.largest_rank import bytes_evidence
 from zprof.rules.rule import make_finding
 
-UNTAGGED = "untagged"
 _EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ALREADY_EXPANDABLE = (
     "expandable segments are on already: what is free lies in pages that other streams, or small requests, "
@@ -38,8 +38,8 @@ _TENANT_FIXES: Mapping[str, str] = {
     Tenant.ACTIVATIONS: "activations: checkpoint the blocks, or a smaller micro-batch",
     Tenant.TEMPORARY_BUFFERS: "temporary buffers: a fused optimizer, and the loss in pieces",
     Tenant.COMMUNICATION_BUFFERS: "communication buffers: smaller units, and fewer of them in flight",
-    UNTAGGED: "most has no known owner: start torch.cuda.memory._record_memory_history before the model is "
-    "built, with stacks",
+    UNTAGGED_NAME: "most has no known owner: start torch.cuda.memory._record_memory_history, with stacks, "
+    "before the model is built",
 }
 
 
@@ -66,16 +66,8 @@ def out_of_memory(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     )
 
 
-def find_largest_tenant(failure: OutOfMemory) -> tuple[str, int]:
-    """Return the name and bytes of what holds most of the live memory; ``untagged`` if that is most."""
-    sizes = {UNTAGGED: failure.untagged_bytes}
-    sizes |= {tenant.value: failure.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
-    name = max(sizes, key=lambda each: sizes[each])
-    return name, sizes[name]
-
-
 def _describe(failure: OutOfMemory) -> str:
-    name, size = find_largest_tenant(failure)
+    name, size = _find_largest_tenant(failure)
     filled = (
         f"{format_bytes(failure.allocated_bytes)} were allocated, mostly {name.replace('_', ' ')} "
         f"({format_bytes(size)})"
@@ -105,7 +97,7 @@ def _list_fixes(failure: OutOfMemory) -> list[str]:
     fixes = [_LIMIT] if failure.is_limited else []
     if failure.would_fit_defragmented:
         return [*fixes, _ALREADY_EXPANDABLE if failure.expandable else _EXPAND]
-    name, _ = find_largest_tenant(failure)
+    name, _ = _find_largest_tenant(failure)
     fixes.append(_TENANT_FIXES[name])
     if failure.short_bytes:
         fixes.append(f"it takes {format_bytes(failure.short_bytes)} less to fit")
@@ -115,7 +107,7 @@ def _list_fixes(failure: OutOfMemory) -> list[str]:
 
 
 def _list_evidence(failure: OutOfMemory) -> list[Evidence]:
-    name, size = find_largest_tenant(failure)
+    name, size = _find_largest_tenant(failure)
     known = (
         ("requested_bytes", "request that failed", failure.requested_bytes),
         ("driver_bytes", "segment that the driver was asked for, at most", failure.driver_bytes),
@@ -136,3 +128,11 @@ def _count(failures: int) -> Evidence:
     return Evidence(
         key="failed_allocations", what="failed allocations in the snapshots", value=failures, unit="count"
     )
+
+
+def _find_largest_tenant(failure: OutOfMemory) -> tuple[str, int]:
+    """Return the name and bytes of what holds most of the live memory; ``untagged`` if that is most."""
+    sizes = {UNTAGGED_NAME: failure.untagged_bytes}
+    sizes |= {tenant.value: failure.tenants.get(tenant, 0) for tenant in DISPLAY_ORDER}
+    name = max(sizes, key=lambda each: sizes[each])
+    return name, sizes[name]

@@ -146,6 +146,49 @@ def test_failed_allocations_and_named_ranges_are_marks() -> None:
     ]
 
 
+def test_a_failed_allocation_keeps_its_stack_and_its_private_pool() -> None:
+    allocator = recorded()
+    allocator.oom(30 * MIB, device_free=5)
+    snapshot = snapshot_of(allocator)
+    snapshot["device_traces"][0][-1] |= {"pool_id": [3, 1], "frames": frames("attention")}
+    tables = convert_snapshot(snapshot)
+    marks = {mark["kind"]: (mark["number"], mark["name"]) for mark in pa.table(tables.mark).to_pylist()}
+    stack, device = marks.pop("oom_stack")
+    assert device == "cuda:0"
+    rows = [row["function"] for row in pa.table(tables.stack).to_pylist() if row["stack"] == stack]
+    assert rows == ["attention"]
+    assert marks == {
+        "oom": (5, "cuda:0"),
+        "oom_request": (30 * MIB, "cuda:0"),
+        "oom_driver_request": (30 * MIB, "cuda:0"),
+        "oom_pool": (0, "3,1"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "marks", "is_gap"),
+    [
+        ({"action": "annotate", "user_metadata": "epoch 3"}, [("annotation", "epoch 3")], False),
+        ({"action": "user_defined", "metadata": {"a": 1}, "name": "x"}, [("annotation", "x")], False),
+        ({"action": "annotate"}, [], False),
+        ({"action": "internal_metadata"}, [], False),
+        ({"action": "workspace_snapshot"}, [], False),
+        ({"action": "from the future", "what": object}, [], True),
+    ],
+)
+def test_entries_that_are_not_about_memory(
+    entry: dict[str, object], marks: list[tuple[str, str]], is_gap: bool
+) -> None:
+    allocator = recorded()
+    allocator.alloc(1)
+    snapshot = snapshot_of(allocator)
+    snapshot["device_traces"][0].append({"time_us": START_US + 9} | entry)
+    tables = convert_snapshot(snapshot)
+    found = pa.table(tables.mark).to_pylist()
+    assert [(mark["kind"], mark["name"]) for mark in found] == marks
+    assert bool(gaps(tables)) is is_gap
+
+
 def segments(tables: SnapshotTables) -> list[tuple[int, int, int, int | None]]:
     """Return MiB from the first address, MiB, and µs of mapping and unmapping."""
     rows = pa.table(tables.segment).to_pylist()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of, write_snapshot
+from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of, write_snapshot
 from tests.support.hostile_pickles import good
 from tests.support.real_traces import TRACES
 from zprof.cli import main
@@ -48,17 +48,57 @@ def test_a_run_is_replaced_only_by_force_and_only_by_a_whole_one(tmp_path: Path)
     path, run = write_snapshot(tmp_path / "a.pickle", sized(3)), tmp_path / "r.zprof"
     bad = write_snapshot(tmp_path / "b.pickle", [])
     with pytest.raises(BadInput, match=r"b\.pickle"):
-        import_paths([path, bad], run)
+        import_paths([bad], run)
     assert not run.exists()
     import_paths([path], run)
     with pytest.raises(BadInput, match=r"r\.zprof"):
         import_paths([path], run)
     with pytest.raises(BadInput, match=r"b\.pickle"):
-        import_paths([path, bad], run, force=True)
+        import_paths([bad], run, force=True)
     assert len(load(run).frame(0, "block")) == 3
     import_paths([write_snapshot(path, sized(7))], run, force=True)
     assert len(load(run).frame(0, "block")) == 7
     assert sorted(os.listdir(tmp_path)) == ["a.pickle", "b.pickle", "r.zprof"]
+
+
+def grown(mebibytes: int) -> dict[str, object]:
+    """Return a snapshot of one block."""
+    allocator = Allocator()
+    allocator.begin_history()
+    allocator.alloc(mebibytes * MIB)
+    return snapshot_of(allocator)
+
+
+def test_a_folder_of_ranks_is_compared_and_an_unreadable_one_is_a_gap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "iteration_10"
+    folder.mkdir()
+    for rank, size in enumerate((30, 50, 20, 40)):
+        write_snapshot(folder / f"rank{rank}_memory_snapshot.pickle", grown(size))
+    cut = folder / "rank3_memory_snapshot.pickle"
+    cut.write_bytes(cut.read_bytes()[:-20])
+    assert main(["report", str(folder), "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["run"]["world_size"], report["run"]["ranks_loaded"]) == (4, [0, 1, 2])
+    spread = report["memory"]["spread"]
+    assert (spread["largest_rank"], spread["smallest_rank"]) == (1, 2)
+    assert spread["difference_bytes"] == 30 * MIB
+    (gap,) = [gap for gap in report["gaps"] if gap["what"] == "file not imported"]
+    assert cut.name in gap["reason"]
+    assert main(["diagnose", str(folder)]) == 0
+    assert "rank 1" in capsys.readouterr().out
+    first = folder / "rank0_memory_snapshot.pickle"
+    assert [file.rank for file in import_paths([first, cut], tmp_path / "two.zprof").files] == [0]
+
+
+def test_two_iterations_are_not_mixed(tmp_path: Path) -> None:
+    for iteration in (10, 20):
+        for rank in range(2):
+            write_snapshot(tmp_path / f"iteration_{iteration}_rank{rank}.pickle", sized(1))
+    with pytest.raises(BadInput, match=r"iteration_10_rank0\.pickle and .*iteration_20_rank0\.pickle"):
+        import_paths([tmp_path], tmp_path / "r.zprof")
 
 
 def test_a_snapshot_is_taken_in_place_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,28 @@ def test_folders_of_iterations_are_named(tmp_path: Path) -> None:
     assert needs_import(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("files", "is_one"),
+    [
+        (["worker-1/a.pickle", "worker-2/a.pickle"], True),
+        (["node3_rank10/x.pickle", "node4_rank9/x.pickle"], True),
+        (["worker-1/a.pickle", "worker-1/b.pickle", "worker-2/a.pickle"], False),
+        (["iteration_10/rank0.pickle", "iteration_20/rank0.pickle"], False),
+        (["node1_rank0/x.pickle", "node2_rank0/x.pickle"], False),
+    ],
+    ids=["workers", "hosts with ranks", "two of a rank", "iterations", "the same rank twice"],
+)
+def test_a_folder_per_rank_is_one_recording(files: list[str], is_one: bool, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(SNAPSHOT)
+    if is_one:
+        assert find_sources([tmp_path]).files == tuple(tmp_path / name for name in files)
+    else:
+        with pytest.raises(BadInput, match=Path(files[0]).parts[0]):
+            find_sources([tmp_path])
+
+
 def test_other_things_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "pipe")
