@@ -14,6 +14,8 @@ from zprof.model.memory import Allocation, Basis
 
 #: Maximum number of groups of a rank; the smaller ones are merged per tenant.
 MAX_GROUPS = 60
+#: Number of stacks whose place is looked for, the largest; it bounds the time that hostile files take.
+_MAX_PARTS = 10_000
 #: From the strongest to the weakest.
 _BASIS_ORDER = (Basis.TAGGED, Basis.RULE, Basis.SIZES, Basis.UNKNOWN)
 _CONFIDENCE_ORDER = (*Confidence, None)
@@ -41,12 +43,19 @@ def list_largest_groups(
     A group is what one owner allocated at one place of the user's code with one operator. Blocks from before
     the history have no stack: they form one group per owner and reason.
     """
+    parts = sorted(_list_parts(blocks, rows, names, stacks), key=lambda part: (-part.bytes, part.row))
     parts_by_key: dict[tuple[object, ...], list[_Part]] = {}
-    for part in _list_parts(blocks, rows, names, stacks):
+    for part in parts[:_MAX_PARTS]:
         parts_by_key.setdefault(_make_key(part, stacks), []).append(part)
-    groups = [_make_group(rank, parts, stacks) for parts in parts_by_key.values()]
+    groups = [_make_group(rank, members, stacks) for members in parts_by_key.values()]
     groups.sort(key=lambda group: (-group.held_bytes, group.tenant, group.sub, group.where, group.operator))
-    return (*groups[:MAX_GROUPS], *_merge_rest(groups[MAX_GROUPS:]))
+    rest_by_tenant: dict[str, list[_Part]] = {}
+    for part in parts[_MAX_PARTS:]:
+        rest_by_tenant.setdefault(get_tenant_name(part.attribution), []).append(part)
+    rest = (
+        replace(_make_group(rank, members, None), groups=len(members)) for members in rest_by_tenant.values()
+    )
+    return (*groups[:MAX_GROUPS], *_merge_rest([*groups[MAX_GROUPS:], *rest]))
 
 
 def _list_parts(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks) -> list[_Part]:
@@ -85,8 +94,11 @@ def _make_key(part: _Part, stacks: Stacks) -> tuple[object, ...]:
     return (*owner, False, stacks.find_user_frame(part.stack), stacks.find_operator(part.stack))
 
 
-def _make_group(rank: int, parts: Sequence[_Part], stacks: Stacks) -> Allocation:
-    """Return one group; of several attributions the largest has the reason, the weakest the basis."""
+def _make_group(rank: int, parts: Sequence[_Part], stacks: Stacks | None) -> Allocation:
+    """Return one group; of several attributions the largest has the reason, the weakest the basis.
+
+    Without ``stacks`` it has no place.
+    """
     main = max(parts, key=lambda part: (part.bytes, -part.row))
     attributions = [part.attribution for part in parts]
     count = sum(part.count for part in parts)
@@ -96,12 +108,12 @@ def _make_group(rank: int, parts: Sequence[_Part], stacks: Stacks) -> Allocation
         tenant=get_tenant_name(main.attribution),
         sub=main.attribution.sub,
         module="",
-        stack=stacks.format_stack(main.stack),
-        operator=stacks.find_operator(main.stack),
+        stack=stacks.format_stack(main.stack) if stacks else (),
+        operator=stacks.find_operator(main.stack) if stacks else "",
         basis=max((entry.basis for entry in attributions), key=_BASIS_ORDER.index),
         count=count,
         total_bytes=sum(part.bytes for part in parts) if count > 1 else None,
-        where=stacks.find_user_frame(main.stack),
+        where=stacks.find_user_frame(main.stack) if stacks else "",
         confidence=max((entry.confidence for entry in attributions), key=_CONFIDENCE_ORDER.index),
         reason=main.attribution.reason,
         smallest_bytes=min(part.smallest_bytes for part in parts),
@@ -114,7 +126,10 @@ def _merge_rest(groups: Sequence[Allocation]) -> list[Allocation]:
     by_tenant: dict[str, list[Allocation]] = {}
     for group in groups:
         by_tenant.setdefault(group.tenant, []).append(group)
-    merged = [members[0] if len(members) == 1 else _merge_groups(members) for members in by_tenant.values()]
+    merged = [
+        members[0] if len(members) == members[0].groups == 1 else _merge_groups(members)
+        for members in by_tenant.values()
+    ]
     return sorted(merged, key=lambda group: -group.held_bytes)
 
 
@@ -132,5 +147,5 @@ def _merge_groups(members: Sequence[Allocation]) -> Allocation:
         reason="",
         smallest_bytes=min(group.smallest_bytes or 0 for group in members),
         before=False,
-        groups=len(members),
+        groups=sum(group.groups for group in members),
     )
