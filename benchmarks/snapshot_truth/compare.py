@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from benchmarks.snapshot_truth.allocator import write_snapshot
 from benchmarks.snapshot_truth.generator import generate
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime
+from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
-from zprof.analysis.memory.snapshot import SnapshotDevice, read_snapshot_device
+from zprof.analysis.memory.snapshot import read_snapshot_device
 from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.run.table_reader import as_frame
 
@@ -35,6 +35,7 @@ class SaidBlock:
     end_ns: int
     tenant: str
     level: str
+    reason: str
     stack: tuple[str, ...]
 
 
@@ -87,23 +88,6 @@ def compare_seed(task: tuple[int, str | None]) -> SnapshotComparison:
         )  # fmt: skip
 
 
-def read_levels(device: SnapshotDevice) -> list[str]:
-    """Return how sure the name of each block is. The one place that knows how the product says so."""
-    names, sizes = device.names, device.history.blocks.requested_bytes
-    confidence = getattr(names, "confidence", None)
-    if confidence is not None:
-        return [LEVELS[code] for code in np.asarray(confidence).tolist()]
-    kinds = list(zip(names.rule.tolist(), (names.by_twin != 0).tolist(), strict=True))
-    level_by_kind = {}
-    for kind, row in {kind: row for row, kind in enumerate(kinds)}.items():
-        only, one = np.array([row]), np.ones_like(sizes)
-        tagged, *_ = names.sum_basis_bytes(only, one).values()
-        by_confidence = names.sum_confidence_bytes(only, one).values()
-        found = [level for level, count in zip(LEVELS, by_confidence, strict=False) if count]
-        level_by_kind[kind] = "sure" if tagged else found[0] if found else "untagged"
-    return [level_by_kind[kind] for kind in kinds]
-
-
 def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int]:
     """Return the product's blocks of the largest device, its peak and its reserved peak.
 
@@ -115,7 +99,7 @@ def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int
     stacks = Stacks(frames["stack"])
     device = read_snapshot_device(0, history, stacks, frames["mark"])
     blocks = history.blocks
-    levels = read_levels(device)
+    levels = [LEVELS[code] for code in device.names.confidence.tolist()]
     formatted = {number: tuple(stacks.format_stack(number)) for number in set(blocks.stack.tolist())}
     said = [
         SaidBlock(
@@ -123,7 +107,8 @@ def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int
             requested_bytes=int(blocks.requested_bytes[row]),
             begin_ns=int(blocks.begin_ns[row]),
             end_ns=int(blocks.freed_ns[row]),
-            tenant=device.names.tenant_name(row),
+            tenant=get_tenant_name(device.names.get(row)),
+            reason=device.names.get(row).reason,
             level=levels[row],
             stack=formatted[int(blocks.stack[row])],
         )
@@ -212,6 +197,7 @@ def _describe(true: TrueLifetime, said: SaidBlock) -> dict[str, Any]:
         "true": f"{true.tenant.value}:{true.sub}",
         "said": said.tenant,
         "level": said.level,
+        "reason": said.reason,
         "born_in": true.born_in,
         "alloc_entry": true.alloc_entry,
         "stack": list(said.stack[:8]),
@@ -225,7 +211,7 @@ def _group(pairs: Sequence[tuple[TrueLifetime, SaidBlock]]) -> list[dict[str, An
         key = (
             f"{true.tenant.value}:{true.sub}",
             said.tenant,
-            said.level,
+            f"{said.level} {said.reason}",
             "right" if true.accepts(said.tenant) else "WRONG",
         )
         groups[key].append((true, said))
