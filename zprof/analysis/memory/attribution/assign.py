@@ -12,6 +12,7 @@ import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, Ledger
 from zprof.analysis.memory.attribution.census import take_census
+from zprof.analysis.memory.attribution.doubts import lower_confidences
 from zprof.analysis.memory.attribution.features import Features, compute_features, find_previous_blocks
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.attribution.origins import classify_stacks
@@ -23,6 +24,7 @@ from zprof.analysis.memory.attribution.rules import (
     TenantRule,
     find_first_rule,
 )
+from zprof.analysis.memory.attribution.standing_state import attribute_state
 from zprof.analysis.memory.attribution.succession import follow_parameters
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
@@ -51,13 +53,16 @@ def attribute_history(
     blocks: HeldBlocks, stacks: Stacks, ranges: Sequence[PhaseRange] = ()
 ) -> AttributedHistory:
     """Find the owner of every block; ``ranges`` are the phases that the program annotated."""
-    features = compute_features(blocks, classify_stacks(stacks, blocks.stack), ranges)
+    origin = classify_stacks(stacks, blocks.stack)
+    features = compute_features(blocks, origin, stacks.is_known(blocks.stack), ranges)
     ledger = Ledger(len(blocks))
     _apply_rules(ledger, blocks, features)
-    census = take_census(blocks, features, stacks, ledger)
+    census = take_census(blocks, features, ledger)
+    attribute_state(blocks, features, ledger, census)
     if census is not None:
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
+    lower_confidences(blocks, features, ledger, census)
     _name_weight_copies(ledger, blocks)
     _apply_tags(ledger, blocks)
     return AttributedHistory(

@@ -47,6 +47,7 @@ class Features:
     """
 
     origin: Int
+    has_stack: Bool
     requested_bytes: Int
     made_in: Int
     under_way: Int
@@ -73,7 +74,9 @@ class Features:
         return np.isin(self.origin, [int(origin) for origin in origins])
 
 
-def compute_features(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()) -> Features:
+def compute_features(
+    blocks: HeldBlocks, origin: Int, has_stack: Bool, ranges: Sequence[PhaseRange] = ()
+) -> Features:
     """Compute the features of every block; ``ranges`` are annotated phases."""
     passes, member = find_passes(blocks, origin, ranges)
     under_way = passes.find_running(blocks.begin_ns)
@@ -90,6 +93,7 @@ def compute_features(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
     )
     return Features(
         origin=origin,
+        has_stack=has_stack,
         requested_bytes=blocks.requested_bytes,
         made_in=np.where(member >= 0, np.append(passes.kind, NONE)[pass_index], NONE),
         under_way=under_way,

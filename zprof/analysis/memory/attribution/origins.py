@@ -28,7 +28,8 @@ class Origin(IntEnum):
     """Where in a training step an allocation was made.
 
     CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone. BARE: no Python frame;
-    OTHER: Python code of nobody that is known.
+    OTHER: Python code of nobody that is known. OPTIMIZER_CALL: an optimizer's step that is known only because
+    torch's wrapper called it.
     """
 
     OTHER = 0
@@ -50,6 +51,7 @@ class Origin(IntEnum):
     COLLECTIVE = 16
     WORKSPACE = 17
     CAST = 18
+    OPTIMIZER_CALL = 19
 
 
 _OPTIMIZER_PATHS = (
@@ -117,9 +119,23 @@ _SETUP = {
         "_load_from_state_dict",
     ),
     "/torch/nn/parameter.py": ("__new__", "materialize", "__deepcopy__"),
+    "/transformers/modeling_utils.py": (
+        "_load_state_dict_into_meta_model", "_load_pretrained_model", "load_shard_file", "_init_weights",
+        "_initialize_missing_keys",
+    ),
+    "/accelerate/utils/modeling.py": ("set_module_tensor_to_device",),
+    "/safetensors/torch.py": ("load_model",),
 }  # fmt: skip
 _SETUP_FUNCTIONS = ("__init__", "reset_parameters", "_reset_parameters", "init_weights", "_init_weights")
 _CALL = {"/torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl")}
+
+
+#: The functions of torch's Optimizer that call the step of any optimizer.
+_WRAPPER_FILE = "/torch/optim/optimizer.py"
+
+
+def _is_optimizer_call(frame: Frame) -> bool:
+    return frame.file.endswith(_WRAPPER_FILE)
 
 
 def _is_optimizer(frame: Frame) -> bool:
@@ -169,6 +185,7 @@ _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
     (Origin.WORKSPACE, is_workspace_frame),
     (Origin.COLLECTIVE, is_nccl_frame),
     (Origin.OPTIMIZER_INIT, _is_optimizer_init),
+    (Origin.OPTIMIZER_CALL, _is_optimizer_call),
     (Origin.OPTIMIZER, _is_optimizer),
     (Origin.CLIP, _is_clip),
     (Origin.GATHER, _match_table(_GATHER)),
@@ -192,7 +209,7 @@ _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
 _NAME_ONLY_ORIGINS = (Origin.FORWARD_NAME, Origin.BACKWARD_NAME, Origin.CONSTRUCTOR)
 _FORWARD_ORIGINS = (Origin.FORWARD, Origin.FORWARD_NAME, Origin.CAST)
 _BACKWARD_ORIGINS = (Origin.RECOMPUTE, Origin.BACKWARD, Origin.BACKWARD_NAME)
-_OPTIMIZER_ORIGINS = (Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
+_OPTIMIZER_ORIGINS = (Origin.OPTIMIZER, Origin.OPTIMIZER_INIT, Origin.OPTIMIZER_CALL)
 
 
 def classify_stacks(stacks: Stacks, numbers: Int) -> Int:

@@ -34,6 +34,7 @@ _KINDS = {
     Origin.RECOMPUTE: BACKWARD,
     Origin.OPTIMIZER: OPTIMIZER,
     Origin.OPTIMIZER_INIT: OPTIMIZER,
+    Origin.OPTIMIZER_CALL: OPTIMIZER,
 }
 _ANNOTATED = {
     Phase.FORWARD.value: FORWARD,
@@ -129,24 +130,25 @@ def _find_neighbours(kind: Int, rows: Int, others: Int) -> tuple[Int, Int]:
 def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange]) -> tuple[Passes, Int]:
     """Join neighbouring blocks of one kind, and the annotated optimizer steps, to passes."""
     rows = np.flatnonzero(kind != NONE)
-    marks = np.array([time for span in optimizers for time in (span.begin_ns, span.end_ns)], dtype=np.int64)
-    marks = np.minimum(marks, FOREVER - 1)
+    times_ns = [time_ns for span in optimizers for time_ns in (span.begin_ns, span.end_ns)]
+    marks = np.array([time_ns for time_ns in times_ns if time_ns != FOREVER], dtype=np.int64)
+    ends = {span.end_ns for span in optimizers}
     times = np.concatenate([blocks.begin_ns[rows], marks])
     kinds = np.concatenate([kind[rows], np.full(len(marks), OPTIMIZER)]).astype(np.int64)
     order = np.argsort(times, kind="stable")
     times, kinds = times[order], kinds[order]
     starts = np.flatnonzero(np.append(True, kinds[1:] != kinds[:-1])) if len(kinds) else np.arange(0)
-    ends = np.append(starts[1:], len(kinds)) - 1 if len(kinds) else starts
+    stops = np.append(starts[1:], len(kinds)) - 1 if len(kinds) else starts
     run = np.zeros(len(kinds), dtype=np.int64)
     run[starts] = 1
     run = np.cumsum(run) - 1
     member = np.full(len(blocks), -1, dtype=np.int64)
     is_block = order < len(rows)
     member[rows[order[is_block]]] = run[is_block]
-    last = times[ends] if len(kinds) else times
+    last = times[stops] if len(kinds) else times
     closed = np.ones(len(starts), dtype=bool)
     if len(closed):
-        closed[-1] = bool(len(marks)) and bool((marks == last[-1]).any()) and kinds[-1] == OPTIMIZER
+        closed[-1] = kinds[-1] == OPTIMIZER and int(last[-1]) in ends
     return Passes(kind=kinds[starts], first_ns=times[starts], last_ns=last, closed=closed), member
 
 

@@ -81,7 +81,7 @@ def _is_long_lived_state(features: Features) -> Bool:
 
 
 def _is_state_from_before(features: Features) -> Bool:
-    return features.made_by(Origin.OPTIMIZER) & features.before & features.stays
+    return features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_CALL) & features.before & features.stays
 
 
 def _is_optimizer_temporary(features: Features) -> Bool:

@@ -1,0 +1,63 @@
+"""Lower the confidence of attributions where the history leaves room for another owner."""
+
+import numpy as np
+
+from zprof.analysis.memory.attribution.block_tenants import Ledger
+from zprof.analysis.memory.attribution.census import Census, count_sizes, list_moments
+from zprof.analysis.memory.attribution.features import Features
+from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.attribution.passes import BACKWARD, OPTIMIZER
+from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.tables import TENANT_CODES, Bool
+from zprof.model.findings import Confidence
+from zprof.model.tenants import Tenant
+
+_SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTIVE)
+
+
+def lower_confidences(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None) -> None:
+    """Apply all doubts; the highest confidence that remains is medium."""
+    names = ledger.get_tenants()
+    doubtful = np.zeros(len(blocks), dtype=bool)
+    if not bool(features.has_stack.any()):
+        doubtful[:] = True  # passes and lifetimes alone tell the usual case
+    temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
+    doubtful |= temporary & _find_possible_gradients(blocks, features, census)
+    doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)
+    doubtful |= _find_unpaired_gradients(blocks, features, ledger, census)
+    ledger.limit(np.flatnonzero(doubtful), Confidence.MEDIUM)
+
+
+def _find_possible_gradients(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+    """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
+    made: Bool = features.made_in == BACKWARD
+    if bool(features.made_by(*_SHARDING_ORIGINS).any()) or census is None:
+        return made
+    sizes = np.unique(blocks.requested_bytes[census.parameters])
+    return made & np.isin(blocks.requested_bytes, sizes)
+
+
+def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+    """Mark blocks of a step that is not a library's and that may be gradients in another type."""
+    made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER)
+    if census is None:
+        return made
+    sizes = np.array(list(census.gradient_counts), dtype=np.int64)
+    return made & np.isin(blocks.requested_bytes, np.concatenate([sizes, 2 * sizes, sizes // 2]))
+
+
+def _find_unpaired_gradients(
+    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
+) -> Bool:
+    """Mark gradients of which there are more than parameters of that size: a backward may leave others."""
+    names = ledger.get_tenants()
+    parameters = {} if census is None else count_sizes(blocks, census.parameters)
+    unpaired = np.zeros(len(blocks), dtype=bool)
+    is_gradient = (names.tenant == TENANT_CODES[Tenant.GRADIENTS]) & (features.made_in == BACKWARD)
+    for _, time_ns in list_moments(features):
+        live = (blocks.begin_ns < time_ns) & (blocks.freed_ns > time_ns)
+        rows = np.flatnonzero(live & is_gradient)
+        for size, count in count_sizes(blocks, rows).items():
+            if count > parameters.get(size, 0):
+                unpaired[rows[blocks.requested_bytes[rows] == size]] = True
+    return unpaired
