@@ -15,12 +15,16 @@ from zprof.model.tenants import Tenant
 _SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTIVE)
 
 
-def lower_confidences(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None) -> None:
-    """Apply all doubts; the highest confidence that remains is medium."""
+def lower_confidences(
+    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None, *, is_annotated: bool
+) -> None:
+    """Apply all doubts; ``is_annotated``: the program annotated its phases."""
     names = ledger.get_tenants()
     doubtful = np.zeros(len(blocks), dtype=bool)
     if not bool(features.has_stack.any()):
-        doubtful[:] = True  # passes and lifetimes alone tell the usual case
+        # passes and lifetimes alone tell the usual case; without annotations, even the passes are a guess
+        everything = np.arange(len(blocks), dtype=np.int64)
+        ledger.limit(everything, Confidence.MEDIUM if is_annotated else Confidence.LOW)
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
     doubtful |= temporary & _find_possible_gradients(blocks, features, census)
     doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)

@@ -6,6 +6,7 @@ kind an allocation indicates comes from its stack, else from the program's annot
 * Code without Python frames is the thread of the backward, if stacks were recorded and a forward precedes it.
 * Python code of no known phase, as a loss function or a model without modules, is part of the forward if a
   backward follows.
+* Without any stacks, the pattern of allocations decides (``pass_patterns``).
 * An optimizer that allocates nothing leaves no trace. Where gradients die between two backward passes, a step
   was made at the end of the first.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.attribution.pass_patterns import find_turns
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
 from zprof.analysis.memory.timeline import PhaseRange
@@ -93,10 +95,19 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
         inside = (blocks.begin_ns >= span.begin_ns) & (blocks.begin_ns < span.end_ns) & (kind >= _BARE)
         kind[inside] = _ANNOTATED.get(span.phase, NONE)
     kind[blocks.before] = NONE
-    if not bool(((kind != _BARE) & (kind != NONE)).any()):
-        kind[:] = NONE  # nothing tells the passes apart
-        return kind
+    if not bool(((origin != Origin.BARE) & ~blocks.before).any()):
+        return _place_by_pattern(blocks, kind)
     return _place_unplaced(_place_bare(kind, starts_late=bool(blocks.before.any())))
+
+
+def _place_by_pattern(blocks: HeldBlocks, kind: Int) -> Int:
+    """Decide by the pattern of allocations, where no stack tells."""
+    rows = np.flatnonzero(kind == _BARE)
+    kind[rows] = NONE
+    for begin, peak, end in find_turns(blocks, rows):
+        kind[rows[begin:peak]] = FORWARD
+        kind[rows[peak:end]] = BACKWARD
+    return kind
 
 
 def _place_bare(kind: Int, *, starts_late: bool) -> Int:

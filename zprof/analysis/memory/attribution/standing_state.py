@@ -24,7 +24,7 @@ from zprof.analysis.memory.attribution.size_copies import (
     select_model_sizes,
 )
 from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Int
+from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
@@ -78,9 +78,16 @@ def _make_state(confidence: Confidence) -> Attribution:
 
 def _match_gradient_copies(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
     """Attribute copies of the gradients that Python code makes between the backward and the optimizer."""
-    moment, names = census.moment, ledger.get_tenants()
-    fresh = (blocks.begin_ns > moment.since_ns) & (blocks.begin_ns <= moment.time_ns)
-    fresh &= (names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before
+    names = ledger.get_tenants()
+    fresh = (names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before
+    starts = features.passes.first_ns
+    for index, time_ns in list_moments(features):
+        inside = fresh & (blocks.begin_ns > starts[max(index - 1, 0)]) & (blocks.begin_ns <= time_ns)
+        _take_copies(blocks, ledger, inside, census)
+
+
+def _take_copies(blocks: HeldBlocks, ledger: Ledger, fresh: Bool, census: Census) -> None:
+    """Attribute the fresh blocks as gradients if they repeat the sizes of all, in one type or another."""
     for numerator, denominator in SCALES:
         wanted = {size * numerator // denominator: count for size, count in census.gradient_counts.items()}
         rows = np.flatnonzero(fresh & np.isin(blocks.requested_bytes, list(wanted)))
