@@ -31,6 +31,15 @@ _PARAMETERS, _GRADIENTS = TENANT_CODES[Tenant.PARAMETERS], TENANT_CODES[Tenant.G
 _STATE = TENANT_CODES[Tenant.OPTIMIZER_STATE]
 #: Share of the gradients, in bytes or in number, that must have a parameter of the same size.
 _MATCHED_RATIO = 0.5
+#: Stacks of blocks that are no parameters. A library's optimizer changes parameters in place.
+_PASS_ORIGINS = (
+    Origin.FORWARD,
+    Origin.FORWARD_NAME,
+    Origin.BACKWARD,
+    Origin.RECOMPUTE,
+    Origin.OPTIMIZER,
+    Origin.OPTIMIZER_INIT,
+)
 #: A step whose gradients have at least this share of the largest step's counts as complete.
 _COMPLETE_RATIO = 0.9
 
@@ -125,7 +134,7 @@ def _match_parameters(
         if missing <= 0 or not len(rows):
             continue
         chosen = _order_candidates(blocks, features, rows)[:missing]
-        sure = len(rows) <= missing
+        sure = len(rows) <= missing and _are_sure(blocks, features, moment, size, chosen)
         ledger.assign(
             chosen,
             make_size_attribution(
@@ -138,13 +147,26 @@ def _match_parameters(
     )
 
 
+def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, size: int, chosen: Int) -> bool:
+    """Return True unless something else could be of that size by chance.
+
+    A lone pair of blocks may be the workspaces of the forward's thread and of the backward's: they stay, and
+    have no stacks. A block of an optimizer may be its state.
+    """
+    gradients = moment.gradients[blocks.requested_bytes[moment.gradients] == size]
+    stay = blocks.freed_ns[gradients] == FOREVER
+    lone = len(gradients) == 1 and bool((stay & ~features.has_stack[gradients]).any())
+    from_optimizer = bool((features.made_in[chosen] == OPTIMIZER).any())
+    return not lone and not from_optimizer
+
+
 def find_lasting_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger, moment: Moment) -> Bool:
     """Mark what can be a model state: live, older than the gradients, of no forward or backward."""
     names = ledger.get_tenants()
     live = (blocks.begin_ns < moment.since_ns) & (blocks.freed_ns > moment.time_ns)
     open_tenant = np.isin(names.tenant, (UNTAGGED, _STATE, _PARAMETERS)) & (names.confidence > 0)
     of_optimizer = (names.tenant == _STATE) & (features.made_in == OPTIMIZER)
-    of_pass = np.isin(features.made_in, (FORWARD, BACKWARD)) | features.made_by(Origin.OPTIMIZER_INIT)
+    of_pass = np.isin(features.made_in, (FORWARD, BACKWARD)) | features.made_by(*_PASS_ORIGINS)
     lasting: Bool = live & (open_tenant | of_optimizer) & ~of_pass
     return lasting
 

@@ -26,18 +26,21 @@ def lower_confidences(
         everything = np.arange(len(blocks), dtype=np.int64)
         ledger.limit(everything, Confidence.MEDIUM if is_annotated else Confidence.LOW)
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
-    doubtful |= temporary & _find_possible_gradients(blocks, features, census)
+    doubtful |= temporary & _find_possible_gradients(blocks, features, ledger, census)
     doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)
     doubtful |= _find_unpaired_gradients(blocks, features, ledger, census)
     ledger.limit(np.flatnonzero(doubtful), Confidence.MEDIUM)
 
 
-def _find_possible_gradients(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+def _find_possible_gradients(
+    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
+) -> Bool:
     """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
     made: Bool = features.made_in == BACKWARD
     if bool(features.made_by(*_SHARDING_ORIGINS).any()) or census is None:
         return made
-    sizes = np.unique(blocks.requested_bytes[census.parameters])
+    lasts = ledger.get_tenants().tenant == TENANT_CODES[Tenant.PARAMETERS]
+    sizes = np.unique(blocks.requested_bytes[lasts | (blocks.before & features.stays)])
     return made & np.isin(blocks.requested_bytes, sizes)
 
 
@@ -53,7 +56,10 @@ def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, cens
 def _find_unpaired_gradients(
     blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
 ) -> Bool:
-    """Mark gradients of which there are more than parameters of that size: a backward may leave others."""
+    """Mark gradients of which there are more than parameters of that size: a backward may leave others.
+
+    A lone block without a stack that stays may be a workspace, and its parameter another.
+    """
     names = ledger.get_tenants()
     parameters = {} if census is None else count_sizes(blocks, census.parameters)
     unpaired = np.zeros(len(blocks), dtype=bool)
@@ -62,6 +68,8 @@ def _find_unpaired_gradients(
         live = (blocks.begin_ns < time_ns) & (blocks.freed_ns > time_ns)
         rows = np.flatnonzero(live & is_gradient)
         for size, count in count_sizes(blocks, rows).items():
-            if count > parameters.get(size, 0):
-                unpaired[rows[blocks.requested_bytes[rows] == size]] = True
+            of_size = rows[blocks.requested_bytes[rows] == size]
+            lone = count == 1 and features.stays[of_size[0]] and not features.has_stack[of_size[0]]
+            if lone or count > parameters.get(size, 0):
+                unpaired[of_size] = True
     return unpaired

@@ -44,6 +44,8 @@ _ANNOTATED = {
     Phase.RECOMPUTE.value: BACKWARD,
     Phase.OPTIMIZER.value: OPTIMIZER,
 }
+#: Resolution of torch's times.
+_CLOCK_NS = 1000
 #: Share of a backward's surviving bytes that must die before the next backward for a step to be assumed.
 _FREED_RATIO = 0.5
 
@@ -92,7 +94,9 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
     """Return the kind of pass that each block indicates."""
     kind = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)[origin]
     for span in ranges:
-        inside = (blocks.begin_ns >= span.begin_ns) & (blocks.begin_ns < span.end_ns) & (kind >= _BARE)
+        # what has the time of the start may have come before it
+        inside = (blocks.begin_ns >= span.begin_ns + _CLOCK_NS) & (blocks.begin_ns < span.end_ns)
+        inside &= kind >= _BARE
         kind[inside] = _ANNOTATED.get(span.phase, NONE)
     kind[blocks.before] = NONE
     if not bool(((origin != Origin.BARE) & ~blocks.before).any()):

@@ -40,6 +40,8 @@ _LOOP_RATIO = 0.8
 _VIEWS_RATIO = 0.5
 #: Workspaces that torch gives to cuBLAS: its default, and that of Hopper (``CublasHandlePool.cpp``).
 _WORKSPACE_SIZES = (8_519_680, 32 << 20)
+#: Copies beside the parameters if the gradients and two moments are among them.
+_COPIES_WITH_GRADIENTS = 3
 #: A workspace for the forward's thread and one for the backward's.
 _MAX_WORKSPACES = 2
 
@@ -223,10 +225,16 @@ def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger
     one_set = make_size_attribution(
         Tenant.PARAMETERS, "weight", _LOW if trains else _MEDIUM, "lasts_in_one_set"
     )
-    copies = make_size_attribution(Tenant.PARAMETERS, "weight", _LOW, "lasts_in_copies")
-    rest = _take_sizes(blocks, ledger, rows, found.base, copies if found.copies else one_set)
+    one_of_several = make_size_attribution(Tenant.PARAMETERS, "weight", _LOW, "lasts_in_copies")
+    rest = _take_sizes(blocks, ledger, rows, found.base, one_of_several if found.copies else one_set)
     if found.copies:
         scale = 2 if found.doubled else 1
-        counts = {size * scale: count * found.copies for size, count in found.base.items()}
+        # of four equal copies, one is the gradients'
+        has_gradients = found.copies == _COPIES_WITH_GRADIENTS and not found.doubled
+        if has_gradients:
+            gradients = make_size_attribution(Tenant.GRADIENTS, "grad", _LOW, "lasts_in_copies")
+            rest = _take_sizes(blocks, ledger, rest, found.base, gradients)
+        copies = found.copies - has_gradients
+        counts = {size * scale: count * copies for size, count in found.base.items()}
         state = make_size_attribution(Tenant.OPTIMIZER_STATE, "state", _LOW, "lasts_in_copies")
         _take_sizes(blocks, ledger, rest, counts, state)
