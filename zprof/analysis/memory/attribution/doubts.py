@@ -3,7 +3,7 @@
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import Ledger
-from zprof.analysis.memory.attribution.census import Census, count_sizes, list_moments
+from zprof.analysis.memory.attribution.census import Census, count_sizes, find_moments
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, OPTIMIZER
@@ -28,7 +28,9 @@ def lower_confidences(
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
     doubtful |= temporary & _find_possible_gradients(blocks, features, ledger, census)
     doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)
-    doubtful |= _find_unpaired_gradients(blocks, features, ledger, census)
+    unpaired, lone = _find_unpaired_gradients(blocks, features, ledger, census)
+    ledger.limit(np.flatnonzero(unpaired), Confidence.LOW)
+    doubtful |= lone
     ledger.limit(np.flatnonzero(doubtful), Confidence.MEDIUM)
 
 
@@ -55,21 +57,22 @@ def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, cens
 
 def _find_unpaired_gradients(
     blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
-) -> Bool:
-    """Mark gradients of which there are more than parameters of that size: a backward may leave others.
+) -> tuple[Bool, Bool]:
+    """Mark gradients of which there are more than parameters of that size, and lone ones.
 
-    A lone block without a stack that stays may be a workspace, and its parameter another.
+    A backward may leave other blocks than gradients. A lone block without a stack that stays may be a
+    workspace, and what looks like its parameter another.
     """
     names = ledger.get_tenants()
     parameters = {} if census is None else count_sizes(blocks, census.parameters)
-    unpaired = np.zeros(len(blocks), dtype=bool)
+    unpaired, lone = np.zeros(len(blocks), dtype=bool), np.zeros(len(blocks), dtype=bool)
     is_gradient = (names.tenant == TENANT_CODES[Tenant.GRADIENTS]) & (features.made_in == BACKWARD)
-    for _, time_ns in list_moments(features):
-        live = (blocks.begin_ns < time_ns) & (blocks.freed_ns > time_ns)
-        rows = np.flatnonzero(live & is_gradient)
-        for size, count in count_sizes(blocks, rows).items():
-            of_size = rows[blocks.requested_bytes[rows] == size]
-            lone = count == 1 and features.stays[of_size[0]] and not features.has_stack[of_size[0]]
-            if lone or count > parameters.get(size, 0):
-                unpaired[of_size] = True
-    return unpaired
+    rows = np.flatnonzero(is_gradient)
+    first = find_moments(features).find_first(blocks, rows)
+    key = np.stack([first, blocks.requested_bytes[rows]], axis=1)
+    groups, group, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    expected = np.array([parameters.get(size, 0) for size in groups[:, 1].tolist()], dtype=np.int64)
+    group = group.reshape(-1)
+    unpaired[rows] = (counts > expected)[group]
+    lone[rows] = (counts == 1)[group] & features.stays[rows] & ~features.has_stack[rows]
+    return unpaired, lone

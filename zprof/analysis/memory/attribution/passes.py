@@ -93,11 +93,14 @@ def find_passes(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = 
 def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange]) -> Int:
     """Return the kind of pass that each block indicates."""
     kind = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)[origin]
-    for span in ranges:
-        # what has the time of the start may have come before it
-        inside = (blocks.begin_ns >= span.begin_ns + _CLOCK_NS) & (blocks.begin_ns < span.end_ns)
-        inside &= kind >= _BARE
-        kind[inside] = _ANNOTATED.get(span.phase, NONE)
+    if ranges:
+        starts = np.array([span.begin_ns for span in ranges], dtype=np.int64)
+        ends = np.array([span.end_ns for span in ranges], dtype=np.int64)
+        kinds = np.array([_ANNOTATED.get(span.phase, NONE) for span in ranges], dtype=np.int64)
+        # what has the time of a start may have come before it
+        span = np.searchsorted(starts, blocks.begin_ns - _CLOCK_NS, side="right") - 1
+        inside = (span >= 0) & (blocks.begin_ns < ends[span]) & (kind >= _BARE)
+        kind[inside] = kinds[span[inside]]
     kind[blocks.before] = NONE
     if not bool(((origin != Origin.BARE) & ~blocks.before).any()):
         return _place_by_pattern(blocks, kind)
@@ -170,6 +173,8 @@ def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange
 def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[PhaseRange]:
     """Return an instant after each backward whose surviving blocks die before the next backward."""
     steps: list[PhaseRange] = []
+    inside = np.flatnonzero(member >= 0)
+    bounds = np.searchsorted(member[inside], np.arange(len(passes) + 1))
     backward = np.flatnonzero(passes.kind == BACKWARD).tolist()
     for number, index in enumerate(backward):
         following = backward[number + 1] if number + 1 < len(backward) else len(passes)
@@ -177,8 +182,8 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[
             continue
         until_ns = int(passes.first_ns[following]) if following < len(passes) else FOREVER - 1
         last_ns = int(passes.last_ns[index])
-        rows = np.flatnonzero((member == index) & (blocks.freed_ns > last_ns))
-        rows = rows[blocks.begin_ns[rows] < last_ns]
+        rows = inside[bounds[index] : bounds[index + 1]]
+        rows = rows[(blocks.freed_ns[rows] > last_ns) & (blocks.begin_ns[rows] < last_ns)]
         rows = rows[np.argsort(blocks.freed_ns[rows], kind="stable")]
         sizes, freed_ns = blocks.requested_bytes[rows], blocks.freed_ns[rows]
         freed = sizes[freed_ns < until_ns].sum()

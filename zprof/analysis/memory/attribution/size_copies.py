@@ -18,6 +18,8 @@ _MISSING_WEIGHT = 2
 _WHOLE_RATIO = 0.98
 #: Fewer sizes are not a set.
 MIN_SIZES = 3
+#: No model has more sizes.
+MAX_SIZES = 2048
 _MASTER_COPIES = (3, 2)
 _MAX_EQUAL_COPIES = 4
 
@@ -132,6 +134,8 @@ def select_model_sizes(held: SizeCounts) -> dict[int, int]:
     positions or a batch has another size.
     """
     chosen = {size: count for size, count in held.items() if count > 1 or size >= MIN_SINGLE_BYTES}
+    if len(chosen) > MAX_SIZES:
+        return {}
     large = [size for size in chosen if size * _SMALL_RATIO >= max(chosen)]
     vectors = {
         size: count
