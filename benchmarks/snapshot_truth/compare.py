@@ -20,7 +20,7 @@ from zprof.analysis.memory.history import find_reserved_peak, list_history_devic
 from zprof.analysis.memory.snapshot import read_snapshot_device
 from zprof.analysis.memory.timeline import Timeline
 from zprof.collectors.snapshot.reader import read_snapshot
-from zprof.model.memory import HistoryWindow
+from zprof.model.memory_history import HistoryWindow
 from zprof.run.table_reader import as_frame
 
 #: How sure a name is: the codes of the product's confidence, 0 to 3.
