@@ -4,7 +4,7 @@
     python -m benchmarks.snapshot_truth --show SEED
     python -m benchmarks.snapshot_truth --recorded RUN...
 
-Prints a table by variant and writes ``benchmarks/results/snapshot_truth-DATE.json``. Exits with 1 if a byte
+Prints tables by variant and writes ``benchmarks/results/snapshot_truth-DATE.json``. Exits with 1 if a byte
 is named wrongly with the level "sure", or if a peak differs from the truth.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.conditions import conditions, today
 from benchmarks.snapshot_truth.compare import compare_seed, compare_snapshot, to_json
+from benchmarks.snapshot_truth.phase_summary import format_phases, summarize_phases
 from benchmarks.snapshot_truth.recorded import export_run
 from benchmarks.snapshot_truth.summary import format_groups, format_summary, has_failed, summarize
 from benchmarks.snapshot_truth.variants import VARIANTS
@@ -41,13 +42,15 @@ def main() -> int:
     if options.recorded:
         exported = [compare_snapshot(*export_run(path)) for path in options.recorded]
         print(format_summary(summarize(exported), exported))
+        print(f"\n{format_phases(summarize_phases(exported))}\n")
         print("\n\n".join(format_groups(each) for each in exported))
         return 1 if has_failed(exported) else 0
     tasks = [(options.first_seed + n, options.variant) for n in range(options.count)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         comparisons = list(pool.imap(compare_seed, tasks, chunksize=4))
     summary = summarize(comparisons)
-    print(format_summary(summary, comparisons))
+    phases = summarize_phases(comparisons)
+    print(f"{format_summary(summary, comparisons)}\n\n{format_phases(phases)}")
     out = options.out or RESULTS / f"snapshot_truth-{today()}.json"
     result = {
         "conditions": conditions(),
@@ -55,7 +58,8 @@ def main() -> int:
         "count": options.count,
         "first_seed": options.first_seed,
         "by_variant": summary,
-        "snapshots": [to_json(each) | {"groups": []} for each in comparisons],
+        "phases": phases,
+        "snapshots": [to_json(each) for each in comparisons],
     }
     out.write_text(json.dumps(result, indent=1, default=str) + "\n")
     return 1 if has_failed(comparisons) else 0

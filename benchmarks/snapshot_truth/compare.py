@@ -12,12 +12,15 @@ import pyarrow as pa
 
 from benchmarks.snapshot_truth.allocator import write_snapshot
 from benchmarks.snapshot_truth.generator import generate
+from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime
 from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
 from zprof.analysis.memory.snapshot import read_snapshot_device
+from zprof.analysis.memory.timeline import Timeline
 from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.model.memory_history import HistoryWindow
 from zprof.run.table_reader import as_frame
 
 #: How sure a name is: the codes of the product's confidence, 0 to 3.
@@ -39,6 +42,17 @@ class SaidBlock:
     level: str
     reason: str
     stack: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidSnapshot:
+    """What the product says about the largest device of a snapshot."""
+
+    blocks: list[SaidBlock]
+    peak_bytes: int
+    reserved_bytes: int
+    timeline: Timeline
+    window: HistoryWindow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +83,7 @@ class SnapshotComparison:
     unmatched: int
     at_peak: MomentComparison
     at_end: MomentComparison
+    phases: PhaseComparison | None = None
     error: str = ""
     groups: list[dict[str, Any]] = field(default_factory=list)
 
@@ -90,11 +105,8 @@ def compare_seed(task: tuple[int, str | None]) -> SnapshotComparison:
         )  # fmt: skip
 
 
-def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int]:
-    """Return the product's blocks of the largest device, its peak and its reserved peak.
-
-    ``tables`` are those of an imported snapshot.
-    """
+def read_said(tables: Mapping[str, pa.Table]) -> SaidSnapshot:
+    """Return what the product says about the tables of an imported snapshot."""
     frames = {name: as_frame(table) for name, table in tables.items()}
     history = read_history(frames["block"], frames["segment"], list_history_devices(frames["block"])[0])
     assert history is not None
@@ -119,7 +131,13 @@ def read_said(tables: Mapping[str, pa.Table]) -> tuple[list[SaidBlock], int, int
     at_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
     held = history.held_segments
     reserved = 0 if at_ns is None else int(held.bytes[(held.begin_ns <= at_ns) & (held.end_ns > at_ns)].sum())
-    return said, device.peak_bytes, reserved
+    return SaidSnapshot(
+        blocks=said,
+        peak_bytes=device.peak_bytes,
+        reserved_bytes=reserved,
+        timeline=device.lives.timeline,
+        window=device.window,
+    )
 
 
 def compare_snapshot(snapshot: Mapping[str, Any], truth: SnapshotTruth) -> SnapshotComparison:
@@ -127,19 +145,20 @@ def compare_snapshot(snapshot: Mapping[str, Any], truth: SnapshotTruth) -> Snaps
     with tempfile.TemporaryDirectory(prefix="zprof-truth-") as folder:
         path = write_snapshot(Path(folder) / "snapshot.pickle", snapshot)
         with read_snapshot(path) as contents:
-            said, peak, reserved = read_said(contents.tables)
-    pairs, unmatched = match_blocks(truth.lifetimes, said)
+            said = read_said(contents.tables)
+    pairs, unmatched = match_blocks(truth.lifetimes, said.blocks)
     last = len(truth.entry_ns) - 1
     at_peak = _compare_moment([pair for pair in pairs if _is_live(pair[0], truth.peak_entry)])
     return SnapshotComparison(
         seed=truth.seed,
         variant=truth.variant,
         options=truth.options,
-        peak=(truth.peak_bytes, peak),
-        reserved=(truth.reserved_peak_bytes, reserved),
+        peak=(truth.peak_bytes, said.peak_bytes),
+        reserved=(truth.reserved_peak_bytes, said.reserved_bytes),
         unmatched=unmatched,
         at_peak=at_peak,
         at_end=_compare_moment([pair for pair in pairs if _is_live(pair[0], last)]),
+        phases=compare_phases(truth, said.timeline, said.window),
         groups=_group([pair for pair in pairs if _is_live(pair[0], truth.peak_entry)]),
     )
 
@@ -240,5 +259,9 @@ def _group(pairs: Sequence[tuple[TrueLifetime, SaidBlock]]) -> list[dict[str, An
 
 
 def to_json(comparison: SnapshotComparison) -> dict[str, Any]:
-    """Return one comparison as plain data."""
-    return asdict(comparison)
+    """Return one comparison as plain data, without its groups."""
+    plain = asdict(comparison) | {"groups": []}
+    if comparison.phases is not None:
+        entries = comparison.phases.entries.items()
+        plain["phases"]["entries"] = {f"{true} read as {said}": count for (true, said), count in entries}
+    return plain

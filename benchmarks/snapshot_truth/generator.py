@@ -140,7 +140,12 @@ def _cut_truth(
     reserved = [device.reserved_bytes[begin - 1] if begin else 0, *device.reserved_bytes[begin:]]
     peak = max(live)
     phases = tuple(
-        replace(each, begin_entry=max(each.begin_entry - begin, 0), end_entry=each.end_entry - begin)
+        replace(
+            each,
+            begin_entry=max(each.begin_entry - begin, 0),
+            end_entry=each.end_entry - begin,
+            is_cut=each.begin_entry < begin,
+        )
         for each in device.phases
         if each.end_entry > begin
     )
@@ -155,6 +160,7 @@ def _cut_truth(
         peak_bytes=peak,
         peak_entry=live.index(peak) - 1,
         reserved_peak_bytes=max(reserved),
+        keeps_for_backward=options.mode in ("train", "forward_only"),
     )
 
 

@@ -31,13 +31,17 @@ class TrueLifetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruePhase:
-    """A range of entries [begin, end) of one phase; ``micro_batch`` is -1 in the optimizer."""
+    """A range of entries [begin, end) of one phase; ``micro_batch`` is -1 in the optimizer.
+
+    ``is_cut``: it began before the window.
+    """
 
     phase: str
     step: int
     micro_batch: int
     begin_entry: int
     end_entry: int
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,8 @@ class SnapshotTruth:
 
     Entries count from the first one in the snapshot; what happened before it has the entry -1.
     ``entry_ns`` are their times as they are imported. ``peak_entry`` is the entry after which the requested
-    bytes in use are at their maximum, -1 for the state before the first.
+    bytes in use are at their maximum, -1 for the state before the first. ``keeps_for_backward``: a forward
+    keeps its tensors for a backward, whether or not the window shows one.
     """
 
     seed: int
@@ -58,6 +63,7 @@ class SnapshotTruth:
     peak_bytes: int
     peak_entry: int
     reserved_peak_bytes: int
+    keeps_for_backward: bool = True
 
     def live_at(self, entry: int) -> list[TrueLifetime]:
         """Return what is in use after an entry."""

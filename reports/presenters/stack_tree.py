@@ -1,7 +1,7 @@
 """Build the icicle of the stacks that are live at the peak of a snapshot, outermost frames on top."""
 
 from zprof.model.formatting import format_bytes, format_percent
-from zprof.model.memory import StackNode, StackNodeKind, StackTree
+from zprof.model.memory_history import StackNode, StackNodeKind, StackTree
 from zprof.model.report import Report
 from zprof.reports.page import Icicle, IcicleBox, Section, make_section
 from zprof.reports.presenters.memory_formatting import (

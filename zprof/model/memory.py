@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from zprof.model.findings import Confidence
+from zprof.model.memory_history import HistoryWindow, StackTree
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import Tenant
 
@@ -118,50 +119,6 @@ class Allocation:
     def held_bytes(self) -> int:
         """Return the bytes of the entire entry."""
         return self.bytes if self.total_bytes is None else self.total_bytes
-
-
-class StackNodeKind(StrEnum):
-    """What a node of the tree of stacks stands for.
-
-    Frames; everything; several branches too small to show; blocks from before the history; blocks without a
-    stack.
-    """
-
-    FRAMES = "frames"
-    ROOT = "root"
-    MERGED = "merged"
-    BEFORE = "before"
-    NO_STACK = "no_stack"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackNode:
-    """One node of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
-
-    ``parent`` is a position in the tree, -1 for the root. ``bytes`` and ``blocks`` include everything below.
-    ``tenant`` owns most of the bytes. Frames that call nothing else form one node: ``chain`` has them all,
-    outermost first, and ``frame`` is the one to show; ``operator`` is what the innermost of them called.
-    ``branches``: number of merged branches.
-    """
-
-    frame: str
-    parent: int
-    bytes: int
-    blocks: int
-    tenant: str
-    kind: StackNodeKind = StackNodeKind.FRAMES
-    operator: str = ""
-    chain: tuple[str, ...] = ()
-    branches: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackTree:
-    """Stacks at the peak of one rank, outermost frames first; small branches are merged."""
-
-    rank: int
-    device: str
-    nodes: tuple[StackNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,33 +267,6 @@ class MemoryTimeline:
     tenants: Mapping[str, tuple[int, ...]]
     steps: tuple[tuple[int, int], ...] = ()
     phases: tuple[tuple[int, str], ...] = ()
-
-
-class WindowKind(StrEnum):
-    """What an allocator's history shows of a program.
-
-    Steps with a backward; an optimizer alone; a forward that keeps its tensors for a backward; one that does
-    not; nothing that can be told.
-    """
-
-    TRAINING = "training"
-    OPTIMIZER = "optimizer"
-    FORWARD = "forward"
-    INFERENCE = "inference"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryWindow:
-    """The steps in one rank's history: ``steps`` optimizer steps with ``micro_batches`` backward passes each.
-
-    ``micro_batches`` is None if no whole step is in it.
-    """
-
-    rank: int
-    kind: WindowKind
-    steps: int
-    micro_batches: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Generated snapshots with known owners: the same for a seed, and true to the history that they tell."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.compare import match_blocks, read_said
 from benchmarks.snapshot_truth.generator import generate
+from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases, find_window_kind
 from benchmarks.snapshot_truth.recorded import export_run
 from benchmarks.snapshot_truth.variants import VARIANTS
 from tests.support.memory_runs import T0, alloc, full, write
+from zprof.analysis.memory.timeline import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.model.memory_history import HistoryWindow
 from zprof.model.tenants import Tenant
 from zprof.run.schema import TABLES
 
@@ -73,9 +77,9 @@ def test_the_owners_sum_to_what_the_entries_say(seed: int) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_is_imported_to_the_byte(variant: str) -> None:
     snapshot, truth = generate(11, variant)
-    said, peak, reserved = read_said(imported(snapshot))
-    assert (peak, reserved) == (truth.peak_bytes, truth.reserved_peak_bytes)
-    pairs, unmatched = match_blocks(truth.lifetimes, said)
+    said = read_said(imported(snapshot))
+    assert (said.peak_bytes, said.reserved_bytes) == (truth.peak_bytes, truth.reserved_peak_bytes)
+    pairs, unmatched = match_blocks(truth.lifetimes, said.blocks)
     assert unmatched == 0
     for true, block in pairs:
         if true.alloc_entry >= 0:
@@ -89,6 +93,38 @@ def test_all_tenants_and_phases_occur() -> None:
     assert {each.variant for each in truths} == set(VARIANTS)
     assert {each.tenant for truth in truths for each in truth.lifetimes} == set(Tenant)
     assert {each.phase for truth in truths for each in truth.phases} == {"forward", "backward", "optimizer"}
+
+
+@given(SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_a_reader_that_knows_the_phases_is_right_and_one_that_is_a_phase_late_is_wrong(seed: int) -> None:
+    _, truth = generate(seed)
+    phases = [each for each in truth.phases if each.begin_entry < each.end_entry]
+    assert all(a.end_entry <= b.begin_entry for a, b in pairwise(phases))
+    starts = [truth.entry_ns[each.begin_entry] for each in phases]
+    steps = sum(each.phase == "optimizer" for each in truth.phases)
+    kind = find_window_kind(truth)
+
+    def compare(names: list[str], micro_batches: int | None) -> PhaseComparison:
+        timeline = Timeline(
+            begin_ns=0, end_ns=1, steps=[], step_ends=[], phases=list(zip(starts, names, strict=True))
+        )
+        window = HistoryWindow(rank=0, kind=kind, steps=steps, micro_batches=micro_batches)
+        return compare_phases(truth, timeline, window)
+
+    names = [each.phase for each in phases]
+    right = compare(names, None)
+    assert all(true == said for true, said in right.entries)
+    assert sum(right.entries.values()) == sum(each.end_entry - each.begin_entry for each in phases)
+    assert right.has_right_steps
+    assert right.kind == (kind, kind)
+    if right.micro_batches is not None:
+        least, most, _ = right.micro_batches
+        assert 1 <= least <= most
+        assert not right.has_right_micro_batches
+        assert compare(names, most).has_right_micro_batches
+        late = compare(["other", *names[:-1]], None)
+        assert any(true != said for true, said in late.entries)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.booleans())
@@ -133,6 +169,6 @@ def test_a_recorded_run_becomes_a_snapshot_with_its_owners(tmp_path: Path) -> No
     assert all(owners[7].accepts(tenant) for tenant in Tenant)
     assert (owners[400].freed_entry, owners[4096].freed_entry) == (None, 0)
     assert truth.peak_bytes == 3 * 400 + 7 + 4096
-    said, peak, reserved = read_said(imported(snapshot))
-    assert (peak, reserved) == (truth.peak_bytes, truth.reserved_peak_bytes)
-    assert match_blocks(truth.lifetimes, said)[1] == 0
+    said = read_said(imported(snapshot))
+    assert (said.peak_bytes, said.reserved_bytes) == (truth.peak_bytes, truth.reserved_peak_bytes)
+    assert match_blocks(truth.lifetimes, said.blocks)[1] == 0

@@ -12,7 +12,7 @@ from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
 from zprof.analysis.memory.roles import Segments
 from zprof.analysis.memory.tables import make_empty_lives
 from zprof.analysis.memory.timeline import Timeline
-from zprof.model.memory import HistoryWindow, WindowKind
+from zprof.model.memory_history import HistoryWindow, WindowKind
 from zprof.model.training import Phase
 
 _PHASES = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}

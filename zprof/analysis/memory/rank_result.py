@@ -9,14 +9,13 @@ from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
     DeviceMemory,
-    HistoryWindow,
     MemoryTimeline,
     ModulePeak,
     PeakGrowth,
     PhasePeak,
     RankMemory,
-    StackTree,
 )
+from zprof.model.memory_history import HistoryWindow, StackTree
 from zprof.model.out_of_memory import OutOfMemory
 
 

@@ -47,7 +47,8 @@ from zprof.analysis.memory.timeline import (
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Basis, DeviceMemory, HistoryWindow, MemoryPart, RankMemory
+from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
+from zprof.model.memory_history import HistoryWindow
 from zprof.model.training import Phase
 from zprof.run.reader import Run
 

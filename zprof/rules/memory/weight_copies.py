@@ -11,7 +11,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.memory import WindowKind
+from zprof.model.memory_history import WindowKind
 from zprof.model.tenants import WEIGHT_COPY, Tenant
 from zprof.rules.memory.largest_rank import (
     LargestRank,

@@ -30,7 +30,8 @@ from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.stack_groups import MAX_GROUPS, list_largest_groups
 from zprof.analysis.memory.stack_tree import MAX_NODES, build_stack_tree
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.model.memory import Memory, StackNodeKind
+from zprof.model.memory import Memory
+from zprof.model.memory_history import StackNodeKind
 
 EINOPS = "/venv/lib/python3.11/site-packages/einops/"
 LLAMA = "/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py"

@@ -8,7 +8,8 @@ from tests.support.peaks import MIB, memory_run, part, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence
-from zprof.model.memory import Allocation, Basis, HistoryWindow, WindowKind
+from zprof.model.memory import Allocation, Basis
+from zprof.model.memory_history import HistoryWindow, WindowKind
 from zprof.model.tenants import WEIGHT_COPY, Tenant
 from zprof.rules.memory.attention_scores import attention_scores
 from zprof.rules.memory.states_dominate import states_dominate
