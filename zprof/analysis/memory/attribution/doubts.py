@@ -8,7 +8,7 @@ from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, OPTIMIZER
 from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.tables import TENANT_CODES, Bool
+from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, Bool
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
@@ -28,6 +28,8 @@ def lower_confidences(
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
     doubtful |= temporary & _find_possible_gradients(blocks, features, ledger, census)
     doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)
+    doubtful |= _find_possible_parameters(blocks, features, census)
+    doubtful |= _find_possible_parameters(blocks, features, census)
     unpaired, lone = _find_unpaired_gradients(blocks, features, ledger, census)
     ledger.limit(np.flatnonzero(unpaired), Confidence.LOW)
     doubtful |= lone
@@ -53,6 +55,14 @@ def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, cens
         return made
     sizes = np.array(list(census.gradient_counts), dtype=np.int64)
     return made & np.isin(blocks.requested_bytes, np.concatenate([sizes, 2 * sizes, sizes // 2]))
+
+
+def _find_possible_parameters(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+    """Mark what a step that is not a library's makes, unless the parameters are seen to stay in place."""
+    made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
+    if census is None or bool((blocks.freed_ns[census.parameters] != FOREVER).any()):
+        return made
+    return made & (features.under_way < census.moment.pass_index)
 
 
 def _find_unpaired_gradients(
