@@ -56,7 +56,7 @@ def generate(seed: int, variant: str | None = None) -> tuple[dict[str, Any], Sna
 
 
 def record_program(options: ProgramOptions, code: Codebase, *, first_step: int, seed: int) -> dict[str, Any]:
-    """Return the snapshot of a chosen program that recorded all stacks from the start of a step to its end."""
+    """Return the snapshot of a chosen program, recorded with all stacks from a step to its end."""
     chance = random.Random(seed)
     device = TracedDevice(stacks="all", annotations=False, expandable=False, chance=chance, end=None)
     Program(options, code, device, chance).run()

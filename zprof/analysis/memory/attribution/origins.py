@@ -254,8 +254,8 @@ def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
 def _order_by_calls(frame_origins: Int, python: Bool) -> Int:
     """Return the order of the frames with the engine's own after the Python that it called.
 
-    Of the Python frames torch puts the innermost where the C++ stack enters the interpreter, and the others at the
-    end, behind the frames of the engine's thread (``stacks="all"``).
+    With ``stacks="all"`` torch puts the innermost Python frame where the C++ stack enters the interpreter,
+    and the other Python frames at the end, behind those of the engine's thread.
     """
     engine = (frame_origins == Origin.BACKWARD) & ~python
     calls_python = engine.any() and bool(python[: int(np.argmax(engine))].any())
