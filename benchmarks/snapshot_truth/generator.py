@@ -56,7 +56,7 @@ def generate(seed: int, variant: str | None = None) -> tuple[dict[str, Any], Sna
 
 
 def record_program(options: ProgramOptions, code: Codebase, *, first_step: int, seed: int) -> dict[str, Any]:
-    """Return the snapshot of a chosen program that recorded all stacks from a step's start to its end."""
+    """Return the snapshot of a chosen program, recorded with all stacks from a step to its end."""
     chance = random.Random(seed)
     device = TracedDevice(stacks="all", annotations=False, expandable=False, chance=chance, end=None)
     Program(options, code, device, chance).run()
@@ -149,12 +149,7 @@ def _cut_truth(
     reserved = [device.reserved_bytes[begin - 1] if begin else 0, *device.reserved_bytes[begin:]]
     peak = max(live)
     phases = tuple(
-        replace(
-            each,
-            begin_entry=max(each.begin_entry - begin, 0),
-            end_entry=each.end_entry - begin,
-            is_cut=each.begin_entry < begin,
-        )
+        replace(each, begin_entry=max(each.begin_entry - begin, 0), end_entry=each.end_entry - begin)
         for each in device.phases
         if each.end_entry > begin
     )
@@ -169,7 +164,6 @@ def _cut_truth(
         peak_bytes=peak,
         peak_entry=live.index(peak) - 1,
         reserved_peak_bytes=max(reserved),
-        keeps_for_backward=options.mode in ("train", "forward_only"),
     )
 
 

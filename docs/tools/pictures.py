@@ -50,7 +50,7 @@ def draw_pictures() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def open_workplace() -> Iterator[Path]:
-    """Yield a folder with the recorded runs, the program and the snapshots, as of somebody who followed the pages."""
+    """Yield a folder with the runs, the program and the snapshots, as of somebody who followed the pages."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(RUNS, folder, dirs_exist_ok=True)

@@ -1,6 +1,6 @@
 """Make the CUDA memory snapshots of docs/memory.md: a generated training job before a fix, and after it.
 
-No GPU is needed, and nothing is committed: the program and its allocator are those of benchmarks/snapshot_truth.
+Program and allocator are those of benchmarks/snapshot_truth, so no GPU is needed and no file is committed.
 """
 
 import pickle
