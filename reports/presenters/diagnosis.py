@@ -39,6 +39,7 @@ from zprof.reports.presenters.memory import build_memory_section
 from zprof.reports.presenters.memory_groups import build_group_change_section
 from zprof.reports.presenters.memory_owners import build_history_sections, find_history_rank
 from zprof.reports.presenters.memory_timeline import build_timeline_section
+from zprof.reports.presenters.rank_spread import build_rank_spread_section
 from zprof.reports.presenters.ranks import build_critical_path_blocks
 from zprof.reports.presenters.stack_tree import build_stack_section
 from zprof.reports.presenters.time_figures import LedgerRow, ledger
@@ -88,6 +89,7 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     return (
         *build_group_change_section(report.comparison, short=True),
         *tables,
+        *build_rank_spread_section(report, short=True),
         *build_history_sections(report, short=True),
         *build_timeline_section(report),
         *build_stack_section(report, in_text=False),

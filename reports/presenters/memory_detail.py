@@ -11,7 +11,6 @@ from zprof.model.memory import (
     FormulaCheck,
     Memory,
     RankMemory,
-    RankSpread,
 )
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
@@ -45,6 +44,7 @@ from zprof.reports.presenters.memory_formatting import (
     sort_by_peak,
     tenant_name,
 )
+from zprof.reports.presenters.rank_spread import describe_spread
 
 _MAX_TEXT_ROWS, _MAX_TEXT_LARGEST, _MAX_TEXT_RANKS, _MAX_TEXT_PHASES = 12, 8, 4, 5
 _MAX_FRAMES = 6
@@ -67,7 +67,7 @@ def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Sectio
         _build_module_table(memory, rank),
         None if memory.is_history(rank.rank) else _build_allocation_table(memory),
         _build_formula_table(memory.laws),
-        *_build_spread_blocks(memory.spread),
+        *_build_spread_blocks(memory),
         detail=detail,
     )
 
@@ -227,7 +227,8 @@ def _format_formula_row(state: FormulaCheck) -> tuple[str, ...]:
     )
 
 
-def _build_spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | None]:
+def _build_spread_blocks(memory: Memory) -> Iterator[Table | Note | None]:
+    spread = memory.spread
     if spread is None:
         return
     if not spread.difference_bytes:
@@ -236,13 +237,9 @@ def _build_spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | N
     rows = [
         (tenant_name(name), format_signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta
     ]
-    sentence = (
-        f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} more than rank "
-        f"{spread.smallest_rank}, mostly {tenant_name(spread.tenant)}"
-    )
     columns = (make_name_column("tenant"), *make_number_columns("difference", unit="bytes"))
     yield make_table("Difference between ranks", columns, rows, note="largest peak minus smallest")
-    yield Note(text=f"{sentence}.")
+    yield Note(text=describe_spread(memory, spread))
 
 
 def _build_device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | None]:

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.memory import Allocation, RankMemory
-from zprof.model.report import Comparison, GroupChange, Report
+from zprof.model.memory_changes import GroupChange
+from zprof.model.report import Comparison, Report
 from zprof.reports.page import (
     Row,
     Section,
@@ -131,34 +133,60 @@ def build_group_change_section(comparison: Comparison | None, *, short: bool = F
     if comparison is None or not comparison.groups:
         return ()
     lead = "What each owner holds at the peak from each place of allocation, largest growth first."
-    return make_section("growth", "What grew", lead, _build_change_table(comparison, short=short))
+    table = build_change_table(
+        "What grew",
+        "live at the largest peak of each",
+        ChangeTitles(a="before", b="after", change="change", only_a="gone", only_b="new"),
+        comparison.groups,
+        max_groups=_MAX_GROUPS_SHORT if short else _MAX_GROUPS,
+    )
+    return make_section("growth", "What grew", lead, table)
 
 
-def _build_change_table(comparison: Comparison, *, short: bool) -> Table | None:
-    """Build the table of what grew and what shrank; its rows sum to the peaks."""
-    changes = [change for change in comparison.groups if change.delta_bytes]
-    shown = changes[: _MAX_GROUPS_SHORT if short else _MAX_GROUPS]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTitles:
+    """Names of the two sides of a table of changes, of their difference, and of groups of one side alone."""
+
+    a: str
+    b: str
+    change: str
+    only_a: str
+    only_b: str
+
+
+def build_change_table(
+    title: str,
+    note: str,
+    titles: ChangeTitles,
+    groups: Sequence[GroupChange],
+    *,
+    max_groups: int,
+) -> Table | None:
+    """Build the table of the groups that differ, in the order given; its rows sum to both peaks."""
+    shown = [group for group in groups if group.delta_bytes][:max_groups]
     entries = [_to_allocation(change) for change in shown]
     rows = [
-        Row(cells=(name, *_format_change(change.a_bytes, change.b_bytes)), below=(_describe_change(change),))
+        Row(
+            cells=(name, *_format_change(change.a_bytes, change.b_bytes)),
+            below=(_describe_change(change, titles),),
+        )
         for name, change in zip(name_groups(entries), shown, strict=True)
     ]
-    totals = [
-        (sum(c.a_bytes for c in part), sum(c.b_bytes for c in part)) for part in (comparison.groups, shown)
-    ]
-    (a_bytes, b_bytes), (a_shown, b_shown) = totals
-    rest = len(comparison.groups) - len(shown)
+    (a_bytes, b_bytes), (a_shown, b_shown) = (
+        (sum(each.a_bytes for each in part), sum(each.b_bytes for each in part)) for part in (groups, shown)
+    )
+    rest = len(groups) - len(shown)
     if rest:
         rows.append(Row(cells=(f"{rest} more", *_format_change(a_bytes - a_shown, b_bytes - b_shown))))
     rows.append(Row(cells=("allocated peak", *_format_change(a_bytes, b_bytes)), total=True))
     return make_table(
-        "What grew",
+        title,
         (
             make_name_column("owner and place of allocation"),
-            *make_number_columns("before", "after", "change", unit="bytes"),
+            *make_number_columns(titles.a, titles.b, titles.change, unit="bytes"),
         ),
         rows,
-        note="live at the largest peak of each",
+        note=note,
         max_text_rows=len(rows),
         below="blocks",
     )
@@ -168,11 +196,11 @@ def _format_change(a_bytes: int, b_bytes: int) -> tuple[str, str, str]:
     return format_bytes(a_bytes), format_bytes(b_bytes), format_signed_bytes(b_bytes - a_bytes)
 
 
-def _describe_change(change: GroupChange) -> str:
+def _describe_change(change: GroupChange, titles: ChangeTitles) -> str:
     if not change.a_blocks or not change.b_blocks:
-        kind = "new" if change.b_blocks else "gone"
+        kind = titles.only_b if change.b_blocks else titles.only_a
         return f"{kind}: {count_blocks(max(change.a_blocks, change.b_blocks))}"
-    return f"{count_blocks(change.a_blocks)} before, {change.b_blocks:,} after"
+    return f"{count_blocks(change.a_blocks)} {titles.a}, {change.b_blocks:,} {titles.b}"
 
 
 def _to_allocation(change: GroupChange) -> Allocation:

@@ -13,6 +13,7 @@ from zprof.reports.presenters.memory_groups import build_group_change_section
 from zprof.reports.presenters.memory_owners import build_history_sections
 from zprof.reports.presenters.memory_timeline import build_timeline_section
 from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
+from zprof.reports.presenters.rank_spread import build_rank_spread_section
 from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
 from zprof.reports.presenters.stack_tree import build_stack_section
@@ -38,6 +39,7 @@ def build_report_page(report: Report) -> Page:
             *build_memory_section(report, with_largest=has_time),
             *build_group_change_section(report.comparison),
             *build_history_sections(report),
+            *build_rank_spread_section(report),
             *build_timeline_section(report),
             *build_stack_section(report),
             *build_rank_section(report),

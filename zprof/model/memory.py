@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from zprof.model.findings import Confidence
+from zprof.model.memory_changes import RankSpread
 from zprof.model.memory_history import HistoryWindow, StackTree
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import Tenant
@@ -165,17 +166,6 @@ class ModulePeak:
     module: str
     peak_bytes: int
     at_rank_peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpread:
-    """Largest peak minus smallest, by tenant (including ``untagged``); the deltas sum to the difference."""
-
-    largest_rank: int
-    smallest_rank: int
-    difference_bytes: int
-    tenant: str
-    delta_bytes: Mapping[str, int]
 
 
 #: ``cause`` of a check whose difference no known cause predicts.

@@ -12,6 +12,7 @@ from enum import StrEnum
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, RankMemory
+from zprof.model.memory_changes import GroupChange
 from zprof.model.second_opinion import SecondOpinion
 from zprof.model.time import RankTime, Time
 from zprof.model.whatif import Outlook
@@ -129,31 +130,6 @@ class StepTimeChange:
     a_ns: int
     b_ns: int
     ci95: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupChange:
-    """What one owner holds at the peak of both runs from one place of allocation; ``a`` is the baseline.
-
-    ``where`` and ``operator`` as in an allocation, from this run if it has the group. ``before_history``:
-    allocated before the histories start. ``merged``: groups too small to list, of which no place is known.
-    """
-
-    tenant: str
-    sub: str
-    where: str
-    operator: str
-    a_bytes: int
-    b_bytes: int
-    a_blocks: int
-    b_blocks: int
-    before_history: bool = False
-    merged: bool = False
-
-    @property
-    def delta_bytes(self) -> int:
-        """Return the growth from the baseline to this run."""
-        return self.b_bytes - self.a_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

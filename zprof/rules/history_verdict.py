@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import Basis, RankMemory
+from zprof.model.memory_changes import GroupChange
 from zprof.model.out_of_memory import OutOfMemory
-from zprof.model.report import Comparison, GroupChange
+from zprof.model.report import Comparison
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 
 _MAX_TENANTS = 2

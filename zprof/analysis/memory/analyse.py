@@ -1,15 +1,17 @@
 """Analyse the memory of every rank, combine the results, and compare the ranks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from zprof.analysis.memory.group_changes import list_group_changes
 from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.recording import analyse_recorded_rank
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.state_checks import check_formulas, find_formula_gaps
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Memory, MemoryTimeline, RankMemory, RankSpread
+from zprof.model.memory import Memory, MemoryTimeline, RankMemory
+from zprof.model.memory_changes import RankSpread
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
@@ -66,7 +68,7 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             top=tuple(entry for result in results for entry in result.top),
             phases=tuple(entry for result in results for entry in result.phases),
             modules=tuple(entry for result in results for entry in result.modules),
-            spread=find_rank_spread(ranks),
+            spread=_add_groups(find_rank_spread(ranks), results),
             laws=check_formulas(facts, states),
             devices=tuple(entry for result in results for entry in result.devices),
             counters=tuple(entry for result in results for entry in result.counters),
@@ -124,6 +126,18 @@ def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:
         difference_bytes=largest.peak_bytes - smallest.peak_bytes,
         tenant=tenant if delta[tenant] > 0 else "",
         delta_bytes=delta,
+    )
+
+
+def _add_groups(spread: RankSpread | None, results: Sequence[RankMemoryResult]) -> RankSpread | None:
+    """Return the spread with the groups of both ranks if both ranks are snapshots: only those list all."""
+    if spread is None or not spread.difference_bytes:
+        return spread
+    groups = {memory.rank: result.top for result in results if result.growth for memory in result.per_rank}
+    if spread.largest_rank not in groups or spread.smallest_rank not in groups:
+        return spread
+    return replace(
+        spread, groups=list_group_changes(groups[spread.smallest_rank], groups[spread.largest_rank])
     )
 
 

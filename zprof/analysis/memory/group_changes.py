@@ -1,13 +1,13 @@
-"""Compare what two snapshots hold at their largest peaks, by owner and place of allocation.
+"""Compare what two snapshots or two ranks hold at their peaks, by owner and place of allocation.
 
 A place is matched by file name, line, function and operator; if code was moved, by its order in the function.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.memory import Allocation, Memory, RankMemory
-from zprof.model.report import GroupChange
+from zprof.model.memory import Allocation, Memory
+from zprof.model.memory_changes import GroupChange
 
 #: Owner, kind of group, file name and function, line, operator.
 _Key = tuple[str, str, str, str, int, str]
@@ -24,13 +24,18 @@ class _Side:
 
 def compare_groups(a: Memory, b: Memory) -> tuple[GroupChange, ...]:
     """Return the changes of all groups, largest growth first; empty unless both are snapshots."""
-    sides = []
+    sides: list[list[Allocation]] = []
     for memory in (a, b):
         rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank), default=None)
         if rank is None or not memory.is_history(rank.rank):
             return ()
-        sides.append(_sum_places(_list_groups(memory, rank)))
-    before, after = sides
+        sides.append([entry for entry in memory.top if entry.rank == rank.rank])
+    return list_group_changes(*sides)
+
+
+def list_group_changes(a: Sequence[Allocation], b: Sequence[Allocation]) -> tuple[GroupChange, ...]:
+    """Return the changes of all groups of two ranks of snapshots, largest growth first."""
+    before, after = _sum_places(a), _sum_places(b)
     _match_moved_places(before, after)
     changes = (_make_change(key, before.get(key), after.get(key)) for key in {**after, **before})
     return tuple(
@@ -38,10 +43,6 @@ def compare_groups(a: Memory, b: Memory) -> tuple[GroupChange, ...]:
             changes, key=lambda change: (-change.delta_bytes, change.tenant, change.where, change.operator)
         )
     )
-
-
-def _list_groups(memory: Memory, rank: RankMemory) -> Iterable[Allocation]:
-    return (entry for entry in memory.top if entry.rank == rank.rank)
 
 
 def _sum_places(groups: Iterable[Allocation]) -> dict[_Key, _Side]:

@@ -85,6 +85,9 @@ def test_a_folder_of_ranks_is_compared_and_an_unreadable_one_is_a_gap(
     spread = report["memory"]["spread"]
     assert (spread["largest_rank"], spread["smallest_rank"]) == (1, 2)
     assert spread["difference_bytes"] == 30 * MIB
+    changes = [group["b_bytes"] - group["a_bytes"] for group in spread["groups"]]
+    assert changes == sorted(changes, reverse=True)
+    assert sum(changes) == 30 * MIB
     (gap,) = [gap for gap in report["gaps"] if gap["what"] == "file not imported"]
     assert cut.name in gap["reason"]
     assert main(["diagnose", str(folder)]) == 0
