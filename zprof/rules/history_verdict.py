@@ -1,8 +1,8 @@
 """Say in one sentence what holds the memory of a snapshot at its peak, and what to change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import Basis, RankMemory
 from zprof.model.memory_changes import GroupChange
@@ -123,8 +123,21 @@ def _describe_advice(findings: Sequence[Finding]) -> str:
     return f"to change: {_shorten_fix(finding)} ({finding.id}{frees}{doubt})"
 
 
+#: What to do about a cause, where the first line of its fix is code.
+_ACTIONS: Mapping[Cause, str] = {
+    Cause.ACTIVATIONS_DOMINATE: "checkpoint the blocks, or a smaller micro-batch",
+    Cause.ATTENTION_SCORES: "a fused attention kernel, scaled_dot_product_attention",
+    Cause.LOGITS_DOMINATE: "compute the loss in chunks, or with a fused linear cross entropy",
+    Cause.STATES_DOMINATE: "shard the model's states over the ranks, or states in a smaller type",
+    Cause.WEIGHT_COPIES: "weights in 16 bit instead of autocast's copies",
+    Cause.FRAGMENTATION: "expandable segments, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
+
+
 def _shorten_fix(finding: Finding) -> str:
-    """Return the first line of a fix that is not a title."""
+    """Return what to do in a few words, else the first line of the fix that is not a title."""
+    if finding.cause in _ACTIONS:
+        return _ACTIONS[finding.cause]
     lines = [
         line.strip() for line in finding.fix.split("\n") if line.strip() and not line.rstrip().endswith(":")
     ]
