@@ -116,14 +116,13 @@ def _format_tenant_row(
 
 def _format_change_row(report: Report, outside_terms: int) -> tuple[str, ...]:
     delta = report.comparison.memory_delta if report.comparison else {}
-    ranks = (*report.memory.per_rank, *(report.comparison.baseline_memory if report.comparison else ()))
-    unknown = {tenant.value for tenant in DISPLAY_ORDER if any(rank.is_unknown(tenant) for rank in ranks)}
     names = (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes")
-    changes = (
-        UNKNOWN if name in unknown else format_signed_bytes(delta[name]) if name in delta else ""
-        for name in names
-    )
+    changes = (_format_change(delta[name]) if name in delta else "" for name in names)
     return ("change of max", *changes, "", *[""] * outside_terms)
+
+
+def _format_change(change_bytes: int | None) -> str:
+    return UNKNOWN if change_bytes is None else format_signed_bytes(change_bytes)
 
 
 def _list_notes(report: Report) -> Iterator[Note]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.formatting import format_bytes, shorten
+from zprof.model.formatting import format_bytes, format_percent, shorten
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import Report
-from zprof.model.tenants import DISPLAY_ORDER
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import (
+    UNKNOWN,
     Note,
     Section,
     Table,
@@ -16,6 +17,8 @@ from zprof.reports.page import (
     make_text_column,
 )
 from zprof.reports.presenters.memory_formatting import (
+    CONFIDENCE_WORDS,
+    INFERRED_MARK,
     UNTAGGED,
     format_optional_bytes,
     select_user_frames,
@@ -60,7 +63,7 @@ def build_out_of_memory_section(report: Report) -> tuple[Section, ...]:
 
 def _build_term_table(shown: Sequence[OutOfMemory], total: int) -> Table | None:
     rows = [
-        (tenant_name(tenant.value), *(format_bytes(entry.tenants.get(tenant, 0)) for entry in shown))
+        (tenant_name(tenant.value), *(_format_tenant(entry, tenant) for entry in shown))
         for tenant in DISPLAY_ORDER
     ]
     rows.append((UNTAGGED, *(format_bytes(entry.untagged_bytes) for entry in shown)))
@@ -76,13 +79,20 @@ def _build_term_table(shown: Sequence[OutOfMemory], total: int) -> Table | None:
     )
 
 
+def _format_tenant(failure: OutOfMemory, tenant: Tenant) -> str:
+    if tenant in failure.unknown_tenants:
+        return UNKNOWN
+    mark = INFERRED_MARK if tenant in failure.inferred_tenants else ""
+    return f"{mark}{format_bytes(failure.tenants.get(tenant, 0))}"
+
+
 def _name_column(failure: OutOfMemory) -> str:
     return f"rank {failure.rank}, {failure.device}"
 
 
 def _list_notes(shown: Sequence[OutOfMemory]) -> Iterator[Note]:
     for failure in shown:
-        yield Note(text=f"{_name_column(failure)}: {_describe_room(failure)}")
+        yield Note(text=f"{_name_column(failure)}: {_describe_room(failure)}{_describe_owners(failure)}")
     frames = next((select_user_frames(entry.stack, _MAX_FRAMES) for entry in shown if entry.stack), ())
     if frames:
         yield Note(text=f"requested by {', '.join(shorten(frame, _MAX_FRAME_CHARS) for frame in frames)}")
@@ -97,3 +107,15 @@ def _describe_room(failure: OutOfMemory) -> str:
         text = f"even in one piece the free memory is {format_bytes(failure.short_bytes or 0)} short."
     limited = " The device had room: a limit of the process refused the request." * failure.is_limited
     return text + limited
+
+
+def _describe_owners(failure: OutOfMemory) -> str:
+    """Describe how sure the owners of the live bytes are; empty if tags say them, or nothing is known."""
+    total = max(1, failure.live_bytes)
+    shares = ", ".join(
+        f"{format_percent(failure.confidence_bytes[level] / total)} {word}"
+        for level, word in CONFIDENCE_WORDS.items()
+        if failure.confidence_bytes.get(level)
+    )
+    mark = f" ({INFERRED_MARK}: known by sizes alone)" if failure.inferred_tenants else ""
+    return f" Owners of what is live: {shares}{mark}." if shares else ""

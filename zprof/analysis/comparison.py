@@ -136,15 +136,16 @@ def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[s
     return delta
 
 
-def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int]:
+def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int | None]:
     """Return the change of each tenant, the untagged bytes and the peak, from each run's maximum over ranks.
 
-    Empty if memory was not measured in either run.
+    Empty if memory was not measured in either run; None for a tenant that is unknown on a rank of either.
     """
     if not a or not b:
         return {}
     before, after = _max_over_ranks(a), _max_over_ranks(b)
-    return {name: after[name] - before[name] for name in after}
+    unknown = {tenant.value for tenant in Tenant if any(rank.is_unknown(tenant) for rank in (*a, *b))}
+    return {name: None if name in unknown else after[name] - before[name] for name in after}
 
 
 def mean_step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:

@@ -3,14 +3,22 @@
 import re
 import sys
 from collections.abc import Iterable
+from enum import Enum
 from pathlib import PurePosixPath
 
 from zprof.model.findings import SourceLocation
 
-#: Parts of the paths of installed packages, the standard library, torch built from source, and zprof.
+#: Parts of the paths of torch, installed or in a source tree, of Python's own modules, and of code that a
+#: compiler wrote.
+_TORCH_PATH = re.compile(
+    r"-packages/torch/"
+    r"|/torch/(?:_\w+|nn|distributed|utils|optim|autograd|cuda|amp|profiler|fx|func\w*)(?:/|\.py$|$)"
+    r"|/torchinductor_|/<(?:frozen |eval_with_key)|/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)",
+    re.ASCII,
+)
+#: Parts of the paths of other installed packages, and of zprof.
 _LIBRARY_PATH = re.compile(
-    r"/(?:site-packages|dist-packages)/|/lib/python\d|/<|^/?<"
-    r"|/torch/(?:_\w+|nn|distributed|utils|optim|autograd|cuda|amp|profiler|fx|functional\.py)(?:/|\.py$|$)"
+    r"/(?:site-packages|dist-packages)/|/lib/python\d"
     r"|/zprof/(?:__main__\.py$|(?:cli|collectors|integrations|notebook|reference_engine|run|testing)/)",
     re.ASCII,
 )
@@ -27,6 +35,21 @@ _PACKAGES = frozenset(
 _FRAME = re.compile(r"(?P<file>[^\n]+):(?P<line>\d{1,9}) (?P<function>[^\n]+)")
 _CALL = re.compile(r"(?P<file>[^\n]+)\((?P<line>\d{1,9})\): (?P<function>[^\n]+)")
 _MAX_TEXT = 400
+
+
+class CodeOwner(Enum):
+    """Who wrote a Python file: torch or Python itself; another installed package or zprof; else the user."""
+
+    TORCH = "torch"
+    LIBRARY = "library"
+    USER = "user"
+
+
+def find_code_owner(path: str) -> CodeOwner:
+    """Return who wrote a Python file; the path starts with a slash, and has no other kind of slash."""
+    if _TORCH_PATH.search(path):
+        return CodeOwner.TORCH
+    return CodeOwner.LIBRARY if _LIBRARY_PATH.search(path) else CodeOwner.USER
 
 
 def find_user_frame(stack: Iterable[str], folder: str = "") -> SourceLocation | None:
@@ -60,7 +83,7 @@ def make_user_location(file: str, line: int, function: str, folder: str = "") ->
 
 
 def _is_user_file(path: str, *, is_known_folder: bool) -> bool:
-    if not path.endswith(".py") or _LIBRARY_PATH.search(path if path.startswith("/") else f"/{path}"):
+    if not path.endswith(".py") or find_code_owner(f"/{path.lstrip('/')}") is not CodeOwner.USER:
         return False
     if is_known_folder or path.startswith("/"):
         return True

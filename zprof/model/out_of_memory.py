@@ -4,8 +4,9 @@ Sizes are integer bytes. ``None`` is unknown.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
 
@@ -28,6 +29,10 @@ class OutOfMemory:
     for the segment, so that a limit of the process failed the request (set_per_process_memory_fraction).
     ``expandable``: segments of this device are expandable. ``outside_allocator_bytes``: device memory in use
     outside of this allocator.
+
+    ``inferred_tenants``: some of their bytes are known by sizes alone. ``unknown_tenants``: nothing was
+    attributed to them, and no tag could have said that they hold nothing. ``confidence_bytes``: the bytes
+    attributed without a tag.
     """
 
     rank: int
@@ -52,4 +57,7 @@ class OutOfMemory:
     expandable: bool = False
     outside_allocator_bytes: int | None = None
     pool: str = ""
+    inferred_tenants: tuple[Tenant, ...] = ()
+    unknown_tenants: tuple[Tenant, ...] = ()
+    confidence_bytes: Mapping[Confidence, int] = field(default_factory=dict)
     stack: tuple[str, ...] = ()

@@ -137,17 +137,18 @@ class Comparison:
     """This run minus its baseline. The ledger's deltas sum to the change of the mean wall time.
 
     ``ledger_delta`` has one entry per term, as a mean over ranks. ``memory_delta`` has one entry per tenant,
-    one for untagged and one for the peak: each is the maximum over ranks, at the rank's own peak. If a run
-    has no timed step, ``step_time`` is None and ``ledger_delta`` is empty. The ``baseline_*`` fields are
-    leaves of the baseline's report. ``equal_work`` is None unless the work per step of both runs is known.
-    ``differences`` lists other differences between the jobs, apart from the change under test. ``groups``: of
-    two snapshots, what each owner allocated where, on the rank with the largest peak, largest growth first;
-    their deltas sum to the difference of the two peaks.
+    one for untagged and one for the peak: each is the maximum over ranks, at the rank's own peak. It is None
+    for a tenant that is unknown on a rank of either run. If a run has no timed step, ``step_time`` is None
+    and ``ledger_delta`` is empty. The ``baseline_*`` fields are leaves of the baseline's report.
+    ``equal_work`` is None unless the work per step of both runs is known. ``differences`` lists other
+    differences between the jobs, apart from the change under test. ``groups``: of two snapshots, what each
+    owner allocated where, on the rank with the largest peak, largest growth first; their deltas sum to the
+    difference of the two peaks.
     """
 
     baseline: str
     ledger_delta: Mapping[str, int]
-    memory_delta: Mapping[str, int]
+    memory_delta: Mapping[str, int | None]
     step_time: StepTimeChange | None
     baseline_run: RunFacts | None = None
     baseline_time: tuple[RankTime, ...] = ()

@@ -15,7 +15,9 @@ from zprof.analysis.comparison import (
     subtract_memory,
 )
 from zprof.model.gaps import GapKind
+from zprof.model.memory import Basis
 from zprof.model.report import Comparison, EqualWork, WorkUnit
+from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS, Window, WindowPolicy
 from zprof.model.training import TrainingFacts
 
@@ -39,6 +41,21 @@ def test_memory_is_the_largest_rank_of_each_side() -> None:
     assert delta["communication_buffers"] == 4 << 20
     assert delta["peak_bytes"] == max(r.peak_bytes for r in b) - max(r.peak_bytes for r in a)
     assert subtract_memory((), b) == {}
+
+
+def test_the_change_of_a_tenant_that_is_unknown_on_a_side_is_unknown() -> None:
+    a, b = memory_of(0).per_rank, memory_of(3).per_rank
+    by_rules = tuple(
+        replace(
+            rank,
+            basis_bytes={Basis.RULE: rank.peak_bytes},
+            tenants=dict(rank.tenants) | {Tenant.GRADIENTS: 0},
+        )
+        for rank in b
+    )
+    delta = subtract_memory(a, by_rules)
+    assert delta["gradients"] is None
+    assert delta["parameters"] == subtract_memory(a, b)["parameters"]
 
 
 def test_interval_covers_the_truth_as_often_as_it_says() -> None:

@@ -23,6 +23,7 @@ FOLDER = "/home/u/job"
         ("torch/nn/modules/module.py", None),
         ("threading.py", None),
         ("transformers/trainer.py", None),
+        ("/tmp/torchinductor_u/ab/cab.py", None),
         ("/src/zprof/reference_engine/train.py", None),
         ("<string>", None),
         ("<frozen runpy>", None),

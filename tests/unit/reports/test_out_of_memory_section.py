@@ -60,3 +60,16 @@ def test_the_last_of_many_are_shown() -> None:
     titles = [column.title for column in table.columns]
     assert len(titles) == 5
     assert "rank 8" in titles[-1]
+
+
+def test_owners_are_marked_by_how_they_are_known() -> None:
+    failure = replace(
+        FAILURE,
+        tenants={Tenant.ACTIVATIONS: 6 * GIB, Tenant.PARAMETERS: GIB},
+        inferred_tenants=(Tenant.PARAMETERS,),
+        unknown_tenants=(Tenant.GRADIENTS,),
+    )
+    (section,) = build_out_of_memory_section(with_failures(failure))
+    (table,) = [block for block in section.blocks if isinstance(block, Table)]
+    rows = {str(row.cells[0]): str(row.cells[1]) for row in table.rows}
+    assert (rows["activations"], rows["parameters"], rows["gradients"]) == ("6.0 GiB", "~1.0 GiB", "-")

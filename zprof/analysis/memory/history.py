@@ -80,20 +80,26 @@ class History:
     end_ns: int
 
 
-def read_history(block: pd.DataFrame, segment: pd.DataFrame, device: str) -> History | None:
-    """Return the history of one device, or None if there is none.
+def read_history(
+    block: pd.DataFrame, segment: pd.DataFrame, device: str, *, empty_ns: int | None = None
+) -> History | None:
+    """Return the history of one device, or None if it has neither blocks nor segments.
+
+    ``empty_ns``: return an empty history at this time instead of None.
 
     Raises:
         BadInput: it contains an impossible size or time.
     """
     block, segment = (frame[frame["device"].astype(str) == device] for frame in (block, segment))
-    if block.empty and segment.empty:
+    is_empty = block.empty and segment.empty
+    if is_empty and empty_ns is None:
         return None
     blocks, held_segments = _read_blocks(block), _read_segments(segment)
     times = np.concatenate(
         [
             *(column[column != FOREVER] for column in (blocks.begin_ns, blocks.freed_ns, blocks.released_ns)),
             *(column[column != FOREVER] for column in (held_segments.begin_ns, held_segments.end_ns)),
+            *([[empty_ns]] if is_empty else []),
         ]
     )
     return History(

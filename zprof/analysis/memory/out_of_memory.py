@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import (
     AllocatorTerms,
@@ -21,7 +22,9 @@ from zprof.analysis.memory.history import (
     merge_segments,
 )
 from zprof.analysis.memory.tables import Int
+from zprof.model.memory import Basis
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import DISPLAY_ORDER
 
 #: A program that catches the error and tries smaller batches can fail often: the last ones are described.
 _MAX_FAILURES = 8
@@ -47,11 +50,18 @@ class _Failure:
 
 
 def find_out_of_memory(
-    rank: int, history: History, tenant: Int, stacks: Stacks, mark: pd.DataFrame
+    rank: int, history: History, names: BlockTenants, stacks: Stacks, mark: pd.DataFrame
 ) -> tuple[OutOfMemory, ...]:
-    """Return the last failed allocations of a device, oldest first; ``tenant``: the code of each block."""
+    """Return the last failed allocations of a device, oldest first."""
     failures = list(_list_failures(mark, history.device))[-_MAX_FAILURES:]
-    return tuple(_describe(rank, history, tenant, stacks, failure) for failure in failures)
+    return tuple(_describe(rank, history, names, stacks, failure) for failure in failures)
+
+
+def find_failure_times(mark: pd.DataFrame) -> dict[str, int]:
+    """Return the devices of failed allocations, and the time of the first one on each."""
+    rows = mark[mark["kind"] == _REQUEST]
+    first = rows["time_ns"].groupby(rows["name"].astype(str)).min()
+    return {str(device): int(time_ns) for device, time_ns in first.items()}
 
 
 def _list_failures(mark: pd.DataFrame, device: str) -> Iterator[_Failure]:
@@ -76,10 +86,15 @@ def _list_failures(mark: pd.DataFrame, device: str) -> Iterator[_Failure]:
             )
 
 
-def _describe(rank: int, history: History, tenant: Int, stacks: Stacks, failure: _Failure) -> OutOfMemory:
+def _describe(
+    rank: int, history: History, names: BlockTenants, stacks: Stacks, failure: _Failure
+) -> OutOfMemory:
     terms = compute_terms(history, failure.time_ns)
     live = find_live_blocks(history.blocks, failure.time_ns)
-    tenants, untagged_bytes = sum_tenant_bytes(tenant[live], history.blocks.requested_bytes[live])
+    sizes = history.blocks.requested_bytes
+    tenants, untagged_bytes = sum_tenant_bytes(names.tenant[live], sizes[live])
+    has_tags = bool(names.sum_basis_bytes(live, sizes)[Basis.TAGGED])
+    by_sizes = {owner.tenant for owner in names.sum_bytes(live, sizes) if owner.basis is Basis.SIZES}
     pieces = _list_free_pieces(history, failure) if _is_consistent(history, terms) else None
     would_fit, short_bytes = _judge_defragmented(failure, None if pieces is None else int(pieces.sum()))
     device_free = failure.device_free_bytes
@@ -107,6 +122,9 @@ def _describe(rank: int, history: History, tenant: Int, stacks: Stacks, failure:
         is_limited=device_free is not None and device_free >= failure.driver_bytes,
         expandable=bool(segments.expandable[held].any()),
         pool=failure.pool,
+        inferred_tenants=tuple(tenant for tenant in DISPLAY_ORDER if tenant in by_sizes),
+        unknown_tenants=tuple(each for each in DISPLAY_ORDER if not has_tags and not tenants.get(each)),
+        confidence_bytes=names.sum_confidence_bytes(live, sizes),
         stack=stacks.format_stack(failure.stack),
     )
 

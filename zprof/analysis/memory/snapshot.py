@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.memory.attribution.assign import attribute_history, sum_tenant_bytes
-from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants, Ledger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
 from zprof.analysis.memory.device_terms import (
@@ -31,7 +31,7 @@ from zprof.analysis.memory.history import (
 )
 from zprof.analysis.memory.history_lives import describe_window, make_history_lives
 from zprof.analysis.memory.live_bytes import RankLives
-from zprof.analysis.memory.out_of_memory import find_out_of_memory
+from zprof.analysis.memory.out_of_memory import find_failure_times, find_out_of_memory
 from zprof.analysis.memory.peak_growth import measure_growth
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.stack_groups import list_largest_groups
@@ -49,6 +49,7 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.model.memory_history import HistoryWindow
+from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run
@@ -70,13 +71,9 @@ class SnapshotDevice:
     rows: Int
 
 
-def read_snapshot_device(
-    rank: int, history: History, stacks: Stacks, mark: pd.DataFrame | None
-) -> SnapshotDevice:
+def read_snapshot_device(rank: int, history: History, stacks: Stacks, mark: pd.DataFrame) -> SnapshotDevice:
     """Assign a tenant to every block, and find the peak."""
     peak_ns, peak_bytes = find_allocated_peak(history)
-    if mark is None:
-        mark = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
     found = attribute_history(history.blocks, stacks, list_annotated_phases(mark))
     return SnapshotDevice(
         rank=rank,
@@ -102,12 +99,15 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     if missing:
         return make_unknown_result(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
     block, segment = read_checked_frame(run, rank, "block"), read_checked_frame(run, rank, "segment")
+    stacks = Stacks(read_checked_frame(run, rank, "stack"))
+    mark = read_checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else _make_no_marks()
     if block.empty:
-        return make_unknown_result(
+        unknown = make_unknown_result(
             rank, "the snapshot has no memory blocks", "dump the snapshot while memory is in use"
         )
-    stacks = Stacks(read_checked_frame(run, rank, "stack"))
-    mark = read_checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else None
+        return replace(
+            unknown, out_of_memory=_list_failures_without_blocks(rank, block, segment, stacks, mark)
+        )
     devices = [
         read_snapshot_device(rank, history, stacks, mark)
         for name in list_history_devices(block)
@@ -126,16 +126,42 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         ),
         growth=(measure_growth(own.rank, own.history, own.lives.timeline, own.peak_ns, own.names, stacks),),
         timelines=(thin_recording(rank, own.history.device, own.lives),),
-        out_of_memory=tuple(
-            entry
-            for device in devices
-            for entry in find_out_of_memory(rank, device.history, device.names.tenant, stacks, device.mark)
+        out_of_memory=(
+            *(
+                failure
+                for device in devices
+                for failure in find_out_of_memory(rank, device.history, device.names, stacks, mark)
+            ),
+            *_list_failures_without_blocks(rank, block, segment, stacks, mark),
         ),
         gaps=(
             *gaps,
             *list_snapshot_gaps(own),
             *(make_hidden_device_gap(own, other) for other in devices if other is not own),
         ),
+    )
+
+
+def _make_no_marks() -> pd.DataFrame:
+    return pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
+
+
+def _list_failures_without_blocks(
+    rank: int, block: pd.DataFrame, segment: pd.DataFrame, stacks: Stacks, mark: pd.DataFrame
+) -> tuple[OutOfMemory, ...]:
+    """Return the failed allocations of devices on which no allocation succeeded."""
+    used = set(list_history_devices(block))
+    histories = (
+        read_history(block, segment, device, empty_ns=time_ns)
+        for device, time_ns in find_failure_times(mark).items()
+        if device not in used
+    )
+    nobody = Ledger(0).get_tenants()
+    return tuple(
+        failure
+        for history in histories
+        if history is not None
+        for failure in find_out_of_memory(rank, history, nobody, stacks, mark)
     )
 
 

@@ -30,6 +30,10 @@ _AWAITING = (
     "a stream still uses freed blocks (record_stream): TORCH_NCCL_AVOID_RECORD_STREAMS=1, or FSDP2 instead "
     "of FSDP1"
 )
+_NOTHING_LIVE = (
+    "the request itself is too large: load, or compute, in parts",
+    "or another process holds the device: nvidia-smi lists them",
+)
 #: What shrinks each tenant, in one line.
 _TENANT_FIXES: Mapping[str, str] = {
     Tenant.PARAMETERS: "parameters: shard them (stage 3, fully_shard), or a 16-bit type",
@@ -68,10 +72,8 @@ def out_of_memory(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 
 def _describe(failure: OutOfMemory) -> str:
     name, size = _find_largest_tenant(failure)
-    filled = (
-        f"{format_bytes(failure.allocated_bytes)} were allocated, mostly {name.replace('_', ' ')} "
-        f"({format_bytes(size)})"
-    )
+    holder = f", mostly {name.replace('_', ' ')} ({format_bytes(size)})" if size else ""
+    filled = f"{format_bytes(failure.allocated_bytes)} were allocated{holder}"
     request = f"rank {failure.rank} requested {format_bytes(failure.requested_bytes)}"
     largest = format_bytes(failure.largest_free_bytes or 0)
     if failure.is_limited:
@@ -97,8 +99,8 @@ def _list_fixes(failure: OutOfMemory) -> list[str]:
     fixes = [_LIMIT] if failure.is_limited else []
     if failure.would_fit_defragmented:
         return [*fixes, _ALREADY_EXPANDABLE if failure.expandable else _EXPAND]
-    name, _ = _find_largest_tenant(failure)
-    fixes.append(_TENANT_FIXES[name])
+    name, size = _find_largest_tenant(failure)
+    fixes += [_TENANT_FIXES[name]] if size else _NOTHING_LIVE
     if failure.short_bytes:
         fixes.append(f"it takes {format_bytes(failure.short_bytes)} less to fit")
         if failure.awaiting_free_bytes >= failure.short_bytes:
@@ -113,7 +115,7 @@ def _list_evidence(failure: OutOfMemory) -> list[Evidence]:
         ("driver_bytes", "segment that the driver was asked for, at most", failure.driver_bytes),
         ("device_free_bytes", "free on the device, as the driver reported", failure.device_free_bytes),
         ("allocated_at_failure", "allocated blocks", failure.allocated_bytes),
-        ("largest_tenant", f"of them {name.replace('_', ' ')}", size),
+        ("largest_tenant", f"of them {name.replace('_', ' ')}", size or None),
         ("reserved_at_failure", "reserved by the allocator", failure.reserved_bytes),
         ("free_split_bytes", "free parts of segments in use", failure.split_bytes),
         ("free_segments", "entirely free segments", failure.free_segments_bytes),

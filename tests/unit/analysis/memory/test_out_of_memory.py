@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.snapshot_truth.allocator import FREE, MIB, Allocator, snapshot_of
-from tests.support.snapshot_histories import MAIN, at, written
+from tests.support.snapshot_histories import MAIN, at, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import Tenant
 
 ASKED = [at("/home/user/model.py", "attention"), MAIN]
 
@@ -146,3 +147,47 @@ def test_the_terms_are_those_of_the_allocator(tmp_path_factory: pytest.TempPathF
     free = sum(b.size for segment in common for b in segment.blocks() if b.state == FREE)
     assert failure.short_bytes == (1 << 40) - free
     assert failure.largest_free_bytes == largest_free(allocator)
+
+
+def test_a_failure_before_any_block_is_kept_and_the_rank_has_a_gap(tmp_path: Path) -> None:
+    allocator = Allocator()
+    allocator.begin_history()
+    for _ in range(2):
+        allocator.oom(80 * MIB, 70 * MIB)
+        allocator.tick(3)
+    result = analyse_snapshot_rank(
+        written(tmp_path / "a", convert_snapshot(snapshot_of(allocator)).tables()), 0
+    )
+    assert [(f.requested_bytes, f.live_bytes, f.time_ns) for f in result.out_of_memory] == [
+        (80 * MIB, 0, 0),
+        (80 * MIB, 0, 3000),
+    ]
+    assert not result.per_rank
+    assert len(result.gaps) == 1
+    other = Allocator(device=1)
+    other.begin_history()
+    other.alloc(MIB)
+    tables = convert_snapshot(snapshot_of(allocator, other)).tables()
+    result = analyse_snapshot_rank(written(tmp_path / "b", tables), 0)
+    assert [f.device for f in result.out_of_memory] == ["cuda:0", "cuda:0"]
+    assert [rank.device for rank in result.per_rank] == ["cuda:1"]
+
+
+def test_owners_at_the_failure_have_their_basis(tmp_path: Path) -> None:
+    program = trained(2)
+    program.forward()
+    program.allocator.oom(80 << 30, MIB)
+    (failure,) = failures(tmp_path / "trained", program.allocator)
+    assert not failure.unknown_tenants or all(not failure.tenants.get(t) for t in failure.unknown_tenants)
+    assert 0 < sum(failure.confidence_bytes.values()) == failure.live_bytes - failure.untagged_bytes
+    (bare,) = failures(tmp_path / "bare", out_of_memory_without_stacks())
+    assert set(bare.unknown_tenants) == set(Tenant)
+    assert not bare.inferred_tenants
+
+
+def out_of_memory_without_stacks() -> Allocator:
+    allocator = Allocator()
+    allocator.begin_history()
+    allocator.alloc(MIB)
+    allocator.oom(80 * MIB, 0)
+    return allocator

@@ -47,8 +47,9 @@ def test_a_failed_allocation_is_a_finding(failure: OutOfMemory | None, expected:
         (failed(False, MIB, awaiting_free_bytes=2 * MIB), ("RECORD_STREAMS",), ()),
         (failed(False, MIB, untagged_bytes=GIB), ("_record_memory_history",), ("checkpoint",)),
         (failed(None, None, is_limited=True), ("memory_fraction", "checkpoint"), ()),
+        (failed(None, None, tenants={}, allocated_bytes=0), ("nvidia-smi",), ("_record_memory_history",)),
     ],
-    ids=["fragmented", "already expandable", "full", "awaiting", "unknown owner", "limited"],
+    ids=["fragmented", "already expandable", "full", "awaiting", "unknown owner", "limited", "first request"],
 )
 def test_the_fix_follows_from_what_would_have_helped(
     failure: OutOfMemory, words: tuple[str, ...], absent: tuple[str, ...]

@@ -14,6 +14,7 @@ import pandas as pd
 
 from zprof.analysis.memory.history import factorize_texts
 from zprof.analysis.memory.tables import Bool, Int
+from zprof.analysis.user_code import CodeOwner, find_code_owner
 
 MAX_FRAMES = 30
 #: Longer C++ names are cut: the rest is template arguments, which do not matter.
@@ -48,14 +49,6 @@ _INTERNAL_FILES = (
     "/torch/profiler/profiler.py",
     "/torch/utils/_contextlib.py",
 )
-#: Folders of installed packages: their frames are somebody's, but not the user's.
-_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
-#: torch, installed or in a source tree, Python's own modules, and code that a compiler wrote.
-_TORCH_FILE = re.compile(
-    r"-packages/torch/|/torch/(?:_|nn/|optim/|autograd/|distributed/|utils/|cuda/|amp/|fx/|func|profiler/)"
-    r"|/torchinductor_|/<(?:frozen |eval_with_key)|/lib/python3[\d.]*/(?!(?:site|dist)-packages/)",
-    re.ASCII,
-)
 _MODULE_CALL = ("_call_impl", "_wrapped_call_impl")
 #: cuBLAS, hipBLAS and cuDNN allocate workspaces from torch, once per thread and stream or per call.
 _WORKSPACE = re.compile(
@@ -83,7 +76,11 @@ class FrameKind(IntEnum):
     FOREIGN = 6
 
 
-_PYTHON_KINDS = (FrameKind.TORCH, FrameKind.LIBRARY, FrameKind.USER)
+_PYTHON_KINDS = {
+    CodeOwner.TORCH: FrameKind.TORCH,
+    CodeOwner.LIBRARY: FrameKind.LIBRARY,
+    CodeOwner.USER: FrameKind.USER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +143,7 @@ def find_frame_kind(frame: Frame) -> FrameKind:
 def _find_python_kind(frame: Frame) -> FrameKind:
     if frame.file.endswith(_INTERNAL_FILES):
         return FrameKind.MODULE_CALL if frame.function in _MODULE_CALL else FrameKind.INTERNAL
-    if _TORCH_FILE.search(frame.file):
-        return FrameKind.TORCH
-    return FrameKind.LIBRARY if any(folder in frame.file for folder in _INSTALLED) else FrameKind.USER
+    return _PYTHON_KINDS[find_code_owner(frame.file)]
 
 
 class Stacks:
@@ -218,7 +213,7 @@ class Stacks:
         native = self.find_native_operator(stack)
         if native:
             return native
-        frames = ((row, kind) for row, kind in self._list_rows(stack) if kind in _PYTHON_KINDS)
+        frames = ((row, kind) for row, kind in self._list_rows(stack) if kind in _PYTHON_KINDS.values())
         row, kind = next(frames, (-1, FrameKind.USER))
         return "" if kind is FrameKind.USER else self.frames[self._frame_index[row]].function
 
