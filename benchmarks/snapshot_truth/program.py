@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from benchmarks.snapshot_truth.codebase import Codebase
+from benchmarks.snapshot_truth.data_parallel import GradientBuckets, gather_metrics, make_barrier
 from benchmarks.snapshot_truth.device import Tensor, TracedDevice
 from benchmarks.snapshot_truth.frames import TORCH, PythonFrame
 from benchmarks.snapshot_truth.gradients import (
@@ -31,15 +32,8 @@ from benchmarks.snapshot_truth.optimizers import (
     StateStore,
     list_rules,
 )
-from benchmarks.snapshot_truth.parallel import (
-    FlatSharding,
-    GradientBuckets,
-    NoSharding,
-    ShardedParameters,
-    gather_metrics,
-    make_barrier,
-)
 from benchmarks.snapshot_truth.parameters import SimulatedParameter, build_buffers, build_parameters
+from benchmarks.snapshot_truth.sharding import FlatSharding, NoSharding, ShardedParameters
 from benchmarks.snapshot_truth.transformer import Transformer
 from benchmarks.snapshot_truth.variants import ProgramOptions
 from zprof.model.tenants import Tenant

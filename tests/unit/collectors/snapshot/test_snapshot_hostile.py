@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import write_snapshot
+from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.hostile_pickles import code, good, opcodes, wrong_values
 from zprof.cli import main
 from zprof.collectors.snapshot.convert import convert_snapshot
