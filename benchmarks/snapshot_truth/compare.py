@@ -26,6 +26,8 @@ from zprof.run.table_reader import as_frame
 #: How sure a name is: the codes of the product's confidence, 0 to 3.
 LEVELS = ("sure", "likely", "guess", "untagged")
 _WRONG_BLOCKS = 8
+#: Bytes that are not sure, as a share of a tenant, that may belong to it without its sum being wrong.
+_OPEN_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class MomentComparison:
     bytes_by_level: dict[str, int]
     wrong_bytes: dict[str, int]
     tenants: dict[str, tuple[int, int]]
-    #: Tenants of which each byte is sure.
+    #: Tenants of which each byte is sure, and that hardly any byte of another level could belong to.
     sure_tenants: list[str]
     wrong_blocks: list[dict[str, Any]]
 
@@ -200,12 +202,17 @@ def _compare_moment(pairs: Sequence[tuple[TrueLifetime, SaidBlock]]) -> MomentCo
         if not is_right and said.level != "untagged":
             wrong_by_level[said.level] += size
             wrong.append((LEVELS.index(said.level), -size, true, said))
+    unsure_bytes = sum(by_level.values()) - by_level["sure"]
     wrong.sort(key=lambda each: each[:2])
     return MomentComparison(
         bytes_by_level=dict(by_level),
         wrong_bytes=dict(wrong_by_level),
         tenants={name: (true_bytes[name], said_bytes[name]) for name in sorted(true_bytes | said_bytes)},
-        sure_tenants=sorted(set(said_bytes) - unsure),
+        sure_tenants=sorted(
+            name
+            for name, size in said_bytes.items()
+            if name not in unsure and unsure_bytes <= _OPEN_RATIO * size
+        ),
         wrong_blocks=[_describe(true, said) for _, _, true, said in wrong[:_WRONG_BLOCKS]],
     )
 

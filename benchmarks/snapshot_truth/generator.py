@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.snapshot_truth.codebase import draw_codebase
+from benchmarks.snapshot_truth.codebase import Codebase, draw_codebase
 from benchmarks.snapshot_truth.device import EndPoint, TracedDevice, WindowEnd
 from benchmarks.snapshot_truth.program import Program
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime, make_entry_times
@@ -53,6 +53,15 @@ def generate(seed: int, variant: str | None = None) -> tuple[dict[str, Any], Sna
     }
     snapshot = _cut_snapshot(device, begin, keeps_frames=is_ring)
     return snapshot, _cut_truth(device, begin, seed, options, drawn)
+
+
+def record_program(options: ProgramOptions, code: Codebase, *, first_step: int, seed: int) -> dict[str, Any]:
+    """Return the snapshot of a chosen program, recorded with all stacks from a step to its end."""
+    chance = random.Random(seed)
+    device = TracedDevice(stacks="all", annotations=False, expandable=False, chance=chance, end=None)
+    Program(options, code, device, chance).run()
+    begin = min(phase.begin_entry for phase in device.phases if phase.step == first_step)
+    return _cut_snapshot(device, begin, keeps_frames=False)
 
 
 def _draw_end(chance: random.Random, options: ProgramOptions) -> EndPoint | None:
@@ -140,12 +149,7 @@ def _cut_truth(
     reserved = [device.reserved_bytes[begin - 1] if begin else 0, *device.reserved_bytes[begin:]]
     peak = max(live)
     phases = tuple(
-        replace(
-            each,
-            begin_entry=max(each.begin_entry - begin, 0),
-            end_entry=each.end_entry - begin,
-            is_cut=each.begin_entry < begin,
-        )
+        replace(each, begin_entry=max(each.begin_entry - begin, 0), end_entry=each.end_entry - begin)
         for each in device.phases
         if each.end_entry > begin
     )
@@ -160,7 +164,6 @@ def _cut_truth(
         peak_bytes=peak,
         peak_entry=live.index(peak) - 1,
         reserved_peak_bytes=max(reserved),
-        keeps_for_backward=options.mode in ("train", "forward_only"),
     )
 
 

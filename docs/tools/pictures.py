@@ -14,6 +14,7 @@ from pathlib import Path
 
 from docs.tools.examples import PAGES, rewrite_page
 from docs.tools.recordings import OUTPUTS, PROGRAM, RUNS, record_runs
+from docs.tools.snapshots import write_snapshots
 from tests.support.tui_pictures import draw_screens
 from zprof.cli import main as run_zprof
 
@@ -49,11 +50,12 @@ def draw_pictures() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def open_workplace() -> Iterator[Path]:
-    """Yield a folder with the recorded runs and the program, as somebody has it who followed the pages."""
+    """Yield a folder with the runs, the program and the snapshots, as of somebody who followed the pages."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(RUNS, folder, dirs_exist_ok=True)
         shutil.copy(PROGRAM, folder)
+        write_snapshots(folder)
         yield folder
 
 

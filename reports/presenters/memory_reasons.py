@@ -31,8 +31,23 @@ _REASONS: Mapping[str, str] = {
     "forward_output_kept": "allocated in the forward, and live after the backward",
     "forward_temporary": "allocated and freed in the forward",
     "forward_at_the_end": "allocated in the forward in which the history ends",
+    "autocast_saved": "copied by autocast in the forward, and freed in the backward",
+    "autocast": "copied by autocast, and freed without a backward",
+    "saved_before": "older than the history, and freed in its first backward",
+    "temporary_before": "older than the history, and freed in its first forward",
+    "forward_keeps": "kept to the end of a forward that no backward follows",
+    "forward_only_temporary": "allocated and freed in a forward that no backward follows",
+    "forward_only_kept": "allocated in a forward that no backward follows, and never freed",
+    "optimizer_at_the_end": "allocated by the optimizer in which the history ends",
+    "replaces_parameter": "allocated by the optimizer in place of a parameter that it freed",
     "sizes_repeat_gradients": "sizes repeat those of the gradients",
     "sizes_repeat_parameters": "sizes repeat those of the parameters",
+    "sums_to_gradients": "together as large as all gradients",
+    "buckets_without_gradients": "buckets of DistributedDataParallel, and no gradients beside them",
+    "lasts_in_one_set": "older than the history, never freed, and sizes that repeat like layers",
+    "lasts_in_copies": "older than the history, never freed, and each size in equal copies",
+    "lasts_without_gradient": "older than the history, never freed, and without gradients",
+    "size_of_a_workspace": "as large as a workspace of cuBLAS, and kept",
 }
 
 

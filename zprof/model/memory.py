@@ -62,7 +62,8 @@ class RankMemory:
     ``parts`` splits the same bytes by kind. ``basis_bytes`` gives the basis of the tenants and also sums to
     the peak; if it is not all ``tagged``, an output that shows the split must mark it. ``upper_bound`` is
     true if frees may have been missed, so that the actual peak can be lower; ``lower_bound`` if allocations
-    may have been missed, so that it can be higher. Both can be true.
+    may have been missed, so that it can be higher. Both can be true. ``unknown``: tenants whose 0 is not a
+    measurement, because nothing in the history was attributed to them.
     """
 
     rank: int
@@ -81,11 +82,11 @@ class RankMemory:
     method: str = ""
     parts: tuple[MemoryPart, ...] = ()
     basis_bytes: Mapping[Basis, int] | None = None
+    unknown: tuple[Tenant, ...] = ()
 
     def is_unknown(self, tenant: Tenant) -> bool:
-        """Return True if nothing was attributed to a tenant, and no tag could have said that it has none."""
-        basis = self.basis_bytes or {}
-        return bool(basis) and not basis.get(Basis.TAGGED) and not self.tenants.get(tenant)
+        """Return True if no block was attributed to a tenant at any time, and no tag could have said so."""
+        return tenant in self.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

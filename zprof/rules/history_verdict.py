@@ -1,11 +1,12 @@
 """Say in one sentence what holds the memory of a snapshot at its peak, and what to change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import Basis, RankMemory
 from zprof.model.memory_changes import GroupChange
+from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import Comparison
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 
@@ -16,13 +17,37 @@ _MIN_TENANT_RATIO, _MIN_UNKNOWN_RATIO = 0.01, 0.1
 _MAX_FIX, _MAX_PLACE = 90, 60
 
 
-def describe_history(rank: RankMemory, findings: Sequence[Finding], comparison: Comparison | None) -> str:
-    """Return the sentence about the largest rank of a snapshot; findings are in order of importance."""
+def describe_history(
+    rank: RankMemory,
+    findings: Sequence[Finding],
+    comparison: Comparison | None,
+    failures: Sequence[OutOfMemory] = (),
+) -> str:
+    """Return the sentence about the largest rank of a snapshot; findings are in order of importance.
+
+    ``failures``: allocations that failed; the last one leads the sentence.
+    """
     moment = f", in the {rank.peak_phase}" if rank.peak_phase else ""
     step = f" of step {rank.peak_step}" if rank.peak_phase and rank.peak_step >= 0 else ""
     growth = _describe_growth(comparison) if comparison else ""
     peak = f"peak {_format_bound(rank)}{format_bytes(rank.peak_bytes)} on rank {rank.rank}"
-    return f"{peak}{moment}{step}{growth}: {_describe_holders(rank)}; {_describe_advice(findings)}"
+    failed = [entry for entry in failures if entry.rank == rank.rank]
+    lead = f"{_describe_failure(failed[-1])}; " if failed else ""
+    return f"{lead}{peak}{moment}{step}{growth}: {_describe_holders(rank)}; {_describe_advice(findings)}"
+
+
+def _describe_failure(failure: OutOfMemory) -> str:
+    """Return what was requested, what was free, and whether it would have been enough in one piece."""
+    text = f"out of memory: {format_bytes(failure.requested_bytes)} requested"
+    if failure.device_free_bytes is not None:
+        text += f", {format_bytes(failure.device_free_bytes)} free on the device"
+    if failure.is_limited:
+        return f"{text}: a limit of the process refused it"
+    if failure.would_fit_defragmented:
+        return f"{text}; a defragmented pool would have had room"
+    if failure.short_bytes:
+        return f"{text}; even a defragmented pool is {format_bytes(failure.short_bytes)} short"
+    return text
 
 
 def _format_bound(rank: RankMemory) -> str:
@@ -85,7 +110,10 @@ def _name_group(group: GroupChange) -> str:
 
 def _describe_advice(findings: Sequence[Finding]) -> str:
     """Return the fix of the first finding in a few words, and what it frees."""
-    finding = next((f for f in findings if f.confidence is not Confidence.LOW), next(iter(findings), None))
+    likely = [entry for entry in findings if entry.confidence is not Confidence.LOW]
+    # that memory ran out is what happened; what frees most is what to do about it
+    freeing = [entry for entry in likely if entry.saving_bytes is not None and entry.saving_bytes[1] > 0]
+    finding = next(iter(freeing or likely or findings), None)
     if finding is None:
         return "no tested change would free much of it"
     frees = ""
@@ -95,8 +123,21 @@ def _describe_advice(findings: Sequence[Finding]) -> str:
     return f"to change: {_shorten_fix(finding)} ({finding.id}{frees}{doubt})"
 
 
+#: What to do about a cause, where the first line of its fix is code.
+_ACTIONS: Mapping[Cause, str] = {
+    Cause.ACTIVATIONS_DOMINATE: "checkpoint the blocks, or a smaller micro-batch",
+    Cause.ATTENTION_SCORES: "a fused attention kernel, scaled_dot_product_attention",
+    Cause.LOGITS_DOMINATE: "compute the loss in chunks, or with a fused linear cross entropy",
+    Cause.STATES_DOMINATE: "shard the model's states over the ranks, or states in a smaller type",
+    Cause.WEIGHT_COPIES: "weights in 16 bit instead of autocast's copies",
+    Cause.FRAGMENTATION: "expandable segments, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
+
+
 def _shorten_fix(finding: Finding) -> str:
-    """Return the first line of a fix that is not a title."""
+    """Return what to do in a few words, else the first line of the fix that is not a title."""
+    if finding.cause in _ACTIONS:
+        return _ACTIONS[finding.cause]
     lines = [
         line.strip() for line in finding.fix.split("\n") if line.strip() and not line.rstrip().endswith(":")
     ]

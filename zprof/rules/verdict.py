@@ -381,7 +381,8 @@ def judge_peak(
     untagged_ratio = rank.untagged_bytes / max(1, rank.peak_bytes)
     if memory.is_history(rank.rank):
         unknown = VerdictStatus.INCONCLUSIVE if untagged_ratio >= _MAX_UNTAGGED_RATIO else VerdictStatus.OK
-        sentence = describe_history(rank, [risk, *findings] if risk else findings, comparison)
+        ordered = [risk, *findings] if risk else findings
+        sentence = describe_history(rank, ordered, comparison, memory.out_of_memory)
         return VerdictStatus.RISK if risk else unknown, sentence
     head = _describe_peak(rank)
     if risk:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.snapshot_truth.allocator import Allocator
-from benchmarks.snapshot_truth.compare import match_blocks, read_said
+from benchmarks.snapshot_truth.compare import compare_seed, match_blocks, read_said
 from benchmarks.snapshot_truth.generator import generate
 from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases, find_window_kind
 from benchmarks.snapshot_truth.recorded import export_run
@@ -172,3 +172,11 @@ def test_a_recorded_run_becomes_a_snapshot_with_its_owners(tmp_path: Path) -> No
     said = read_said(imported(snapshot))
     assert (said.peak_bytes, said.reserved_bytes) == (truth.peak_bytes, truth.reserved_peak_bytes)
     assert match_blocks(truth.lifetimes, said.blocks)[1] == 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_is_sure_is_right(variant: str) -> None:
+    for seed in (22, 23):
+        compared = compare_seed((seed, variant))
+        assert not compared.error
+        assert compared.at_peak.wrong_bytes["sure"] == compared.at_end.wrong_bytes["sure"] == 0

@@ -67,8 +67,8 @@ def test_a_peak_that_is_a_bound_is_marked_on_both_sides(output: str) -> None:
 def test_a_tenant_that_rules_did_not_find_is_unknown_and_not_zero() -> None:
     report = snapshot()
     rank = report.memory.per_rank[1]
-    without = replace(rank, tenants={**rank.tenants, Tenant.GRADIENTS: 0})
-    for found, size in ((without, ["-"]), (replace(without, basis_bytes=None, parts=()), ["0", "B"])):
+    without = replace(rank, tenants={**rank.tenants, Tenant.GRADIENTS: 0}, parts=())
+    for found, size in ((replace(without, unknown=(Tenant.GRADIENTS,)), ["-"]), (without, ["0", "B"])):
         said = text(replace(report, memory=replace(report.memory, per_rank=(found,))))
         assert line_of(said, "gradients").split() == ["gradients", *size]
 

@@ -9,6 +9,7 @@ from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.stack_groups import list_largest_groups
 from zprof.analysis.memory.tables import UNTAGGED, Int
+from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import PeakGrowth
 
 _MAX_GROUPS = 3
@@ -21,11 +22,12 @@ _TOLERANCE_RATIO = 0.05
 
 
 def measure_growth(
-    rank: int, history: History, peak_ns: int, names: BlockTenants, stacks: Stacks
+    rank: int, history: History, timeline: Timeline, peak_ns: int, names: BlockTenants, stacks: Stacks
 ) -> PeakGrowth:
-    """Return what grew between the low before the peak and the peak."""
+    """Return what grew from the start of the step to the peak; without steps, from the low before it."""
     blocks = history.blocks
-    start_ns = _find_low(history, peak_ns)
+    begins = [time_ns for time_ns, _ in timeline.steps if history.begin_ns < time_ns <= peak_ns]
+    start_ns = begins[-1] - 1 if begins else _find_low(history, peak_ns)
     at_start, at_peak = find_live_blocks(blocks, start_ns), find_live_blocks(blocks, peak_ns)
     before, after = (
         np.bincount(names.tenant[rows], weights=blocks.requested_bytes[rows], minlength=UNTAGGED + 1)

@@ -50,6 +50,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.model.memory_history import HistoryWindow
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run
 
@@ -123,7 +124,7 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         stacks=(
             build_stack_tree(own.rank, own.history.device, own.history.blocks, own.rows, own.names, stacks),
         ),
-        growth=(measure_growth(own.rank, own.history, own.peak_ns, own.names, stacks),),
+        growth=(measure_growth(own.rank, own.history, own.lives.timeline, own.peak_ns, own.names, stacks),),
         timelines=(thin_recording(rank, own.history.device, own.lives),),
         out_of_memory=(
             *(
@@ -182,7 +183,17 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         method=_describe_method(device),
         parts=_list_parts(device),
         basis_bytes=names.sum_basis_bytes(device.rows, device.history.blocks.requested_bytes),
+        unknown=_list_unknown_tenants(names),
     )
+
+
+def _list_unknown_tenants(names: BlockTenants) -> tuple[Tenant, ...]:
+    """Return the tenants that own no block at any time, unless the program tags its memory."""
+    used = [names.attributions[number] for number in np.unique(names.number).tolist()]
+    if any(attribution.basis is Basis.TAGGED for attribution in used):
+        return ()
+    owners = {attribution.tenant for attribution in used}
+    return tuple(tenant for tenant in Tenant if tenant not in owners)
 
 
 def _find_inferred_phase(device: SnapshotDevice) -> str:

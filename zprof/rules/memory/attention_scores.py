@@ -31,6 +31,8 @@ _SHARE_RATIO = 0.05
 _TENANTS = (Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value)
 #: Names of files and functions, the last parts of a frame ``path/file.py:12 function``.
 _ATTENTION = re.compile(r"attention|attn|sdpa", re.ASCII | re.IGNORECASE)
+#: A softmax, not the logarithm of one, which is a loss. Classifiers have it too, but of small tensors.
+_SOFTMAX_OPERATORS = frozenset({"_softmax", "softmax", "_safe_softmax"})
 _SOFTMAX = re.compile(r"softmax", re.ASCII | re.IGNORECASE)
 _MAX_EVIDENCE = 3
 
@@ -79,12 +81,29 @@ def attention_scores(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
 def find_scores(top: Sequence[Allocation]) -> tuple[Allocation, ...]:
     """Return the allocations that hold attention scores.
 
-    A softmax in attention makes them; what attention makes of their size, or of half of it (in 16 bit), is
-    another form of them. Its row maxima and sums are far smaller.
+    A softmax makes them; what the same function or attention makes of their size, or of half of it (in 16
+    bit), is another form of them. Row maxima and sums are far smaller.
     """
-    made = [row for row in top if row.tenant in _TENANTS and _matches(_ATTENTION, row)]
-    size = max((row.bytes for row in made if _matches(_SOFTMAX, row)), default=0)
-    return tuple(row for row in made if {row.bytes, row.smallest_bytes or row.bytes} <= {size, size // 2})
+    rows = [row for row in top if row.tenant in _TENANTS]
+    softmaxes = [
+        row
+        for row in rows
+        if row.operator in _SOFTMAX_OPERATORS or (_matches(_SOFTMAX, row) and _matches(_ATTENTION, row))
+    ]
+    size = max((row.bytes for row in softmaxes), default=0)
+    places = {_find_function(row) for row in softmaxes}
+    return tuple(
+        row
+        for row in rows
+        if {row.bytes, row.smallest_bytes or row.bytes} <= {size, size // 2}
+        and (row in softmaxes or _matches(_ATTENTION, row) or _find_function(row) in places)
+    )
+
+
+def _find_function(row: Allocation) -> str:
+    """Return file and function of the user's frame, without the line."""
+    file, _, rest = row.where.rpartition(":")
+    return f"{file} {rest.partition(' ')[2]}"
 
 
 def _matches(pattern: re.Pattern[str], row: Allocation) -> bool:

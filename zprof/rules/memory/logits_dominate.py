@@ -4,7 +4,8 @@ The logits, their softmax or log-softmax, and the gradients of both are alive at
 starts, often in fp32. They are found among the largest allocations at the peak: activations and temporary
 buffers of a module named like an output layer or a loss, and tensors of the same size (or twice that, for an
 fp32 copy of 16-bit data) that the root module allocated. Without such a name: two or more tensors of the root
-module at least four times as large as any other activation, with low confidence.
+module at least four times as large as any other activation, with low confidence. An imported history has
+no modules: there, tensors of the size of the largest that a loss made, by its stack.
 
 Reported from a fifth of the peak. If computed in eight chunks, one chunk of each copy remains, so hi = 7/8.
 The largest tensor itself may have to remain, so lo excludes it.
@@ -36,6 +37,8 @@ from zprof.rules.memory.model_structure import format_module, is_output, is_root
 _SHARE_RATIO = 0.20
 _MIN_SIZE_FACTOR = 4
 _CHUNKS = 8
+_LOSS_OPERATORS = frozenset({"_log_softmax", "nll_loss_backward", "_log_softmax_backward_data"})
+_LOSS_FUNCTIONS = frozenset({"cross_entropy", "log_softmax", "nll_loss", "cross_entropy_loss"})
 _TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
 
 _FIX = Fix(
@@ -65,20 +68,24 @@ class Logits:
     @property
     def bytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(row.bytes for row in self.rows)
+        return sum(row.held_bytes for row in self.rows)
 
     @property
     def activation_bytes(self) -> int:
         """Bytes of the activations among the tensors."""
-        return sum(row.bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
+        return sum(row.held_bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
 
 
 def find_logits(big: LargestRank) -> Logits | None:
     """Return the logits at a rank's peak, None if they are not a large part of it."""
     rows = [row for row in big.top if row.tenant in _TENANTS]
     named = [row for row in rows if is_output(row.module)]
-    found = _select_like_named(rows, named) if named else _select_far_larger(rows)
-    logits = Logits(rows=tuple(found), named=bool(named))
+    of_loss = [row for row in rows if _is_of_loss(row)]
+    if named:
+        found = _select_like_named(rows, named)
+    else:
+        found = _select_like_loss(rows, of_loss) if of_loss else _select_far_larger(rows)
+    logits = Logits(rows=tuple(found), named=bool(named or of_loss))
     return logits if logits.bytes >= _SHARE_RATIO * big.peak_bytes and is_worth(logits.bytes, big) else None
 
 
@@ -97,6 +104,18 @@ def _select_like_named(rows: list[Allocation], named: list[Allocation]) -> list[
         if (is_output(row.module) and row.bytes >= size / 4)
         or (is_root(row.module) and size / 2 <= row.bytes <= 2 * size)
     ]
+
+
+def _is_of_loss(row: Allocation) -> bool:
+    """Return True if a loss made the tensor, by the operator or the functions of its stack."""
+    names = (frame.replace("\\", "/").rpartition(" ")[2] for frame in row.stack)
+    return row.operator in _LOSS_OPERATORS or any(name in _LOSS_FUNCTIONS for name in names)
+
+
+def _select_like_loss(rows: list[Allocation], of_loss: list[Allocation]) -> list[Allocation]:
+    """Select tensors of the size of the largest that a loss made, or of half of it (in 16 bit)."""
+    size = max(row.bytes for row in of_loss)
+    return [row for row in rows if {row.bytes, row.smallest_bytes or row.bytes} <= {size, size // 2}]
 
 
 def _select_far_larger(rows: list[Allocation]) -> list[Allocation]:

@@ -31,10 +31,12 @@ from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.stack_groups import MAX_GROUPS, list_largest_groups
 from zprof.analysis.memory.stack_tree import MAX_NODES, build_stack_tree
+from zprof.analysis.memory.timeline import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import Memory
 from zprof.model.memory_history import StackNodeKind
 
+NO_STEPS = Timeline(begin_ns=0, end_ns=0, steps=[], step_ends=[], phases=[])
 EINOPS = "/venv/lib/python3.11/site-packages/einops/"
 LLAMA = "/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py"
 
@@ -101,7 +103,7 @@ def test_groups_tree_and_growth_hold_every_byte_of_the_peak(seed: int) -> None:
         assert sum(child.bytes for child in children) <= node.bytes
         assert all(nodes.index(child) > at_node for child in children)
     assert sum(child.bytes for child in others if child.parent == 0) == peak_bytes
-    growth = measure_growth(0, history, peak_ns, names, stacks)
+    growth = measure_growth(0, history, NO_STEPS, peak_ns, names, stacks)
     assert sum(growth.grown_bytes.values()) == growth.peak_bytes - growth.start_bytes
     assert growth.peak_bytes == peak_bytes
 

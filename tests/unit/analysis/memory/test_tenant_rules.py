@@ -108,12 +108,15 @@ def test_blocks_that_stay(name: str) -> None:
 CHECKPOINT = [FORWARD[0], CALL, frame("utils/checkpoint.py", "checkpoint"), MAIN]
 QUALIFIED = [frame("nn/functional.py", "linear"), frame("nn/modules/module.py", "Module._call_impl")]
 ENGINE = [at("??", "torch::autograd::Engine::evaluate_function"), at("/build/libtorch.cpp", "forward")]
+#: With C++ frames: the engine's stand before all Python frames but the innermost.
+NATIVE_RECOMPUTE = [frame("nn/functional.py", "softmax"), ENGINE[0], *RECOMPUTE]
 CLIP = [frame("nn/utils/clip_grad.py", "_get_total_norm"), MAIN]
 #: By frames, and when the block is made and freed: in the forward, in the backward, in the optimizer.
 PASSING: dict[str, tuple[Frames, str, str, Tenant]] = {
     "saved by a checkpointed forward": (CHECKPOINT, "forward", "optimizer", SAVED),
     "qualified names of modules": (QUALIFIED, "forward", "optimizer", SAVED),
     "recomputed": (RECOMPUTE, "backward", "optimizer", ("activations", "recomputed")),
+    "recomputed, with C++ frames": (NATIVE_RECOMPUTE, "backward", "optimizer", ("activations", "recomputed")),
     "temporary of the recompute": (RECOMPUTE, "backward", "at once", OP_WORKSPACE),
     "C++ frames of the backward": (ENGINE, "backward", "at once", ACT_GRAD),
     "input of a reduction": (REDUCE, "optimizer", "at once", ("communication_buffers", "reduce_scatter")),

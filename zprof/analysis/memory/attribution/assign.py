@@ -62,7 +62,7 @@ def attribute_history(
     if census is not None:
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
-    lower_confidences(blocks, features, ledger, census)
+    lower_confidences(blocks, features, ledger, census, is_annotated=bool(ranges))
     _name_weight_copies(ledger, blocks)
     _apply_tags(ledger, blocks)
     return AttributedHistory(

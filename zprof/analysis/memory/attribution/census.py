@@ -8,7 +8,6 @@ be the parameter of that gradient.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,7 @@ from zprof.analysis.memory.attribution.block_tenants import Attribution, Ledger
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER
-from zprof.analysis.memory.attribution.size_copies import (
-    SizeCounts,
-)
+from zprof.analysis.memory.attribution.size_copies import MAX_SIZES, SizeCounts
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int
 from zprof.model.findings import Confidence
@@ -31,6 +28,15 @@ _PARAMETERS, _GRADIENTS = TENANT_CODES[Tenant.PARAMETERS], TENANT_CODES[Tenant.G
 _STATE = TENANT_CODES[Tenant.OPTIMIZER_STATE]
 #: Share of the gradients, in bytes or in number, that must have a parameter of the same size.
 _MATCHED_RATIO = 0.5
+#: Stacks of blocks that are no parameters. A library's optimizer changes parameters in place.
+_PASS_ORIGINS = (
+    Origin.FORWARD,
+    Origin.FORWARD_NAME,
+    Origin.BACKWARD,
+    Origin.RECOMPUTE,
+    Origin.OPTIMIZER,
+    Origin.OPTIMIZER_INIT,
+)
 #: A step whose gradients have at least this share of the largest step's counts as complete.
 _COMPLETE_RATIO = 0.9
 
@@ -70,36 +76,65 @@ def take_census(blocks: HeldBlocks, features: Features, ledger: Ledger) -> Censu
 
 def count_sizes(blocks: HeldBlocks, rows: Int) -> Counter[int]:
     """Return how often each size occurs."""
-    return Counter(blocks.requested_bytes[rows].tolist())
+    sizes, counts = np.unique(blocks.requested_bytes[rows], return_counts=True)
+    return Counter(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
+
+
+def group_by_size(blocks: HeldBlocks, rows: Int) -> dict[int, Int]:
+    """Return the rows of each size, in their order."""
+    if not len(rows):
+        return {}
+    ordered = rows[np.argsort(blocks.requested_bytes[rows], kind="stable")]
+    sizes, first = np.unique(blocks.requested_bytes[ordered], return_index=True)
+    return dict(zip(sizes.tolist(), np.split(ordered, first[1:]), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """The starts of the optimizer passes that follow a backward, and the end of a last backward."""
+
+    pass_index: Int
+    time_ns: Int
+
+    def find_first(self, blocks: HeldBlocks, rows: Int) -> Int:
+        """Return the first moment at which each block is live; -1 if there is none."""
+        index = np.searchsorted(self.time_ns, blocks.begin_ns[rows], side="right")
+        reached = np.append(self.time_ns, FOREVER)[index]
+        first: Int = np.where((reached != FOREVER) & (blocks.freed_ns[rows] > reached), index, -1)
+        return first
+
+
+def find_moments(features: Features) -> Moments:
+    """Return the moments at which the gradients of a step are live, in order."""
+    passes = features.passes
+    after_backward = np.flatnonzero((passes.kind[1:] == OPTIMIZER) & (passes.kind[:-1] == BACKWARD)) + 1
+    times_ns = passes.first_ns[after_backward]
+    if len(passes) and passes.kind[-1] == BACKWARD:
+        after_backward = np.append(after_backward, len(passes) - 1)
+        times_ns = np.append(times_ns, passes.last_ns[-1])
+    return Moments(pass_index=after_backward.astype(np.int64), time_ns=times_ns)
 
 
 def _choose_moment(blocks: HeldBlocks, features: Features, ledger: Ledger) -> Moment | None:
-    """Return the first optimizer start at which all gradients of a step are live."""
-    is_gradient = ledger.get_tenants().tenant == _GRADIENTS
-    moments = []
-    for index, time_ns in list_moments(features):
-        rows = np.flatnonzero(is_gradient & (blocks.begin_ns < time_ns) & (blocks.freed_ns > time_ns))
-        since_ns = int(blocks.begin_ns[rows].min()) if len(rows) else time_ns
-        moments.append(
-            Moment(pass_index=index, time_ns=time_ns, since_ns=since_ns, gradients=rows.astype(np.int64))
-        )
-    sizes = [int(blocks.requested_bytes[moment.gradients].sum()) for moment in moments]
-    if not sizes or not max(sizes):
+    """Return the first moment at which all gradients of a step are live."""
+    moments = find_moments(features)
+    gradients = np.flatnonzero(ledger.get_tenants().tenant == _GRADIENTS)
+    first = moments.find_first(blocks, gradients)
+    gradients, first = gradients[first >= 0], first[first >= 0]
+    if not len(gradients):
         return None
-    return next(
-        moment for moment, size in zip(moments, sizes, strict=True) if size >= _COMPLETE_RATIO * max(sizes)
+    sizes = np.bincount(first, weights=blocks.requested_bytes[gradients])
+    chosen = int(np.flatnonzero(sizes >= _COMPLETE_RATIO * sizes.max())[0])
+    time_ns = int(moments.time_ns[chosen])
+    rows = gradients[(blocks.begin_ns[gradients] < time_ns) & (blocks.freed_ns[gradients] > time_ns)]
+    if len(count_sizes(blocks, rows)) > MAX_SIZES:
+        return None  # no model has so many
+    return Moment(
+        pass_index=int(moments.pass_index[chosen]),
+        time_ns=time_ns,
+        since_ns=int(blocks.begin_ns[rows].min()),
+        gradients=rows.astype(np.int64),
     )
-
-
-def list_moments(features: Features) -> Iterable[tuple[int, int]]:
-    """Yield (pass, start) of each optimizer pass after a backward, then the end of a last backward."""
-    passes = features.passes
-    for index in np.flatnonzero(passes.kind == OPTIMIZER).tolist():
-        previous = passes.kind[:index]
-        if len(previous) and previous[-1] == BACKWARD:
-            yield index, int(passes.first_ns[index])
-    if len(passes) and passes.kind[-1] == BACKWARD:
-        yield len(passes) - 1, int(passes.last_ns[-1])
 
 
 def _match_parameters(
@@ -118,14 +153,13 @@ def _match_parameters(
     if paired_ratio < _MATCHED_RATIO:
         return None
     found = [np.flatnonzero(is_known)]
-    for size, count in wanted.items():
-        of_size = blocks.requested_bytes == size
-        missing = count - int((is_known & of_size).sum())
-        rows = np.flatnonzero(lasting & of_size & ~is_known)
-        if missing <= 0 or not len(rows):
+    known_counts = count_sizes(blocks, found[0])
+    for size, rows in group_by_size(blocks, np.flatnonzero(lasting & ~is_known)).items():
+        missing = wanted[size] - known_counts[size]
+        if missing <= 0:
             continue
         chosen = _order_candidates(blocks, features, rows)[:missing]
-        sure = len(rows) <= missing
+        sure = len(rows) <= missing and _are_sure(blocks, features, moment, size, chosen)
         ledger.assign(
             chosen,
             make_size_attribution(
@@ -138,13 +172,26 @@ def _match_parameters(
     )
 
 
+def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, size: int, chosen: Int) -> bool:
+    """Return True unless something else could be of that size by chance.
+
+    A lone pair of blocks may be the workspaces of the forward's thread and of the backward's: they stay, and
+    have no stacks. A block of an optimizer may be its state.
+    """
+    gradients = moment.gradients[blocks.requested_bytes[moment.gradients] == size]
+    stay = blocks.freed_ns[gradients] == FOREVER
+    lone = len(gradients) == 1 and bool((stay & ~features.has_stack[gradients]).any())
+    from_optimizer = bool((features.made_in[chosen] == OPTIMIZER).any())
+    return not lone and not from_optimizer
+
+
 def find_lasting_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger, moment: Moment) -> Bool:
     """Mark what can be a model state: live, older than the gradients, of no forward or backward."""
     names = ledger.get_tenants()
     live = (blocks.begin_ns < moment.since_ns) & (blocks.freed_ns > moment.time_ns)
     open_tenant = np.isin(names.tenant, (UNTAGGED, _STATE, _PARAMETERS)) & (names.confidence > 0)
     of_optimizer = (names.tenant == _STATE) & (features.made_in == OPTIMIZER)
-    of_pass = np.isin(features.made_in, (FORWARD, BACKWARD)) | features.made_by(Origin.OPTIMIZER_INIT)
+    of_pass = np.isin(features.made_in, (FORWARD, BACKWARD)) | features.made_by(*_PASS_ORIGINS)
     lasting: Bool = live & (open_tenant | of_optimizer) & ~of_pass
     return lasting
 

@@ -3,37 +3,48 @@
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import Ledger
-from zprof.analysis.memory.attribution.census import Census, count_sizes, list_moments
+from zprof.analysis.memory.attribution.census import Census, count_sizes, find_moments
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, OPTIMIZER
 from zprof.analysis.memory.history import HeldBlocks
-from zprof.analysis.memory.tables import TENANT_CODES, Bool
+from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, Bool
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
 _SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTIVE)
 
 
-def lower_confidences(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None) -> None:
-    """Apply all doubts; the highest confidence that remains is medium."""
+def lower_confidences(
+    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None, *, is_annotated: bool
+) -> None:
+    """Apply all doubts; ``is_annotated``: the program annotated its phases."""
     names = ledger.get_tenants()
     doubtful = np.zeros(len(blocks), dtype=bool)
     if not bool(features.has_stack.any()):
-        doubtful[:] = True  # passes and lifetimes alone tell the usual case
+        # passes and lifetimes alone tell the usual case; without annotations, even the passes are a guess
+        everything = np.arange(len(blocks), dtype=np.int64)
+        ledger.limit(everything, Confidence.MEDIUM if is_annotated else Confidence.LOW)
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
-    doubtful |= temporary & _find_possible_gradients(blocks, features, census)
+    doubtful |= temporary & _find_possible_gradients(blocks, features, ledger, census)
     doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)
-    doubtful |= _find_unpaired_gradients(blocks, features, ledger, census)
+    doubtful |= _find_possible_parameters(blocks, features, census)
+    doubtful |= _find_possible_parameters(blocks, features, census)
+    unpaired, lone = _find_unpaired_gradients(blocks, features, ledger, census)
+    ledger.limit(np.flatnonzero(unpaired), Confidence.LOW)
+    doubtful |= lone
     ledger.limit(np.flatnonzero(doubtful), Confidence.MEDIUM)
 
 
-def _find_possible_gradients(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+def _find_possible_gradients(
+    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
+) -> Bool:
     """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
     made: Bool = features.made_in == BACKWARD
     if bool(features.made_by(*_SHARDING_ORIGINS).any()) or census is None:
         return made
-    sizes = np.unique(blocks.requested_bytes[census.parameters])
+    lasts = ledger.get_tenants().tenant == TENANT_CODES[Tenant.PARAMETERS]
+    sizes = np.unique(blocks.requested_bytes[lasts | (blocks.before & features.stays)])
     return made & np.isin(blocks.requested_bytes, sizes)
 
 
@@ -46,18 +57,32 @@ def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, cens
     return made & np.isin(blocks.requested_bytes, np.concatenate([sizes, 2 * sizes, sizes // 2]))
 
 
+def _find_possible_parameters(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+    """Mark what a step that is not a library's makes, unless the parameters are seen to stay in place."""
+    made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
+    if census is None or bool((blocks.freed_ns[census.parameters] != FOREVER).any()):
+        return made
+    return made & (features.under_way < census.moment.pass_index)
+
+
 def _find_unpaired_gradients(
     blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
-) -> Bool:
-    """Mark gradients of which there are more than parameters of that size: a backward may leave others."""
+) -> tuple[Bool, Bool]:
+    """Mark gradients of which there are more than parameters of that size, and lone ones.
+
+    A backward may leave other blocks than gradients. A lone block without a stack that stays may be a
+    workspace, and what looks like its parameter another.
+    """
     names = ledger.get_tenants()
     parameters = {} if census is None else count_sizes(blocks, census.parameters)
-    unpaired = np.zeros(len(blocks), dtype=bool)
+    unpaired, lone = np.zeros(len(blocks), dtype=bool), np.zeros(len(blocks), dtype=bool)
     is_gradient = (names.tenant == TENANT_CODES[Tenant.GRADIENTS]) & (features.made_in == BACKWARD)
-    for _, time_ns in list_moments(features):
-        live = (blocks.begin_ns < time_ns) & (blocks.freed_ns > time_ns)
-        rows = np.flatnonzero(live & is_gradient)
-        for size, count in count_sizes(blocks, rows).items():
-            if count > parameters.get(size, 0):
-                unpaired[rows[blocks.requested_bytes[rows] == size]] = True
-    return unpaired
+    rows = np.flatnonzero(is_gradient)
+    first = find_moments(features).find_first(blocks, rows)
+    key = np.stack([first, blocks.requested_bytes[rows]], axis=1)
+    groups, group, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    expected = np.array([parameters.get(size, 0) for size in groups[:, 1].tolist()], dtype=np.int64)
+    group = group.reshape(-1)
+    unpaired[rows] = (counts > expected)[group]
+    lone[rows] = (counts == 1)[group] & features.stays[rows] & ~features.has_stack[rows]
+    return unpaired, lone

@@ -39,6 +39,7 @@ class Features:
     in_open_pass: the history ends in that pass, so that the end of a block that stays is unknown.
     outlives_pass: it was live after that pass's last allocation. outlives_step: it was live after an
     optimizer pass that has ended. sees_*: it was live when the next pass of that kind started.
+    sees_next_step: it was live when a backward started after the forward that follows its own step.
     is_standing: made before the first pass or outside passes, and live in one. optimizer_is_next: an
     optimizer pass comes before the next forward pass. outlives_recompute: it was live after the run of
     recomputed operators that allocated it. outlives_forward: in a history without a backward, it was live
@@ -60,6 +61,7 @@ class Features:
     sees_forward: Bool
     sees_backward: Bool
     sees_optimizer: Bool
+    sees_next_step: Bool
     optimizer_is_next: Bool
     outlives_step: Bool
     is_standing: Bool
@@ -105,6 +107,7 @@ def compute_features(
         outlives_pass=within & (end > np.append(passes.last_ns, FOREVER)[pass_index]),
         sees_forward=within & _lives_until(end, forward),
         sees_backward=within & _lives_until(end, backward),
+        sees_next_step=within & _lives_until(end, _find_next_step(passes, pass_index)),
         sees_optimizer=within & _lives_until(end, optimizer),
         optimizer_is_next=within & (optimizer < forward),
         outlives_step=within & ((next_ns != FOREVER) | closed) & (end >= np.maximum(next_ns, 0)),
@@ -123,6 +126,15 @@ def _find_next_pass_start(passes: Passes, kind: int, pass_index: Int) -> Int:
         if len(passes.kind)
         else np.full(len(pass_index), FOREVER, dtype=np.int64)
     )
+
+
+def _find_next_step(passes: Passes, pass_index: Int) -> Int:
+    """Return the start of the backward of the step after each pass's own, or FOREVER."""
+    if not len(passes):
+        return np.full(len(pass_index), FOREVER, dtype=np.int64)
+    own = passes.find_running(passes.find_next_starts(BACKWARD, pass_index))
+    forward = passes.find_running(passes.find_next_starts(FORWARD, own))
+    return passes.find_next_starts(BACKWARD, forward)
 
 
 def _lives_until(end_ns: Int, time_ns: Int) -> Bool:

@@ -6,6 +6,7 @@ kind an allocation indicates comes from its stack, else from the program's annot
 * Code without Python frames is the thread of the backward, if stacks were recorded and a forward precedes it.
 * Python code of no known phase, as a loss function or a model without modules, is part of the forward if a
   backward follows.
+* Without any stacks, the pattern of allocations decides (``pass_patterns``).
 * An optimizer that allocates nothing leaves no trace. Where gradients die between two backward passes, a step
   was made at the end of the first.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.memory.attribution.origins import Origin
+from zprof.analysis.memory.attribution.pass_patterns import find_turns
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
 from zprof.analysis.memory.timeline import PhaseRange
@@ -42,6 +44,8 @@ _ANNOTATED = {
     Phase.RECOMPUTE.value: BACKWARD,
     Phase.OPTIMIZER.value: OPTIMIZER,
 }
+#: Resolution of torch's times.
+_CLOCK_NS = 1000
 #: Share of a backward's surviving bytes that must die before the next backward for a step to be assumed.
 _FREED_RATIO = 0.5
 
@@ -89,14 +93,28 @@ def find_passes(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = 
 def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange]) -> Int:
     """Return the kind of pass that each block indicates."""
     kind = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)[origin]
-    for span in ranges:
-        inside = (blocks.begin_ns >= span.begin_ns) & (blocks.begin_ns < span.end_ns) & (kind >= _BARE)
-        kind[inside] = _ANNOTATED.get(span.phase, NONE)
+    if ranges:
+        starts = np.array([span.begin_ns for span in ranges], dtype=np.int64)
+        ends = np.array([span.end_ns for span in ranges], dtype=np.int64)
+        kinds = np.array([_ANNOTATED.get(span.phase, NONE) for span in ranges], dtype=np.int64)
+        # what has the time of a start may have come before it
+        span = np.searchsorted(starts, blocks.begin_ns - _CLOCK_NS, side="right") - 1
+        inside = (span >= 0) & (blocks.begin_ns < ends[span]) & (kind >= _BARE)
+        kind[inside] = kinds[span[inside]]
     kind[blocks.before] = NONE
-    if not bool(((kind != _BARE) & (kind != NONE)).any()):
-        kind[:] = NONE  # nothing tells the passes apart
-        return kind
+    if not bool(((origin != Origin.BARE) & ~blocks.before).any()):
+        return _place_by_pattern(blocks, kind)
     return _place_unplaced(_place_bare(kind, starts_late=bool(blocks.before.any())))
+
+
+def _place_by_pattern(blocks: HeldBlocks, kind: Int) -> Int:
+    """Decide by the pattern of allocations, where no stack tells."""
+    rows = np.flatnonzero(kind == _BARE)
+    kind[rows] = NONE
+    for begin, peak, end in find_turns(blocks, rows):
+        kind[rows[begin:peak]] = FORWARD
+        kind[rows[peak:end]] = BACKWARD
+    return kind
 
 
 def _place_bare(kind: Int, *, starts_late: bool) -> Int:
@@ -155,6 +173,8 @@ def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange
 def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[PhaseRange]:
     """Return an instant after each backward whose surviving blocks die before the next backward."""
     steps: list[PhaseRange] = []
+    inside = np.flatnonzero(member >= 0)
+    bounds = np.searchsorted(member[inside], np.arange(len(passes) + 1))
     backward = np.flatnonzero(passes.kind == BACKWARD).tolist()
     for number, index in enumerate(backward):
         following = backward[number + 1] if number + 1 < len(backward) else len(passes)
@@ -162,8 +182,8 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[
             continue
         until_ns = int(passes.first_ns[following]) if following < len(passes) else FOREVER - 1
         last_ns = int(passes.last_ns[index])
-        rows = np.flatnonzero((member == index) & (blocks.freed_ns > last_ns))
-        rows = rows[blocks.begin_ns[rows] < last_ns]
+        rows = inside[bounds[index] : bounds[index + 1]]
+        rows = rows[(blocks.freed_ns[rows] > last_ns) & (blocks.begin_ns[rows] < last_ns)]
         rows = rows[np.argsort(blocks.freed_ns[rows], kind="stable")]
         sizes, freed_ns = blocks.requested_bytes[rows], blocks.freed_ns[rows]
         freed = sizes[freed_ns < until_ns].sum()

@@ -180,7 +180,7 @@ def _is_saved_in_running_backward(features: Features) -> Bool:
 def _is_kept_output(features: Features) -> Bool:
     """Mark outputs that the program still refers to: until the next step, or the end of the history."""
     kept = features.made_in == FORWARD
-    mask: Bool = kept & features.sees_backward & ~(features.stays & features.sees_forward)
+    mask: Bool = kept & features.sees_backward & ~(features.stays & features.sees_next_step)
     return mask
 
 

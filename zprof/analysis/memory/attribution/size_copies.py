@@ -18,9 +18,9 @@ _MISSING_WEIGHT = 2
 _WHOLE_RATIO = 0.98
 #: Fewer sizes are not a set.
 MIN_SIZES = 3
+#: No model has more sizes.
+MAX_SIZES = 2048
 _MASTER_COPIES = (3, 2)
-#: Share of the small sizes that must occur in whole copies: an input may have the size of a vector.
-_SMALL_SIZES_RATIO = 0.8
 _MAX_EQUAL_COPIES = 4
 
 SizeCounts = Mapping[int, int]
@@ -91,14 +91,11 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
         base = _remove_doubled(held, copies)
         if base is not None:
             return RepeatedSet(base=base, copies=copies, doubled=True)
-    matrices = {size: count for size, count in held.items() if size * _SMALL_RATIO >= max(held)}
-    small = {size: count for size, count in held.items() if size not in matrices}
     for number in range(_MAX_EQUAL_COPIES, 1, -1):
-        divided = sum(count % number == 0 for count in small.values())
-        if all(count % number == 0 for count in matrices.values()) and divided >= _SMALL_SIZES_RATIO * len(
-            small
-        ):
-            base = {size: count // number for size, count in held.items()}
+        # what occurs less often is no part of the set: an input, the logits, a workspace
+        base = {size: count // number for size, count in held.items() if count >= number}
+        is_whole = all(held[size] % number == 0 for size in base)
+        if is_whole and len(base) >= max(MIN_SIZES, len(held) / 2):
             return RepeatedSet(base=base, copies=number - 1, doubled=False)
     return whole
 
@@ -137,6 +134,8 @@ def select_model_sizes(held: SizeCounts) -> dict[int, int]:
     positions or a batch has another size.
     """
     chosen = {size: count for size, count in held.items() if count > 1 or size >= MIN_SINGLE_BYTES}
+    if len(chosen) > MAX_SIZES:
+        return {}
     large = [size for size in chosen if size * _SMALL_RATIO >= max(chosen)]
     vectors = {
         size: count

@@ -7,7 +7,8 @@ from zprof.analysis.memory.attribution.census import (
     Census,
     count_sizes,
     find_lasting_blocks,
-    list_moments,
+    find_moments,
+    group_by_size,
     make_size_attribution,
     sum_bytes,
 )
@@ -38,8 +39,12 @@ _FROZEN_RATIO = 0.01
 _LOOP_RATIO = 0.8
 #: Gradients of fewer bytes than this share of the buckets are views of the buckets.
 _VIEWS_RATIO = 0.5
+#: Steps in which that is looked at.
+_MAX_JUDGED = 16
 #: Workspaces that torch gives to cuBLAS: its default, and that of Hopper (``CublasHandlePool.cpp``).
 _WORKSPACE_SIZES = (8_519_680, 32 << 20)
+#: Copies beside the parameters if the gradients and two moments are among them.
+_COPIES_WITH_GRADIENTS = 3
 #: A workspace for the forward's thread and one for the backward's.
 _MAX_WORKSPACES = 2
 
@@ -61,13 +66,14 @@ def _match_constructed_state(blocks: HeldBlocks, features: Features, ledger: Led
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment)
     lasting[census.parameters] = False
     rows = np.flatnonzero(lasting & ~blocks.before & (features.made_in != OPTIMIZER))
-    for stack in np.unique(blocks.stack[rows]).tolist():
-        of_stack = rows[blocks.stack[rows] == stack]
+    rows = rows[np.argsort(blocks.stack[rows], kind="stable")]
+    bounds = np.flatnonzero(np.diff(blocks.stack[rows])) + 1
+    for of_stack in np.split(rows, bounds) if len(rows) else ():
         for numerator, denominator in SCALES:
             sizes = {size * numerator // denominator for size in census.gradient_counts}
             made = of_stack[np.isin(blocks.requested_bytes[of_stack], list(sizes))]
-            distinct = len(set(blocks.requested_bytes[made].tolist()))
-            if stack >= 0 and distinct >= _LOOP_RATIO * len(sizes) > 1:
+            distinct = len(count_sizes(blocks, made))
+            if features.has_stack[of_stack[0]] and distinct >= _LOOP_RATIO * len(sizes) > 1:
                 ledger.assign(made, _make_state(_MEDIUM))
                 break
 
@@ -78,13 +84,23 @@ def _make_state(confidence: Confidence) -> Attribution:
 
 def _match_gradient_copies(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
     """Attribute copies of the gradients that Python code makes between the backward and the optimizer."""
-    moment, names = census.moment, ledger.get_tenants()
-    fresh = (blocks.begin_ns > moment.since_ns) & (blocks.begin_ns <= moment.time_ns)
-    fresh &= (names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before
+    names, moments = ledger.get_tenants(), find_moments(features)
+    fresh = np.flatnonzero((names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before)
+    first = moments.find_first(blocks, fresh)
+    backward_ns = features.passes.first_ns[np.maximum(moments.pass_index[first] - 1, 0)]
+    is_copy = (first >= 0) & (blocks.begin_ns[fresh] > backward_ns)
+    fresh, first = fresh[is_copy], first[is_copy]
+    bounds = np.flatnonzero(np.diff(first)) + 1
+    for rows in np.split(fresh, bounds) if len(fresh) else ():
+        _take_copies(blocks, ledger, rows, census)
+
+
+def _take_copies(blocks: HeldBlocks, ledger: Ledger, fresh: Int, census: Census) -> None:
+    """Attribute the fresh blocks as gradients if they repeat the sizes of all, in one type or another."""
     for numerator, denominator in SCALES:
-        wanted = {size * numerator // denominator: count for size, count in census.gradient_counts.items()}
-        rows = np.flatnonzero(fresh & np.isin(blocks.requested_bytes, list(wanted)))
-        if len(set(blocks.requested_bytes[rows].tolist())) >= _LOOP_RATIO * len(wanted):
+        wanted = [size * numerator // denominator for size in census.gradient_counts]
+        rows = fresh[np.isin(blocks.requested_bytes[fresh], wanted)]
+        if len(count_sizes(blocks, rows)) >= _LOOP_RATIO * len(wanted):
             ledger.assign(
                 rows,
                 make_size_attribution(Tenant.GRADIENTS, "master_grad", _MEDIUM, "sizes_repeat_gradients"),
@@ -124,8 +140,8 @@ def _take_sizes(
     sizes, ends = blocks.requested_bytes[matching], blocks.freed_ns[matching]
     most_die = 2 * int(sizes[ends != FOREVER].sum()) > int(sizes.sum())
     taken: list[Int] = []
-    for size, count in counts.items():
-        of_size = rows[blocks.requested_bytes[rows] == size]
+    for size, of_size in group_by_size(blocks, matching).items():
+        count = counts[size]
         dies = blocks.freed_ns[of_size] != FOREVER
         taken.append(of_size[np.lexsort((blocks.address[of_size], dies != most_die))][:count])
     chosen = np.concatenate(taken) if taken else rows[:0]
@@ -176,7 +192,8 @@ def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: Ledger) -> No
     """Attribute DDP's buckets as gradients if there are no others: the gradients are views of them."""
     names = ledger.get_tenants()
     is_bucket = features.made_by(Origin.BUCKET) & (names.tenant != UNTAGGED)
-    for _, time_ns in list_moments(features):
+    moments = find_moments(features)
+    for time_ns in moments.time_ns[:_MAX_JUDGED].tolist() if bool(is_bucket.any()) else ():
         live = (blocks.begin_ns < time_ns) & (blocks.freed_ns > time_ns)
         buckets = int(blocks.requested_bytes[live & is_bucket].sum())
         gradients = int(blocks.requested_bytes[live & (names.tenant == _GRADIENTS)].sum())
@@ -216,10 +233,16 @@ def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger
     one_set = make_size_attribution(
         Tenant.PARAMETERS, "weight", _LOW if trains else _MEDIUM, "lasts_in_one_set"
     )
-    copies = make_size_attribution(Tenant.PARAMETERS, "weight", _LOW, "lasts_in_copies")
-    rest = _take_sizes(blocks, ledger, rows, found.base, copies if found.copies else one_set)
+    one_of_several = make_size_attribution(Tenant.PARAMETERS, "weight", _LOW, "lasts_in_copies")
+    rest = _take_sizes(blocks, ledger, rows, found.base, one_of_several if found.copies else one_set)
     if found.copies:
         scale = 2 if found.doubled else 1
-        counts = {size * scale: count * found.copies for size, count in found.base.items()}
+        # of four equal copies, one is the gradients'
+        has_gradients = found.copies == _COPIES_WITH_GRADIENTS and not found.doubled
+        if has_gradients:
+            gradients = make_size_attribution(Tenant.GRADIENTS, "grad", _LOW, "lasts_in_copies")
+            rest = _take_sizes(blocks, ledger, rest, found.base, gradients)
+        copies = found.copies - has_gradients
+        counts = {size * scale: count * copies for size, count in found.base.items()}
         state = make_size_attribution(Tenant.OPTIMIZER_STATE, "state", _LOW, "lasts_in_copies")
         _take_sizes(blocks, ledger, rest, counts, state)
