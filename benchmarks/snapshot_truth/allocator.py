@@ -6,88 +6,24 @@ and pools apart, lets blocks await their free, maps and unmaps expandable segmen
 entries of a short ring.
 """
 
-import pickle
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-UNIT = 512
-MIB = 1 << 20
-SMALL = MIB
+from benchmarks.snapshot_truth.segments import (
+    ACTIVE,
+    AWAITING,
+    FREE,
+    MIB,
+    SMALL,
+    UNIT,
+    AllocatorState,
+    SimulatedBlock,
+    SimulatedSegment,
+    join_blocks,
+)
+
 START_US = 1_760_000_000_000_000
-FREE, ACTIVE, AWAITING = "inactive", "active_allocated", "active_pending_free"
-
-
-@dataclass(eq=False, slots=True)
-class SimulatedBlock:
-    """A piece of a segment; neighbours in the segment are linked."""
-
-    address: int
-    size: int
-    segment: "SimulatedSegment"
-    requested: int = 0
-    state: str = FREE
-    frames: Sequence[dict[str, Any]] = field(default_factory=list)
-    previous: "SimulatedBlock | None" = None
-    next: "SimulatedBlock | None" = None
-
-    @property
-    def end(self) -> int:
-        return self.address + self.size
-
-
-@dataclass(eq=False, slots=True)
-class SimulatedSegment:
-    """Reserved memory, or a run of mapped pages of an expandable segment."""
-
-    address: int
-    size: int
-    small: bool
-    stream: int
-    pool: tuple[int, int]
-    expandable: bool
-    first: SimulatedBlock | None = None
-
-    @property
-    def kind(self) -> tuple[bool, int, tuple[int, int]]:
-        """What a block must have in common with a request to serve it."""
-        return self.small, self.stream, self.pool
-
-    @property
-    def end(self) -> int:
-        return self.address + self.size
-
-    def blocks(self) -> Iterator[SimulatedBlock]:
-        block = self.first
-        while block is not None:
-            yield block
-            block = block.next
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorState:
-    """The allocator after one entry: (address, requested, block) of what is in use and what awaits its
-    free, and (address, size) of what is held."""
-
-    live: frozenset[tuple[int, int, int]]
-    awaiting: frozenset[tuple[int, int, int]]
-    held: tuple[tuple[int, int], ...]
-
-    @property
-    def requested_bytes(self) -> int:
-        return sum(requested for _, requested, _ in self.live)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """torch.cuda.memory_allocated."""
-        return sum(size for _, _, size in self.live)
-
-    @property
-    def reserved_bytes(self) -> int:
-        """torch.cuda.memory_reserved."""
-        return sum(size for _, size in self.held)
 
 
 class Allocator:
@@ -178,7 +114,9 @@ class Allocator:
         for neighbour in (block.previous, block.next):
             if neighbour is not None and neighbour.state == FREE:
                 self._remove_free(neighbour)
-                block = _join(*((neighbour, block) if neighbour is block.previous else (block, neighbour)))
+                block = join_blocks(
+                    *((neighbour, block) if neighbour is block.previous else (block, neighbour))
+                )
         self._add_free(block)
         self._record("free_completed", address, requested, segment.stream, segment.pool)
 
@@ -296,7 +234,7 @@ class Allocator:
         if last.state == first.state == FREE:
             self._remove_free(last)
             self._remove_free(first)
-            self._add_free(_join(last, first))
+            self._add_free(join_blocks(last, first))
         return low
 
     def _unmap(self, segment: SimulatedSegment) -> None:
@@ -352,69 +290,3 @@ class Allocator:
             self.states.append(self.state())
         if self._limit is not None:
             del self.entries[: -self._limit], self.states[: -self._limit]
-
-
-def _join(low: SimulatedBlock, high: SimulatedBlock) -> SimulatedBlock:
-    """Return one free block in the place of two neighbours."""
-    low.size += high.size
-    low.next = high.next
-    if high.next is not None:
-        high.next.previous = low
-    low.state, low.requested, low.frames = FREE, 0, []
-    return low
-
-
-def snapshot_of(*allocators: Allocator, awaiting: str = AWAITING) -> dict[str, Any]:
-    """What ``torch.cuda.memory._snapshot`` would give; ``awaiting`` is the spelling of that state."""
-    traces: list[list[dict[str, Any]]] = [[] for _ in range(1 + max(a.device for a in allocators))]
-    for allocator in allocators:
-        traces[allocator.device] = list(allocator.entries)
-    return {
-        "segments": [_describe_segment(a.device, s, awaiting) for a in allocators for s in a.segments],
-        "device_traces": traces,
-        "external_annotations": [note for a in allocators for note in a.annotations],
-        "allocator_settings": _describe_settings(allocators[0]),
-    }
-
-
-def _describe_settings(allocator: Allocator) -> dict[str, Any]:
-    return {
-        "PYTORCH_CUDA_ALLOC_CONF": "",
-        "max_split_size": -1 if allocator.max_split is None else allocator.max_split,
-        "garbage_collection_threshold": 0.0,
-        "expandable_segments": allocator.expandable,
-        "roundup_power2_divisions": {str(1 << k): allocator.divisions for k in range(16)},
-    }
-
-
-def _describe_segment(device: int, segment: SimulatedSegment, awaiting: str) -> dict[str, Any]:
-    active = [block for block in segment.blocks() if block.state != FREE]
-    return {
-        "device": device,
-        "address": segment.address,
-        "total_size": segment.size,
-        "allocated_size": sum(block.size for block in active if block.state == ACTIVE),
-        "active_size": sum(block.size for block in active),
-        "requested_size": sum(block.requested for block in active),
-        "stream": segment.stream,
-        "segment_type": "small" if segment.small else "large",
-        "segment_pool_id": segment.pool,
-        "is_expandable": segment.expandable,
-        "frames": [],
-        "blocks": [
-            {
-                "address": block.address,
-                "size": block.size,
-                "requested_size": block.requested,
-                "state": awaiting if block.state == AWAITING else block.state,
-                "frames": block.frames,
-            }
-            for block in segment.blocks()
-        ],
-    }
-
-
-def write_snapshot(path: Path, snapshot: object, protocol: int = 4) -> Path:
-    """As ``torch.cuda.memory._dump_snapshot`` writes it."""
-    path.write_bytes(pickle.dumps(snapshot, protocol=protocol))
-    return path

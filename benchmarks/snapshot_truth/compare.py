@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.snapshot_truth.allocator import write_snapshot
 from benchmarks.snapshot_truth.generator import generate
 from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime
+from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history

@@ -4,12 +4,12 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.snapshot_truth.allocator import snapshot_of
 from benchmarks.snapshot_truth.codebase import Codebase, draw_codebase
 from benchmarks.snapshot_truth.device import EndPoint, TracedDevice, WindowEnd
 from benchmarks.snapshot_truth.program import Program
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime, make_entry_times
 from benchmarks.snapshot_truth.variants import VARIANTS, ProgramOptions, draw_options
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from zprof.model.tenants import Tenant
 
 

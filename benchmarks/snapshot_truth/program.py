@@ -1,10 +1,9 @@
 """A program on one device: it builds a model, and trains it or runs inference."""
 
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 from benchmarks.snapshot_truth.codebase import Codebase
+from benchmarks.snapshot_truth.data_parallel import GradientBuckets, gather_metrics, make_barrier
 from benchmarks.snapshot_truth.device import Tensor, TracedDevice
 from benchmarks.snapshot_truth.frames import TORCH, PythonFrame
 from benchmarks.snapshot_truth.gradients import (
@@ -23,6 +22,7 @@ from benchmarks.snapshot_truth.model_setup import (
     make_masters,
 )
 from benchmarks.snapshot_truth.operators import Operators
+from benchmarks.snapshot_truth.optimizer_step import ParameterUpdate
 from benchmarks.snapshot_truth.optimizers import (
     NO_GRAD,
     TEMPORARY,
@@ -31,15 +31,8 @@ from benchmarks.snapshot_truth.optimizers import (
     StateStore,
     list_rules,
 )
-from benchmarks.snapshot_truth.parallel import (
-    FlatSharding,
-    GradientBuckets,
-    NoSharding,
-    ShardedParameters,
-    gather_metrics,
-    make_barrier,
-)
 from benchmarks.snapshot_truth.parameters import SimulatedParameter, build_buffers, build_parameters
+from benchmarks.snapshot_truth.sharding import FlatSharding, NoSharding, ShardedParameters
 from benchmarks.snapshot_truth.transformer import Transformer
 from benchmarks.snapshot_truth.variants import ProgramOptions
 from zprof.model.tenants import Tenant
@@ -47,11 +40,6 @@ from zprof.model.tenants import Tenant
 _BACKWARD = (
     PythonFrame(f"{TORCH}_tensor.py", 625, "backward"),
     PythonFrame(f"{TORCH}autograd/__init__.py", 354, "backward"),
-)
-_CLIP = (
-    PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 43, "_no_grad_wrapper"),
-    PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 218, "clip_grad_norm_"),
-    PythonFrame(f"{TORCH}nn/utils/clip_grad.py", 95, "_get_total_norm"),
 )
 _TORCH_ADAMS = ("adamw_foreach", "adamw_single", "adamw_fused")
 
@@ -98,8 +86,6 @@ class Program:
     def _all_programs(self) -> list["Program"]:
         return [self] if self._partner is None else [self._partner, self]
 
-    # Building
-
     def _build(self) -> None:
         options, device, code = self.options, self.device, self.code
         shape = options.model
@@ -120,15 +106,14 @@ class Program:
             for copy in self._copies:
                 copy.is_trained = False
         if options.has_ema:
-            ema = build_parameters(
+            self._copies_of_weights = build_parameters(
                 device, code, shape, element_bytes=options.param_bytes, birth="deepcopy", sub="ema"
             )
-            self._copies_of_weights = ema
         adapters = [each for pair in lora.values() for each in pair]
         self._trained = [each for each in (*self.parameters, *adapters) if each.is_trained]
         if options.world_size > 1:
             self._barrier = make_barrier(device)
-        hooks = self._shard()
+        hooks = self._hooks = self._shard()
         ops = self._ops = Operators(
             device, code, AccumulatedGradients(device, self._store), act_bytes=options.act_bytes,
             has_workspace=options.has_workspace,
@@ -137,11 +122,14 @@ class Program:
         self.model = Transformer(
             shape, self.parameters, ops, is_checkpointed=options.is_checkpointed, lora=lora, hooks=hooks
         )
-        self._hooks = hooks
         if options.has_reference:
             self._reference = Transformer(shape, self._copies, ops)
         if options.mode in ("train", "forward_only"):
             self._prepare_optimizer()
+            self._update = ParameterUpdate(
+                options, code, device, self._rule,
+                state=self._state, trained=self._trained, masters=self._masters,
+            )  # fmt: skip
 
     def _prepare_optimizer(self) -> None:
         """Make what the constructor makes: fp32 copies of the weights, buffers of gradients."""
@@ -183,8 +171,6 @@ class Program:
                 return sharded
         return NoSharding()
 
-    # Training
-
     def _store(self, parameter: SimulatedParameter, grad: Tensor) -> None:
         """Keep the whole gradient of a parameter as this program does."""
         hooks = self._hooks
@@ -205,18 +191,16 @@ class Program:
     def _train_step(self, step: int) -> None:
         options, device = self.options, self.device
         if options.zeroes_first:
-            self._zero_grad()
+            self._update.zero_grad()
         for micro_batch in range(options.micro_batches):
             with device.call(*self.code.micro_step):
                 self._micro_batch(step, micro_batch)
         if self.chance.random() < 0.05:
             device.empty_cache()
         with device.phase("optimizer", step):
-            if options.clips and not options.is_offloaded:
-                self._clip()
-            self._optimizer_step()
+            self._update.step()
         if not options.zeroes_first:
-            self._zero_grad()
+            self._update.zero_grad()
         if options.world_size > 1:
             with device.call(*self.code.micro_step):
                 gather_metrics(device, options.world_size)
@@ -271,7 +255,7 @@ class Program:
             if options.has_reference:
                 device.drop(scores)
             if self._flat_gradients is not None:
-                self._drop_gradients()
+                self._update.drop_gradients()
 
     def _load_batch(self, tokens: int) -> list[Tensor]:
         """Replace the batch: the new one is there before the old one is dropped."""
@@ -285,56 +269,6 @@ class Program:
             self.device.drop(each)
         self._batch = new
         return new
-
-    def _clip(self) -> None:
-        device = self.device
-        with device.call(*_CLIP):
-            norms = [device.alloc(4, TEMPORARY, "clip", "_foreach_norm") for _ in self._gradients()]
-            total = device.alloc(4 * max(1, len(norms)), TEMPORARY, "clip", "stack")
-        for each in (*norms, total):
-            device.drop(each)
-
-    def _optimizer_step(self) -> None:
-        options, device, rule = self.options, self.device, self._rule
-        if options.is_offloaded:
-            return
-        updated = self._masters or [each for each in self._trained if each.grad is not None]
-        grads: list[Tensor] = []
-        if options.masters == "user" and not options.main_grad:
-            with device.call(PythonFrame(self.code.own_module("mixed_precision.py"), 61, "step")):
-                grads = [
-                    device.alloc(each.numel * 4, Tenant.GRADIENTS, "master_grad", "_to_copy")
-                    for each in updated
-                ]
-        with self._annotation("step"), device.call(WRAPPER, *rule.frames):
-            rule.update(self._state, updated)
-        for each in grads:
-            device.drop(each)
-        if options.has_ema:
-            with device.call(PythonFrame(self.code.own_file, 140, "update_ema")):
-                for parameter in self._trained:
-                    device.drop(device.alloc(parameter.bytes, TEMPORARY, "optimizer_temp", "mul"))
-
-    def _zero_grad(self) -> None:
-        with self._annotation("zero_grad"):
-            if self.options.sets_to_none and self._main_gradients is None:
-                self._drop_gradients()
-
-    def _drop_gradients(self) -> None:
-        for parameter in self._gradients():
-            assert parameter.grad is not None
-            self.device.drop(parameter.grad)
-            parameter.grad = None
-
-    def _gradients(self) -> list[SimulatedParameter]:
-        return [each for each in self._trained if each.grad is not None]
-
-    @contextmanager
-    def _annotation(self, function: str) -> Iterator[None]:
-        with self.device.annotation(f"Optimizer.{function}#{self._rule.class_name}.{function}"):
-            yield
-
-    # Inference
 
     def _infer(self, request: int) -> None:
         options, device, ops = self.options, self.device, self._ops
@@ -360,11 +294,7 @@ class Program:
         """Empty the cache of every layer: it starts with tensors of no elements."""
         cache = self.model.cache
         for tensors in cache.values():
-            _drop_all(self.device, tensors)
+            for tensor in tensors:
+                self.device.drop(tensor)
         for layer in range(self.options.model.layers):
             cache[layer] = []
-
-
-def _drop_all(device: TracedDevice, tensors: Iterable[Tensor]) -> None:
-    for tensor in tensors:
-        device.drop(tensor)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime, TruePhase, make_entry_times
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED
 from zprof.analysis.memory.timeline import Timeline, read_timeline

@@ -7,8 +7,8 @@ from benchmarks.snapshot_truth.device import Tensor
 from benchmarks.snapshot_truth.frames import TORCH, PythonFrame
 from benchmarks.snapshot_truth.model_shapes import ModelShape
 from benchmarks.snapshot_truth.operators import ACTIVATIONS, TEMPORARY, Operators
-from benchmarks.snapshot_truth.parallel import NoSharding, ShardingHooks
 from benchmarks.snapshot_truth.parameters import SimulatedParameter
+from benchmarks.snapshot_truth.sharding import NoSharding, ShardingHooks
 
 _CHECKPOINT = (
     PythonFrame(f"{TORCH}_compile.py", 53, "inner"),

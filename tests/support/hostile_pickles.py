@@ -8,7 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import frames
 
 TWO = b"\x80\x02"

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks

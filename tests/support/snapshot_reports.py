@@ -4,7 +4,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from benchmarks.snapshot_truth.allocator import MIB, snapshot_of
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import FORWARD, MAIN, Frames, Training, at, written
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.report import Report

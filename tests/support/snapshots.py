@@ -3,7 +3,8 @@
 import random
 from typing import Any
 
-from benchmarks.snapshot_truth.allocator import AWAITING, MIB, Allocator
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import AWAITING, MIB
 
 
 def frames(*functions: str, file: str = "train.py") -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import snapshot_of, write_snapshot
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.bare_environment import link_packages, make_bare_environment
 from tests.support.pty_terminal import PtyTerminal
 from tests.support.pytest_suites import RUNS

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import Allocator, snapshot_of, write_snapshot
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.command_calls import Call
 from tests.support.hta_trace import hta_trace
 from zprof.integrations.hta import verification

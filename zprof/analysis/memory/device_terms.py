@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from zprof.analysis.memory.history import AllocatorTerms, History, compute_terms
+from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms
+from zprof.analysis.memory.history import History
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import DeviceMemory

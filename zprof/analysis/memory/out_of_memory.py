@@ -11,16 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
 from zprof.analysis.memory.attribution.frames import Stacks
-from zprof.analysis.memory.history import (
-    AllocatorTerms,
-    History,
-    compute_terms,
-    find_live_blocks,
-    merge_segments,
-)
+from zprof.analysis.memory.history import History, find_live_blocks
 from zprof.analysis.memory.tables import Int
 from zprof.model.memory import Basis
 from zprof.model.out_of_memory import OutOfMemory

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import MIB
+from benchmarks.snapshot_truth.segments import MIB
 from tests.support.snapshot_histories import frame_of
 from zprof.analysis.memory.device_terms import OutsideTerms, compute_outside_terms
 from zprof.run.schema import TABLES

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.snapshot_truth.allocator import FREE, MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import FREE, MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import MAIN, at, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank

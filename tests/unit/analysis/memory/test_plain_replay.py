@@ -10,17 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.snapshot_truth.allocator import snapshot_of
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.plain_replay import Moment, replay_plainly
 from tests.support.real_traces import TRACES
 from tests.support.snapshots import random_history
-from zprof.analysis.memory.history import (
-    History,
-    compute_terms,
-    find_allocated_peak,
-    find_reserved_peak,
-    read_history,
-)
+from zprof.analysis.memory.allocator_terms import compute_terms
+from zprof.analysis.memory.history import History, find_allocated_peak, find_reserved_peak, read_history
 from zprof.collectors.snapshot.child import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
 

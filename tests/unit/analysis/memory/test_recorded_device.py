@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import entry_times, written
 from zprof.analysis.memory.recorded_device import (
     LiveOwners,

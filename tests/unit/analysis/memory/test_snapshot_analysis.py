@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import MAIN, STATE, Training, at, frames_of, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history

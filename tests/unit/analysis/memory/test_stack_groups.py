@@ -6,7 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.hostile_names import NAMES
 from tests.support.snapshot_histories import (
     CALL,

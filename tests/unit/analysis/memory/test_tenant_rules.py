@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.snapshot_truth.allocator import MIB
+from benchmarks.snapshot_truth.segments import MIB
 from tests.support.snapshot_histories import (
     ALL_GATHER,
     BARE,

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import frames, random_history
 from zprof.collectors.memory import collector as collector_module
 from zprof.collectors.memory.collector import MemoryCollector

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, AllocatorState, snapshot_of
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB, AllocatorState
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import random_history
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 

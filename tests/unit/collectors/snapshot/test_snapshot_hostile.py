@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import write_snapshot
+from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.hostile_pickles import code, good, opcodes, wrong_values
 from zprof.cli import main
 from zprof.collectors.snapshot.convert import convert_snapshot
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 MANY = """
 import io, pickle, random, sys
 from tests.support.hostile_pickles import code, opcodes, shapes
-from benchmarks.snapshot_truth.allocator import snapshot_of
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import random_history
 from zprof.collectors.snapshot.child import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot

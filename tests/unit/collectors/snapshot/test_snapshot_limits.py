@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import write_snapshot
+from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.hostile_pickles import good
 from zprof.collectors.snapshot import reader
 from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, compute_limits

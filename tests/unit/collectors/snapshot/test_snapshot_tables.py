@@ -8,7 +8,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from benchmarks.snapshot_truth.allocator import MIB, START_US, Allocator, snapshot_of, write_snapshot
+from benchmarks.snapshot_truth.allocator import START_US, Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.snapshots import frames
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 from zprof.collectors.snapshot.reader import read_snapshot

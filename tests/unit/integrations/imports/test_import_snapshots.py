@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.snapshot_truth.allocator import MIB, Allocator, snapshot_of, write_snapshot
+from benchmarks.snapshot_truth.allocator import Allocator
+from benchmarks.snapshot_truth.segments import MIB
+from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.hostile_pickles import good
 from tests.support.real_traces import TRACES
 from zprof.cli import main
