@@ -120,7 +120,8 @@ def _describe_parts(parts: Sequence[MemoryPart], blocks: int) -> Iterator[str]:
         yield f"{get_basis_mark(part.basis)}{format_bytes(part.bytes)}: {reason}{count}{word}"
     rest = sum(part.bytes for part in known[_MAX_REASONS:])
     if rest:
-        yield f"{format_bytes(rest)} in {len(known) - _MAX_REASONS} other ways"
+        ways = len(known) - _MAX_REASONS
+        yield f"{format_bytes(rest)} in {ways} other way{'' if ways == 1 else 's'}"
 
 
 def _build_owner_note(rank: RankMemory) -> Note:
@@ -158,7 +159,8 @@ def _describe_growth(growth: PeakGrowth) -> str:
     sizes: dict[str, int] = {}
     for entry in growth.largest:
         sizes[name_place(entry)] = sizes.get(name_place(entry), 0) + entry.held_bytes
-    places = "; ".join(f"{place} ({format_bytes(size)})" for place, size in sizes.items())
+    largest = sorted(sizes.items(), key=lambda entry: -entry[1])
+    places = "; ".join(f"{place} ({format_bytes(size)})" for place, size in largest)
     return (
         f"In the {format_ns(growth.peak_ns - growth.start_ns)} before the peak, live memory grew by "
         f"{format_bytes(grown)} from {format_bytes(growth.start_bytes)}: {tenants}."
