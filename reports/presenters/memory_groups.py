@@ -34,7 +34,7 @@ _MAX_GROUPS, _MAX_GROUPS_SHORT = 20, 8
 #: Smaller changes, relative to the largest one, are merged.
 _MIN_CHANGE_RATIO = 0.01
 #: Kinds that say no more than the tenant does.
-_OBVIOUS_KINDS = frozenset({"", "weight", "grad", "state"})
+_OBVIOUS_KINDS = frozenset({"", "weight", "grad", "state", "saved"})
 #: Stands for the unknown number of groups that were merged; any number above 1.
 _MERGED_GROUPS = 2
 #: What a group is called that only the first or only the second peak has, if both are in the same phase.
@@ -217,7 +217,8 @@ def build_change_table(
     )
     rest = len(groups) - len(shown)
     if rest:
-        name = f"{rest} with {'a smaller' if shown else 'no'} change"
+        changed = sum(1 for change in groups if change.delta_bytes) > len(shown)
+        name = f"{rest} with {'a smaller' if changed else 'no'} change"
         rows.append(Row(cells=(name, *_format_change(a_bytes - a_shown, b_bytes - b_shown))))
     rows.append(Row(cells=("allocated peak", *_format_change(a_bytes, b_bytes)), total=True))
     return make_table(

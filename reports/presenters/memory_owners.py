@@ -147,6 +147,7 @@ def _describe_peak(report: Report, rank: RankMemory) -> Iterator[Paragraph | Not
     reserved = [entry for entry in report.memory.devices if entry.rank == rank.rank]
     if reserved:
         yield Paragraph(text=_describe_unused(reserved[-1]))
+        yield Note(text=_describe_size_basis(reserved[0]))
 
 
 def _describe_growth(growth: PeakGrowth) -> str:
@@ -166,6 +167,16 @@ def _describe_growth(growth: PeakGrowth) -> str:
         f"{format_bytes(grown)} from {format_bytes(growth.start_bytes)}: {tenants}."
         f"{f' Largest: {places}.' if places else ''}"
     )
+
+
+def _describe_size_basis(device: DeviceMemory) -> str:
+    """Describe which bytes the page counts, and what torch's own counter showed at the allocated peak."""
+    basis = "Sizes are requested bytes; torch.cuda.max_memory_allocated counts them rounded to blocks"
+    if device.rounding_bytes is None:
+        return f"{basis}: how much that was is unknown."
+    counted_bytes = device.live_bytes + device.rounding_bytes
+    more = f", {format_bytes(device.rounding_bytes)} more than requested" if device.rounding_bytes else ""
+    return f"{basis}: {format_bytes(counted_bytes)} at the {device.moment}{more}."
 
 
 def _describe_unused(device: DeviceMemory) -> str:
