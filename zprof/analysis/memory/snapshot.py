@@ -4,13 +4,12 @@ Live bytes are the requested bytes, because a snapshot lacks the block sizes of 
 from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.attribution.assign import attribute_history, sum_tenant_bytes
+from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, Ledger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
@@ -22,71 +21,32 @@ from zprof.analysis.memory.device_terms import (
     make_device_memory,
 )
 from zprof.analysis.memory.history import (
-    History,
-    find_allocated_peak,
     find_live_blocks,
     find_reserved_peak,
     list_history_devices,
     read_history,
 )
-from zprof.analysis.memory.history_lives import describe_window, make_history_lives
-from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.out_of_memory import find_failure_times, find_out_of_memory
 from zprof.analysis.memory.peak_growth import measure_growth
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
+from zprof.analysis.memory.snapshot_device import SnapshotDevice, read_snapshot_device
+from zprof.analysis.memory.snapshot_gaps import list_snapshot_gaps, make_hidden_device_gap
 from zprof.analysis.memory.stack_groups import list_largest_groups
 from zprof.analysis.memory.stack_tree import build_stack_tree
-from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
+from zprof.analysis.memory.tables import read_checked_frame
 from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.memory.timeline import (
     find_annotated_phase,
     find_annotated_step,
-    list_annotated_phases,
-    list_annotated_steps,
 )
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_bytes, format_percent
-from zprof.model.gaps import Gap, GapKind
+from zprof.model.formatting import format_percent
+from zprof.model.gaps import Gap
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
-from zprof.model.memory_history import HistoryWindow
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotDevice:
-    """One device of a snapshot; ``rows`` are the blocks that are live at the peak."""
-
-    rank: int
-    history: History
-    names: BlockTenants
-    lives: RankLives
-    window: HistoryWindow
-    stacks: Stacks
-    mark: pd.DataFrame
-    peak_ns: int
-    peak_bytes: int
-    rows: Int
-
-
-def read_snapshot_device(rank: int, history: History, stacks: Stacks, mark: pd.DataFrame) -> SnapshotDevice:
-    """Assign a tenant to every block, and find the peak."""
-    peak_ns, peak_bytes = find_allocated_peak(history)
-    found = attribute_history(history.blocks, stacks, list_annotated_phases(mark))
-    return SnapshotDevice(
-        rank=rank,
-        history=history,
-        names=found.names,
-        lives=make_history_lives(history, found.names, found.passes, list_annotated_steps(mark)),
-        window=describe_window(rank, found.passes, keeps_for_backward=found.keeps_for_backward),
-        stacks=stacks,
-        mark=mark,
-        peak_ns=peak_ns,
-        peak_bytes=peak_bytes,
-        rows=find_live_blocks(history.blocks, peak_ns),
-    )
 
 
 def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
@@ -249,75 +209,3 @@ def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Ga
         leaves.append(leaf)
         gaps += new_gaps
     return leaves, list(dict.fromkeys(gaps))
-
-
-#: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
-_MIN_UNOWNED_RATIO = 0.0005
-_RECORD_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
-
-
-def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
-    """Return all gaps, except those of the terms of reserved memory."""
-    blocks, peak_bytes = device.history.blocks, device.peak_bytes
-    gaps = [
-        _make_device_gap(
-            device,
-            "memory outside the allocator",
-            "a snapshot does not include NVML samples",
-            "record the program with zprof record",
-        )
-    ]
-    if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
-        reason = "live memory is highest at the start of the history: the actual peak may be higher"
-        gaps.append(_make_device_gap(device, "allocated peak", reason, _RECORD_EARLIER))
-    unknown = _sum_unowned_bytes(device)
-    if sum(unknown.values()) >= _MIN_UNOWNED_RATIO * max(1, peak_bytes):
-        sizes_by_reason = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
-        reason = f"no tag or rule identifies the owner of {sizes_by_reason}"
-        gaps.append(
-            _make_device_gap(
-                device,
-                f"tenants of {format_percent(sum(unknown.values()) / peak_bytes)} of the peak",
-                reason,
-                f"{_RECORD_EARLIER}, or tag memory: "
-                "torch.cuda.memory._set_memory_metadata('zprof:activations')",
-            )
-        )
-    return gaps
-
-
-def _sum_unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
-    """Return the bytes of the peak without an owner, by reason."""
-    blocks, names = device.history.blocks, device.names
-    rows = device.rows[names.tenant[device.rows] == UNTAGGED]
-    before = blocks.before[rows]
-    sizes = {
-        "allocated before the history": int(blocks.requested_bytes[rows[before]].sum()),
-        "allocated during the history": int(blocks.requested_bytes[rows[~before]].sum()),
-    }
-    return {why: size for why, size in sizes.items() if size}
-
-
-def make_hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
-    """Report a device that the report leaves out."""
-    reason = (
-        f"the snapshot has several devices; the report shows the one with the largest peak, "
-        f"{own.history.device}; the peak of {other.history.device} is {format_bytes(other.peak_bytes)}"
-    )
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what=f"memory of {other.history.device}",
-        rank=own.rank,
-        reason=reason,
-        remedy="read the tables with zprof.load",
-    )
-
-
-def _make_device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what=what,
-        rank=device.rank,
-        reason=f"{device.history.device}: {reason}",
-        remedy=remedy,
-    )
