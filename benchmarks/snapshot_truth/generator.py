@@ -164,6 +164,7 @@ def _cut_truth(
         peak_bytes=peak,
         peak_entry=live.index(peak) - 1,
         reserved_peak_bytes=max(reserved),
+        keeps_for_backward=not options.variant.startswith("inference"),
     )
 
 

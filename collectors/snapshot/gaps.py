@@ -8,6 +8,7 @@ import numpy as np
 
 from zprof.collectors.snapshot.columns import format_name
 from zprof.collectors.snapshot.device import DeviceTables
+from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 
 _NS_PER_S = 1_000_000_000
@@ -46,8 +47,8 @@ def _iter_history_gaps(device: DeviceTables) -> Iterator[Gap]:
         yield Gap(
             kind=GapKind.BEFORE_HISTORY,
             what="allocator history",
-            reason=f"{device.name}: the history starts at {start_text}; {int(before.sum())} blocks "
-            f"({bytes_before} bytes) already existed; their origin and any earlier peak are unknown",
+            reason=f"{device.name}: the history starts at {start_text}; any earlier peak and the origin of "
+            f"{int(before.sum()):,} blocks ({format_bytes(bytes_before)}) are unknown",
             remedy=_RECORD_EARLIER,
         )
 
@@ -120,17 +121,15 @@ def _iter_clock_gaps(device: DeviceTables) -> Iterator[Gap]:
 
 def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
     missing_kinds = {
-        "free_requested": ("freed: the time of free_completed is used", device.lifetimes.has_no_requests),
+        "free_requested": ("so the time of free_completed is used", device.lifetimes.has_no_requests),
         "free_completed": (
-            "available again: the time of free_requested is used",
+            "so the time of free_requested is used",
             device.lifetimes.has_no_completions,
         ),
     }
     for name, (meaning, is_missing) in missing_kinds.items():
         if is_missing:
-            reason = (
-                f"{device.name}: the trace has no {name} entries, which record when a block was {meaning}"
-            )
+            reason = f"{device.name}: the trace has no {name} entries, {meaning}"
             yield Gap(
                 kind=GapKind.ALLOCATOR_HISTORY,
                 what="blocks awaiting free",

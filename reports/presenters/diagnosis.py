@@ -52,6 +52,7 @@ _MAX_FIX_LINES = (14, 6)
 MAX_EVIDENCE = 4
 _MAX_GAPS = 8
 _MAX_GAP_CHARACTERS = 150
+_MIN_REASON_CHARACTERS = 20
 _MAX_DIFFERENCES = 6
 #: Smaller terms are shown as 0.0 ms.
 _MIN_TERM_NS = 50_000
@@ -202,10 +203,18 @@ def _build_short_gap_section(report: Report) -> tuple[Section, ...]:
     items = []
     for group in groups[:_MAX_GAPS]:
         subject = ", ".join(group.causes) or group.what
-        reason = group.reason
-        if len(subject) + len(reason) > _MAX_GAP_CHARACTERS:
-            reason = f"{reason[: max(20, _MAX_GAP_CHARACTERS - len(subject))].rpartition(' ')[0]} …"
-        items.append(Item(label=f"{subject}{group.where}", text=reason))
+        text = _cut_reason(group.reason, max(_MIN_REASON_CHARACTERS, _MAX_GAP_CHARACTERS - len(subject)))
+        items.append(Item(label=f"{subject}{group.where}", text=text))
     item_list = ItemList(items=tuple(items), total=len(groups), noun="gaps") if items else None
     title = f"Not tested, not measured ({len(groups)})"
     return make_section(GAPS, title, "", item_list, note="remedies: zprof report")
+
+
+def _cut_reason(reason: str, max_characters: int) -> str:
+    """Return a reason without its last clauses, or without its last words if one clause is too long."""
+    if len(reason) <= max_characters:
+        return reason
+    clauses = reason[:max_characters].rpartition("; ")[0]
+    if len(clauses) >= _MIN_REASON_CHARACTERS:
+        return clauses
+    return f"{reason[:max_characters].rpartition(' ')[0]} …"

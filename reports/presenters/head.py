@@ -125,7 +125,7 @@ def _make_peak_figure(report: Report) -> tuple[str, str, str]:
     ranks = report.memory.per_rank
     before = report.comparison.baseline_memory if report.comparison else ()
     rank = largest_rank(ranks)
-    note = f"allocated on rank {rank.rank}, the largest" if rank else ""
+    note = f"allocated on rank {rank.rank}{', the largest' if len(ranks) > 1 else ''}" if rank else ""
     if before:
         change = format_percent(compute_peak_change_ratio(before, ranks))
         sign = "" if change.startswith("-") else "+"

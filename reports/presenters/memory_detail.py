@@ -1,6 +1,7 @@
 """Build the memory detail: kinds, phases, modules, largest allocations, rank differences, the device."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from zprof.model.formatting import format_bytes, format_ns, format_percent
@@ -10,6 +11,7 @@ from zprof.model.memory import (
     DeviceMemory,
     FormulaCheck,
     Memory,
+    MemoryPart,
     RankMemory,
 )
 from zprof.model.report import Report
@@ -37,6 +39,7 @@ from zprof.reports.presenters.memory_formatting import (
     format_optional_bytes,
     format_signed_bytes,
     format_tenant_cells,
+    get_basis_mark,
     get_tenant_class,
     largest_rank,
     select_largest_ranks,
@@ -89,7 +92,7 @@ def build_device_section(report: Report, *, detail: bool) -> tuple[Section, ...]
 
 def _build_kind_table(rank: RankMemory) -> Table | None:
     rows = []
-    for part in sorted(rank.parts, key=lambda part: -part.bytes):
+    for part in sorted(_merge_kinds(rank.parts), key=lambda part: -part.bytes):
         share = part.bytes / max(1, rank.peak_bytes)
         name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
         colour = get_tenant_class(part.tenant) if part.tenant in ORDER else "time-sum"
@@ -103,6 +106,15 @@ def _build_kind_table(rank: RankMemory) -> Table | None:
     )
     note = f"rank {rank.rank} at its peak"
     return make_table("By kind", columns, rows, note=note, max_text_rows=_MAX_TEXT_ROWS, noun="kinds")
+
+
+def _merge_kinds(parts: Sequence[MemoryPart]) -> list[MemoryPart]:
+    """Return one part per tenant, kind and mark: why blocks belong to it is told by the table of owners."""
+    merged: dict[tuple[str, str, str], MemoryPart] = {}
+    for part in parts:
+        key = (part.tenant, part.sub, get_basis_mark(part.basis))
+        merged[key] = replace(part, bytes=part.bytes + (merged[key].bytes if key in merged else 0))
+    return list(merged.values())
 
 
 def _build_phase_table(memory: Memory, rank: RankMemory) -> Table | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import (
     NOT_EXPLAINED,
     Allocation,
@@ -58,6 +58,9 @@ _INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3")
 _STATE_COUNT = 3
 #: Causes that mean the analysis found none.
 _UNKNOWN_CAUSES = frozenset({"", NOT_EXPLAINED})
+#: Maximum length of the path of a frame, and of its line and function.
+_MAX_PATH, _MAX_FUNCTION = 60, 50
+_ALL_FOLDERS = 1_000
 #: Height of a chart relative to its highest point.
 _HEIGHT_RATIO = 1.08
 
@@ -223,6 +226,17 @@ def is_installed(frame: str) -> bool:
     return any(folder in frame for folder in _INSTALLED)
 
 
+def shorten_frame(frame: str, folders: int = _ALL_FOLDERS) -> str:
+    """Return a frame with the last ``folders`` folders of its path, cut to about 100 characters.
+
+    Of a long path the end is kept, of a long function the start.
+    """
+    path, colon, rest = printable(frame).partition(":")
+    path = "/".join(path.split("/")[-folders - 1 :])
+    path = path if len(path) <= _MAX_PATH else f"…{path[1 - _MAX_PATH :]}"
+    return f"{path}{colon}{shorten(rest, _MAX_FUNCTION)}"
+
+
 def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]:
     """Return the innermost frame and the frames of user code, or the innermost frames if there are none.
 
@@ -230,7 +244,7 @@ def select_user_frames(stack: Sequence[str], max_frames: int) -> tuple[str, ...]
     """
     own = [frame for frame in stack[1:] if not is_installed(frame)]
     chosen = [*stack[:1], *own] if own else list(stack)
-    return tuple("/".join(frame.split("/")[-3:]) for frame in chosen[:max_frames])
+    return tuple(shorten_frame(frame, 2) for frame in chosen[:max_frames])
 
 
 def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str, ...]:

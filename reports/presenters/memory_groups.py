@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.formatting import format_bytes, format_percent, printable, shorten
 from zprof.model.memory import Allocation, RankMemory
 from zprof.model.memory_changes import GroupChange
 from zprof.model.report import Comparison, Report
 from zprof.reports.page import (
+    Note,
     Row,
     Section,
     Table,
@@ -23,12 +24,23 @@ from zprof.reports.presenters.memory_formatting import (
     get_basis_mark,
     is_installed,
     largest_rank,
+    shorten_frame,
     tenant_name,
 )
 from zprof.reports.presenters.memory_reasons import describe_reason
 
 _ALL_FOLDERS = 1_000
 _MAX_GROUPS, _MAX_GROUPS_SHORT = 20, 8
+#: Smaller changes, relative to the largest one, are merged.
+_MIN_CHANGE_RATIO = 0.01
+#: Kinds that say no more than the tenant does.
+_OBVIOUS_KINDS = frozenset({"", "weight", "grad", "state", "saved"})
+#: Stands for the unknown number of groups that were merged; any number above 1.
+_MERGED_GROUPS = 2
+#: What a group is called that only the first or only the second peak has, if both are in the same phase.
+_ONE_SIDED = ("gone", "new")
+#: Maximum length of the name of an operator or of a kind.
+_MAX_NAME = 60
 
 
 def build_group_table(report: Report, *, short: bool = False) -> Table | None:
@@ -38,7 +50,8 @@ def build_group_table(report: Report, *, short: bool = False) -> Table | None:
         return None
     groups = [entry for entry in report.memory.top if entry.rank == rank.rank]
     shown = groups[: _MAX_GROUPS_SHORT if short else _MAX_GROUPS]
-    rows = [_build_row(name, entry, rank) for name, entry in zip(name_groups(shown), shown, strict=True)]
+    names = name_groups(groups)[: len(shown)]
+    rows = [_build_row(name, entry, rank) for name, entry in zip(names, shown, strict=True)]
     rest = rank.peak_bytes - sum(entry.held_bytes for entry in shown)
     if rest:
         count = sum(entry.groups for entry in groups[len(shown) :])
@@ -67,7 +80,8 @@ def _build_row(name: str, entry: Allocation, rank: RankMemory) -> Row:
 def _describe_group(entry: Allocation) -> str:
     """Describe number and size of the blocks, and where the place was called from."""
     caller = _find_caller(entry)
-    return f"{describe_blocks(entry)}{f'; called from {caller}' if caller else ''}"
+    merged = f"{entry.groups:,} groups, " if entry.groups > 1 else ""
+    return f"{merged}{describe_blocks(entry)}{f'; called from {caller}' if caller else ''}"
 
 
 def describe_blocks(entry: Allocation) -> str:
@@ -89,17 +103,14 @@ def _find_caller(entry: Allocation) -> str:
     if entry.where not in entry.stack:
         return ""
     callers = entry.stack[entry.stack.index(entry.where) + 1 :]
-    return next((shorten_frame(frame) for frame in callers if not is_installed(frame)), "")
-
-
-def shorten_frame(frame: str, folders: int = 0) -> str:
-    """Return a frame with the last ``folders`` folders of its path."""
-    path, colon, rest = frame.partition(":")
-    return f"{'/'.join(path.split('/')[-folders - 1 :])}{colon}{rest}"
+    return next((shorten_frame(frame, 0) for frame in callers if not is_installed(frame)), "")
 
 
 def name_groups(groups: Sequence[Allocation]) -> list[str]:
-    """Return a name for each group; names that would be equal are given in more detail."""
+    """Return a name for each group; names that would be equal are given in more detail.
+
+    Pass all groups of a peak, not only those that are shown: a group then has one name on every page.
+    """
     names = [_name_group(entry, 0, in_full=False) for entry in groups]
     for folders in (0, 2, _ALL_FOLDERS):
         counts = Counter(names)
@@ -111,36 +122,23 @@ def name_groups(groups: Sequence[Allocation]) -> list[str]:
 
 
 def _name_group(entry: Allocation, folders: int, *, in_full: bool) -> str:
-    sub = f" ({entry.sub.replace('_', ' ')})" if in_full and entry.sub else ""
+    is_named = entry.sub and (in_full or entry.sub not in _OBVIOUS_KINDS)
+    sub = f" ({shorten(printable(entry.sub.replace('_', ' ')), _MAX_NAME)})" if is_named else ""
     return f"{tenant_name(entry.tenant)}{sub}: {name_place(entry, folders, in_full=in_full)}"
 
 
 def name_place(entry: Allocation, folders: int = 0, *, in_full: bool = False) -> str:
     """Return the place of allocation of a group: its frame and operator, or why it has none."""
     if entry.groups > 1:
-        return f"{entry.groups} smaller groups"
+        return "smaller groups"
     if entry.before:
         reason = describe_reason(entry.reason)
         return f"before the history{f', {reason}' if in_full and reason else ''}"
     frame = shorten_frame(entry.where, folders)
     if not frame and not entry.operator:
         return shorten_frame(entry.stack[0], folders) if entry.stack else "no stack"
-    return ", ".join(part for part in (frame, entry.operator) if part)
-
-
-def build_group_change_section(comparison: Comparison | None, *, short: bool = False) -> tuple[Section, ...]:
-    """Build the section of what grew between two snapshots; empty if there are no two."""
-    if comparison is None or not comparison.groups:
-        return ()
-    lead = "What each owner holds at the peak from each place of allocation, largest growth first."
-    table = build_change_table(
-        "What grew",
-        "live at the largest peak of each",
-        ChangeTitles(a="before", b="after", change="change", only_a="gone", only_b="new"),
-        comparison.groups,
-        max_groups=_MAX_GROUPS_SHORT if short else _MAX_GROUPS,
-    )
-    return make_section("growth", "What grew", lead, table)
+    operator = shorten(printable(entry.operator), _MAX_NAME)
+    return ", ".join(part for part in (frame, operator) if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +152,42 @@ class ChangeTitles:
     only_b: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakNames:
+    """Names of the two sides of a comparison of peaks: of the columns, and of the peaks in a sentence."""
+
+    a: str
+    b: str
+    a_peak: str
+    b_peak: str
+
+
+BASELINE_PEAKS = PeakNames(a="before", b="after", a_peak="the baseline's peak", b_peak="this peak")
+RUN_PEAKS = PeakNames(a="A", b="B", a_peak="A's peak", b_peak="B's peak")
+
+
+def build_group_change_section(
+    comparison: Comparison | None, names: PeakNames = BASELINE_PEAKS, *, short: bool = False
+) -> tuple[Section, ...]:
+    """Build the section of what changed between two snapshots; empty if there are no two."""
+    if comparison is None or not comparison.groups:
+        return ()
+    a_phase, b_phase = comparison.group_phases
+    in_other_phase = bool(a_phase and b_phase and a_phase != b_phase)
+    only_a, only_b = (f"only at {names.a_peak}", f"only at {names.b_peak}") if in_other_phase else _ONE_SIDED
+    table = build_change_table(
+        "What changed",
+        "live at the largest peak of each",
+        ChangeTitles(a=names.a, b=names.b, change="change", only_a=only_a, only_b=only_b),
+        comparison.groups,
+        max_groups=_MAX_GROUPS_SHORT if short else _MAX_GROUPS,
+    )
+    lead = "What each owner holds at the peak from each place of allocation, largest change first."
+    text = f"{names.a_peak} is in the {a_phase}, {names.b_peak} in the {b_phase}"
+    note = Note(text=f"{text[0].upper()}{text[1:]}: groups differ for that reason too.")
+    return make_section("growth", "What changed", lead, table, note if in_other_phase else None)
+
+
 def build_change_table(
     title: str,
     note: str,
@@ -162,22 +196,30 @@ def build_change_table(
     *,
     max_groups: int,
 ) -> Table | None:
-    """Build the table of the groups that differ, in the order given; its rows sum to both peaks."""
-    shown = [group for group in groups if group.delta_bytes][:max_groups]
-    entries = [_to_allocation(change) for change in shown]
+    """Build the table of the largest changes, in the order given; its rows sum to both peaks."""
+    entries = [_to_allocation(change) for change in groups]
+    least = _MIN_CHANGE_RATIO * max((abs(change.delta_bytes) for change in groups), default=0)
+    named = [
+        (name, change)
+        for name, change in zip(name_groups(entries), groups, strict=True)
+        if abs(change.delta_bytes) >= max(1, least)
+    ][:max_groups]
     rows = [
         Row(
             cells=(name, *_format_change(change.a_bytes, change.b_bytes)),
             below=(_describe_change(change, titles),),
         )
-        for name, change in zip(name_groups(entries), shown, strict=True)
+        for name, change in named
     ]
+    shown = [change for _, change in named]
     (a_bytes, b_bytes), (a_shown, b_shown) = (
         (sum(each.a_bytes for each in part), sum(each.b_bytes for each in part)) for part in (groups, shown)
     )
     rest = len(groups) - len(shown)
     if rest:
-        rows.append(Row(cells=(f"{rest} more", *_format_change(a_bytes - a_shown, b_bytes - b_shown))))
+        changed = sum(1 for change in groups if change.delta_bytes) > len(shown)
+        name = f"{rest} with {'a smaller' if changed else 'no'} change"
+        rows.append(Row(cells=(name, *_format_change(a_bytes - a_shown, b_bytes - b_shown))))
     rows.append(Row(cells=("allocated peak", *_format_change(a_bytes, b_bytes)), total=True))
     return make_table(
         title,
@@ -200,7 +242,7 @@ def _describe_change(change: GroupChange, titles: ChangeTitles) -> str:
     if not change.a_blocks or not change.b_blocks:
         kind = titles.only_b if change.b_blocks else titles.only_a
         return f"{kind}: {count_blocks(max(change.a_blocks, change.b_blocks))}"
-    return f"{count_blocks(change.a_blocks)} {titles.a}, {change.b_blocks:,} {titles.b}"
+    return f"{titles.a}: {count_blocks(change.a_blocks)}, {titles.b}: {change.b_blocks:,}"
 
 
 def _to_allocation(change: GroupChange) -> Allocation:
@@ -214,4 +256,5 @@ def _to_allocation(change: GroupChange) -> Allocation:
         operator=change.operator,
         where=change.where,
         before=change.before_history,
+        groups=_MERGED_GROUPS if change.merged else 1,
     )

@@ -120,7 +120,8 @@ def _describe_parts(parts: Sequence[MemoryPart], blocks: int) -> Iterator[str]:
         yield f"{get_basis_mark(part.basis)}{format_bytes(part.bytes)}: {reason}{count}{word}"
     rest = sum(part.bytes for part in known[_MAX_REASONS:])
     if rest:
-        yield f"{format_bytes(rest)} in {len(known) - _MAX_REASONS} other ways"
+        ways = len(known) - _MAX_REASONS
+        yield f"{format_bytes(rest)} in {ways} other way{'' if ways == 1 else 's'}"
 
 
 def _build_owner_note(rank: RankMemory) -> Note:
@@ -146,6 +147,7 @@ def _describe_peak(report: Report, rank: RankMemory) -> Iterator[Paragraph | Not
     reserved = [entry for entry in report.memory.devices if entry.rank == rank.rank]
     if reserved:
         yield Paragraph(text=_describe_unused(reserved[-1]))
+        yield Note(text=_describe_size_basis(reserved[0]))
 
 
 def _describe_growth(growth: PeakGrowth) -> str:
@@ -158,12 +160,23 @@ def _describe_growth(growth: PeakGrowth) -> str:
     sizes: dict[str, int] = {}
     for entry in growth.largest:
         sizes[name_place(entry)] = sizes.get(name_place(entry), 0) + entry.held_bytes
-    places = "; ".join(f"{place} ({format_bytes(size)})" for place, size in sizes.items())
+    largest = sorted(sizes.items(), key=lambda entry: -entry[1])
+    places = "; ".join(f"{place} ({format_bytes(size)})" for place, size in largest)
     return (
         f"In the {format_ns(growth.peak_ns - growth.start_ns)} before the peak, live memory grew by "
         f"{format_bytes(grown)} from {format_bytes(growth.start_bytes)}: {tenants}."
         f"{f' Largest: {places}.' if places else ''}"
     )
+
+
+def _describe_size_basis(device: DeviceMemory) -> str:
+    """Describe which bytes the page counts, and what torch's own counter showed at the allocated peak."""
+    basis = "Sizes are requested bytes; torch.cuda.max_memory_allocated counts them rounded to blocks"
+    if device.rounding_bytes is None:
+        return f"{basis}: how much that was is unknown."
+    counted_bytes = device.live_bytes + device.rounding_bytes
+    more = f", {format_bytes(device.rounding_bytes)} more than requested" if device.rounding_bytes else ""
+    return f"{basis}: {format_bytes(counted_bytes)} at the {device.moment}{more}."
 
 
 def _describe_unused(device: DeviceMemory) -> str:

@@ -39,7 +39,7 @@ def _build_area_chart(report: Report) -> AreaChart | None:
     size, unit = next(entry for entry in _UNITS if areas.peak_bytes >= entry[0] or entry[0] == 1)
     return AreaChart(
         title=f"Live memory of rank {timeline.rank}, {timeline.device}",
-        caption=_format_caption(areas, len(indices), len(report.memory.timelines)),
+        caption=_format_caption(areas, len(indices), len(report.memory.timelines), unit),
         time_ms=tuple(_to_ms(timeline.time_ns[index]) for index in indices),
         unit=unit,
         series=tuple(
@@ -73,11 +73,10 @@ def _build_area_chart(report: Report) -> AreaChart | None:
     )
 
 
-def _format_caption(areas: Areas, kept: int, timelines: int) -> str:
-    point_count, series_count = len(areas.timeline.time_ns), len(areas.bands)
-    total = point_count * series_count
-    points = f"{kept * series_count:,} of {total:,} recorded points, the maximum of each interval"
-    text = points if kept < point_count else f"all {total:,} recorded points"
+def _format_caption(areas: Areas, kept: int, timelines: int, unit: str) -> str:
+    total = len(areas.timeline.time_ns)
+    points = f"{kept:,} of {total:,} recorded times, each with the maximum of its interval"
+    text = f"Sizes in {unit}, times in ms; {points if kept < total else f'all {total:,} recorded times'}"
     others = "one other rank" if timelines == 2 else f"{timelines - 1} other ranks"
     return f"{text}; timelines of {others}: zprof report RUN -f json" if timelines > 1 else text
 

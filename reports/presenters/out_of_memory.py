@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.formatting import format_bytes, format_percent, shorten
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
@@ -27,7 +27,6 @@ from zprof.reports.presenters.memory_formatting import (
 
 _MAX_FAILURES = 4
 _MAX_FRAMES = 4
-_MAX_FRAME_CHARS = 100
 #: Field and name of each term below the tenants; a term that is unknown everywhere is left out.
 _TERMS = (
     ("live_bytes", "= live"),
@@ -95,7 +94,7 @@ def _list_notes(shown: Sequence[OutOfMemory]) -> Iterator[Note]:
         yield Note(text=f"{_name_column(failure)}: {_describe_room(failure)}{_describe_owners(failure)}")
     frames = next((select_user_frames(entry.stack, _MAX_FRAMES) for entry in shown if entry.stack), ())
     if frames:
-        yield Note(text=f"requested by {', '.join(shorten(frame, _MAX_FRAME_CHARS) for frame in frames)}")
+        yield Note(text=f"requested by {', '.join(frames)}")
 
 
 def _describe_room(failure: OutOfMemory) -> str:

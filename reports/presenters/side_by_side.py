@@ -22,7 +22,7 @@ from zprof.reports.page import (
     make_text_column,
 )
 from zprof.reports.presenters.head import MARKS, build_modelled_notes
-from zprof.reports.presenters.memory_groups import build_group_change_section
+from zprof.reports.presenters.memory_groups import RUN_PEAKS, build_group_change_section
 from zprof.reports.presenters.run_formatting import describe_run, format_steps
 
 UNKNOWN = "unknown"
@@ -114,7 +114,7 @@ def build_side_by_side_page(both: SideBySide, *, everything: bool = False) -> Pa
             *build_modelled_notes([both.b, both.a]),
         ),
         sections=(
-            *build_group_change_section(both.comparison),
+            *build_group_change_section(both.comparison, RUN_PEAKS),
             *_build_setting_section(both.settings, everything=everything),
             *make_section(
                 "figures",

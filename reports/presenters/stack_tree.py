@@ -8,9 +8,10 @@ from zprof.reports.presenters.memory_formatting import (
     build_tenant_legend,
     get_tenant_class,
     largest_rank,
+    shorten_frame,
     tenant_name,
 )
-from zprof.reports.presenters.memory_groups import count_blocks, shorten_frame
+from zprof.reports.presenters.memory_groups import count_blocks
 
 _MAX_TEXT_ROWS = 40
 _NAMES = {
@@ -57,7 +58,8 @@ def _build_icicle(tree: StackTree, max_text_rows: int) -> Icicle:
 
 
 def _make_box(node: StackNode, depth: int, start: int, total: int, caller: str) -> IcicleBox:
-    chain = " → ".join(node.chain or filter(None, (node.frame or caller,)))
+    frames = node.chain or filter(None, (node.frame or caller,))
+    chain = " → ".join(map(shorten_frame, frames))
     owner = f"{count_blocks(node.blocks)}, mostly {tenant_name(node.tenant)}"
     return IcicleBox(
         depth=depth,
@@ -75,6 +77,6 @@ def _name_node(node: StackNode) -> str:
     if node.kind is StackNodeKind.MERGED:
         return f"{node.branches:,} smaller branches"
     frames = dict.fromkeys([*node.chain[:1], node.frame])
-    text = " → ".join(shorten_frame(frame) for frame in frames if frame)
+    text = " → ".join(shorten_frame(frame, 0) for frame in frames if frame)
     named = ", ".join(part for part in (text, node.operator) if part)
     return _NAMES.get(node.kind) or named or "(unknown)"

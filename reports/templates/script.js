@@ -42,7 +42,7 @@
     const where = [formatTime(at), step && step[1], phase && at < phase[1] && phase[2]].filter(Boolean).join(", ");
     const values = data.series.map((series) => [series.name, series.values[index]]).filter(([, value]) => value > 0);
     const total = values.reduce((sum, [, value]) => sum + value, 0);
-    const parts = values.map(([name, value]) => name + " " + formatValue(value)).join(", ");
+    const parts = values.map(([name, value]) => name + " " + formatValue(value) + " " + data.unit).join(", ");
     return where + ": " + formatValue(total) + " " + data.unit + " live" + (parts && " = " + parts);
   };
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.group_changes import compare_groups
+from zprof.analysis.memory.group_changes import compare_groups, find_group_phases
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
@@ -47,6 +47,7 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
         equal_work=scale_to_equal_work(a, b, steps, compute_bootstrap_interval) if timed else None,
         differences=list_job_differences(a, b),
         groups=compare_groups(a.memory, b.memory),
+        group_phases=find_group_phases(a.memory, b.memory),
     )
 
 

@@ -27,7 +27,7 @@ class CompareCommand:
     examples:
       zprof compare ddp.zprof zero3.zprof
       zprof compare before/ after/ --all
-      zprof compare before.pickle after.pickle      what grew between two CUDA snapshots
+      zprof compare before.pickle after.pickle      what changed between two CUDA snapshots
       zprof compare ddp.zprof zero3.zprof -f json -o both.json
     """
 

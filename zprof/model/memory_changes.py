@@ -37,8 +37,8 @@ class GroupChange:
 class RankSpread:
     """Largest peak minus smallest, by tenant (including ``untagged``); the deltas sum to the difference.
 
-    ``groups``: of snapshots, the same by owner and place of allocation, what the largest rank holds most of
-    first; ``a`` is the smallest rank.
+    ``groups``: of snapshots, the same by owner and place of allocation, the largest difference first;
+    ``a`` is the smallest rank.
     """
 
     largest_rank: int

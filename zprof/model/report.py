@@ -142,8 +142,9 @@ class Comparison:
     and ``ledger_delta`` is empty. The ``baseline_*`` fields are leaves of the baseline's report.
     ``equal_work`` is None unless the work per step of both runs is known. ``differences`` lists other
     differences between the jobs, apart from the change under test. ``groups``: of two snapshots, what each
-    owner allocated where, on the rank with the largest peak, largest growth first; their deltas sum to the
-    difference of the two peaks.
+    owner allocated where, on the rank with the largest peak, largest change first; their deltas sum to the
+    difference of the two peaks. ``group_phases``: the phases of those two peaks, the baseline's first; empty
+    if unknown.
     """
 
     baseline: str
@@ -156,6 +157,7 @@ class Comparison:
     equal_work: EqualWork | None = None
     differences: tuple[Difference, ...] = ()
     groups: tuple[GroupChange, ...] = ()
+    group_phases: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

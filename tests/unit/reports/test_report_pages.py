@@ -123,7 +123,8 @@ def test_what_a_comment_cannot_hold_is_counted_and_what_comes_later_has_room() -
 def test_lists_that_are_cut_are_counted() -> None:
     report = memory_only()
     (rank, *_), (entry, *_) = report.memory.per_rank, report.memory.top
-    many = replace(report.memory, per_rank=(replace(rank, parts=rank.parts[:1] * 40),), top=(entry,) * 30)
+    kinds = tuple(replace(rank.parts[0], sub=f"kind {number}") for number in range(40))
+    many = replace(report.memory, per_rank=(replace(rank, parts=kinds),), top=(entry,) * 30)
     document = visible(markdown(replace(report, memory=many)))
     assert ("24 of 40" in document, "16 of 30" in document) == (True, True)
     compared = slower()

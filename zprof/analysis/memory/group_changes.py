@@ -6,7 +6,7 @@ A place is matched by file name, line, function and operator; if code was moved,
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.memory import Allocation, Memory
+from zprof.model.memory import Allocation, Memory, RankMemory
 from zprof.model.memory_changes import GroupChange
 
 #: Owner, kind of group, file name and function, line, operator.
@@ -23,26 +23,40 @@ class _Side:
 
 
 def compare_groups(a: Memory, b: Memory) -> tuple[GroupChange, ...]:
-    """Return the changes of all groups, largest growth first; empty unless both are snapshots."""
-    sides: list[list[Allocation]] = []
-    for memory in (a, b):
-        rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank), default=None)
-        if rank is None or not memory.is_history(rank.rank):
-            return ()
-        sides.append([entry for entry in memory.top if entry.rank == rank.rank])
+    """Return the changes of all groups, largest first, of either sign; empty unless both are snapshots."""
+    ranks = _find_largest_rank(a), _find_largest_rank(b)
+    if not all(rank and memory.is_history(rank.rank) for rank, memory in zip(ranks, (a, b), strict=True)):
+        return ()
+    sides = (
+        [entry for entry in memory.top if rank and entry.rank == rank.rank]
+        for rank, memory in zip(ranks, (a, b), strict=True)
+    )
     return list_group_changes(*sides)
 
 
+def find_group_phases(a: Memory, b: Memory) -> tuple[str, str]:
+    """Return the phases of the two peaks whose groups are compared; empty if unknown."""
+    ranks = _find_largest_rank(a), _find_largest_rank(b)
+    before, after = (rank.peak_phase if rank else "" for rank in ranks)
+    return before, after
+
+
+def _find_largest_rank(memory: Memory) -> RankMemory | None:
+    return max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank), default=None)
+
+
 def list_group_changes(a: Sequence[Allocation], b: Sequence[Allocation]) -> tuple[GroupChange, ...]:
-    """Return the changes of all groups of two ranks of snapshots, largest growth first."""
+    """Return the changes of all groups of two ranks of snapshots, largest first, of either sign."""
     before, after = _sum_places(a), _sum_places(b)
     _match_moved_places(before, after)
     changes = (_make_change(key, before.get(key), after.get(key)) for key in {**after, **before})
-    return tuple(
-        sorted(
-            changes, key=lambda change: (-change.delta_bytes, change.tenant, change.where, change.operator)
-        )
-    )
+    return tuple(sorted(changes, key=_rank_change))
+
+
+def _rank_change(change: GroupChange) -> tuple[int, int, str, str, str]:
+    """Return the sort key: the largest change first, and of equal ones the growth."""
+    delta = change.delta_bytes
+    return (-abs(delta), -delta, change.tenant, change.where, change.operator)
 
 
 def _sum_places(groups: Iterable[Allocation]) -> dict[_Key, _Side]:

@@ -83,6 +83,7 @@ def describe_window(rank: int, passes: Passes, *, keeps_for_backward: bool) -> H
     optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
     backward = np.flatnonzero(passes.kind == BACKWARD)
     per_step = np.diff(np.searchsorted(backward, np.append(-1, optimizers)))
+    per_step = per_step[per_step > 0]  # a second optimizer makes no second step
     if len(backward):
         kind = WindowKind.TRAINING
     elif len(optimizers):
@@ -94,6 +95,6 @@ def describe_window(rank: int, passes: Passes, *, keeps_for_backward: bool) -> H
     return HistoryWindow(
         rank=rank,
         kind=kind,
-        steps=len(optimizers),
-        micro_batches=int(np.median(per_step)) if len(optimizers) and per_step.any() else None,
+        steps=len(per_step) if len(backward) else len(optimizers),
+        micro_batches=int(np.median(per_step)) if len(per_step) else None,
     )

@@ -241,6 +241,8 @@ def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Ga
     return leaves, list(dict.fromkeys(gaps))
 
 
+#: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
+_MIN_UNOWNED_RATIO = 0.0005
 _RECORD_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
 
 
@@ -259,7 +261,7 @@ def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
         reason = "live memory is highest at the start of the history: the actual peak may be higher"
         gaps.append(_make_device_gap(device, "allocated peak", reason, _RECORD_EARLIER))
     unknown = _sum_unowned_bytes(device)
-    if unknown:
+    if sum(unknown.values()) >= _MIN_UNOWNED_RATIO * max(1, peak_bytes):
         sizes_by_reason = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
         reason = f"no tag or rule identifies the owner of {sizes_by_reason}"
         gaps.append(

@@ -14,7 +14,7 @@ from zprof.integrations.imports.file_ranks import RankedFile, rank_files, refuse
 from zprof.integrations.imports.options import ImportProgress, Written
 from zprof.integrations.imports.trace_worker import Refusal
 from zprof.integrations.imports.traces import make_refusal_gaps, make_unusable_error
-from zprof.model.errors import BadInput
+from zprof.model.errors import BadInput, MissingData
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import MANIFEST_NAME, RunManifest, to_json
@@ -25,6 +25,11 @@ from zprof.version import __version__
 #: that all readers together may take.
 _BYTES_PER_FILE_BYTE = 8
 _USABLE_RATIO = 0.5
+_NO_BLOCKS = Refusal(
+    reason="the snapshot holds no memory blocks",
+    hint="dump it while memory is in use, after torch.cuda.memory._record_memory_history()",
+    is_permanent=True,
+)
 
 
 def write_snapshots(
@@ -37,6 +42,7 @@ def write_snapshots(
 
     Raises:
         BadInput: no file can be used, or two files are from the same rank.
+        MissingData: no file holds a memory block.
         OSError: the run cannot be written.
     """
     ranking = rank_files(paths)
@@ -55,7 +61,10 @@ def write_snapshots(
         progress.report_bytes(read_bytes)
         progress.finish_rank()
     if len(refused) == len(ranking.files):
-        raise make_unusable_error(paths, refused)
+        error = make_unusable_error(paths, refused)
+        if all(refusal is _NO_BLOCKS for refusal in refused.values()):
+            raise MissingData(error.message, hint=error.hint)
+        raise error
     if refused:
         gaps = (*manifest.gaps, *make_refusal_gaps(refused))
         write_atomically(run / MANIFEST_NAME, to_json(replace(manifest, gaps=gaps)).encode())
@@ -91,6 +100,8 @@ def _write_rank(run: Path, manifest: RunManifest, file: RankedFile, writing: Loc
     """
     try:
         with read_snapshot(file.path) as snapshot, writing:
+            if not len(snapshot.tables["block"]):
+                return _NO_BLOCKS
             writer = RankWriter(run, file.rank, manifest)
             for name, table in snapshot.tables.items():
                 writer.write_table(name, table)

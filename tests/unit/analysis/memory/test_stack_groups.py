@@ -202,4 +202,6 @@ def test_changes_of_groups_sum_to_the_change_of_the_peak_and_follow_moved_lines(
     assert sum(change.delta_bytes for change in changes) == 2 * MIB
     deltas = {change.where.partition(":")[2]: change.delta_bytes // MIB for change in changes}
     assert deltas == {"12 forward": 0, "22 forward": 1, "30 new": 1, "31 new": 1, "5 old": -1}
+    sizes = [abs(change.delta_bytes) for change in changes]
+    assert sizes == sorted(sizes, reverse=True), "what shrank is listed like what grew"
     assert compare_groups(Memory(), sides[0]) == ()

@@ -80,7 +80,7 @@ def test_blocks_from_before_the_history_are_known_and_a_gap() -> None:
     assert pd.isna(table.loc[freed, "stack"])  # the stack of a free says nothing about the allocation
     assert table.loc[kept, "stack"] == 0
     reason = gaps(tables)["allocator history"]
-    assert "2 blocks (4000 bytes)" in reason
+    assert "2 blocks (3.9 KiB)" in reason
     assert "2025-10-09 08:53:20.000005 UTC" in reason
 
 

@@ -84,7 +84,7 @@ def find_passes(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = 
     kind = _classify_blocks(blocks, origin, ranges)
     optimizers = [span for span in ranges if _ANNOTATED.get(span.phase) == OPTIMIZER]
     passes, member = _collect_runs(blocks, kind, optimizers)
-    unseen = _find_unseen_steps(blocks, passes, member)
+    unseen = [] if optimizers else _find_unseen_steps(blocks, passes, member)
     if unseen:
         passes, member = _collect_runs(blocks, kind, [*optimizers, *unseen])
     return passes, member
@@ -171,26 +171,37 @@ def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange
 
 
 def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[PhaseRange]:
-    """Return an instant after each backward whose surviving blocks die before the next backward."""
-    steps: list[PhaseRange] = []
+    """Return an instant after each backward whose surviving blocks die before the next backward.
+
+    A backward that leaves little, compared with others, only adds to their gradients.
+    """
+    backward = np.flatnonzero(passes.kind == BACKWARD).tolist()
     inside = np.flatnonzero(member >= 0)
     bounds = np.searchsorted(member[inside], np.arange(len(passes) + 1))
-    backward = np.flatnonzero(passes.kind == BACKWARD).tolist()
-    for number, index in enumerate(backward):
+    survivors = [
+        _find_survivors(blocks, inside[bounds[index] : bounds[index + 1]], int(passes.last_ns[index]))
+        for index in backward
+    ]
+    sizes = [int(blocks.requested_bytes[rows].sum()) for rows in survivors]
+    steps: list[PhaseRange] = []
+    for number, (index, rows) in enumerate(zip(backward, survivors, strict=True)):
         following = backward[number + 1] if number + 1 < len(backward) else len(passes)
-        if OPTIMIZER in passes.kind[index + 1 : following] or not passes.closed[index]:
+        is_last = not passes.closed[index]
+        if is_last or OPTIMIZER in passes.kind[index + 1 : following] or not len(rows):
             continue
         until_ns = int(passes.first_ns[following]) if following < len(passes) else FOREVER - 1
-        last_ns = int(passes.last_ns[index])
-        rows = inside[bounds[index] : bounds[index + 1]]
-        rows = rows[(blocks.freed_ns[rows] > last_ns) & (blocks.begin_ns[rows] < last_ns)]
-        rows = rows[np.argsort(blocks.freed_ns[rows], kind="stable")]
-        sizes, freed_ns = blocks.requested_bytes[rows], blocks.freed_ns[rows]
-        freed = sizes[freed_ns < until_ns].sum()
-        if len(rows) and freed >= _FREED_RATIO * sizes.sum():
+        freed_ns, size = blocks.freed_ns[rows], blocks.requested_bytes[rows]
+        freed = int(size[freed_ns < until_ns].sum())
+        if freed >= _FREED_RATIO * sizes[number] and sizes[number] >= _FREED_RATIO * max(sizes):
             # the last temporaries of the backward die at once, the gradients only after the step
-            half = int(np.searchsorted(np.cumsum(sizes), sizes.sum() / 2))
-            first = int(np.argmax(np.diff(freed_ns[: half + 1], prepend=last_ns)))
+            half = int(np.searchsorted(np.cumsum(size), sizes[number] / 2))
+            first = int(np.argmax(np.diff(freed_ns[: half + 1], prepend=int(passes.last_ns[index]))))
             step_ns = int(freed_ns[first]) - 1
             steps.append(PhaseRange(begin_ns=step_ns, end_ns=step_ns, phase=Phase.OPTIMIZER.value))
     return steps
+
+
+def _find_survivors(blocks: HeldBlocks, rows: Int, last_ns: int) -> Int:
+    """Return the blocks of a pass that are live after its last allocation, in the order of their ends."""
+    rows = rows[(blocks.freed_ns[rows] > last_ns) & (blocks.begin_ns[rows] < last_ns)]
+    return rows[np.argsort(blocks.freed_ns[rows], kind="stable")]
