@@ -149,7 +149,12 @@ def _cut_truth(
     reserved = [device.reserved_bytes[begin - 1] if begin else 0, *device.reserved_bytes[begin:]]
     peak = max(live)
     phases = tuple(
-        replace(each, begin_entry=max(each.begin_entry - begin, 0), end_entry=each.end_entry - begin)
+        replace(
+            each,
+            begin_entry=max(each.begin_entry - begin, 0),
+            end_entry=each.end_entry - begin,
+            is_cut=each.begin_entry < begin,
+        )
         for each in device.phases
         if each.end_entry > begin
     )

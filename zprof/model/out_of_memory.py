@@ -30,9 +30,9 @@ class OutOfMemory:
     ``expandable``: segments of this device are expandable. ``outside_allocator_bytes``: device memory in use
     outside of this allocator.
 
-    ``inferred_tenants``: some of their bytes are known by sizes alone. ``unknown_tenants``: nothing was
-    attributed to them, and no tag could have said that they hold nothing. ``confidence_bytes``: the bytes
-    attributed without a tag.
+    ``inferred_tenants``: some of their bytes are known by sizes alone. ``unknown_tenants``: no block was
+    attributed to them at any time, and no tag could have said so. ``confidence_bytes``: the bytes attributed
+    without a tag.
     """
 
     rank: int

@@ -15,7 +15,6 @@ from zprof.analysis.comparison import (
     subtract_memory,
 )
 from zprof.model.gaps import GapKind
-from zprof.model.memory import Basis
 from zprof.model.report import Comparison, EqualWork, WorkUnit
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS, Window, WindowPolicy
@@ -45,14 +44,7 @@ def test_memory_is_the_largest_rank_of_each_side() -> None:
 
 def test_the_change_of_a_tenant_that_is_unknown_on_a_side_is_unknown() -> None:
     a, b = memory_of(0).per_rank, memory_of(3).per_rank
-    by_rules = tuple(
-        replace(
-            rank,
-            basis_bytes={Basis.RULE: rank.peak_bytes},
-            tenants=dict(rank.tenants) | {Tenant.GRADIENTS: 0},
-        )
-        for rank in b
-    )
+    by_rules = tuple(replace(rank, unknown=(Tenant.GRADIENTS,)) for rank in b)
     delta = subtract_memory(a, by_rules)
     assert delta["gradients"] is None
     assert delta["parameters"] == subtract_memory(a, b)["parameters"]

@@ -88,7 +88,6 @@ def _describe(
     live = find_live_blocks(history.blocks, failure.time_ns)
     sizes = history.blocks.requested_bytes
     tenants, untagged_bytes = sum_tenant_bytes(names.tenant[live], sizes[live])
-    has_tags = bool(names.sum_basis_bytes(live, sizes)[Basis.TAGGED])
     by_sizes = {owner.tenant for owner in names.sum_bytes(live, sizes) if owner.basis is Basis.SIZES}
     pieces = _list_free_pieces(history, failure) if _is_consistent(history, terms) else None
     would_fit, short_bytes = _judge_defragmented(failure, None if pieces is None else int(pieces.sum()))
@@ -118,7 +117,7 @@ def _describe(
         expandable=bool(segments.expandable[held].any()),
         pool=failure.pool,
         inferred_tenants=tuple(tenant for tenant in DISPLAY_ORDER if tenant in by_sizes),
-        unknown_tenants=tuple(each for each in DISPLAY_ORDER if not has_tags and not tenants.get(each)),
+        unknown_tenants=names.list_unknown_tenants(),
         confidence_bytes=names.sum_confidence_bytes(live, sizes),
         stack=stacks.format_stack(failure.stack),
     )

@@ -44,7 +44,6 @@ from zprof.model.formatting import format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
 from zprof.model.out_of_memory import OutOfMemory
-from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run
 
@@ -143,17 +142,8 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         method=_describe_method(device),
         parts=_list_parts(device),
         basis_bytes=names.sum_basis_bytes(device.rows, device.history.blocks.requested_bytes),
-        unknown=_list_unknown_tenants(names),
+        unknown=names.list_unknown_tenants(),
     )
-
-
-def _list_unknown_tenants(names: BlockTenants) -> tuple[Tenant, ...]:
-    """Return the tenants that own no block at any time, unless the program tags its memory."""
-    used = [names.attributions[number] for number in np.unique(names.number).tolist()]
-    if any(attribution.basis is Basis.TAGGED for attribution in used):
-        return ()
-    owners = {attribution.tenant for attribution in used}
-    return tuple(tenant for tenant in Tenant if tenant not in owners)
 
 
 def _find_inferred_phase(device: SnapshotDevice) -> str:

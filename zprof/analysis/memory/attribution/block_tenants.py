@@ -76,6 +76,14 @@ class BlockTenants:
                 bytes_by_level[attribution.confidence] += size
         return bytes_by_level
 
+    def list_unknown_tenants(self) -> tuple[Tenant, ...]:
+        """Return the tenants that own no block at any time, unless the program tags its memory."""
+        used = [self.attributions[number] for number in np.unique(self.number).tolist()]
+        if any(attribution.basis is Basis.TAGGED for attribution in used):
+            return ()
+        owners = {attribution.tenant for attribution in used}
+        return tuple(tenant for tenant in Tenant if tenant not in owners)
+
 
 def get_tenant_name(attribution: Attribution) -> str:
     """Return the name of the tenant; ``untagged`` if there is none."""
