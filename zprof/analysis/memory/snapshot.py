@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
-from zprof.analysis.memory.attribution.block_tenants import BlockTenants, Ledger, get_tenant_name
+from zprof.analysis.memory.attribution.block_tenants import Ledger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import Stacks
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
 from zprof.analysis.memory.device_terms import (

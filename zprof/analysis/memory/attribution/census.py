@@ -16,7 +16,7 @@ from zprof.analysis.memory.attribution.block_tenants import Attribution, Ledger
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER
-from zprof.analysis.memory.attribution.size_copies import MAX_SIZES, SizeCounts
+from zprof.analysis.memory.attribution.size_copies import MAX_SIZES, MIN_SIZES, SizeCounts
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int
 from zprof.model.findings import Confidence
@@ -182,7 +182,12 @@ def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, size: int,
     stay = blocks.freed_ns[gradients] == FOREVER
     lone = len(gradients) == 1 and bool((stay & ~features.has_stack[gradients]).any())
     from_optimizer = bool((features.made_in[chosen] == OPTIMIZER).any())
-    return not lone and not from_optimizer
+    # what ends with the step may be gradients that are older than the history
+    next_ns = np.append(features.passes.first_ns, FOREVER)[moment.pass_index + 1]
+    stays = bool((blocks.freed_ns[chosen] >= next_ns).all())
+    flat = bool(features.made_by(Origin.REDUCE)[gradients].any())
+    few = len(count_sizes(blocks, moment.gradients)) < MIN_SIZES
+    return stays and not lone and not from_optimizer and not flat and not few
 
 
 def find_lasting_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger, moment: Moment) -> Bool:

@@ -7,11 +7,14 @@ from zprof.analysis.memory.attribution.census import Census, count_sizes, find_m
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, OPTIMIZER
+from zprof.analysis.memory.attribution.size_copies import MIN_SIZES
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, Bool
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
+#: A loss, a norm or a flag has a few bytes, and a parameter rarely.
+_SCALAR_BYTES = 64
 _SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTIVE)
 
 
@@ -41,7 +44,8 @@ def _find_possible_gradients(
 ) -> Bool:
     """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
     made: Bool = features.made_in == BACKWARD
-    if bool(features.made_by(*_SHARDING_ORIGINS).any()) or census is None:
+    is_flat = census is None or len(census.gradient_counts) < MIN_SIZES
+    if bool(features.made_by(*_SHARDING_ORIGINS).any()) or is_flat:
         return made
     lasts = ledger.get_tenants().tenant == TENANT_CODES[Tenant.PARAMETERS]
     sizes = np.unique(blocks.requested_bytes[lasts | (blocks.before & features.stays)])
@@ -84,5 +88,9 @@ def _find_unpaired_gradients(
     expected = np.array([parameters.get(size, 0) for size in groups[:, 1].tolist()], dtype=np.int64)
     group = group.reshape(-1)
     unpaired[rows] = (counts > expected)[group]
-    lone[rows] = (counts == 1)[group] & features.stays[rows] & ~features.has_stack[rows]
+    lone[rows] = blocks.requested_bytes[rows] < _SCALAR_BYTES
+    if len(groups) and len(np.unique(groups[:, 1])) < MIN_SIZES:
+        lone[rows] = True  # so few may have the size of a parameter by chance
+        return unpaired, lone
+    lone[rows] |= (counts == 1)[group] & features.stays[rows] & ~features.has_stack[rows]
     return unpaired, lone

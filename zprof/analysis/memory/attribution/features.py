@@ -11,6 +11,7 @@ import numpy as np
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import (
     BACKWARD,
+    CLOCK_NS,
     FORWARD,
     NONE,
     OPTIMIZER,
@@ -108,7 +109,7 @@ def compute_features(
         sees_forward=within & _lives_until(end, forward),
         sees_backward=within & _lives_until(end, backward),
         sees_next_step=within & _lives_until(end, _find_next_step(passes, pass_index)),
-        sees_optimizer=within & _lives_until(end, optimizer),
+        sees_optimizer=within & _lives_until(end - CLOCK_NS, optimizer),
         optimizer_is_next=within & (optimizer < forward),
         outlives_step=within & ((next_ns != FOREVER) | closed) & (end >= np.maximum(next_ns, 0)),
         is_standing=(end == FOREVER) | ((member < 0) & (end > _find_first_start(passes, blocks.begin_ns))),

@@ -86,6 +86,7 @@ _GATHER = {
     _FSDP1 + "_flat_param.py": (
         "unshard", "pre_unshard", "_alloc_padded_unsharded_flat_param", "_all_gather_flat_param",
     ),
+    "/reference_engine/flat_unit.py": ("gather", "gather_updated", "_resize"),
     "/deepspeed/runtime/zero/partition_parameters.py": (
         "all_gather_coalesced", "_all_gather_dtype", "_allgather_params", "_allgather_params_coalesced",
     ),
@@ -94,6 +95,7 @@ _REDUCE = {
     _FSDP2 + "_fsdp_collectives.py": ("foreach_reduce", "foreach_reduce_scatter_copy_in"),
     _FSDP2 + "_fsdp_param_group.py": ("post_backward",),
     _FSDP1 + "_runtime_utils.py": ("_reduce_grad", "_get_reduce_scatter_tensors", "_post_backward_hook"),
+    "/reference_engine/gradients/storage.py": ("allocate", "acquire", "take_bucket"),
 }
 _SHARD = {
     _FSDP2 + "_fsdp_param.py": ("_init_sharded_param", "reset_sharded_param"),

@@ -45,7 +45,7 @@ _ANNOTATED = {
     Phase.OPTIMIZER.value: OPTIMIZER,
 }
 #: Resolution of torch's times.
-_CLOCK_NS = 1000
+CLOCK_NS = 1000
 #: Share of a backward's surviving bytes that must die before the next backward for a step to be assumed.
 _FREED_RATIO = 0.5
 
@@ -98,7 +98,7 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
         ends = np.array([span.end_ns for span in ranges], dtype=np.int64)
         kinds = np.array([_ANNOTATED.get(span.phase, NONE) for span in ranges], dtype=np.int64)
         # what has the time of a start may have come before it
-        span = np.searchsorted(starts, blocks.begin_ns - _CLOCK_NS, side="right") - 1
+        span = np.searchsorted(starts, blocks.begin_ns - CLOCK_NS, side="right") - 1
         inside = (span >= 0) & (blocks.begin_ns < ends[span]) & (kind >= _BARE)
         kind[inside] = kinds[span[inside]]
     kind[blocks.before] = NONE
@@ -195,8 +195,9 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[
         if freed >= _FREED_RATIO * sizes[number] and sizes[number] >= _FREED_RATIO * max(sizes):
             # the last temporaries of the backward die at once, the gradients only after the step
             half = int(np.searchsorted(np.cumsum(size), sizes[number] / 2))
-            first = int(np.argmax(np.diff(freed_ns[: half + 1], prepend=int(passes.last_ns[index]))))
-            step_ns = int(freed_ns[first]) - 1
+            pauses = np.diff(freed_ns[: half + 1], prepend=int(passes.last_ns[index]))
+            first = int(np.argmax(pauses))
+            step_ns = int(freed_ns[first]) - min(int(pauses[first]) // 2, 2 * CLOCK_NS) - 1
             steps.append(PhaseRange(begin_ns=step_ns, end_ns=step_ns, phase=Phase.OPTIMIZER.value))
     return steps
 

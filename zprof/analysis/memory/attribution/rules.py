@@ -228,7 +228,7 @@ TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _is_workspace),
     TenantRule("sharding_gather", _COMMUNICATION, "gathered_param", _HIGH, _is_gathered_param),
     TenantRule("sharding_reduced_shard", _GRADIENTS, "shard", _MEDIUM, _is_reduced_shard),
-    TenantRule("sharding_reduce", _COMMUNICATION, "reduce_scatter", _HIGH, _is_reduce_buffer),
+    TenantRule("sharding_reduce", _COMMUNICATION, "reduce_scatter", _MEDIUM, _is_reduce_buffer),
     TenantRule("ddp_bucket", _COMMUNICATION, "bucket", _MEDIUM, _is_bucket),
     TenantRule("collective", _COMMUNICATION, "collective", _HIGH, _is_collective),
     TenantRule("optimizer_init", _STATE, "state", _HIGH, _is_initialized_state),
