@@ -15,7 +15,7 @@ from tests.support.hostile_pickles import good
 from tests.support.real_traces import TRACES
 from zprof.cli import main
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.errors import BadInput
+from zprof.model.errors import BadInput, MissingData
 from zprof.run.reader import load
 
 SHARED = TRACES.with_name("snapshots") / "mosaic_output.pickle"
@@ -96,6 +96,14 @@ def test_a_folder_of_ranks_is_compared_and_an_unreadable_one_is_a_gap(
     assert "rank 1" in capsys.readouterr().out
     first = folder / "rank0_memory_snapshot.pickle"
     assert [file.rank for file in import_paths([first, cut], tmp_path / "two.zprof").files] == [0]
+
+
+def test_a_snapshot_without_blocks_is_missing_data_and_among_others_a_gap(tmp_path: Path) -> None:
+    empty = write_snapshot(tmp_path / "rank0.pickle", sized(0))
+    with pytest.raises(MissingData, match=r"rank0\.pickle"):
+        import_paths([empty], tmp_path / "empty.zprof")
+    other = write_snapshot(tmp_path / "rank1.pickle", sized(1))
+    assert [file.rank for file in import_paths([empty, other], tmp_path / "two.zprof").files] == [1]
 
 
 def test_two_iterations_are_not_mixed(tmp_path: Path) -> None:
