@@ -66,7 +66,7 @@ def attention_scores(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
         f"({format_bytes(score_bytes)} of {format_bytes(big.peak_bytes)})",
         evidence=[
             bytes_evidence(
-                "scores", f"{row.count} blocks of {row.operator or row.tenant}", row.held_bytes, big.rank
+                "scores", f"blocks of {row.operator or row.tenant}: {row.count}", row.held_bytes, big.rank
             )
             for row in sorted(rows, key=lambda row: -row.held_bytes)[:_MAX_EVIDENCE]
         ],
