@@ -86,7 +86,8 @@ def test_guessed_sizes_and_bounds_are_marked_and_what_no_rule_can_tell_is_unknow
     memory = by_sizes(full_memory())
     rank = memory.per_rank[0]
     empty = dict(rank.tenants) | {Tenant.GRADIENTS: 0}
-    drawn = stacks(alone, replace(memory, per_rank=(replace(rank, tenants=empty, unknown=(Tenant.GRADIENTS,)),)))
+    unknown = replace(rank, tenants=empty, unknown=(Tenant.GRADIENTS,))
+    drawn = stacks(alone, replace(memory, per_rank=(unknown,)))
     lines = {line.key: line for line in drawn.legend.lines}
     assert lines["parameters"].cells[3].text == "~"
     assert lines["gradients"].cells[1].text == "unknown"
