@@ -61,7 +61,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """The blocks of each model state at the reference moment; None without gradients in the history."""
+    """The parameters at the reference moment, and how often each size occurs among its gradients."""
 
     moment: Moment
     parameters: Int
@@ -154,12 +154,17 @@ def _match_parameters(
         return None
     found = [np.flatnonzero(is_known)]
     known_counts = count_sizes(blocks, found[0])
+    gradients = group_by_size(blocks, moment.gradients)
     for size, rows in group_by_size(blocks, np.flatnonzero(lasting & ~is_known)).items():
         missing = wanted[size] - known_counts[size]
         if missing <= 0:
             continue
         chosen = _order_candidates(blocks, features, rows)[:missing]
-        sure = len(rows) <= missing and _are_sure(blocks, features, moment, size, chosen)
+        sure = (
+            len(rows) <= missing
+            and len(wanted) >= MIN_SIZES
+            and _are_sure(blocks, features, moment, gradients[size], chosen)
+        )
         ledger.assign(
             chosen,
             make_size_attribution(
@@ -172,22 +177,20 @@ def _match_parameters(
     )
 
 
-def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, size: int, chosen: Int) -> bool:
-    """Return True unless something else could be of that size by chance.
+def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, gradients: Int, chosen: Int) -> bool:
+    """Return True unless the gradients of one size, or what was chosen for them, could be something else.
 
     A lone pair of blocks may be the workspaces of the forward's thread and of the backward's: they stay, and
     have no stacks. A block of an optimizer may be its state.
     """
-    gradients = moment.gradients[blocks.requested_bytes[moment.gradients] == size]
     stay = blocks.freed_ns[gradients] == FOREVER
     lone = len(gradients) == 1 and bool((stay & ~features.has_stack[gradients]).any())
     from_optimizer = bool((features.made_in[chosen] == OPTIMIZER).any())
     # what ends with the step may be gradients that are older than the history
     next_ns = np.append(features.passes.first_ns, FOREVER)[moment.pass_index + 1]
     stays = bool((blocks.freed_ns[chosen] >= next_ns).all())
-    flat = bool(features.made_by(Origin.REDUCE)[gradients].any())
-    few = len(count_sizes(blocks, moment.gradients)) < MIN_SIZES
-    return stays and not lone and not from_optimizer and not flat and not few
+    flat = bool((features.origin[gradients] == Origin.REDUCE).any())
+    return stays and not lone and not from_optimizer and not flat
 
 
 def find_lasting_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger, moment: Moment) -> Bool:

@@ -86,7 +86,7 @@ def find_passes(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = 
     passes, member = _collect_runs(blocks, kind, optimizers)
     unseen = [] if optimizers else _find_unseen_steps(blocks, passes, member)
     if unseen:
-        passes, member = _collect_runs(blocks, kind, [*optimizers, *unseen])
+        passes, member = _collect_runs(blocks, kind, unseen)
     return passes, member
 
 
@@ -183,6 +183,7 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[
         for index in backward
     ]
     sizes = [int(blocks.requested_bytes[rows].sum()) for rows in survivors]
+    enough_bytes = _FREED_RATIO * max(sizes, default=0)
     steps: list[PhaseRange] = []
     for number, (index, rows) in enumerate(zip(backward, survivors, strict=True)):
         following = backward[number + 1] if number + 1 < len(backward) else len(passes)
@@ -192,7 +193,7 @@ def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[
         until_ns = int(passes.first_ns[following]) if following < len(passes) else FOREVER - 1
         freed_ns, size = blocks.freed_ns[rows], blocks.requested_bytes[rows]
         freed = int(size[freed_ns < until_ns].sum())
-        if freed >= _FREED_RATIO * sizes[number] and sizes[number] >= _FREED_RATIO * max(sizes):
+        if freed >= _FREED_RATIO * sizes[number] and sizes[number] >= enough_bytes:
             # the last temporaries of the backward die at once, the gradients only after the step
             half = int(np.searchsorted(np.cumsum(size), sizes[number] / 2))
             pauses = np.diff(freed_ns[: half + 1], prepend=int(passes.last_ns[index]))

@@ -19,8 +19,8 @@ from zprof.model.tenants import Tenant
 
 #: Size of the workspace that torch gives cuBLAS, once per thread and stream, and keeps:
 #: ``CUBLAS_WORKSPACE_CONFIG`` :4096:2:16:8, and 32 MiB on Hopper (``CUDABlas.cpp``).
-_WORKSPACE_BYTES = 8_519_680
-_HOPPER_WORKSPACE_BYTES = 32 << 20
+WORKSPACE_BYTES = 8_519_680
+HOPPER_WORKSPACE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class TenantRule:
 
 def _is_workspace(features: Features) -> Bool:
     called = features.made_by(Origin.FORWARD, Origin.FORWARD_NAME)
-    size = (features.requested_bytes == _WORKSPACE_BYTES) | (
-        called & (features.requested_bytes == _HOPPER_WORKSPACE_BYTES)
+    size = (features.requested_bytes == WORKSPACE_BYTES) | (
+        called & (features.requested_bytes == HOPPER_WORKSPACE_BYTES)
     )
     mask: Bool = features.stays & size & (called | features.made_by(Origin.BARE, Origin.BACKWARD))
     return mask

@@ -15,6 +15,7 @@ from zprof.analysis.memory.attribution.census import (
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, NONE, OPTIMIZER
+from zprof.analysis.memory.attribution.rules import HOPPER_WORKSPACE_BYTES, WORKSPACE_BYTES
 from zprof.analysis.memory.attribution.size_copies import (
     MIN_SINGLE_BYTES,
     MIN_SIZES,
@@ -41,8 +42,7 @@ _LOOP_RATIO = 0.8
 _VIEWS_RATIO = 0.5
 #: Steps in which that is looked at.
 _MAX_JUDGED = 16
-#: Workspaces that torch gives to cuBLAS: its default, and that of Hopper (``CublasHandlePool.cpp``).
-_WORKSPACE_SIZES = (8_519_680, 32 << 20)
+_WORKSPACE_SIZES = (WORKSPACE_BYTES, HOPPER_WORKSPACE_BYTES)
 #: Copies beside the parameters if the gradients and two moments are among them.
 _COPIES_WITH_GRADIENTS = 3
 #: A workspace for the forward's thread and one for the backward's.
