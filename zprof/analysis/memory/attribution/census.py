@@ -80,13 +80,18 @@ def count_sizes(blocks: HeldBlocks, rows: Int) -> Counter[int]:
     return Counter(dict(zip(sizes.tolist(), counts.tolist(), strict=True)))
 
 
-def group_by_size(blocks: HeldBlocks, rows: Int) -> dict[int, Int]:
-    """Return the rows of each size, in their order."""
+def group_rows(rows: Int, key: Int) -> dict[int, Int]:
+    """Return the rows of each key, in their order; ``key`` has one entry per row."""
     if not len(rows):
         return {}
-    ordered = rows[np.argsort(blocks.requested_bytes[rows], kind="stable")]
-    sizes, first = np.unique(blocks.requested_bytes[ordered], return_index=True)
-    return dict(zip(sizes.tolist(), np.split(ordered, first[1:]), strict=True))
+    order = np.argsort(key, kind="stable")
+    keys, first = np.unique(key[order], return_index=True)
+    return dict(zip(keys.tolist(), np.split(rows[order], first[1:]), strict=True))
+
+
+def group_by_size(blocks: HeldBlocks, rows: Int) -> dict[int, Int]:
+    """Return the rows of each size, in their order."""
+    return group_rows(rows, blocks.requested_bytes[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

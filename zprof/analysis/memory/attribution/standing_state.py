@@ -9,6 +9,7 @@ from zprof.analysis.memory.attribution.census import (
     find_lasting_blocks,
     find_moments,
     group_by_size,
+    group_rows,
     make_size_attribution,
     sum_bytes,
 )
@@ -66,16 +67,21 @@ def _match_constructed_state(blocks: HeldBlocks, features: Features, ledger: Led
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment)
     lasting[census.parameters] = False
     rows = np.flatnonzero(lasting & ~blocks.before & (features.made_in != OPTIMIZER))
-    rows = rows[np.argsort(blocks.stack[rows], kind="stable")]
-    bounds = np.flatnonzero(np.diff(blocks.stack[rows])) + 1
-    for of_stack in np.split(rows, bounds) if len(rows) else ():
-        for numerator, denominator in SCALES:
-            sizes = {size * numerator // denominator for size in census.gradient_counts}
-            made = of_stack[np.isin(blocks.requested_bytes[of_stack], list(sizes))]
-            distinct = len(count_sizes(blocks, made))
-            if features.has_stack[of_stack[0]] and distinct >= _LOOP_RATIO * len(sizes) > 1:
-                ledger.assign(made, _make_state(_MEDIUM))
-                break
+    if _LOOP_RATIO * len(census.gradient_counts) <= 1:
+        return  # one block is no loop
+    for of_stack in group_rows(rows, blocks.stack[rows]).values():
+        if features.has_stack[of_stack[0]]:
+            ledger.assign(_find_copies(blocks, of_stack, census), _make_state(_MEDIUM))
+
+
+def _find_copies(blocks: HeldBlocks, rows: Int, census: Census) -> Int:
+    """Return the rows that repeat the sizes of most gradients, in one type or another; none if none do."""
+    for numerator, denominator in SCALES:
+        wanted = [size * numerator // denominator for size in census.gradient_counts]
+        copies = rows[np.isin(blocks.requested_bytes[rows], wanted)]
+        if len(count_sizes(blocks, copies)) >= _LOOP_RATIO * len(wanted):
+            return copies
+    return rows[:0]
 
 
 def _make_state(confidence: Confidence) -> Attribution:
@@ -89,23 +95,9 @@ def _match_gradient_copies(blocks: HeldBlocks, features: Features, ledger: Ledge
     first = moments.find_first(blocks, fresh)
     backward_ns = features.passes.first_ns[np.maximum(moments.pass_index[first] - 1, 0)]
     is_copy = (first >= 0) & (blocks.begin_ns[fresh] > backward_ns)
-    fresh, first = fresh[is_copy], first[is_copy]
-    bounds = np.flatnonzero(np.diff(first)) + 1
-    for rows in np.split(fresh, bounds) if len(fresh) else ():
-        _take_copies(blocks, ledger, rows, census)
-
-
-def _take_copies(blocks: HeldBlocks, ledger: Ledger, fresh: Int, census: Census) -> None:
-    """Attribute the fresh blocks as gradients if they repeat the sizes of all, in one type or another."""
-    for numerator, denominator in SCALES:
-        wanted = [size * numerator // denominator for size in census.gradient_counts]
-        rows = fresh[np.isin(blocks.requested_bytes[fresh], wanted)]
-        if len(count_sizes(blocks, rows)) >= _LOOP_RATIO * len(wanted):
-            ledger.assign(
-                rows,
-                make_size_attribution(Tenant.GRADIENTS, "master_grad", _MEDIUM, "sizes_repeat_gradients"),
-            )
-            return
+    copy = make_size_attribution(Tenant.GRADIENTS, "master_grad", _MEDIUM, "sizes_repeat_gradients")
+    for rows in group_rows(fresh[is_copy], first[is_copy]).values():
+        ledger.assign(_find_copies(blocks, rows, census), copy)
 
 
 def _match_standing_state(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
