@@ -153,7 +153,7 @@ def _find_inferred_phase(device: SnapshotDevice) -> str:
 
 
 def _describe_method(device: SnapshotDevice) -> str:
-    """Describe the shares of the peak that are assigned by tags and by rules."""
+    """Describe the shares of the peak that are assigned by tags, by rules and by sizes."""
     sizes, names = device.history.blocks.requested_bytes, device.names
     basis = names.sum_basis_bytes(device.rows, sizes)
     bytes_by_confidence = names.sum_confidence_bytes(device.rows, sizes)
@@ -162,7 +162,9 @@ def _describe_method(device: SnapshotDevice) -> str:
         return format_percent(count_bytes / device.peak_bytes if device.peak_bytes else 0.0)
 
     levels = ", ".join(f"{share(bytes_by_confidence[level])} {level}" for level in Confidence)
-    rules = f"rules on stacks: {share(basis[Basis.RULE])} of the peak (confidence: {levels})"
+    rules = f"rules on stacks: {share(basis[Basis.RULE])} of the peak"
+    sizes_alone = f", sizes alone: {share(basis[Basis.SIZES])}" if basis[Basis.SIZES] else ""
+    rules = f"{rules}{sizes_alone} (confidence: {levels})"
     return f"tags: {share(basis[Basis.TAGGED])} of the peak; {rules}" if basis[Basis.TAGGED] else rules
 
 
