@@ -258,3 +258,20 @@ def test_a_workspace_of_cublas_is_no_gradient(size: int, function: str | None, w
     program.free(gradients)
     program.step()
     assert (named(program.allocator).of(address) == WORKSPACE) == workspace
+
+
+def test_of_equal_blocks_made_in_constructors_the_oldest_are_the_parameters() -> None:
+    program = Training()
+    program.allocator.begin_history()
+    sizes = [4 * MIB, 5 * MIB, 6 * MIB]
+    parameters = [program.alloc(size, MODEL) for size in sizes]
+    moments = [program.alloc(size, [at("/home/user/optim.py", "__init__"), MAIN]) for size in sizes]
+    for _ in range(2):
+        saved = program.forward()
+        gradients = [program.alloc(size, BARE) for size in sizes]
+        program.free(saved)
+        program.free([program.alloc(MIB, STEP)])
+        program.free(gradients)
+    seen = named(program.allocator)
+    assert tenants(seen, parameters) == {WEIGHT}
+    assert tenants(seen, moments) == {STATE_OF_OPTIMIZER}
