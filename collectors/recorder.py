@@ -12,7 +12,7 @@ An error in a collector never reaches the training loop: it becomes a gap in the
 import atexit
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -104,6 +104,8 @@ class Windows:
 ENABLE_VARIABLE = "ZPROF"
 #: Step number of the sample before the first step.
 _BEFORE_FIRST_STEP = -1
+#: Step numbers that a gap lists.
+_MAX_LISTED = 8
 
 
 def record(
@@ -173,6 +175,7 @@ class Recorder:
         self._writer: RankWriter | None = None
         self._manifest: RunManifest | None = None
         self._step, self._step_start_ns = 0, 0
+        self._skipped_steps: list[int] = []
         self._process_id = 0
 
     def __enter__(self) -> Self:
@@ -203,11 +206,13 @@ class Recorder:
             self._guard.run("training facts", self._update_manifest)
         self._enter_step()
 
-    def step(self) -> None:
-        """Mark the end of a step (one optimizer step)."""
+    def step(self, *, skipped: bool = False) -> None:
+        """Mark the end of a step (one optimizer step); ``skipped``: the loss scale overflowed, no update."""
         if not self.active:
             return
         end_ns = self._marks.add_step_mark("step_end", self._step)
+        if skipped:
+            self._skipped_steps.append(self._step)
         self._guard.run("step log", lambda: self._leave_step(end_ns))
         self._guard.run("device counters", self._devices.step)
         if self._schedule.window(self._step + 1) is not self._windows.current:
@@ -335,7 +340,12 @@ class Recorder:
         self._writer.finish(
             memory_steps=self._windows.recorded_steps[Window.MEMORY],
             time_steps=self._windows.recorded_steps[Window.TIME],
-            gaps=[*self._guard.gaps, *(pings.gaps() if pings else []), *self._devices.gaps()],
+            gaps=[
+                *self._guard.gaps,
+                *(pings.gaps() if pings else []),
+                *self._devices.gaps(),
+                *_list_skipped_gaps(self._skipped_steps),
+            ],
             status=status,
             memory_mode=str(self._memory_mode) if self._windows.recorded_steps[Window.MEMORY] else "",
         )
@@ -365,6 +375,20 @@ class Recorder:
 
 def _make_planned_steps(schedule: Schedule) -> PlannedSteps:
     return PlannedSteps(skip=schedule.skip, memory=schedule.memory, time=schedule.time)
+
+
+def _list_skipped_gaps(steps: Sequence[int]) -> list[Gap]:
+    if not steps:
+        return []
+    numbers = ", ".join(map(str, steps[:_MAX_LISTED])) + (" …" if len(steps) > _MAX_LISTED else "")
+    return [
+        Gap(
+            kind=GapKind.SKIPPED_STEPS,
+            what=f"update of step {numbers}",
+            reason="the gradients overflowed, and the loss scale was lowered instead of updating the model",
+            remedy="record later steps (--skip-steps), after the loss scale has settled",
+        )
+    ]
 
 
 def _make_cut_short_gap(steps: int, scheduled: int) -> Gap:

@@ -10,13 +10,14 @@ separately, if they are on the parameter's device.
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from zprof.collectors.engines import deepspeed
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
 from zprof.model.training import Framework, TrainingFacts
 
@@ -35,6 +36,8 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
     optimizers = (
         () if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
     )
+    if len(engines := deepspeed.find_engines(model)) == 1:
+        return _detect_deepspeed(engines[0], optimizers, parameters)
     engine = _detect_engine(model)
     if not parameters:
         return TrainingFacts(engine=engine)
@@ -57,6 +60,16 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
         reduction_bytes=wire.reduced_bytes if are_sizes_known else None,
         step_counters=state.step_counters,
     )
+
+
+def _detect_deepspeed(
+    engine: Any, optimizers: Sequence[Any], parameters: Sequence[nn.Parameter]
+) -> TrainingFacts:
+    facts = deepspeed.detect_facts(engine)
+    if facts.optimizer_state_bytes is not None or deepspeed.list_masters(engine):
+        return facts
+    state = measure_optimizer_state(optimizers, parameters, partitioned=False)
+    return replace(facts, optimizer_state_bytes=state.state_bytes, step_counters=state.step_counters)
 
 
 #: Files of frameworks that run the loop, or wrap the optimizer, of a program.

@@ -105,6 +105,8 @@ class MemoryCollector:
             self._install("collectives", self._work_patch.install, self._work_patch.remove)
             self._undo.append(self._hooks.remove)
             self._hooks.install(self._model)
+            engines = self._hooks.watch_engines(self._scanner.engines)
+            self._install("engines", engines.install, engines.remove)
             if self.mode is MemoryMode.LIGHT:
                 self._install("first step", self._first_step.install, self._first_step.remove)
             else:

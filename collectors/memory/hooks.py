@@ -3,7 +3,7 @@ the backward pass.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from zprof.collectors.engines.deepspeed_memory import EngineWatch
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
 from zprof.collectors.memory.owners import UNREDUCED
 from zprof.collectors.memory.phases import PhaseTracker
@@ -39,6 +40,9 @@ class OwnerScans(Protocol):
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Handle the end of an optimizer step."""
 
+    def claim_engine_tensors(self) -> None:
+        """Handle the start of an engine's step: its gradients are complete."""
+
 
 class Hooks:
     """Install and remove the hooks. None of them changes tensors or control flow."""
@@ -56,6 +60,7 @@ class Hooks:
         self._handles: list[Any] = []
         self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
         self._saved_tensors: SavedTensors | None = None
+        self._engine_steps = 0  # in progress
 
     def install(self, model: nn.Module | None) -> None:
         """Hook all modules that are not compiled, all optimizers, and the saving of tensors by autograd."""
@@ -71,6 +76,15 @@ class Hooks:
             partial(self._log.record_missed, "parameters saved by custom autograd functions"),
         )
         self._saved_tensors.install()
+
+    def watch_engines(self, engines: Sequence[Any]) -> EngineWatch:
+        """Return a watch over the gathers and steps of engines, to install after the hooks."""
+        return EngineWatch(
+            engines,
+            partial(self._run_safely, "gather hook", self._on_gathered),
+            partial(self._run_safely, "engine hook", self._before_engine),
+            partial(self._run_safely, "engine hook", self._after_engine),
+        )
 
     def remove(self) -> None:
         """Remove all hooks, in reverse order."""
@@ -150,7 +164,21 @@ class Hooks:
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._run_safely("optimizer hook", self._scanner.after_optimizer, optimizer)
-        self._run_safely("optimizer hook", self._phases.switch, Phase.OTHER)
+        if not self._engine_steps:
+            self._run_safely("optimizer hook", self._phases.switch, Phase.OTHER)
+
+    def _before_engine(self) -> None:
+        self._engine_steps += 1
+        self._scanner.claim_engine_tensors()
+        self._phases.switch(Phase.OPTIMIZER)
+
+    def _after_engine(self) -> None:
+        self._engine_steps -= 1
+        self._phases.switch(Phase.OTHER)
+
+    def _on_gathered(self, module: nn.Module) -> None:
+        self._scanner.on_module_called(module)
+        self._hook_gradients(module)
 
     def _save(self, tensor: torch.Tensor) -> PackedTensor:
         """Pack a saved tensor. Detach it if it has a graph; returned unchanged, it would form a cycle."""

@@ -79,6 +79,10 @@ class LightScans:
             self._sizes[id(optimizer)] = size
             self._scanner.after_optimizer(optimizer)
 
+    def claim_engine_tensors(self) -> None:
+        """Claim what the engines hold; only new storages cost more than a look-up."""
+        self._scanner.claim_engine_tensors()
+
 
 def _get_storage_key(parameter: nn.Parameter) -> int:
     """Return the key of the parameter's storage; -1 if it has no storage of its own (DTensor)."""

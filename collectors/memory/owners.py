@@ -8,10 +8,13 @@ gathers for a forward or backward pass is a communication buffer, even if a para
 import time
 import weakref
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
+from zprof.collectors.engines.deepspeed import find_engines, get_shard
+from zprof.collectors.engines.deepspeed_memory import iter_held_tensors
 from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.storages import (
     GATHERED,
@@ -83,6 +86,8 @@ UNREDUCED = Role(Tenant.GRADIENTS, "unreduced", "hook")
 class OwnerScanner:
     """Claim storages for the persistent tenants: parameters, gradients, optimizer state."""
 
+    _ENGINE = "engine"
+
     def __init__(
         self,
         log: MemoryLog,
@@ -94,6 +99,7 @@ class OwnerScanner:
         self._storages = storages
         self._model = model
         self._optimizers = tuple(optimizers)
+        self.engines: Sequence[Any] = find_engines(model)
         # Without the model, its parameters cannot be distinguished from an optimizer's master weights.
         self._optimized_role = OPTIMIZED if model is None else MASTER
         self._parameters = Holdings(log, Tenant.PARAMETERS)
@@ -111,6 +117,7 @@ class OwnerScanner:
             self._hold_buffers(module_name, module, first)
         self.claim_gradients(*self._optimizers, first=first)
         self.after_optimizer(*self._optimizers, first=first)
+        self.claim_engine_tensors(first=first)
         if first:
             for tensor in find_live_tensors(self._record_missed):
                 try:
@@ -150,6 +157,7 @@ class OwnerScanner:
     def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Set the model and optimizers within the window."""
         self._model, self._optimizers = model, tuple(optimizers)
+        self.engines = find_engines(model)
         self._optimized_role = OPTIMIZED if model is None else MASTER
 
     def on_registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
@@ -165,6 +173,19 @@ class OwnerScanner:
         """
         self._model = None
         self._optimizers = ()
+        self.engines = ()
+
+    def claim_engine_tensors(self, *, first: bool = False) -> None:
+        """Claim what DeepSpeed's engines hold outside of modules, gradients and optimizer states."""
+        held: dict[Tenant, list[Storage]] = {}
+        for engine in self.engines:
+            for role, tensor in iter_held_tensors(engine):
+                holdings = self._gradients if role.tenant is Tenant.GRADIENTS else None
+                entries = self._claim(tensor, role, first, holdings)
+                if holdings is not None:
+                    held.setdefault(role.tenant, []).extend(entries)
+        if self.engines:
+            self._gradients.set_held(self._ENGINE, held.get(Tenant.GRADIENTS, ()))
 
     def claim_gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim the ``.grad`` of every module's parameters and of the optimized tensors."""
@@ -195,13 +216,15 @@ class OwnerScanner:
     def on_module_called(self, module: nn.Module) -> None:
         """Claim the parameters that no boundary scan has found: they are gathered for this forward."""
         for parameter in module._parameters.values():
-            if parameter is None:
-                continue
-            for tensor in find_plain_tensors(parameter):
-                entry = self._storages.track(tensor)
-                entry.holds_parameter = True
-                if WEIGHT not in entry.claimed:
-                    self._storages.claim(entry, GATHERED)
+            if parameter is not None:
+                self._claim_gathered(parameter)
+
+    def _claim_gathered(self, parameter: nn.Parameter, *, first: bool = False) -> None:
+        for tensor in find_plain_tensors(parameter):
+            entry = self._storages.track(tensor, before_window=first)
+            entry.holds_parameter = True
+            if WEIGHT not in entry.claimed:
+                self._storages.claim(entry, GATHERED)
 
     def _claim_optimized_gradients(
         self, optimizers: Sequence[torch.optim.Optimizer], *, first: bool = False
@@ -222,9 +245,12 @@ class OwnerScanner:
     ) -> None:
         if parameter is None:
             return
-        entries = self._claim(parameter, WEIGHT, first, self._parameters)
+        shard = get_shard(parameter)
+        entries = self._claim(parameter if shard is None else shard, WEIGHT, first, self._parameters)
         for entry in entries:
             entry.holds_parameter = True
+        if shard is not None:  # a parameter that its engine keeps gathered, beside its shard
+            self._claim_gathered(parameter, first=first)
         self._name_storages(entries, module_name)
         self._parameters.set_held((id(module), name), entries)
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from zprof.collectors.engines import deepspeed
+
 Optimizer = torch.optim.Optimizer
 
 
@@ -38,7 +40,15 @@ class Trained:
 
 
 def find_trained(stepped: Sequence[Optimizer]) -> Trained:
-    """Return the models and optimizers of a program whose optimizers in ``stepped`` have stepped."""
+    """Return the models and optimizers of a program whose optimizers in ``stepped`` have stepped.
+
+    An engine of DeepSpeed is the model itself, and knows its optimizer.
+    """
+    if engines := deepspeed.find_live_engines():
+        return Trained(
+            models=tuple(sorted(engines, key=_count_trained, reverse=True)),
+            optimizers=tuple(each for engine in engines for each in deepspeed.list_optimizers(engine)),
+        )
     optimizers = (*stepped, *_find_related(stepped, find_live_optimizers()))
     wanted_ids = {id(tensor) for optimizer in optimizers for tensor in list_optimized(optimizer)}
     roots = list(_find_roots(list(_find_live(nn.Module))))
@@ -89,6 +99,10 @@ def _count_elements(root: nn.Module, wanted_ids: set[int] | None) -> int:
         for parameter in root.parameters()
         if (id(parameter) in wanted_ids if wanted_ids is not None else parameter.requires_grad)
     )
+
+
+def _count_trained(root: nn.Module) -> int:
+    return _count_elements(root, None)
 
 
 def _get_size(entry: tuple[int, nn.Module]) -> int:

@@ -12,10 +12,11 @@ import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zprof.collectors.base import FaultGuard
 from zprof.collectors.devices.watch import DeviceWatch
+from zprof.collectors.engines.deepspeed_steps import EngineSteps, is_called_by_engine
 from zprof.collectors.identity import RECORDING_VARIABLE, OutsideRecording, identify_rank
 from zprof.collectors.program.discovery import Optimizer, Trained, find_idle_optimizers, find_trained
 from zprof.collectors.program.init_window import InitWindow
@@ -58,6 +59,8 @@ class ProgramRecording(OutsideRecording):
         self._guard = FaultGuard()
         self._cycle = StepCycle()
         self._steps = OptimizerSteps(self._before_step, self._after_step, self._after_backward)
+        self._engine_steps = EngineSteps(self._before_engine_step, self._after_engine_step)
+        self._engine_optimizers: set[int] = set()
         self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
         self._devices = (
             DeviceWatch()
@@ -98,26 +101,43 @@ class ProgramRecording(OutsideRecording):
         if id(optimizer) in self._stepped_optimizers:
             return
         self._stepped_optimizers[id(optimizer)] = weakref.ref(optimizer)
-        if self._recorder is None and self._init is not None:
+        if is_called_by_engine():
+            self._engine_optimizers.add(id(optimizer))
+            self._engine_steps.install()
+        elif self._recorder is None and self._init is not None:
             self._init.set_trained(self._find_trained())
 
-    def _after_step(self, optimizer: Hashable) -> None:
+    def _after_step(self, optimizer: Hashable, *, skipped: bool = False) -> None:
+        if optimizer in self._engine_optimizers:
+            return
         if self._process_id == os.getpid() and not self._guard.succeeds(
-            "program recording", lambda: self._handle_step(optimizer)
+            "program recording", lambda: self._handle_step(optimizer, skipped=skipped)
         ):
             self._guard.run("program recording", self._stop)
 
+    def _before_engine_step(self, engine: Any) -> None:
+        if self._init is not None and self._recorder is None:
+            self._guard.run("program recording", self._adopt_engine)
+
+    def _adopt_engine(self) -> None:
+        if self._init is not None:
+            self._init.set_trained(self._find_trained())
+
+    def _after_engine_step(self, engine: Any, skipped: bool) -> None:
+        self._after_step(id(engine), skipped=skipped)
+
     def _after_backward(self) -> None:
+        self._engine_steps.install()
         if self._init is not None:
             self._guard.run("init window", self._init.check)
 
-    def _handle_step(self, optimizer: Hashable) -> None:
+    def _handle_step(self, optimizer: Hashable, *, skipped: bool) -> None:
         is_step_end = self._cycle.record_step(optimizer)
         recorder = self._recorder = self._recorder or self._create_recorder()
         if recorder is None:
             self._stop()
         elif self._has_started and is_step_end:
-            recorder.step()
+            recorder.step(skipped=skipped)
         elif self._cycle.has_repeated and is_step_end and not self._must_wait():
             self._cycle.settle()
             self._has_started = True
@@ -192,6 +212,8 @@ class ProgramRecording(OutsideRecording):
     def _must_wait(self) -> bool:
         """Return True if an optimizer that may belong to the cycle has not stepped yet."""
         self._steps_to_wait -= 1
+        if self._engine_optimizers:
+            return False
         return self._steps_to_wait > 0 and bool(find_idle_optimizers(self._list_stepped()))
 
     def _stop(self) -> None:
@@ -199,6 +221,7 @@ class ProgramRecording(OutsideRecording):
         os.environ.pop(RECORDING_VARIABLE, None)
         atexit.unregister(self.finish)
         self._guard.run("program recording", self._steps.remove)
+        self._guard.run("program recording", self._engine_steps.remove)
         if self._init is not None:
             self._init.close()
         recorder = self._recorder
@@ -220,6 +243,7 @@ class ProgramRecording(OutsideRecording):
             self._init = None
         if self._recorder is not None:
             self._steps.remove()
+            self._engine_steps.remove()
             self._recorder.abandon()
             return
         self._process_id = os.getpid()

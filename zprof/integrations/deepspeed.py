@@ -15,25 +15,13 @@ and a pipeline's ``train_batch()`` need no extra calls.
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from zprof.collectors.engines.deepspeed import detect_facts, is_deepspeed_engine, list_optimizers
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.collectors.training import detect_training
-from zprof.integrations.frameworks import unwrap_optimizer
 from zprof.model.errors import BadInput
-from zprof.model.training import TrainingFacts
-
-_ENGINE_ATTRIBUTES = (
-    "module",
-    "optimizer",
-    "global_steps",
-    "zero_optimization_stage",
-    "gradient_accumulation_steps",
-)
 
 
 @contextmanager
@@ -55,61 +43,13 @@ def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = 
         )
     recording = record(
         path,
-        model=engine.module,
-        optimizer=list_deepspeed_optimizers(engine),
+        model=engine,
+        optimizer=list_optimizers(engine),
         steps=steps,
-        training=lambda: detect_deepspeed_facts(engine),
+        training=lambda: detect_facts(engine),
     )
     with recording, _watch_steps(engine, recording.step):
         yield recording
-
-
-def is_deepspeed_engine(model: Any) -> bool:
-    """Return True if an object has the attributes of a DeepSpeed engine."""
-    return all(hasattr(model, name) for name in _ENGINE_ATTRIBUTES)
-
-
-def list_deepspeed_optimizers(engine: Any) -> list[Any]:
-    """List the innermost optimizer and, in stage 3, the fp32 partitions that it holds only during a step."""
-    masters = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
-    partitions = [] if masters is None else [SimpleNamespace(param_groups=[{"params": masters}], state={})]
-    return [unwrap_optimizer(engine.optimizer), *partitions]
-
-
-def detect_deepspeed_facts(engine: Any) -> TrainingFacts:
-    """Return the training facts of the engine.
-
-    In stage 3 the size of a parameter tensor is 0, and ``ds_numel`` is the actual size.
-    """
-    detected = detect_training(engine.module, list_deepspeed_optimizers(engine))
-    parameter, gradient = (kind.itemsize for kind in engine.get_data_types())
-    return replace(
-        detected,
-        engine="deepspeed",
-        stage=int(engine.zero_optimization_stage()),
-        parameters=_count_elements(engine.module),
-        shard_ranks=int(engine.seq_dp_world_size),
-        parameter_bytes=parameter,
-        gradient_bytes=gradient,
-        communication_bytes=parameter,
-        reduction_bytes=engine.communication_data_type.itemsize,
-        micro_batches=int(engine.gradient_accumulation_steps()),
-        samples_per_step=_get_samples_per_step(engine),
-    )
-
-
-def _get_samples_per_step(engine: Any) -> int | None:
-    """Return the global batch size if the engine provides it."""
-    batch = getattr(engine, "train_batch_size", None)
-    return int(batch()) if callable(batch) else None
-
-
-def _count_elements(module: Any) -> int | None:
-    """Count all elements; None if some are frozen, which have no gradient and are not communicated."""
-    parameters = list(module.parameters())
-    if not all(parameter.requires_grad for parameter in parameters):
-        return None
-    return sum(int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from zprof.collectors.engines import deepspeed
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.integrations.deepspeed import detect_deepspeed_facts, is_deepspeed_engine
 from zprof.integrations.frameworks import detect_facts
 from zprof.model.extras import make_missing_package_error
 from zprof.model.training import TrainingFacts
@@ -88,6 +88,6 @@ class ZprofCallback(_find_callback_class()):  # type: ignore[misc]
 
 
 def _detect_facts(trainer: Any, model: Any, optimizers: list[Any]) -> TrainingFacts:
-    if is_deepspeed_engine(model):
-        return detect_deepspeed_facts(model)
+    if deepspeed.is_deepspeed_engine(model):
+        return deepspeed.detect_facts(model)
     return detect_facts(model, optimizers, micro_batches=trainer.accumulate_grad_batches)

@@ -14,6 +14,7 @@ class GapKind(StrEnum):
     DISK_FULL = "disk_full"
     RECORDING = "recording"
     RECORDING_CUT_SHORT = "recording_cut_short"
+    SKIPPED_STEPS = "skipped_steps"
     FILE = "file"
     DEVICE = "device"
     STEPS = "steps"

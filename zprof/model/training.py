@@ -28,6 +28,19 @@ class Framework(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetting:
+    """One option of the engine: its name and value as its configuration writes them.
+
+    ``effective``: False if it is set and changes nothing here, with the reason; None if that is unknown.
+    """
+
+    name: str
+    value: str
+    effective: bool | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
     """Engine, sharding stage and the sizes for the memory and volume formulas.
 
@@ -60,6 +73,7 @@ class TrainingFacts:
     tokens_per_step: int | None = None
     modelled: tuple[str, ...] = ()
     framework: Framework | None = None
+    settings: tuple[EngineSetting, ...] = ()
 
 
 class Phase(StrEnum):

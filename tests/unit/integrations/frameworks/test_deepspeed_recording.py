@@ -14,7 +14,8 @@ from tests.support.framework_stubs import (
     backward,
     small_model,
 )
-from zprof.integrations.deepspeed import detect_deepspeed_facts, list_deepspeed_optimizers, record_deepspeed
+from zprof.collectors.engines.deepspeed import detect_facts, list_optimizers
+from zprof.integrations.deepspeed import record_deepspeed
 from zprof.model.errors import BadInput
 from zprof.run.reader import Run
 
@@ -54,7 +55,7 @@ def test_an_error_of_the_program_passes_and_the_engine_is_as_it_was(tmp_path: Pa
 
 
 def test_facts_are_those_of_the_engine() -> None:
-    facts = detect_deepspeed_facts(engine(stage=3))
+    facts = detect_facts(engine(stage=3))
     assert (facts.engine, facts.stage, facts.shard_ranks, facts.micro_batches) == ("deepspeed", 3, 4, 2)
     assert (facts.parameter_bytes, facts.gradient_bytes, facts.communication_bytes) == (2, 4, 2)
     assert (facts.parameters, facts.reduction_bytes) == (8 * 16 + 16 + 16 + 1, 2)
@@ -65,19 +66,19 @@ def test_partitioned_parameters_count_with_their_true_size_and_frozen_ones_make_
     for parameter in trained.module.parameters():
         parameter.ds_numel = 1000
         parameter.data = torch.empty(0)
-    assert detect_deepspeed_facts(trained).parameters == 4000
+    assert detect_facts(trained).parameters == 4000
     next(trained.module.parameters()).requires_grad_(False)
-    assert detect_deepspeed_facts(trained).parameters is None
+    assert detect_facts(trained).parameters is None
 
 
 def test_the_optimizer_that_steps_is_found_with_the_partitions_of_stage_3() -> None:
     inner = torch.optim.AdamW(small_model().parameters())
     outer = WrappedOptimizer(inner)
-    assert list_deepspeed_optimizers(SimpleNamespace(optimizer=outer)) == [inner]
+    assert list_optimizers(SimpleNamespace(optimizer=outer)) == [inner]
     outer.fp32_partitioned_groups_flat = masters = [torch.ones(3)]
-    found = list_deepspeed_optimizers(SimpleNamespace(optimizer=outer))
+    found = list_optimizers(SimpleNamespace(optimizer=outer))
     assert found[0] is inner
-    assert found[1].param_groups[0]["params"] is masters
+    assert found[1].param_groups[0]["params"][0] is masters[0]
 
 
 def test_something_else_is_refused(tmp_path: Path) -> None:

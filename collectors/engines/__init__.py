@@ -1,0 +1,1 @@
+"""What an engine knows about the training: facts, settings, steps and the memory that it holds."""
