@@ -287,3 +287,6 @@ COLLECTIVE_METHODS = (
     "reduce_scatter_tensor_coalesced",
     "scatter",
 )
+
+#: Method of ``torch.amp.GradScaler`` that calls the optimizer, or skips it if gradients have overflowed.
+SCALED_STEP = "_maybe_opt_step"

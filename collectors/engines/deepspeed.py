@@ -6,17 +6,21 @@ its engines, its ZeRO optimizers and its configuration have had for several rele
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from zprof.model.training import EngineSetting, TrainingFacts
+from zprof.collectors.engines.deepspeed_settings import list_settings
+from zprof.collectors.memory.storages import find_nested_tensors
+from zprof.model.training import TrainingFacts
 
 ENGINE_MODULE = "deepspeed.runtime.engine"
 _ENGINE_CLASS = "DeepSpeedEngine"
+#: The stage that shards parameters.
+_FIRST_SHARDED_STAGE = 3
 _ENGINE_ATTRIBUTES = (
     "module",
     "optimizer",
@@ -31,6 +35,8 @@ MASTER_ATTRIBUTES = (
     "fp32_groups_flat_partition",  # stage 1 with bf16 and fp32 accumulation
     "fp32_groups_flat",  # stage 0 with fp16
 )
+#: Attributes of the ZeRO optimizers with gradients that stay allocated between steps.
+KEPT_GRADIENTS = ("grad_partitions_flat_buffer", "accumulated_grads_in_cpu")
 
 
 def is_deepspeed_engine(model: Any) -> bool:
@@ -89,13 +95,14 @@ def detect_facts(engine: Any) -> TrainingFacts:
     trained = None if any(not each.requires_grad for each in parameters) else parameters
     model_type, accumulation_type = engine.get_data_types()
     ranks = int(engine.seq_dp_world_size)
+    gathered, reduced = _count_moved_elements(engine, stage, trained)
     return TrainingFacts(
         engine="deepspeed",
         stage=stage,
         parameters=None if trained is None else sum(map(_count_elements, trained)),
         shard_ranks=ranks,
         parameter_bytes=model_type.itemsize,
-        gradient_bytes=accumulation_type.itemsize,
+        gradient_bytes=_measure_kept_gradients(engine) or accumulation_type.itemsize,
         optimizer_state_bytes=_measure_state(engine),
         communication_bytes=model_type.itemsize,
         reduction_bytes=engine.communication_data_type.itemsize,
@@ -103,7 +110,9 @@ def detect_facts(engine: Any) -> TrainingFacts:
         step_counters=_count_step_counters(engine),
         micro_batches=int(engine.gradient_accumulation_steps()),
         samples_per_step=_get_samples_per_step(engine),
-        settings=tuple(_list_settings(engine, stage)),
+        gathered_elements=gathered,
+        reduced_elements=reduced,
+        settings=tuple(list_settings(engine)),
     )
 
 
@@ -124,6 +133,43 @@ def _count_padding(engine: Any, parameters: Sequence[nn.Parameter], ranks: int) 
     shards = [shard for each in parameters if (shard := get_shard(each)) is not None]
     padded = sum(ranks * int(getattr(shard, "ds_numel", shard.numel())) for shard in shards)
     return padded - elements if len(shards) == len(parameters) else 0
+
+
+def _count_moved_elements(
+    engine: Any, stage: int, parameters: Sequence[nn.Parameter] | None
+) -> tuple[int | None, int | None]:
+    """Return the elements gathered and reduced per step, where DeepSpeed differs from the stage's formula.
+
+    Read in its sources: stages 1 and 2 all-reduce buckets of gradients, stage 1 once per step. Stage 3 keeps
+    what it gathers if it is used again within ``stage3_max_reuse_distance``, and gathers the parameters that
+    it does not shard once, after the step. If it keeps only some, the volume depends on the prefetching.
+    """
+    micro_batches = int(engine.gradient_accumulation_steps())
+    if parameters is None or stage == 0:
+        return None, None
+    elements = sum(map(_count_elements, parameters))
+    padded = elements + _count_padding(engine, parameters, int(engine.seq_dp_world_size))
+    if stage < _FIRST_SHARDED_STAGE:
+        passes = micro_batches if stage == 2 else 1
+        return padded, 2 * passes * padded
+    zero = getattr(getattr(engine, "_config", None), "zero_config", None)
+    if getattr(zero, "max_reuse_distance", 0) < 2 * elements:
+        return None, None
+    persistent = sum(int(getattr(each, "ds_numel", 0)) for each in list_persistent(engine))
+    return micro_batches * (padded - persistent) + persistent, micro_batches * padded
+
+
+def _measure_kept_gradients(engine: Any) -> int | None:
+    """Return the bytes per element of the gradients that the engine keeps between steps; None if it has none.
+
+    Stage 3 keeps its partition; an optimizer on the host keeps fp32 gradients beside what it accumulates.
+    """
+    elements = sum(tensor.numel() for tensor in list_masters(engine))
+    kept = [tensor.grad for tensor in list_masters(engine) if tensor.grad is not None]
+    for name in KEPT_GRADIENTS:
+        kept.extend(find_nested_tensors(getattr(engine.optimizer, name, None)))
+    size = sum(int(tensor.numel() * tensor.element_size()) for tensor in kept)
+    return size // elements if elements and size % elements == 0 else None
 
 
 def _measure_state(engine: Any) -> int | None:
@@ -172,69 +218,3 @@ def _get_samples_per_step(engine: Any) -> int | None:
 def list_persistent(engine: Any) -> Iterable[torch.Tensor]:
     """Return the parameters of stage 3 that are too small to be sharded: every rank keeps them gathered."""
     return getattr(engine.optimizer, "persistent_parameters", None) or ()
-
-
-#: Options of ``zero_optimization``: name in the JSON file, name in the parsed configuration, first stage.
-_OPTIONS = (
-    ("overlap_comm", "overlap_comm", 1),
-    ("reduce_bucket_size", "reduce_bucket_size", 1),
-    ("allgather_bucket_size", "allgather_bucket_size", 1),
-    ("contiguous_gradients", "contiguous_gradients", 1),
-    ("reduce_scatter", "reduce_scatter", 1),
-    ("round_robin_gradients", "round_robin_gradients", 1),
-    ("stage3_prefetch_bucket_size", "prefetch_bucket_size", 3),
-    ("stage3_param_persistence_threshold", "param_persistence_threshold", 3),
-    ("stage3_max_live_parameters", "max_live_parameters", 3),
-    ("stage3_max_reuse_distance", "max_reuse_distance", 3),
-    ("sub_group_size", "sub_group_size", 3),
-)
-_OFFLOADS = ("offload_optimizer", "offload_param")
-_NO_OFFLOAD = "none"
-_MIN_POWER = 10_000
-
-
-def _list_settings(engine: Any, stage: int) -> Iterator[EngineSetting]:
-    config = getattr(getattr(engine, "_config", None), "zero_config", None)
-    yield EngineSetting(name="stage", value=str(stage))
-    for name, attribute, first_stage in _OPTIONS:
-        value = getattr(config, attribute, None)
-        if stage >= first_stage and value is not None:
-            reason = _find_reason_without_effect(engine, stage, name, value)
-            effective = False if reason else None
-            yield EngineSetting(name=name, value=_format(value), effective=effective, reason=reason)
-    for name in _OFFLOADS:
-        offload = getattr(config, name, None)
-        device = getattr(getattr(offload, "device", None), "value", _NO_OFFLOAD)
-        if device != _NO_OFFLOAD:
-            pinned = ", pinned" if getattr(offload, "pin_memory", False) else ""
-            yield EngineSetting(name=name, value=f"{device}{pinned}")
-
-
-def _find_reason_without_effect(engine: Any, stage: int, name: str, value: Any) -> str:
-    """Return why an option that is set changes nothing here; empty if it may.
-
-    Read in DeepSpeed 0.19: streams exist only on asynchronous devices; stages 1 and 2 reduce buckets by
-    all-reduce whatever ``reduce_scatter`` says, and gather into the flat buffer in one call whatever
-    ``allgather_bucket_size`` says.
-    """
-    device = next(iter(engine.module.parameters())).device.type
-    if name == "overlap_comm" and value and device == "cpu":
-        return "no_streams_on_this_device"
-    if name == "overlap_comm" and value and hasattr(engine, "train_batch"):
-        return "off_in_pipelines"
-    if name == "reduce_scatter" and value and stage in (1, 2):
-        return "reduced_by_all_reduce"
-    if name == "allgather_bucket_size" and stage in (1, 2):
-        return "gathered_in_one_call"
-    return ""
-
-
-def _format(value: Any) -> str:
-    """Return a value as the JSON file has it; large sizes in powers of ten, as people write them."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return (
-        f"{value:g}"
-        if isinstance(value, int) and value >= 10_000 and value == float(f"{value:g}")
-        else str(value)
-    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.engines.deepspeed import list_masters
+from zprof.collectors.engines.deepspeed import KEPT_GRADIENTS, list_masters
 from zprof.collectors.memory.log import Role
 from zprof.collectors.memory.storages import find_nested_tensors
 from zprof.model.tenants import Tenant
@@ -26,8 +26,7 @@ _STAGING = Role(Tenant.COMMUNICATION_BUFFERS, "offload_staging", "engine")
 _ATTRIBUTES = (
     ("averaged_gradients", _PARTITION),
     ("all_grad_tensors", _PARTITION),
-    ("grad_partitions_flat_buffer", _PARTITION),
-    ("accumulated_grads_in_cpu", _ACCUMULATED),
+    *((name, _ACCUMULATED) for name in KEPT_GRADIENTS),
     ("fp32_groups_gradients", _ACCUMULATED),
     ("temp_grad_buffer_for_cpu_offload", _STAGING),
     ("temp_grad_buffer_for_gpu_offload", _STAGING),

@@ -107,7 +107,7 @@ class ProgramRecording(OutsideRecording):
         elif self._recorder is None and self._init is not None:
             self._init.set_trained(self._find_trained())
 
-    def _after_step(self, optimizer: Hashable, *, skipped: bool = False) -> None:
+    def _after_step(self, optimizer: Hashable, skipped: bool) -> None:
         if optimizer in self._engine_optimizers:
             return
         if self._process_id == os.getpid() and not self._guard.succeeds(
@@ -124,7 +124,7 @@ class ProgramRecording(OutsideRecording):
             self._init.set_trained(self._find_trained())
 
     def _after_engine_step(self, engine: Any, skipped: bool) -> None:
-        self._after_step(id(engine), skipped=skipped)
+        self._after_step(id(engine), skipped)
 
     def _after_backward(self) -> None:
         self._engine_steps.install()

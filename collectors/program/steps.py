@@ -14,12 +14,17 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.torch_private import current_graph_task_id, get_run_backward, set_run_backward
+from zprof.collectors.torch_private import (
+    SCALED_STEP,
+    current_graph_task_id,
+    get_run_backward,
+    set_run_backward,
+)
 
 #: Key of all optimizers that step within the backward pass.
 BACKWARD = "backward"
 Before = Callable[[torch.optim.Optimizer], None]
-After = Callable[[Hashable], None]
+After = Callable[[Hashable, bool], None]
 
 
 class OptimizerSteps:
@@ -27,7 +32,8 @@ class OptimizerSteps:
 
     Args:
         before: Called with the outermost optimizer before it steps.
-        after: Called with a key of that optimizer after it stepped, outside any operator.
+        after: Called with a key of that optimizer after it stepped, outside any operator, and with True if
+            a gradient scaler skipped the step because gradients had overflowed.
         after_backward: Called after each outermost backward pass in which no optimizer stepped.
     """
 
@@ -58,6 +64,7 @@ class OptimizerSteps:
                 set_run_backward(run_backward)
 
         self._undo.append(undo)
+        self._patch_scaler()
         for kind in _iter_subclasses(torch.optim.Optimizer):
             step = kind.__dict__.get("step")
             # An optimizer of this class was created before.
@@ -75,6 +82,29 @@ class OptimizerSteps:
                 setattr(original, "hooked", True)  # noqa: B010, torch would wrap it again
                 setattr(kind, "step", original)  # noqa: B010
         self._originals.clear()
+
+    def _patch_scaler(self) -> None:
+        """Wrap the step of torch's gradient scaler: one that it skips calls no optimizer."""
+        scaler: Any = torch.amp.GradScaler
+        original = scaler.__dict__.get(SCALED_STEP)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def step_if_finite(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            count = getattr(self._local, "count", 0)
+            result = original(own, optimizer, *args, **kwargs)
+            if self._is_active and getattr(self._local, "count", 0) == count:
+                self._before(optimizer)
+                self._after(id(optimizer), True)
+            return result
+
+        def undo() -> None:
+            if scaler.__dict__.get(SCALED_STEP) is step_if_finite:
+                setattr(scaler, SCALED_STEP, original)
+
+        setattr(scaler, SCALED_STEP, step_if_finite)
+        self._undo.append(undo)
 
     def _wrap_profile_hook(self, wrap: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(wrap)
@@ -96,6 +126,7 @@ class OptimizerSteps:
     def _run_step(self, original: Callable[..., Any], optimizer: Any, args: Any, kwargs: Any) -> Any:
         depth = getattr(self._local, "depth", 0)
         self._local.depth = depth + 1
+        self._local.count = getattr(self._local, "count", 0) + 1
         try:
             if not depth:
                 self._before(optimizer)
@@ -110,7 +141,7 @@ class OptimizerSteps:
         if current_graph_task_id() != -1:
             self._stepped_in_backward = True
         else:
-            self._after(id(optimizer))
+            self._after(id(optimizer), False)
 
     def _wrap_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -119,7 +150,7 @@ class OptimizerSteps:
             if self._is_active and current_graph_task_id() == -1:
                 if self._stepped_in_backward:
                     self._stepped_in_backward = False
-                    self._after(BACKWARD)
+                    self._after(BACKWARD, False)
                 else:
                     self._after_backward()
             return result

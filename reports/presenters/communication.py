@@ -95,7 +95,7 @@ def _format_collective_row(entry: CollectiveTime) -> tuple[str, ...]:
 
 
 def _list_sentences(report: Report) -> tuple[str, ...]:
-    volume = () if report.volume is None else (describe_volume(report.volume, report.time),)
+    volume = () if report.volume is None else (describe_volume(report),)
     alignment = report.time.alignment
     if alignment is None or len(report.time.per_rank) < 2:
         return volume

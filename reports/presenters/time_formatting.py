@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from zprof.model.collectives import is_unknown_size
-from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
-from zprof.model.report import Volume
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
+from zprof.model.report import Report, Volume
 from zprof.model.time import Alignment, RankTime, StepTime, Time, WindowPolicy
+from zprof.model.training import ENGINE_TITLES, Engine
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.time_figures import exposure, unsplit_ns
 
@@ -93,12 +94,28 @@ def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
     )
 
 
-def describe_volume(volume: Volume, time: Time) -> str:
-    """Compare the bytes of a rank with the ZeRO formula of the stage."""
+def describe_volume(report: Report) -> str:
+    """Compare the bytes of a rank with the ZeRO formula of the stage, and with the engine's own scheme."""
+    volume = report.volume
+    if volume is None:
+        return ""
+    scheme = ""
+    if volume.engine_bytes is not None:
+        name = report.run.engine
+        title = ENGINE_TITLES[Engine(name)] if name in set(Engine) else name
+        scheme = f", {title} with these settings {_format_expected(volume, volume.engine_bytes)}"
+    formula = f"{_format_expected(volume, volume.expected_bytes)} ({format_percent(volume.ratio)})"
     return (
-        f"Bytes {time.basis}: {format_bytes(volume.seen_bytes)}; the ZeRO formula for this stage gives "
-        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})."
+        f"Bytes {report.time.basis}: {format_bytes(volume.seen_bytes)}; "
+        f"the ZeRO formula for this stage gives {formula}{scheme}."
     )
+
+
+def _format_expected(volume: Volume, expected_bytes: int) -> str:
+    """Return bytes, and the multiple of all parameters if the engine differs from the formula."""
+    if volume.engine_bytes is None or not volume.parameter_bytes:
+        return format_bytes(expected_bytes)
+    return f"{format_bytes(expected_bytes)} = {format_psi(expected_bytes / volume.parameter_bytes)}"
 
 
 def describe_alignment(alignment: Alignment) -> tuple[str, ...]:

@@ -99,6 +99,17 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     return (gathers * size + reductions * reduced) * (psi + facts.padding_elements)
 
 
+def compute_engine_volume(facts: TrainingFacts) -> int | None:
+    """Return the bytes one rank transfers per step by the engine's own scheme; None if it is the formula's.
+
+    DeepSpeed's stages 1 and 2 all-reduce gradients of which each rank keeps a shard: 3 psi instead of 2 psi.
+    """
+    gathered, reduced, size = facts.gathered_elements, facts.reduced_elements, facts.communication_bytes
+    if gathered is None or reduced is None or size is None or facts.shard_ranks == 1:
+        return None
+    return gathered * size + reduced * (facts.reduction_bytes or size)
+
+
 def compute_wire_parameter_bytes(facts: TrainingFacts) -> int | None:
     """Return the bytes of one transfer of all parameters, including padding; None if a fact is missing."""
     if facts.parameters is None or facts.communication_bytes is None:

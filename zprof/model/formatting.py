@@ -90,3 +90,8 @@ def _count_columns(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def format_psi(value: float) -> str:
+    """Format a value in Ψ, the bytes of all parameters."""
+    return f"{value:.4g}Ψ"

@@ -71,7 +71,7 @@ class VerdictStatus(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-#: Fraction of the bytes of the ZeRO formula; padding, gradient norms and losses add less.
+#: Fraction of the expected bytes; padding, gradient norms and losses add less.
 _VOLUME_TOLERANCE_RATIO = 0.1
 
 
@@ -109,18 +109,23 @@ class Volume:
     """Bytes that a rank moves per step, checked against the ZeRO formula of its stage.
 
     The formula gives 2, 2, 2 and 3 times the parameters for stages 0 to 3. ``parameter_bytes``: all
-    parameters once, at their size on the wire, padding included.
+    parameters once, at their size on the wire, padding included. ``engine_bytes``: what the engine's own
+    scheme moves with its settings, None if that is not known to differ from the formula.
     """
 
     expected_bytes: int
     seen_bytes: int
     ratio: float
     parameter_bytes: int | None = None
+    engine_bytes: int | None = None
 
     @property
-    def exceeds_formula(self) -> bool:
-        """Return True if more bytes were moved than padding, norms and losses can add to the formula."""
-        return self.ratio > 1 + _VOLUME_TOLERANCE_RATIO
+    def exceeds_scheme(self) -> bool:
+        """Return True if more bytes were moved than padding, norms and losses can add to what is expected:
+        the engine's own scheme, or the formula.
+        """
+        expected = self.expected_bytes if self.engine_bytes is None else self.engine_bytes
+        return self.seen_bytes > (1 + _VOLUME_TOLERANCE_RATIO) * expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 A recorder fills in what it can observe; an engine adds what it knows. ``None`` is unknown.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,6 +18,17 @@ class Engine(StrEnum):
     DEEPSPEED = "deepspeed"
     PYTORCH = "pytorch"
     REFERENCE = "reference"
+
+
+ENGINE_TITLES: Mapping[Engine, str] = {
+    Engine.FSDP2: "FSDP2",
+    Engine.FSDP1: "FSDP1",
+    Engine.DDP: "DDP",
+    Engine.ZERO1: "ZeroRedundancyOptimizer",
+    Engine.DEEPSPEED: "DeepSpeed",
+    Engine.PYTORCH: "PyTorch",
+    Engine.REFERENCE: "reference",
+}
 
 
 class Framework(StrEnum):
@@ -53,7 +65,9 @@ class TrainingFacts:
     ``model_parallel_ranks`` is the size R of a tensor-parallel group: adjacent ranks share a model, and every
     R-th rank holds the same part of the model. ``samples_per_step`` and ``tokens_per_step`` are the work of
     all ranks in one optimizer step, over all micro-batches. ``modelled`` lists what is simulated instead of
-    run. ``framework`` runs the loop, None for a loop of the program's own.
+    run. ``framework`` runs the loop, None for a loop of the program's own. ``gathered_elements`` and
+    ``reduced_elements`` are what the engine moves per step where it does not follow the formula of its stage;
+    an all-reduced element counts twice. ``settings`` are the engine's options.
     """
 
     engine: str = "unknown"
@@ -73,6 +87,8 @@ class TrainingFacts:
     tokens_per_step: int | None = None
     modelled: tuple[str, ...] = ()
     framework: Framework | None = None
+    gathered_elements: int | None = None
+    reduced_elements: int | None = None
     settings: tuple[EngineSetting, ...] = ()
 
 

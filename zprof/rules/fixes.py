@@ -14,17 +14,8 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.engine_names import read_declared_engine
 from zprof.model.collectives import CollectiveKind
-from zprof.model.training import Engine, Framework
+from zprof.model.training import ENGINE_TITLES, Engine, Framework
 
-ENGINE_TITLES: Mapping[Engine, str] = {
-    Engine.FSDP2: "FSDP2",
-    Engine.FSDP1: "FSDP1",
-    Engine.DDP: "DDP",
-    Engine.ZERO1: "ZeroRedundancyOptimizer",
-    Engine.DEEPSPEED: "DeepSpeed",
-    Engine.PYTORCH: "PyTorch",
-    Engine.REFERENCE: "reference",
-}
 #: Engines that are tried for a run whose engine is unknown, for runs that gather and for those that do not.
 _LIKELY_IF_GATHERING = (Engine.FSDP2, Engine.DEEPSPEED, Engine.DDP, Engine.PYTORCH)
 _LIKELY_IF_REDUCING = (Engine.DDP, Engine.PYTORCH, Engine.DEEPSPEED, Engine.FSDP2)

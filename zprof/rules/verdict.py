@@ -318,7 +318,7 @@ def _describe_exposed(time: Time) -> str:
 
 def _describe_excess_volume(volume: Volume | None, time: Time) -> str:
     """Report that more bytes move than the ZeRO formula predicts, even if all are hidden; else return ""."""
-    if volume is None or not volume.exceeds_formula:
+    if volume is None or not volume.exceeds_scheme:
         return ""
     moved, formula = format_bytes(volume.seen_bytes), format_bytes(volume.expected_bytes)
     return (

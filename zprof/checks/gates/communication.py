@@ -15,10 +15,10 @@ from zprof.checks.gates.reading import (
     list_newly_missing_ranks,
     to_fraction,
 )
-from zprof.checks.gates.sentences import clean_name, format_count, format_psi, format_signed
+from zprof.checks.gates.sentences import clean_name, format_count, format_signed
 from zprof.checks.gates.time import NO_COLLECTIVES, RECORD_HINT
 from zprof.model.baseline import Baseline, CollectiveBaseline
-from zprof.model.formatting import format_bytes
+from zprof.model.formatting import format_bytes, format_psi
 from zprof.model.gaps import GapKind
 
 Amount = Callable[[CollectiveBaseline], Fraction]

@@ -40,11 +40,6 @@ def format_count(value: float) -> str:
     return f"{value:.10g}"
 
 
-def format_psi(value: float) -> str:
-    """Format a value in Ψ, the bytes of all parameters."""
-    return f"{value:.4g}Ψ"
-
-
 def describe_unjudged(result: GateResult, reading: Reading, reason: str) -> str:
     """Describe a limit that was not judged, with the reason."""
     value = "" if result.value is None else f"{reading.format_value(result.value)}{reading.value_note}, "

@@ -107,7 +107,6 @@ _GRADIENTS = Tenant.GRADIENTS
 #: Engines that keep full gradients in memory allocated once, which the user cannot free.
 _ENGINES_THAT_KEEP = {
     "reference": "ZeroConfig(stage=2): stages 0 and 1 keep full gradients in memory allocated once",
-    "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
 }
 _ZERO_GRAD = "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()"
 _REDUCE_FIXES = Fix(
@@ -189,11 +188,16 @@ def _gradient_share(analysis: RunAnalysis) -> int | None:
     return -(-elements * facts.gradient_bytes // facts.shard_ranks) if facts.shard_ranks > 1 else None
 
 
+def _are_partitions(analysis: RunAnalysis) -> bool:
+    """Return True for DeepSpeed's ZeRO: a rank's part of the gradients has memory that is allocated once."""
+    return analysis.engine is Engine.DEEPSPEED and bool(analysis.training.stage)
+
+
 def _find_not_dropped(
     analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients
 ) -> _Retained | None:
     held = forwards.first_bytes
-    if _are_buckets(analysis, big, held):
+    if _are_buckets(analysis, big, held) or _are_partitions(analysis):
         return None
     states = big.memory.state_bytes or {}
     if held < max(1, _HALF_RATIO * states.get(_GRADIENTS, 0)):

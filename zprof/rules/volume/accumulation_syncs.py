@@ -86,7 +86,7 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     worth = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
     if price.exposed_ns > worth * mean_wall_ns(analysis):
         return _finding(analysis, price, micro_batches)
-    if analysis.volume is not None and not analysis.volume.exceeds_formula:
+    if analysis.volume is not None and not analysis.volume.exceeds_scheme:
         return None
     hidden = _finding(analysis, price, micro_batches)
     return replace(

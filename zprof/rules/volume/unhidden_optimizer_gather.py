@@ -142,13 +142,11 @@ _FIXES = Fix(
         Engine.ZERO1: "ZeroRedundancyOptimizer(..., overlap_with_ddp=True) with the hook "
         "hook_with_zero_step\n"
         "or stage 2 with FSDP2: fully_shard(block, reshard_after_forward=False), gathered during the forward",
-        Engine.DEEPSPEED: '"zero_optimization": {"stage": 2, "overlap_comm": true, '
-        '"allgather_partitions": true,'
-        "\n"
-        '                      "allgather_bucket_size": $deeper_elements, "reduce_scatter": true}\n'
-        "(larger buckets; the gather stays at the end of the step: stage 3 or FSDP2 overlaps it with "
-        "the next "
-        "forward)",
+        Engine.DEEPSPEED: '"zero_optimization": {"stage": 3, '
+        '"stage3_prefetch_bucket_size": $deeper_elements}\n'
+        "(no option of stages 1 and 2 hides this gather or scatters the gradients: in DeepSpeed 0.19 "
+        "allgather_bucket_size\nand reduce_scatter change nothing there; with room for the state, stage 0 "
+        "moves 2 instead of 3 times the parameters)",
         Engine.REFERENCE: "ZeroConfig(stage=$stage, overlap_gather=True)",
     },
 )

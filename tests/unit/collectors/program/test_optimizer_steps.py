@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from zprof.collectors.program.steps import BACKWARD, MAX_OTHER_STEPS, OptimizerSteps, StepCycle
+from zprof.collectors.torch_private import SCALED_STEP
 
 
 class Own(torch.optim.SGD):
@@ -34,8 +35,8 @@ class Watched:
             lambda: self.log.append("backward"),
         )
 
-    def after(self, key: Hashable) -> None:
-        self.log.append("all in backward" if key == BACKWARD else "after")
+    def after(self, key: Hashable, skipped: bool) -> None:
+        self.log.append("all in backward" if key == BACKWARD else "skipped" if skipped else "after")
         self.on_after()
 
 
@@ -72,7 +73,20 @@ def test_steps_within_the_backward_are_reported_once_at_its_end(watched: Watched
     each.clear()  # a cycle through torch that Python cannot see through
 
 
+def test_a_step_that_a_gradient_scaler_skips_is_a_step(watched: Watched) -> None:
+    scaler, parameter = torch.amp.GradScaler("cpu", init_scale=4.0), weight()
+    optimizer = Own([parameter], lr=1.0)
+    for gradient in (float("inf"), 4.0):
+        parameter.grad = torch.full((3,), gradient)
+        scaler.scale(torch.ones(1))
+        scaler.step(optimizer)
+        scaler.update()
+    assert watched.log == ["Own", "skipped", "Own", "after"]
+    assert parameter.tolist() == [-1.0, -1.0, -1.0]  # 1 - 4 / 2: the scale was halved
+
+
 def test_torch_is_as_it_was_afterwards() -> None:
+    scaled = torch.amp.GradScaler.__dict__[SCALED_STEP]
     wrap, backward = torch.optim.Optimizer.profile_hook_step, torch.autograd._engine_run_backward
     watched = Watched()
     watched.steps.install()
@@ -83,6 +97,7 @@ def test_torch_is_as_it_was_afterwards() -> None:
     watched.steps.remove()
     assert torch.optim.Optimizer.profile_hook_step is wrap
     assert torch.autograd._engine_run_backward is backward
+    assert torch.amp.GradScaler.__dict__[SCALED_STEP] is scaled
     assert kind.step is not wrapped
     assert kind.step.hooked  # or torch would wrap it again
     optimizer.step()

@@ -10,7 +10,11 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.time.collective_rows import Mask, StepCounts, parse_group_ranks
-from zprof.analysis.zero_formulas import compute_expected_volume, compute_wire_parameter_bytes
+from zprof.analysis.zero_formulas import (
+    compute_engine_volume,
+    compute_expected_volume,
+    compute_wire_parameter_bytes,
+)
 from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
@@ -54,6 +58,7 @@ def measure_volume(
             seen_bytes=seen_bytes,
             ratio=seen_bytes / expected,
             parameter_bytes=compute_wire_parameter_bytes(training),
+            engine_bytes=compute_engine_volume(training),
         ),
         _list_replication_gaps(_mean_bytes(frame, is_replicating, steps), expected),
     )
