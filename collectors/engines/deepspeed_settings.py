@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from zprof.model.training import EngineSetting
+from zprof.model.training import EngineSetting, SettingEffect
 
 #: Options of ``zero_optimization``: name in the JSON file, name in the parsed configuration, first stage.
 _OPTIONS = (
@@ -27,24 +27,43 @@ _MIN_POWER = 10_000
 def list_settings(engine: Any) -> Iterator[EngineSetting]:
     """Yield the options of an engine that matter for memory and communication, as JSON writes them."""
     stage = int(engine.zero_optimization_stage())
-    config = getattr(getattr(engine, "_config", None), "zero_config", None)
+    config = getattr(engine, "_config", None)
+    zero = getattr(config, "zero_config", None)
+    chosen = getattr(zero, "model_fields_set", None)
     yield EngineSetting(name="stage", value=str(stage))
     for name, attribute, first_stage in _OPTIONS:
-        value = getattr(config, attribute, None)
+        value = getattr(zero, attribute, None)
         if stage >= first_stage and value is not None:
-            reason = _find_reason_without_effect(engine, stage, name, value)
-            effective = False if reason else None
-            yield EngineSetting(name=name, value=_format(value), effective=effective, reason=reason)
+            yield EngineSetting(
+                name=name,
+                value=_format(value),
+                is_set=chosen is None or attribute in chosen,
+                effect=_find_effect(engine, stage, name, value),
+            )
     for name in _OFFLOADS:
-        offload = getattr(config, name, None)
+        offload = getattr(zero, name, None)
         device = getattr(getattr(offload, "device", None), "value", _NO_OFFLOAD)
         if device != _NO_OFFLOAD:
             pinned = ", pinned" if getattr(offload, "pin_memory", False) else ""
             yield EngineSetting(name=name, value=f"{device}{pinned}")
+    for name, is_on in _list_instruments(config):
+        if is_on:
+            yield EngineSetting(name=name, value="true", effect=SettingEffect.SYNCHRONISES)
 
 
-def _find_reason_without_effect(engine: Any, stage: int, name: str, value: Any) -> str:
-    """Return why an option that is set changes nothing here; empty if it may.
+def _list_instruments(config: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the options that make DeepSpeed wait for the device around what they measure."""
+    yield "wall_clock_breakdown", bool(getattr(config, "wall_clock_breakdown", False))
+    logger = getattr(getattr(config, "comms_config", None), "comms_logger", None)
+    yield "comms_logger.enabled", bool(getattr(logger, "enabled", False))
+    yield (
+        "flops_profiler.enabled",
+        bool(getattr(getattr(config, "flops_profiler_config", None), "enabled", 0)),
+    )
+
+
+def _find_effect(engine: Any, stage: int, name: str, value: Any) -> SettingEffect:
+    """Return why an option that is set changes nothing here; NORMAL if it may.
 
     Read in DeepSpeed 0.19: streams exist only on asynchronous devices; stages 1 and 2 reduce buckets by
     all-reduce whatever ``reduce_scatter`` says, and gather into the flat buffer in one call whatever
@@ -52,14 +71,14 @@ def _find_reason_without_effect(engine: Any, stage: int, name: str, value: Any) 
     """
     device = next(iter(engine.module.parameters())).device.type
     if name == "overlap_comm" and value and device == "cpu":
-        return "no_streams_on_this_device"
+        return SettingEffect.NO_STREAMS
     if name == "overlap_comm" and value and hasattr(engine, "train_batch"):
-        return "off_in_pipelines"
+        return SettingEffect.OFF_IN_PIPELINES
     if name == "reduce_scatter" and value and stage in (1, 2):
-        return "reduced_by_all_reduce"
+        return SettingEffect.REDUCED_BY_ALL_REDUCE
     if name == "allgather_bucket_size" and stage in (1, 2):
-        return "gathered_in_one_call"
-    return ""
+        return SettingEffect.GATHERED_IN_ONE_CALL
+    return SettingEffect.NORMAL
 
 
 def _format(value: Any) -> str:

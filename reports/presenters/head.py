@@ -11,7 +11,11 @@ from zprof.reports.presenters.memory_formatting import (
     format_largest_peak,
     largest_rank,
 )
-from zprof.reports.presenters.run_formatting import describe_run, format_reported_steps
+from zprof.reports.presenters.run_formatting import (
+    describe_run,
+    describe_settings,
+    format_reported_steps,
+)
 from zprof.reports.presenters.time_figures import exposure, list_late_ranks, step_ns
 
 #: Waiting below this share of the step is no key figure; the table of late ranks has it.
@@ -40,6 +44,8 @@ def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, 
 def _describe_runs(report: Report, runs: Sequence[RunFacts]) -> Iterator[tuple[str, str]]:
     for name, run in zip(("run", "baseline"), runs, strict=False):
         yield name, describe_run(run, format_reported_steps(report, run))
+        if settings := describe_settings(run):
+            yield "settings", settings
 
 
 def _describe_same_work(report: Report) -> Iterator[tuple[str, str]]:

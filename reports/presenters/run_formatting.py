@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from zprof.model.formatting import printable, shorten
 from zprof.model.report import Report, RunFacts
+from zprof.model.training import NO_EFFECT_REASONS, SettingEffect
 
 #: Longest list of ranks that is printed in full.
 _MAX_NAMED = 8
 _MAX_MISSING_NAMED = 4
+_MAX_SETTINGS, _MAX_SETTING_LENGTH = 20, 80
 #: Groups up to this size are listed rank by rank; larger groups as at most ``_MAX_RANGES`` ranges.
 _SMALL_GROUP = 4
 _MAX_RANGES = 3
@@ -21,6 +24,21 @@ def describe_run(run: RunFacts, steps: str) -> str:
     location = run.device if run.backend in _UNNAMED else f"{run.backend} on {run.device}"
     engine = [] if run.engine in _UNNAMED else [f"{run.engine} engine{stage}"]
     return f"{run.name}: {', '.join([format_rank_count(run), location, *engine, steps])}"
+
+
+def describe_settings(run: RunFacts) -> str:
+    """Format the engine's options that the program set or that change nothing, as its configuration has them.
+
+    Empty if none was read.
+    """
+    shown = [each for each in run.settings if each.is_set or each.effect is not SettingEffect.NORMAL]
+    texts = []
+    for setting in shown[:_MAX_SETTINGS]:
+        reason = NO_EFFECT_REASONS.get(setting.effect)
+        text = printable(shorten(f"{setting.name} {setting.value}", _MAX_SETTING_LENGTH))
+        texts.append(f"{text} (no effect: {reason})" if reason else text)
+    rest = len(shown) - len(texts)
+    return ", ".join([*texts, *([f"{rest} more"] if rest > 0 else [])])
 
 
 def format_rank_count(run: RunFacts) -> str:

@@ -12,6 +12,7 @@ class Cause(StrEnum):
     """Cause of a slow step or of high memory use; the value is its name in reports."""
 
     MEASUREMENT_ARTIFACT = "measurement_artifact"
+    SLOWED_BY_INSTRUMENTS = "slowed_by_instruments"
     BUFFERS_DOMINATE = "buffers_dominate"
     FRAGMENTATION = "fragmentation"
     ACTIVATIONS_DOMINATE = "activations_dominate"
@@ -44,6 +45,7 @@ class Cause(StrEnum):
     CHECKPOINT_REGATHERS = "checkpoint_regathers"
     UNHIDDEN_OPTIMIZER_GATHER = "unhidden_optimizer_gather"
     UNEVEN_SHAPES = "uneven_shapes"
+    OPTION_WITHOUT_EFFECT = "option_without_effect"
     ALLOCATOR_RETRIES = "allocator_retries"
     CPU_BOUND_LAUNCH = "cpu_bound_launch"
     BLOCKING_SYNC = "blocking_sync"
@@ -56,6 +58,7 @@ class Cause(StrEnum):
 
 FINDING_IDS: dict[Cause, str] = {
     Cause.MEASUREMENT_ARTIFACT: "ZP101",
+    Cause.SLOWED_BY_INSTRUMENTS: "ZP102",
     Cause.BUFFERS_DOMINATE: "ZP201",
     Cause.FRAGMENTATION: "ZP202",
     Cause.ACTIVATIONS_DOMINATE: "ZP203",
@@ -88,6 +91,7 @@ FINDING_IDS: dict[Cause, str] = {
     Cause.CHECKPOINT_REGATHERS: "ZP415",
     Cause.UNHIDDEN_OPTIMIZER_GATHER: "ZP416",
     Cause.UNEVEN_SHAPES: "ZP417",
+    Cause.OPTION_WITHOUT_EFFECT: "ZP418",
     Cause.ALLOCATOR_RETRIES: "ZP501",
     Cause.CPU_BOUND_LAUNCH: "ZP502",
     Cause.BLOCKING_SYNC: "ZP503",

@@ -15,6 +15,7 @@ from zprof.model.memory import Memory, RankMemory
 from zprof.model.memory_changes import GroupChange
 from zprof.model.second_opinion import SecondOpinion
 from zprof.model.time import RankTime, Time
+from zprof.model.training import EngineSetting
 from zprof.model.whatif import Outlook
 
 
@@ -89,6 +90,7 @@ class RunFacts:
 
     ``modelled`` lists what was simulated in the run (a link, compute time), so that outputs mark simulated
     figures. ``steps`` are the steps of the time window, ``memory_steps`` the steps of the memory window.
+    ``settings`` are the engine's options as far as they were read from it.
     """
 
     name: str
@@ -102,6 +104,7 @@ class RunFacts:
     engine: str
     stage: int | None
     modelled: tuple[str, ...] = ()
+    settings: tuple[EngineSetting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,17 +39,39 @@ class Framework(StrEnum):
     LIGHTNING = "lightning"
 
 
+class SettingEffect(StrEnum):
+    """What is remarkable about an option: why it changes nothing here, or that it slows what it measures."""
+
+    NORMAL = "normal"
+    NO_STREAMS = "no_streams"
+    OFF_IN_PIPELINES = "off_in_pipelines"
+    REDUCED_BY_ALL_REDUCE = "reduced_by_all_reduce"
+    GATHERED_IN_ONE_CALL = "gathered_in_one_call"
+    IGNORED_BY_FSDP2 = "ignored_by_fsdp2"
+    SYNCHRONISES = "synchronises"
+
+
+#: Why an option changes nothing.
+NO_EFFECT_REASONS: Mapping[SettingEffect, str] = {
+    SettingEffect.NO_STREAMS: "the device has no streams to overlap on",
+    SettingEffect.OFF_IN_PIPELINES: "pipelines turn it off",
+    SettingEffect.REDUCED_BY_ALL_REDUCE: "stages 1 and 2 reduce by all_reduce",
+    SettingEffect.GATHERED_IN_ONE_CALL: "stages 1 and 2 gather in one call",
+    SettingEffect.IGNORED_BY_FSDP2: "FSDP2 ignores it",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetting:
     """One option of the engine: its name and value as its configuration writes them.
 
-    ``effective``: False if it is set and changes nothing here, with the reason; None if that is unknown.
+    ``is_set``: False for a default that the program did not choose.
     """
 
     name: str
     value: str
-    effective: bool | None = None
-    reason: str = ""
+    is_set: bool = True
+    effect: SettingEffect = SettingEffect.NORMAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

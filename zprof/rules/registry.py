@@ -24,6 +24,8 @@ from zprof.rules.memory.states_dominate import states_dominate
 from zprof.rules.memory.weight_copies import weight_copies
 from zprof.rules.memory.wrong_stage import wrong_stage
 from zprof.rules.rule import Rule
+from zprof.rules.settings.option_without_effect import option_without_effect
+from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
 from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
@@ -69,7 +71,11 @@ def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...
     )
 
 
-MEASUREMENT_RULES = (Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_artifact),)
+MEASUREMENT_RULES = (
+    Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_artifact),
+    Rule(cause=Cause.SLOWED_BY_INSTRUMENTS, check=slowed_by_instruments),
+    Rule(cause=Cause.OPTION_WITHOUT_EFFECT, check=option_without_effect),
+)
 
 
 _TRANSFER_TERMS = ("exposed_transfer_ns",)

@@ -196,6 +196,7 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
     return [
         "inputs from this run",
         *(f"  {name:<32} {'unknown' if value is None else printable(value)}" for name, value in known),
+        *(f"  {printable(setting.name):<32} {printable(setting.value)}" for setting in facts.settings),
     ]
 
 

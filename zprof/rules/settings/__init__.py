@@ -1,0 +1,1 @@
+"""Rules about the options of the engine and of its environment."""
