@@ -29,7 +29,8 @@ def list_settings(engine: Any) -> Iterator[EngineSetting]:
     stage = int(engine.zero_optimization_stage())
     config = getattr(engine, "_config", None)
     zero = getattr(config, "zero_config", None)
-    chosen = getattr(zero, "model_fields_set", None)
+    # What the program wrote: the parsed configuration has the defaults, too.
+    written = (getattr(config, "_param_dict", None) or {}).get("zero_optimization") or {}
     yield EngineSetting(name="stage", value=str(stage))
     for name, attribute, first_stage in _OPTIONS:
         value = getattr(zero, attribute, None)
@@ -37,7 +38,7 @@ def list_settings(engine: Any) -> Iterator[EngineSetting]:
             yield EngineSetting(
                 name=name,
                 value=_format(value),
-                is_set=chosen is None or attribute in chosen,
+                is_set=name in written,
                 effect=_find_effect(engine, stage, name, value),
             )
     for name in _OFFLOADS:

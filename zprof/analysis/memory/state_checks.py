@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from zprof.analysis.engine_names import read_declared_engine
 from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.tables import Int
 from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import NOT_EXPLAINED, FormulaCheck
 from zprof.model.tenants import Tenant
-from zprof.model.training import TrainingFacts
+from zprof.model.training import Engine, TrainingFacts
 
 PADDING = "padding of shards to equal size"
 COUNTERS = "4-byte step counters of the optimizer"
@@ -59,7 +60,8 @@ class StateDifference:
     ``ranks``: size of the sharding group; ``sharded``: the formula divides this state among them.
     ``buffer_bytes``: the model's buffers. ``rounding_bytes``: excess of the allocator's blocks over the
     tensors in them. ``excess_elements``: elements above the formula, if another state of the rank has the
-    same number; else None.
+    same number; else None. ``keeps_boundary``: the engine keeps the whole gradient of a parameter that lies
+    in the shards of two ranks.
     """
 
     tenant: Tenant
@@ -73,6 +75,7 @@ class StateDifference:
     buffer_bytes: int = 0
     rounding_bytes: int = 0
     excess_elements: int | None = None
+    keeps_boundary: bool = False
 
     @property
     def unexplained_bytes(self) -> int:
@@ -102,6 +105,8 @@ def _find_causes_by_bytes(state: StateDifference) -> Iterator[str]:
         )
     if state.rounding_bytes > 0 and _is_near(rest, state.rounding_bytes):
         yield "the allocator's blocks are larger than the tensors in them"
+    if state.keeps_boundary and 0 < rest <= _MAX_PADDING_RATIO * state.formula_bytes:
+        yield "parameters on the boundary of two ranks' shards keep their whole gradient"
     if state.buffer_bytes > 0 and _is_near(rest, -state.buffer_bytes):
         yield "the model's buffers are not counted"
     if state.excess_elements and state.sharded and rest == state.excess_elements * state.element_bytes:
@@ -160,7 +165,7 @@ def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> 
     checks = [
         _make_check(difference, states.rank)
         for states in measured
-        for difference in _compare_states(formulas, states)
+        for difference in _compare_states(formulas, states, _keeps_boundary_gradients(facts))
     ]
     uneven_shards = _find_uneven_shards(formulas, checks)
     counters = {states.rank: states.counter_bytes for states in measured}
@@ -198,11 +203,19 @@ def _describe_missing_fact(facts: TrainingFacts) -> str:
     return "the bytes per element are unknown"
 
 
+def _keeps_boundary_gradients(facts: TrainingFacts) -> bool:
+    """Return True for DeepSpeed's stages 1 and 2, whose partitions cut through parameters."""
+    return read_declared_engine(facts) is Engine.DEEPSPEED and facts.stage in (1, 2)
+
+
 def _compare_states(
-    formulas: Mapping[Tenant, TenantFormula], states: MeasuredStates
+    formulas: Mapping[Tenant, TenantFormula], states: MeasuredStates, keeps_boundary: bool
 ) -> list[StateDifference]:
     differences = {
-        tenant: _compare_state(tenant, formulas[tenant], states)
+        tenant: replace(
+            _compare_state(tenant, formulas[tenant], states),
+            keeps_boundary=keeps_boundary and tenant is Tenant.GRADIENTS,
+        )
         for tenant in _STATES
         if tenant in formulas and tenant in states.bytes
     }

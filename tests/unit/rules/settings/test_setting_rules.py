@@ -12,7 +12,7 @@ from zprof.rules.settings.option_without_effect import option_without_effect
 from zprof.rules.settings.slowed_by_instruments import slowed_by_instruments
 
 #: Reductions and gathers that take a large part of the step.
-EXPOSED = Scenario(ranks=2, steps=4, units=6, unit_bytes=3_960_000, bytes_per_s=2e9)
+EXPOSED = Scenario(ranks=3, steps=4, units=6, unit_bytes=3_960_000, bytes_per_s=120e6, engine="FSDP2")
 OVERLAP = EngineSetting(name="overlap_comm", value="true", effect=SettingEffect.NO_STREAMS)
 
 
