@@ -19,7 +19,7 @@ from zprof.model.tenants import Tenant
 _PARTITION = Role(Tenant.GRADIENTS, "partition", "engine")
 _ACCUMULATED = Role(Tenant.GRADIENTS, "accumulated", "engine")
 _MASTER = Role(Tenant.OPTIMIZER_STATE, "master", "engine")
-_BUCKET = Role(Tenant.COMMUNICATION_BUFFERS, "reduce_bucket", "engine")
+BUCKET = Role(Tenant.COMMUNICATION_BUFFERS, "reduce_bucket", "engine")
 _STAGING = Role(Tenant.COMMUNICATION_BUFFERS, "offload_staging", "engine")
 
 #: Attributes of the ZeRO optimizers, and who owns the tensors in them.
@@ -49,9 +49,17 @@ def iter_held_tensors(engine: Any) -> Iterator[tuple[Role, torch.Tensor]]:
         accumulated = getattr(parameter, "grad_accum", None)
         if isinstance(accumulated, torch.Tensor):
             yield _ACCUMULATED, accumulated
-    for bucket in list((getattr(optimizer, "ipg_buckets", None) or {}).values()):
-        for tensor in find_nested_tensors(getattr(bucket, "buffer", None)):
-            yield _BUCKET, tensor
+    for tensor in iter_buckets(engine):
+        yield BUCKET, tensor
+
+
+def iter_buckets(engine: Any) -> Iterator[torch.Tensor]:
+    """Yield the buckets in which the engine collects gradients, in stages 1 and 2 within a backward only.
+
+    They are copied before they are reduced, so no collective is called with them.
+    """
+    for bucket in list((getattr(engine.optimizer, "ipg_buckets", None) or {}).values()):
+        yield from find_nested_tensors(getattr(bucket, "buffer", None))
 
 
 class EngineWatch:

@@ -43,6 +43,9 @@ class OwnerScans(Protocol):
     def claim_engine_tensors(self) -> None:
         """Handle the start of an engine's step: its gradients are complete."""
 
+    def claim_buckets(self) -> None:
+        """Handle a new gradient: its engine may have allocated a bucket for it."""
+
 
 class Hooks:
     """Install and remove the hooks. None of them changes tensors or control flow."""
@@ -157,6 +160,7 @@ class Hooks:
 
     def _on_gradient(self, gradient: torch.Tensor) -> None:
         self._run_safely("gradient hook", self._assign_role, gradient, UNREDUCED)
+        self._run_safely("gradient hook", self._scanner.claim_buckets)
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._run_safely("optimizer hook", self._phases.switch, Phase.OPTIMIZER)

@@ -83,6 +83,10 @@ class LightScans:
         """Claim what the engines hold; only new storages cost more than a look-up."""
         self._scanner.claim_engine_tensors()
 
+    def claim_buckets(self) -> None:
+        """Claim the buckets that the engines have allocated in the backward."""
+        self._scanner.claim_buckets()
+
 
 def _get_storage_key(parameter: nn.Parameter) -> int:
     """Return the key of the parameter's storage; -1 if it has no storage of its own (DTensor)."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from zprof.collectors.engines.deepspeed import find_engines, get_shard
-from zprof.collectors.engines.deepspeed_memory import iter_held_tensors
+from zprof.collectors.engines.deepspeed_memory import BUCKET, iter_buckets, iter_held_tensors
 from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.storages import (
     GATHERED,
@@ -186,6 +186,12 @@ class OwnerScanner:
                     held.setdefault(role.tenant, []).extend(entries)
         if self.engines:
             self._gradients.set_held(self._ENGINE, held.get(Tenant.GRADIENTS, ()))
+
+    def claim_buckets(self) -> None:
+        """Claim the engines' buckets of gradients, in the backward."""
+        for engine in self.engines:
+            for bucket in iter_buckets(engine):
+                self._claim(bucket, BUCKET, first=False)
 
     def claim_gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim the ``.grad`` of every module's parameters and of the optimized tensors."""

@@ -10,7 +10,7 @@ import multiprocessing.util
 import os
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ class ProgramRecording(OutsideRecording):
         self._recorder: Recorder | None = None
         self._has_started = False
         self._steps_to_wait = MAX_STEPS_TO_WAIT
+        self._backwards = self._backwards_of_step = 0
         self._process_id = 0
         self._is_fork = False
 
@@ -126,13 +127,16 @@ class ProgramRecording(OutsideRecording):
     def _after_engine_step(self, engine: Any, skipped: bool) -> None:
         self._after_step(id(engine), skipped)
 
-    def _after_backward(self) -> None:
+    def _after_backward(self, accumulates: bool) -> None:
+        self._backwards += accumulates
         self._engine_steps.install()
         if self._init is not None:
             self._guard.run("init window", self._init.check)
 
     def _handle_step(self, optimizer: Hashable, *, skipped: bool) -> None:
         is_step_end = self._cycle.record_step(optimizer)
+        if is_step_end:
+            self._backwards_of_step, self._backwards = self._backwards, 0
         recorder = self._recorder = self._recorder or self._create_recorder()
         if recorder is None:
             self._stop()
@@ -196,7 +200,11 @@ class ProgramRecording(OutsideRecording):
         from zprof.collectors.training import detect_training
 
         trained = self._find_trained()
-        return detect_training(trained.model(), trained.optimizers)
+        facts = detect_training(trained.model(), trained.optimizers)
+        # Several optimizers have backwards of their own: those are not micro-batches of one.
+        if facts.micro_batches > 1 or len(self._stepped_optimizers) > 1:
+            return facts
+        return replace(facts, micro_batches=max(1, self._backwards_of_step))
 
     def _find_trained(self) -> Trained:
         """Find the trained objects anew each time: a stored reference would keep them alive."""

@@ -34,10 +34,11 @@ class OptimizerSteps:
         before: Called with the outermost optimizer before it steps.
         after: Called with a key of that optimizer after it stepped, outside any operator, and with True if
             a gradient scaler skipped the step because gradients had overflowed.
-        after_backward: Called after each outermost backward pass in which no optimizer stepped.
+        after_backward: Called after each outermost backward pass in which no optimizer stepped, with whether
+            it accumulated gradients (``torch.autograd.grad`` does not).
     """
 
-    def __init__(self, before: Before, after: After, after_backward: Callable[[], None]) -> None:
+    def __init__(self, before: Before, after: After, after_backward: Callable[[bool], None]) -> None:
         self._before, self._after, self._after_backward = before, after, after_backward
         self._local = threading.local()
         self._stepped_in_backward = False
@@ -152,7 +153,7 @@ class OptimizerSteps:
                     self._stepped_in_backward = False
                     self._after(BACKWARD, False)
                 else:
-                    self._after_backward()
+                    self._after_backward(bool(kwargs.get("accumulate_grad", False)))
             return result
 
         return run_backward

@@ -32,7 +32,7 @@ class Watched:
         self.steps = OptimizerSteps(
             lambda optimizer: self.log.append(type(optimizer).__name__),
             self.after,
-            lambda: self.log.append("backward"),
+            lambda accumulates: self.log.append("backward" if accumulates else "gradient only"),
         )
 
     def after(self, key: Hashable, skipped: bool) -> None:
@@ -69,7 +69,9 @@ def test_steps_within_the_backward_are_reported_once_at_its_end(watched: Watched
         parameter.register_post_accumulate_grad_hook(lambda parameter: each[parameter].step())
     model(torch.ones(1, 2)).sum().backward()
     weight().sum().backward()
-    assert watched.log == ["SGD"] * 4 + ["all in backward", "backward"]
+    torch.autograd.grad(weight().square().sum(), parameter := weight(), allow_unused=True)
+    assert parameter.grad is not None
+    assert watched.log == ["SGD"] * 4 + ["all in backward", "backward", "gradient only"]
     each.clear()  # a cycle through torch that Python cannot see through
 
 
