@@ -6,12 +6,33 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from zprof.model.gaps import Gap, GapKind
 
 #: Columns of one table of ``zprof.run.schema``.
 Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Rows of a window that goes on: ``complete`` never change again, ``open`` are as of now.
+
+    ``event_count``: the profiler's events since the last chunk, which determine the memory that it needed.
+    """
+
+    complete: Mapping[str, Columns]
+    open: Mapping[str, Columns] = field(default_factory=dict)
+    event_count: int = 0
+
+
+@runtime_checkable
+class ChunkedCollector(Protocol):
+    """A collector that hands over its rows while its window is open."""
+
+    def cut(self) -> Chunk | None:
+        """Return the rows since the last chunk, at a step boundary; None if that is not possible now."""
 
 
 class Collector(Protocol):
@@ -24,7 +45,7 @@ class Collector(Protocol):
         """Stop recording, and restore the process to its state before ``start``."""
 
     def tables(self) -> Mapping[str, Columns]:
-        """Return the recorded columns by table name. Called once, after ``stop``."""
+        """Return the recorded columns by table name, without those of chunks. Called once, after ``stop``."""
 
     def gaps(self) -> Sequence[Gap]:
         """Return a gap for everything that could not be recorded."""

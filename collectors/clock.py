@@ -65,6 +65,21 @@ class ClockPings:
             return False
         return True
 
+    def find_largest(self, value: int) -> int:
+        """Return the largest ``value`` of all ranks, which call this at the same step; else this one."""
+        if self._group is None:
+            return value
+        try:
+            values = torch.tensor([value])
+            with torch.profiler.record_function(PING_RANGE):
+                work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+                if work is not None:
+                    work.wait(_TIMEOUT)
+            return int(values)
+        except Exception as error:
+            self._fail(f"a ping failed: {first_line(error)}")
+            return value
+
     def leave(self) -> None:
         """Announce that this rank stops before its schedule ends, so that no other rank waits for
         its pings.

@@ -8,7 +8,8 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -34,6 +35,7 @@ class HostStacks:
 
     def __init__(self) -> None:
         self._thread_id = 0
+        self._is_paused = False
         self._ended = threading.Event()
         self._sampler: threading.Thread | None = None
         self._reads = _ReadLog(self._number)
@@ -55,6 +57,15 @@ class HostStacks:
         if self._sampler is not None:
             self._sampler.join(timeout=1)
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Take no samples in this context: the thread runs the recorder."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
     def tables(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         """Return the recorded columns by table name."""
         rows = sorted(
@@ -75,6 +86,8 @@ class HostStacks:
         period = _PERIOD_S
         try:
             while not self._ended.wait(period):
+                if self._is_paused:
+                    continue
                 frame = sys._current_frames().get(self._thread_id)
                 number = self._number(frame)
                 del frame  # it would keep the program's variables alive until the next sample

@@ -10,6 +10,7 @@ An error in a collector never reaches the training loop: it becomes a gap in the
 """
 
 import atexit
+import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ except ModuleNotFoundError:
     require_extra(Extra.RECORD, "zprof.record")
     raise  # torch is there, but not all that it needs
 
-from zprof.collectors.base import Collector, Columns, FaultGuard
+from zprof.collectors.base import Chunk, ChunkedCollector, Collector, Columns, FaultGuard
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.identity import (
@@ -52,12 +53,42 @@ from zprof.version import __version__
 Collectors = Mapping[Window, Callable[[], Collector]]
 
 
+#: Profiler events between two cuts of a window: they take about 2.5 KB each while they are read.
+MAX_CHUNK_EVENTS = 25_000
+
+
+class ChunkPlan:
+    """Decide after which steps an open window is cut, so that its memory does not grow with its steps."""
+
+    def __init__(self) -> None:
+        self._steps_per_chunk, self._steps = 1, 0
+
+    def restart(self) -> None:
+        """Start with a window; its first step shows how many events a step has."""
+        self._steps_per_chunk, self._steps = 1, 0
+
+    def is_due(self) -> bool:
+        """Count a step, and return True if the window is to be cut after it."""
+        self._steps += 1
+        return self._steps >= self._steps_per_chunk
+
+    def get_events_per_step(self, event_count: int) -> int:
+        """Return the events of one step of the chunk that ends, rounded up."""
+        return -(-event_count // max(1, self._steps))
+
+    def plan_next(self, events_per_step: int) -> None:
+        """Start a chunk. A power of two, so that ranks that differ a little still cut after the same step."""
+        fitting = MAX_CHUNK_EVENTS // max(1, events_per_step)
+        self._steps_per_chunk, self._steps = 1 << max(0, fitting.bit_length() - 1), 0
+
+
 class Windows:
     """Open and close windows, one at a time. ``recorded_steps`` has the recorded steps by window."""
 
     def __init__(self, collectors: Collectors, marks: MarkLog, guard: FaultGuard) -> None:
         self._collectors, self._marks, self._guard = collectors, marks, guard
         self._collector: Collector | None = None
+        self._plan = ChunkPlan()
         self.pings: ClockPings | None = None
         self.current: Window | None = None
         self.recorded_steps: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
@@ -65,6 +96,7 @@ class Windows:
     def open(self, window: Window, step: int) -> None:
         """Open ``window`` before ``step``."""
         self.current = window
+        self._plan.restart()
         self._collector = self._guard.run(f"{window} collector", self._collectors[window])
         if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
             self._guard.run(f"{window} stop", self._collector.stop)
@@ -82,6 +114,27 @@ class Windows:
             self.pings.send()
         has_stopped = collector is not None and self._guard.succeeds(f"{window} stop", collector.stop)
         return collector if has_stopped else None
+
+    def cut(self) -> Chunk | None:
+        """Return the rows of the open window so far, if it is time to write them.
+
+        In a time window all ranks do so after the same step, and leave together: a rank that reads for longer
+        would be waited for in the next step.
+        """
+        window, collector = self.current, self._collector
+        if not isinstance(collector, ChunkedCollector) or not self._plan.is_due():
+            return None
+        chunk = self._guard.run(f"{window} chunk", collector.cut)
+        events = self._plan.get_events_per_step(chunk.event_count if chunk else 0)
+        if window is Window.TIME and self.pings is not None:
+            events = self.pings.find_largest(events)
+        self._plan.plan_next(events)
+        return chunk
+
+    def align(self) -> None:
+        """Let the ranks leave together, after a chunk of the time window has been written."""
+        if self.current is Window.TIME and self.pings is not None:
+            self.pings.send()
 
     def step_done(self, step: int) -> None:
         """Count ``step`` as recorded in the open window."""
@@ -217,6 +270,8 @@ class Recorder:
         self._guard.run("device counters", self._devices.step)
         if self._schedule.window(self._step + 1) is not self._windows.current:
             self._close_window()
+        else:
+            self._cut_window()
         self._step += 1
         if self._step == self._schedule.total:
             self._close("complete")
@@ -311,6 +366,24 @@ class Recorder:
             self._manifest = updated
             self._writer.describe(updated)
 
+    def _cut_window(self) -> None:
+        """Write the rows of the open window so far: memory stays bounded, and a kill loses little."""
+        chunk = self._windows.cut()
+        if chunk is not None:
+            self._guard.run(f"{self._windows.current} tables", lambda: self._write_chunk(chunk))
+            self._guard.run("run files", lambda: self._flush("partial"))
+            self._windows.align()
+
+    def _write_chunk(self, chunk: Chunk) -> None:
+        assert self._writer is not None
+        for name, columns in chunk.complete.items():
+            if name == "mark":
+                self._marks.extend(columns)
+            else:
+                self._writer.append(name, columns)
+        for name, columns in chunk.open.items():
+            self._writer.replace_tail(name, columns)
+
     def _close_window(self) -> None:
         if self._windows.current is None:
             return
@@ -318,6 +391,7 @@ class Recorder:
         if collector is not None:
             self._guard.run(f"{window} tables", lambda: self._collect(collector))
         self._guard.run("run files", lambda: self._flush("partial"))
+        self._guard.run("memory", _return_free_memory)
 
     def _collect(self, collector: Collector) -> None:
         self._guard.gaps.extend(collector.gaps())
@@ -328,6 +402,8 @@ class Recorder:
         for name, columns in tables.items():
             if name == "mark":
                 self._marks.extend(columns)
+            elif name in self._writer.list_unmerged():
+                self._writer.merge_parts(name, columns)
             else:
                 self._writer.write_table(name, columns)
 
@@ -371,6 +447,13 @@ class Recorder:
         if self._step < self._schedule.total:
             self._guard.gaps.append(_make_cut_short_gap(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))
+
+
+def _return_free_memory() -> None:
+    """Return what a window needed to the system; glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _make_planned_steps(schedule: Schedule) -> PlannedSteps:

@@ -178,12 +178,16 @@ PREPARE_TRACE, START_TRACE = "_prepare_trace", "_start_trace"
 
 
 def profile_all_threads_config() -> Any:
-    """Return the profiler config that records all threads.
+    """Return the profiler config that records all threads, and if possible for export only, which takes 40 %
+    less memory.
 
     Raises:
         AttributeError, TypeError: this torch has no such option.
     """
-    return _profiler._ExperimentalConfig(profile_all_threads=True)
+    try:
+        return _profiler._ExperimentalConfig(profile_all_threads=True, trace_only=True)
+    except TypeError:  # before torch 2.13
+        return _profiler._ExperimentalConfig(profile_all_threads=True)
 
 
 def has_cuda_context(index: int) -> bool | None:

@@ -8,15 +8,17 @@ recorded. Beside it, Python stacks are sampled (:mod:`zprof.collectors.host_stac
 """
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from zprof.collectors.base import first_line
+from zprof.collectors.base import Chunk, first_line
 from zprof.collectors.host_stacks import HostStacks
-from zprof.collectors.kineto.convert import convert_trace, list_read_gaps
+from zprof.collectors.kineto.convert import SequenceNumbers, Tables, convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
+from zprof.collectors.pending_works import PendingWorks
 from zprof.collectors.profiler_session import (
     TAKEN_OVER_MESSAGE,
     TAKEN_OVER_REMEDY,
@@ -36,6 +38,9 @@ class KinetoCollector:
         self._session: ProfilerSession | None = None
         self._waits = WaitRanges()
         self._stacks = HostStacks()
+        self._works = PendingWorks()
+        self._sequences = SequenceNumbers()
+        self._can_cut = True
         self._gaps: list[Gap] = []
         self._tables: Mapping[str, Mapping[str, Sequence[Any]]] | None = None
 
@@ -45,14 +50,7 @@ class KinetoCollector:
         Raises:
             RuntimeError: the program is running its own profiler.
         """
-        profile = torch.profiler.profile(
-            activities=list_activities(),
-            record_shapes=True,
-            experimental_config=self._make_all_threads_config(),
-        )
-        session = ProfilerSession(profile)
-        session.start()
-        self._profile, self._session = profile, session
+        self._start_session()
         try:
             self._waits.install()
         except RuntimeError as error:
@@ -61,25 +59,34 @@ class KinetoCollector:
             self._stacks.start()
         except (RuntimeError, AttributeError, TypeError) as error:
             self._gaps.append(_make_no_stacks_gap(error))
+        self._works.install()
+
+    def cut(self) -> Chunk | None:
+        """Return the events and collectives since the last chunk; a new session has started.
+
+        Collectives must be complete before a session stops: gloo writes their end into its memory.
+        """
+        if self._session is None or not self._can_cut:
+            return None
+        self._can_cut = False
+        with self._waits.pause(), self._stacks.pause():
+            self._works.wait_pending()
+            profile = self._stop_session()
+            self._start_session()
+            self._can_cut = True
+            if profile is None:
+                return None
+            tables, gaps = _export_tables(profile)
+            self._add_gaps(gaps)
+            self._sequences.continue_in(tables)
+            return Chunk(complete=tables, event_count=len(tables["events"]["start_ns"]))
 
     def stop(self) -> None:
         """Stop the profiler, and restore ``Work.wait`` and the methods of tensors."""
         self._stacks.stop()
         self._waits.remove()
-        if self._session is None:
-            return
-        self._session.stop()
-        if self._session.was_taken_over:
-            self._profile = None
-            self._gaps.append(
-                Gap(
-                    kind=GapKind.RECORDING,
-                    what="time window",
-                    reason=TAKEN_OVER_MESSAGE,
-                    remedy=TAKEN_OVER_REMEDY,
-                )
-            )
-        self._session = None
+        self._works.remove()
+        self._profile = self._stop_session()
 
     def tables(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         """Return the tables of the window."""
@@ -95,25 +102,63 @@ class KinetoCollector:
             self._tables = {}
             if self._profile is not None:
                 tables, gaps = _export_tables(self._profile)
-                self._tables = {**tables, **self._stacks.tables()}
-                self._gaps += gaps
                 self._profile = None
+                self._sequences.continue_in(tables)
+                self._tables = {**tables, **self._stacks.tables()}
+                self._add_gaps(gaps)
         return self._tables
 
-    def _make_all_threads_config(self) -> Any:
+    def _start_session(self) -> None:
+        profile = torch.profiler.profile(
+            activities=list_activities(),
+            record_shapes=True,
+            experimental_config=self._make_experimental_config(),
+        )
+        session = ProfilerSession(profile)
+        session.start()
+        self._profile, self._session = profile, session
+
+    def _stop_session(self) -> torch.profiler.profile | None:
+        """Stop the session, and return its profile unless the program has taken the profiler over."""
+        session, self._session = self._session, None
+        profile, self._profile = self._profile, None
+        if session is None:
+            return profile
+        session.stop()
+        if not session.was_taken_over:
+            return profile
+        self._add_gaps(
+            [
+                Gap(
+                    kind=GapKind.RECORDING,
+                    what="time window",
+                    reason=TAKEN_OVER_MESSAGE,
+                    remedy=TAKEN_OVER_REMEDY,
+                )
+            ]
+        )
+        return None
+
+    def _add_gaps(self, gaps: Sequence[Gap]) -> None:
+        """Add the gaps of a chunk, except those of which an earlier chunk had one."""
+        known = {(gap.kind, gap.what) for gap in self._gaps}
+        self._gaps += [gap for gap in gaps if (gap.kind, gap.what) not in known]
+
+    def _make_experimental_config(self) -> Any:
         try:
             return profile_all_threads_config()
         except (AttributeError, TypeError):
-            self._gaps.append(_make_main_thread_gap())
+            self._add_gaps([_make_main_thread_gap()])
             return None
 
 
 def _export_tables(
     profile: torch.profiler.profile,
-) -> tuple[Mapping[str, Mapping[str, Sequence[Any]]], list[Gap]]:
+) -> tuple[Tables, list[Gap]]:
     with open_scratch_folder("trace") as folder:
         path = folder / "trace.json"
         profile.export_chrome_trace(str(path))
+        profile.profiler = None  # its events, which the garbage collector would find late
         if not path.is_file():  # torch reports no error if it cannot write
             raise OSError(errno.ENOSPC, f"torch's profiler could not write its trace to {folder}")
         trace = read_trace(path)
@@ -183,6 +228,15 @@ class WaitRanges:
         if work is not None and self._wrapper is not None and work.wait is self._wrapper:
             work.wait = self._original
         self._wrapper = None
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Write no ranges in this context."""
+        was_active, self._active = self._active, False
+        try:
+            yield
+        finally:
+            self._active = was_active
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(*arguments: Any, **options: Any) -> Any:

@@ -23,7 +23,9 @@ from zprof.collectors.kineto.device.rows import find_device_collectives, make_de
 from zprof.collectors.kineto.gloo.matching import make_gloo_rows
 from zprof.collectors.kineto.process_groups import GroupNames
 from zprof.collectors.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
+from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
+from zprof.run.arrow_arrays import make_array, make_masked, make_texts
 from zprof.run.ranges import RangeVerb
 
 COPY_AGAIN = "copy the file again, or export the trace again"
@@ -45,6 +47,31 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
     rows = _add_range_times([*range_rows, *gloo_rows, *device_rows], spans, groups)
     tables: Tables = {"events": build_event_columns(trace), "collectives": build_collective_columns(rows)}
     return tables, range_gaps + gloo_gaps + device_gaps
+
+
+_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
+
+
+class SequenceNumbers:
+    """Continue the numbers of collectives over the chunks of a window, if they are an order in a trace."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[Any, ...], int] = {}
+
+    def continue_in(self, tables: Tables) -> None:
+        """Add to the numbers of ``collectives`` what the earlier chunks have counted."""
+        columns = tables["collectives"]
+        sequences = list(columns["sequence"])
+        following = dict(self._next)
+        rows = zip(columns["group"], columns["kind"], columns["peer_rank"], columns["method"], strict=True)
+        for row, (group, kind, peer, method) in enumerate(rows):
+            if not method.endswith("_order"):
+                continue
+            key = (group, kind, peer) if kind in _MESSAGES else (group,)
+            sequences[row] += self._next.get(key, 0)
+            following[key] = max(following.get(key, 0), sequences[row] + 1)
+        self._next = following
+        tables["collectives"] = {**columns, "sequence": sequences}
 
 
 def list_read_gaps(report: ReadReport) -> list[Gap]:
@@ -147,9 +174,8 @@ def _order_events(trace: Trace) -> Int64s | slice:
 
 
 def _encode_texts(column: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(
-        pa.array(column.codes[rows]), pa.array(_replace_surrogates(column.texts))
-    )
+    codes = make_array(column.codes[rows], pa.int32())
+    return pa.DictionaryArray.from_arrays(codes, make_texts(_replace_surrogates(column.texts)))
 
 
 def _replace_surrogates(texts: tuple[str, ...]) -> list[str]:
@@ -162,7 +188,7 @@ def _replace_absent_threads(threads: Int64s) -> Int64s:
 
 
 def _nullable_numbers(values: Int64s) -> pa.Array:
-    return pa.array(values, mask=values == ABSENT)
+    return make_masked(values, pa.int64(), values == ABSENT)
 
 
 BY_COMM_RANGE = "range"

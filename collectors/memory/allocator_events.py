@@ -5,6 +5,8 @@ CUDA, the allocator reports frees from all threads.
 """
 
 import bisect
+import gc
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +39,14 @@ class Allocation:
 
 
 class AllocatorEvents:
-    """Run the profiler over the window, then read its event tree in memory (no trace file)."""
+    """Run the profiler over the window, and read its event tree in memory (no trace file)."""
 
     def __init__(self) -> None:
-        self._profiler: Any = profile(activities=list_activities(), profile_memory=True, record_shapes=False)
-        self._session = ProfilerSession(self._profiler)
-        self._recorded = False
+        self._profiler: Any = None
+        self._session: ProfilerSession | None = None
+        self._pairs = _FreePairs()
+        self._is_complete = True
+        self.event_count = 0
 
     def start(self) -> None:
         """Start recording.
@@ -50,39 +54,80 @@ class AllocatorEvents:
         Raises:
             RuntimeError: the program is running its own profiler.
         """
-        self._session.start()
-        self._recorded = True
+        profiler = profile(activities=list_activities(), profile_memory=True, record_shapes=False)
+        session = ProfilerSession(profiler)
+        session.start()
+        self._profiler, self._session = profiler, session
 
     def stop(self) -> None:
         """Stop recording. The events stay in memory until :meth:`read`."""
-        self._session.stop()
+        if self._session is not None:
+            self._session.stop()
+
+    def restart(self) -> None:
+        """Read the events so far, and drop them, while a new session records.
+
+        Raises:
+            RuntimeError: the program runs its own profiler; the events since then are lost.
+        """
+        if self._session is None:
+            return
+        # Nothing may be freed while no session runs: its free would be unknown.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self._session.stop()
+            ended, self._profiler = self._profiler, None
+            was_taken_over, self._session = self._session.was_taken_over, None
+            self._is_complete = self._is_complete and not was_taken_over
+            if not was_taken_over:
+                self.start()
+        except BaseException:
+            self._is_complete = False
+            raise
+        finally:
+            if collects:
+                gc.enable()
+        if not was_taken_over:
+            self.event_count = self._pairs.read(ended)
 
     def abandon(self) -> None:
         """Stop and discard the recording, in a fork of the recording process."""
-        self._session.abandon()
+        if self._session is not None:
+            self._session.abandon()
         self._profiler = None
 
-    def read(self) -> list[Allocation]:
-        """Return all blocks allocated in the window, by time, and drop the events.
+    def read(self) -> None:
+        """Read the events of the last session and drop them, after :meth:`stop`.
 
         Raises:
             RuntimeError: the program started its own profiler, and the events are lost.
         """
         profiler, self._profiler = self._profiler, None
-        if profiler is None or not self._recorded:
-            return []
-        if self._session.was_taken_over:
+        taken_over = self._session is not None and self._session.was_taken_over
+        if taken_over or not self._is_complete:
             raise RuntimeError(f"{TAKEN_OVER_MESSAGE}; {TAKEN_OVER_REMEDY}")
-        tree = profiler.profiler.kineto_results.experimental_event_tree()
-        events = sorted(_iter_memory_events(tree), key=lambda event: int(event[0].start_time_ns))
-        return _pair_frees(events)
+        if profiler is not None:
+            self._pairs.read(profiler)
+
+    def list_open(self) -> list[Allocation]:
+        """Return the blocks read so far whose free has no event yet, by time."""
+        return self._pairs.blocks
+
+    def take_closed(self) -> list[Allocation]:
+        """Return the blocks that no later event can change, and forget them."""
+        return self._pairs.take_closed()
 
 
-def _iter_memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
-    """Yield allocation events with their operator: the enclosing collective, else the innermost operator."""
+def _iter_memory_events(tree: Any, counter: Iterator[int]) -> Iterator[tuple[Any, str | None]]:
+    """Yield allocation events with their operator: the enclosing collective, else the innermost operator.
+
+    ``counter`` is advanced for each event of any kind.
+    """
     pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
     while pending:
         event, operator = pending.pop()
+        next(counter)
         if event.tag == ALLOCATION_EVENT:
             yield event, operator
             continue
@@ -90,14 +135,34 @@ def _iter_memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
         pending.extend((child, name) for child in event.children)
 
 
-def _pair_frees(events: list[tuple[Any, str | None]]) -> list[Allocation]:
-    """Pair each free with the open allocation at its address.
+class _FreePairs:
+    """Pair each free with the open allocation at its address, over all sessions of a window.
 
     If an address is allocated again without a free in between, the earlier block stays open.
     """
-    blocks: list[Allocation] = []
-    open_at: dict[tuple[str, int], Allocation] = {}
-    for event, operator in events:
+
+    def __init__(self) -> None:
+        self.blocks: list[Allocation] = []
+        self._open_at: dict[tuple[str, int], Allocation] = {}
+
+    def read(self, profiler: Any) -> int:
+        """Add the blocks of a session that has ended; return the number of its events of any kind."""
+        tree = profiler.profiler.kineto_results.experimental_event_tree()
+        counter = itertools.count()
+        events = sorted(_iter_memory_events(tree, counter), key=lambda event: int(event[0].start_time_ns))
+        for event, operator in events:
+            self._add(event, operator)
+        profiler.profiler = None  # its events, which the garbage collector would find late
+        return next(counter)
+
+    def take_closed(self) -> list[Allocation]:
+        """Return the blocks that are freed, or whose address has been allocated again."""
+        open_ids = {id(block) for block in self._open_at.values() if block.freed_ns is None}
+        closed = [block for block in self.blocks if id(block) not in open_ids]
+        self.blocks = [block for block in self.blocks if id(block) in open_ids]
+        return closed
+
+    def _add(self, event: Any, operator: str | None) -> None:
         fields = event.extra_fields
         time_ns, size, key = (
             int(event.start_time_ns),
@@ -106,11 +171,10 @@ def _pair_frees(events: list[tuple[Any, str | None]]) -> list[Allocation]:
         )
         if size > 0:
             block = Allocation(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
-            blocks.append(block)
-            open_at[key] = block
-        elif key in open_at:
-            open_at.pop(key).freed_ns = time_ns
-    return blocks
+            self.blocks.append(block)
+            self._open_at[key] = block
+        elif key in self._open_at:
+            self._open_at.pop(key).freed_ns = time_ns
 
 
 def close_collective_scratch(

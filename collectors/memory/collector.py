@@ -10,8 +10,8 @@ from typing import cast
 import torch
 from torch import nn
 
-from zprof.collectors.base import Columns, first_line
-from zprof.collectors.memory.allocator_events import Allocation, AllocatorEvents, close_collective_scratch
+from zprof.collectors.base import Chunk, Columns, first_line
+from zprof.collectors.memory.allocator_events import AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.cuda_history import CudaHistory, merge_history
 from zprof.collectors.memory.dispatch_mode import OperatorRecorder, ResizePatch, RngStatePatch
 from zprof.collectors.memory.hooks import Hooks
@@ -21,18 +21,19 @@ from zprof.collectors.memory.light import (
     FirstStepWatcher,
     LightScans,
 )
-from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.log import Birth, MemoryLog
 from zprof.collectors.memory.owners import OwnerScanner
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saved_tensors import PackHookTracker
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tables import (
     AllocationStacks,
+    StorageRows,
     build_alloc_table,
     build_mark_table,
     build_role_table,
 )
-from zprof.collectors.memory.work_lifetimes import WorkPatch
+from zprof.collectors.memory.work_lifetimes import CollectiveWork, WorkPatch
 from zprof.collectors.schedule import MemoryMode
 from zprof.collectors.torch_private import enter_mode_below, remove_mode
 from zprof.model.gaps import Gap, GapKind
@@ -87,7 +88,13 @@ class MemoryCollector:
         self._work_patch = WorkPatch(self._log, self._hooks)
         self._allocator = AllocatorEvents()
         self._history = CudaHistory()
-        self._allocations: list[Allocation] | None = None
+        self._stacks = AllocationStacks()
+        self._rows = StorageRows(self._phases, self._scanner.module_names, self._stacks)
+        self._recent_births: list[list[Birth]] = []
+        self._recent_works: list[CollectiveWork] = []
+        self._events_are_read = False
+        self._tables: Mapping[str, Columns] | None = None
+        self._can_cut = True
         self._undo: list[Callable[[], None]] = []
         self._without_model = model is None
 
@@ -127,6 +134,26 @@ class MemoryCollector:
         self._scanner.forget()
         self._model = None
 
+    def cut(self) -> Chunk | None:
+        """Return what has ended in the steps since the last chunk, and what is live, at a step boundary.
+
+        The profiler reads its events while a new session records; collectives must be complete before.
+        """
+        if not self._can_cut or not self._log.active:
+            return None
+        self._can_cut = False
+        if self.mode is MemoryMode.FULL:
+            self._work_patch.wait_pending()
+            self._allocator.restart()
+        self._can_cut = True
+        complete = self._take_ended(is_last=False)
+        self._phases.forget_modules()
+        return Chunk(
+            complete=complete,
+            open={"alloc": self._build_open_table(), "stack": self._stacks.table()},
+            event_count=self._allocator.event_count,
+        )
+
     def adopt(self, model: nn.Module | None, optimizer: Optimizers) -> None:
         """Set the model and optimizer within the window; later scans claim their memory."""
         self._scanner.adopt(model, _as_sequence(optimizer))
@@ -161,19 +188,43 @@ class MemoryCollector:
         self._undo.clear()
 
     def tables(self) -> Mapping[str, Columns]:
-        """Return the tables ``alloc``, ``stack``, ``role``, ``mark``, and on CUDA ``block``, ``segment``."""
-        allocations = self._read_allocator()
-        stacks = AllocationStacks()
-        self._attempt("stacks", lambda: stacks.read(self._log.births()))
-        tables = {
-            "alloc": build_alloc_table(
-                self._log, self._phases, self._scanner.module_names, allocations, stacks
-            ),
-            "stack": stacks.table(),
-            "role": build_role_table(self._log),
-            "mark": build_mark_table(self._log),
+        """Return the tables ``alloc``, ``stack``, ``role``, ``mark``, and on CUDA ``block``, ``segment``,
+        without the rows of chunks.
+        """
+        if self._tables is None:
+            self._read_allocator()
+            tables = self._take_ended(is_last=True)
+            alloc = self._build_open_table()
+            tables["alloc"] = {name: [*column, *alloc[name]] for name, column in tables["alloc"].items()}
+            tables["stack"] = self._stacks.table()
+            self._tables = merge_history(tables, self._history.tables())
+        return self._tables
+
+    def _take_ended(self, *, is_last: bool) -> dict[str, Columns]:
+        """Return the rows that cannot change any more, and forget them.
+
+        Blocks of collectives are closed one chunk late: their own free may be among the next events.
+        """
+        births = self._log.take_births()
+        self._attempt("stacks", lambda: self._stacks.read(births))
+        self._rows.add(births)
+        self._recent_births = [*self._recent_births[-2:], births]
+        known = [birth for chunk in self._recent_births for birth in chunk]
+        new_works = self._work_patch.take_lifetimes()
+        works = [*self._recent_works, *(new_works if is_last else ())]
+        self._recent_works = new_works
+        self._attempt(
+            "allocator events", lambda: close_collective_scratch(self._allocator.list_open(), works, known)
+        )
+        storages, blocks = self._rows.take_ended(self._log.take_deaths()), self._allocator.take_closed()
+        return {
+            "alloc": build_alloc_table(storages, blocks),
+            "role": build_role_table(*self._log.take_claims()),
+            "mark": build_mark_table(self._log.take_phases()),
         }
-        return merge_history(tables, self._history.tables())
+
+    def _build_open_table(self) -> Columns:
+        return build_alloc_table(self._rows.list_open(), self._allocator.list_open())
 
     def gaps(self) -> list[Gap]:
         """Return a gap for everything that could not be recorded."""
@@ -207,15 +258,10 @@ class MemoryCollector:
                 "the window ended on a different thread than it started on; its mode stays on that thread"
             )
 
-    def _read_allocator(self) -> list[Allocation]:
-        if self._allocations is None:
-            self._allocations = []
-            try:
-                self._allocations = self._allocator.read()
-                close_collective_scratch(self._allocations, self._work_patch.lifetimes, self._log.births())
-            except Exception as error:
-                self._log.gaps.append(_make_fault_gap("allocator events", error))
-        return self._allocations
+    def _read_allocator(self) -> None:
+        if not self._events_are_read:
+            self._events_are_read = True
+            self._attempt("allocator events", self._allocator.read)
 
 
 def _as_sequence(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:

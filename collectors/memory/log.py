@@ -8,7 +8,7 @@ keeps a tensor or a storage alive.
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from zprof.collectors.base import first_line
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
+
+_T = TypeVar("_T")
 
 
 class Role(NamedTuple):
@@ -70,16 +72,26 @@ class MemoryLog:
         self.phases: list[tuple[int, Phase]] = []
         self.gaps: list[Gap] = []
         self.active = False
+        self._taken_phases = 0
         self.next_generation: Callable[[], int] = itertools.count().__next__
         self.next_work: Callable[[], int] = itertools.count().__next__
 
-    def births(self) -> list[Birth]:
-        """Return the births by time."""
-        return [Birth(*row) for row in self.birth_rows]
+    def take_births(self) -> list[Birth]:
+        """Return the births by time, and forget them."""
+        return [Birth(*row) for row in _drain(self.birth_rows)]
 
-    def claims(self) -> list[Claim]:
-        """Return the claims by time."""
-        return [Claim(*row) for row in self.claim_rows]
+    def take_deaths(self) -> dict[int, int]:
+        """Return the time of each death by generation, and forget them."""
+        return dict(_drain(self.deaths))
+
+    def take_claims(self) -> tuple[list[Claim], list[tuple[int, int, Tenant]]]:
+        """Return the claims and the ends of claims by time, and forget them."""
+        return [Claim(*row) for row in _drain(self.claim_rows)], _drain(self.drop_rows)
+
+    def take_phases(self) -> list[tuple[int, Phase]]:
+        """Return the phases that have started since the last call; the log keeps them."""
+        first, self._taken_phases = self._taken_phases, len(self.phases)
+        return self.phases[first : self._taken_phases]
 
     def get_backward_start_ns(self) -> int | None:
         """Return the start of the current or last backward; None if there was none."""
@@ -118,3 +130,11 @@ class MemoryLog:
                 remedy="please report this; training was not affected",
             )
         )
+
+
+def _drain(rows: list[_T]) -> list[_T]:
+    """Return and remove the rows, of which other threads may append more at the same time."""
+    count = len(rows)
+    taken = rows[:count]
+    del rows[:count]
+    return taken

@@ -24,6 +24,7 @@ class PhaseTracker:
         self._modules: list[str] = []
         self._recompute_depth = 0
         self._module_starts: list[tuple[int, str | None]] = []
+        self._kept_starts = 0
         self.phase = _OTHER
 
     def enter_module(self, name: str) -> None:
@@ -71,6 +72,11 @@ class PhaseTracker:
         """Return the module whose forward created the autograd node with this number."""
         index = bisect.bisect_right(self._module_starts, sequence, key=lambda module_start: module_start[0])
         return self._module_starts[index - 1][1] if index else None
+
+    def forget_modules(self) -> None:
+        """Forget the modules of the steps before the last call: no backward refers to them any more."""
+        del self._module_starts[: self._kept_starts]
+        self._kept_starts = len(self._module_starts)
 
     def _record_module(self, name: str | None) -> None:
         self._module_starts.append((next_sequence_number(), name))

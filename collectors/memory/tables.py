@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zprof.collectors.memory.allocator_events import Allocation
-from zprof.collectors.memory.log import Birth, MemoryLog
+from zprof.collectors.memory.log import Birth, Claim
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.torch_private import symbolize_stacks
+from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
 #: Frames kept per stack, innermost first.
@@ -54,9 +55,9 @@ class AllocationStacks:
                         program_frames, len(self._numbers)
                     )
 
-    def get_number(self, generation: int) -> int | None:
-        """Return the number of the allocation's stack, or None."""
-        return self._number_by_generation.get(generation)
+    def take_number(self, generation: int) -> int | None:
+        """Return the number of the allocation's stack, or None, and forget it."""
+        return self._number_by_generation.pop(generation, None)
 
     def table(self) -> dict[str, list[Any]]:
         """Return the table ``stack``: one row per frame."""
@@ -86,74 +87,94 @@ def _is_internal(file: str, function: str) -> bool:
 TableColumns = dict[str, list[Any]]
 
 
-def build_alloc_table(
-    log: MemoryLog,
-    phases: PhaseTracker,
-    module_names: Mapping[int, str],
-    allocations: Iterable[Allocation],
-    stacks: AllocationStacks,
-) -> TableColumns:
+_ALLOC_COLUMNS = (
+    "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
+    "before_window", "operator", "phase", "module", "thread", "stack",
+)  # fmt: skip
+_FREED_NS, _MODULE = _ALLOC_COLUMNS.index("freed_ns"), _ALLOC_COLUMNS.index("module")
+
+
+class StorageRows:
+    """Rows of ``alloc`` for storages that have not ended, by generation."""
+
+    def __init__(self, phases: PhaseTracker, module_names: dict[int, str], stacks: AllocationStacks) -> None:
+        self._phases, self._module_names, self._stacks = phases, module_names, stacks
+        self._open: dict[int, list[Any]] = {}
+
+    def add(self, births: Iterable[Birth]) -> None:
+        """Add the rows of new storages."""
+        for birth in births:
+            self._open[birth.generation] = _make_storage_row(birth, self._phases, self._stacks)
+
+    def take_ended(self, deaths: Mapping[int, int]) -> list[list[Any]]:
+        """Return the rows of the storages that ended, by generation, and forget them."""
+        ended = sorted(deaths.keys() & self._open.keys())
+        for generation in ended:
+            self._open[generation][_FREED_NS] = deaths[generation]
+            self._add_module(generation)
+            self._module_names.pop(generation, None)
+        return [self._open.pop(generation) for generation in ended]
+
+    def list_open(self) -> list[list[Any]]:
+        """Return the rows of the storages that have not ended, by generation."""
+        for generation in self._open:
+            self._add_module(generation)
+        return list(self._open.values())
+
+    def _add_module(self, generation: int) -> None:
+        row = self._open[generation]
+        row[_MODULE] = self._module_names.get(generation, row[_MODULE])
+
+
+def build_alloc_table(storages: Sequence[Sequence[Any]], blocks: Iterable[Allocation]) -> TableColumns:
     """Return the table ``alloc``: storage lifetimes first, then the allocator's blocks."""
-    deaths = dict(log.deaths)
-    rows = [_make_storage_row(birth, deaths, phases, module_names, stacks) for birth in log.births()]
-    rows += [_make_allocator_row(block) for block in allocations]
-    names = (
-        "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
-        "before_window", "operator", "phase", "module", "thread", "stack",
-    )  # fmt: skip
-    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+    rows = [*storages, *(_make_allocator_row(block) for block in blocks)]
+    return {name: [row[index] for row in rows] for index, name in enumerate(_ALLOC_COLUMNS)}
 
 
-def build_role_table(log: MemoryLog) -> TableColumns:
+def build_role_table(claims: Iterable[Claim], drops: Iterable[tuple[int, int, Tenant]]) -> TableColumns:
     """Return the table ``role``: one row per claim, then one per claim that was dropped."""
     rows: list[Sequence[Any]] = [
         (claim.generation, claim.time_ns, claim.role.tenant.value, claim.role.sub, True, claim.backdated,
          claim.role.via)
-        for claim in log.claims()
+        for claim in claims
     ]  # fmt: skip
     rows += [
-        (generation, time_ns, tenant.value, "", False, False, "scan")
-        for generation, time_ns, tenant in log.drop_rows
+        (generation, time_ns, tenant.value, "", False, False, "scan") for generation, time_ns, tenant in drops
     ]
     names = ("generation", "time_ns", "tenant", "sub", "gained", "backdated", "via")
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 
-def build_mark_table(log: MemoryLog) -> TableColumns:
+def build_mark_table(phases: Sequence[tuple[int, Phase]]) -> TableColumns:
     """Return the phases as rows of the table ``mark``: one row per start of a phase."""
     return {
-        "time_ns": [time_ns for time_ns, _ in log.phases],
-        "kind": ["phase"] * len(log.phases),
-        "number": [0] * len(log.phases),
-        "name": [phase.value for _, phase in log.phases],
+        "time_ns": [time_ns for time_ns, _ in phases],
+        "kind": ["phase"] * len(phases),
+        "number": [0] * len(phases),
+        "name": [phase.value for _, phase in phases],
     }
 
 
-def _make_storage_row(
-    birth: Birth,
-    deaths: Mapping[int, int],
-    phases: PhaseTracker,
-    module_names: Mapping[int, str],
-    stacks: AllocationStacks,
-) -> Sequence[Any]:
+def _make_storage_row(birth: Birth, phases: PhaseTracker, stacks: AllocationStacks) -> list[Any]:
     module = birth.module
     if isinstance(module, int):
         module = phases.find_module(module)
-    return (
+    return [
         birth.generation,
         "foreign" if birth.foreign else "storage",
         str(birth.device),
         birth.address,
         birth.bytes,
         birth.time_ns,
-        deaths.get(birth.generation),
+        None,
         birth.before_window,
         None if birth.operator is None else str(birth.operator),
         birth.phase.value,
-        module_names.get(birth.generation, module),
+        module,
         None,
-        stacks.get_number(birth.generation),
-    )
+        stacks.take_number(birth.generation),
+    ]
 
 
 def _make_allocator_row(block: Allocation) -> Sequence[Any]:

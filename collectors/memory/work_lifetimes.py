@@ -9,15 +9,12 @@ import functools
 import time
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.pending_works import wait_for_works
 from zprof.collectors.torch_private import COLLECTIVE_METHODS, process_group_class
-
-PENDING_TIMEOUT_S = 5.0
-_MIN_WAIT_S = 0.001
 
 
 class CollectiveWork(NamedTuple):
@@ -39,7 +36,7 @@ class WorkPatch:
     def __init__(self, log: MemoryLog, hooks: Hooks) -> None:
         self._log = log
         self._hooks = hooks
-        self.lifetimes: list[CollectiveWork] = []
+        self._lifetimes: list[CollectiveWork] = []
         self._pending: dict[int, weakref.ref[Any]] = {}
         self._originals: dict[str, Callable[..., Any]] = {}
 
@@ -57,23 +54,19 @@ class WorkPatch:
     def wait_pending(self) -> None:
         """Wait until the collectives of the window are complete, before the profiler stops.
 
-        gloo records the end of a collective on its own thread, into the event that the launch created. Once
-        the profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes. Uses
-        ``wait()``, not ``is_completed()``: the latter holds the GIL while it waits for a mutex whose holder,
-        gloo's thread, may need the GIL.
+        Raises:
+            RuntimeError: one is not complete in time, or has failed.
         """
-        deadline = time.monotonic() + PENDING_TIMEOUT_S
-        wait_error: RuntimeError | None = None
-        for reference in list(self._pending.values()):
-            work = reference()
-            if work is not None:
-                try:
-                    work.wait(timedelta(seconds=max(deadline - time.monotonic(), _MIN_WAIT_S)))
-                except RuntimeError as error:  # timeout, or the peer exited: the program gets the same error
-                    wait_error = error
+        references = list(self._pending.values())
         self._pending.clear()
-        if wait_error is not None:
-            raise wait_error
+        wait_for_works(references)
+
+    def take_lifetimes(self) -> list[CollectiveWork]:
+        """Return the works that have been freed, and forget them."""
+        count = len(self._lifetimes)  # other threads may add more
+        taken = self._lifetimes[:count]
+        del self._lifetimes[:count]
+        return taken
 
     def remove(self) -> None:
         """Restore the original methods."""
@@ -101,6 +94,6 @@ class WorkPatch:
 
         def on_freed(_: Any) -> None:
             self._pending.pop(number, None)
-            self.lifetimes.append(CollectiveWork(start_ns, end_ns, time.time_ns()))
+            self._lifetimes.append(CollectiveWork(start_ns, end_ns, time.time_ns()))
 
         self._pending[number] = weakref.ref(work, on_freed)

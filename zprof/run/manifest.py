@@ -67,12 +67,22 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TablePart:
+    """A part of a table whose window is still being recorded; ``number`` is in the name of its file."""
+
+    number: int
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankManifest:
     """Manifest of one rank's recording.
 
     ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
     manifest, the rank is left over from another recording on the same path. ``memory_mode`` is full or light,
-    empty if no memory was recorded.
+    empty if no memory was recorded. ``parts``: tables of a window that has not ended, which become one file
+    in ``files`` when it ends.
     """
 
     rank: int
@@ -84,6 +94,7 @@ class RankManifest:
     files: dict[str, TableFile] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     memory_mode: str = ""
+    parts: dict[str, tuple[TablePart, ...]] = field(default_factory=dict)
 
 
 def rank_folder(run: Path, rank: int) -> Path:
@@ -94,6 +105,11 @@ def rank_folder(run: Path, rank: int) -> Path:
 def get_staged_path(table: Path) -> Path:
     """Return the path of a new version of a table until the manifest lists it."""
     return table.with_name(f".{table.name}.new")
+
+
+def get_part_path(table: Path, number: int) -> Path:
+    """Return the path of a part of a table."""
+    return table.with_name(f"{table.stem}.part{number:06d}{table.suffix}")
 
 
 def to_json(manifest: RunManifest | RankManifest) -> str:

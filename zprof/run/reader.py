@@ -24,6 +24,7 @@ from zprof.run.manifest import (
     RankManifest,
     RunManifest,
     TableFile,
+    TablePart,
     rank_folder,
     read_rank_manifest,
     read_run_manifest,
@@ -94,15 +95,17 @@ class Run:
         Raises:
             BadInput: the rank or table does not exist, is damaged, or does not match the manifest.
         """
-        from zprof.run.table_reader import read_table
+        from zprof.run.table_reader import read_parts, read_table
 
-        file = self._table_file(rank, name)
-        return read_table(rank_folder(self.path, rank) / f"{name}.parquet", name, file, columns)
+        path = rank_folder(self.path, rank) / f"{name}.parquet"
+        if parts := self._list_parts(rank, name):
+            return read_parts(path, name, parts, columns)
+        return read_table(path, name, self._table_file(rank, name), columns)
 
     def has_table(self, rank: int, name: str) -> bool:
         """Return True if a rank recorded this table."""
         manifest = self.rank_manifests.get(rank)
-        return manifest is not None and name in manifest.files
+        return manifest is not None and (name in manifest.files or name in manifest.parts)
 
     def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return one table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""
@@ -174,6 +177,11 @@ class Run:
             reason=f"the rank was killed or is still running: its recording ends after step {last}",
             remedy="check this rank's log; the data written before is used",
         )
+
+    def _list_parts(self, rank: int, name: str) -> tuple[TablePart, ...]:
+        """Return the parts of a table whose window had not ended; empty for a complete table."""
+        manifest = self.rank_manifests.get(rank)
+        return manifest.parts.get(name, ()) if manifest is not None and name not in manifest.files else ()
 
     def _table_file(self, rank: int, name: str) -> TableFile:
         if rank not in self.rank_manifests:

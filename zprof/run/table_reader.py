@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
-from zprof.run.manifest import TableFile, get_staged_path
+from zprof.run.manifest import TableFile, TablePart, get_part_path, get_staged_path
 from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
@@ -38,6 +38,21 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
+
+
+def read_parts(
+    path: Path, name: str, parts: Sequence[TablePart], columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Return a table whose window was cut short, from its parts; ``path`` is that of the complete table.
+
+    Raises:
+        BadInput: a part does not exist, is damaged, or does not match the manifest.
+    """
+    if sum(part.rows for part in parts) > _MAX_ROWS:
+        raise BadInput(f"{path}: its parts have too many rows", hint="record the run again")
+    files = [(part.number, TableFile(rows=part.rows, sha256=part.sha256)) for part in parts]
+    tables = [read_table(get_part_path(path, number), name, file, columns) for number, file in files]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def as_frame(table: pa.Table) -> pd.DataFrame:
@@ -95,6 +110,8 @@ def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> 
     requested = list(columns) if columns else TABLES[name].names
     available = set(parquet.schema_arrow.names)
     table = parquet.read(columns=[column for column in requested if column in available])
+    if parquet.metadata.num_row_groups > 1:
+        table = table.unify_dictionaries().combine_chunks()  # each group has its own dictionary of texts
     for column in requested:
         if column not in available:
             field = TABLES[name].field(column)

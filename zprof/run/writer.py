@@ -1,9 +1,11 @@
 """Write one rank's part of a run, independently and atomically: Parquet tables, then the manifest.
 
 Every file appears complete or not at all (temporary name, fsync, rename), except ``steps.jsonl``: one line is
-appended per finished step, so that the progress of a killed rank is known. Ascending times are stored as
-differences, other integers with byte stream split, repeated values with a dictionary. On real traces this
-takes half the size of Parquet's defaults.
+appended per finished step, so that the progress of a killed rank is known. A table that is recorded over many
+steps is written in parts while the program runs, and its parts become one file when its window ends.
+
+Ascending times are stored as differences, other integers with byte stream split, repeated values with a
+dictionary. On real traces this takes half the size of Parquet's defaults.
 """
 
 import hashlib
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
+from zprof.run.arrow_arrays import make_array
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
@@ -27,6 +30,8 @@ from zprof.run.manifest import (
     RankManifest,
     RunManifest,
     TableFile,
+    TablePart,
+    get_part_path,
     get_staged_path,
     rank_folder,
     read_run_manifest,
@@ -49,6 +54,10 @@ class RankWriter:
             rank=rank, status="recording", host=socket.gethostname(), run_id=manifest.run_id
         )
         self._staged: set[str] = set()
+        self._parts: dict[str, list[TablePart]] = {}
+        self._tails: dict[str, TablePart] = {}
+        self._obsolete: list[Path] = []
+        self._next_part = 0
         _refuse_foreign(run, self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
@@ -72,6 +81,42 @@ class RankWriter:
         self._manifest = replace(self._manifest, files=files)
         self._staged.add(name)
 
+    def append(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Write rows that are complete as the next part of a table."""
+        part = self._write_part(name, columns)
+        if part is not None:
+            self._parts.setdefault(name, []).append(part)
+
+    def replace_tail(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Write the rows of a table that may still change, in place of those written by the last call."""
+        previous, tail = self._tails.pop(name, None), self._write_part(name, columns)
+        if previous is not None:
+            self._obsolete.append(self._get_part_path(name, previous))
+        if tail is not None:
+            self._tails[name] = tail
+
+    def merge_parts(self, name: str, last_rows: Mapping[str, Sequence[Any]]) -> None:
+        """Write the last rows of a table, then make its parts one file, with one part in memory at a time.
+
+        Raises:
+            OSError: it cannot be written; the parts stay.
+        """
+        self.append(name, last_rows)
+        parts = self._parts.get(name, [])
+        tail = self._tails.pop(name, None)
+        if tail is not None:
+            self._obsolete.append(self._get_part_path(name, tail))
+        paths = [self._get_part_path(name, part) for part in parts]
+        files = self._manifest.files | {name: _stage_parts(self.folder, name, paths)}
+        self._manifest = replace(self._manifest, files=files)
+        self._staged.add(name)
+        self._obsolete += paths
+        self._parts.pop(name, None)
+
+    def list_unmerged(self) -> list[str]:
+        """Return the names of the tables that are still in parts."""
+        return [*self._parts, *(name for name in self._tails if name not in self._parts)]
+
     def finish(
         self,
         *,
@@ -89,10 +134,29 @@ class RankWriter:
             time_steps=tuple(time_steps),
             gaps=tuple(gaps),
             memory_mode=memory_mode,
+            parts={
+                name: (*self._parts.get(name, ()), *([self._tails[name]] if name in self._tails else ()))
+                for name in {*self._parts, *self._tails}
+            },
         )
         self._write_manifest()
         while self._staged:
             place_table(self.folder, self._staged.pop())
+        while self._obsolete:
+            self._obsolete.pop().unlink(missing_ok=True)
+
+    def _write_part(self, name: str, columns: Mapping[str, Sequence[Any]]) -> TablePart | None:
+        """Write one part of a table; None if it has no rows."""
+        if not len(next(iter(columns.values()), ())):
+            return None
+        number, self._next_part = self._next_part, self._next_part + 1
+        target = get_part_path(self.folder / f"{name}.parquet", number)
+        temporary = get_temporary_path(target)
+        rows = _write_parquet(temporary, name, columns)
+        return TablePart(number=number, rows=rows, sha256=sync_and_rename(temporary, target))
+
+    def _get_part_path(self, name: str, part: TablePart) -> Path:
+        return get_part_path(self.folder / f"{name}.parquet", part.number)
 
     def _write_manifest(self) -> None:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
@@ -174,12 +238,29 @@ def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[An
         return TableFile(rows=rows, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
+def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
+    """Write the parts of a table as the row groups of one file, like :func:`stage_table`."""
+    staged, schema = get_staged_path(folder / f"{name}.parquet"), TABLES[name]
+    temporary = get_temporary_path(staged)
+    rows = 0
+    with pq.ParquetWriter(temporary, schema, **_get_options(name)) as writer:
+        for part in parts:
+            table = pq.ParquetFile(part).read()
+            rows += table.num_rows
+            writer.write_table(table)
+    return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
+
+
 def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> int:
     """Write the table and return the number of rows."""
     table = _fit_to_schema(columns, TABLES[name])
-    options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
-    pq.write_table(table, path, compression="zstd", compression_level=3, **options)
+    pq.write_table(table, path, **_get_options(name))
     return int(table.num_rows)
+
+
+def _get_options(name: str) -> dict[str, Any]:
+    options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
+    return {"compression": "zstd", "compression_level": 3, **options}
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -208,10 +289,13 @@ def _fit_to_schema(columns: Mapping[str, Sequence[Any]] | pa.Table, schema: pa.S
     if isinstance(columns, pa.Table):
         columns = {column: columns.column(column) for column in columns.column_names}
     rows = len(next(iter(columns.values()), ()))
-    absent = [field for field in schema if field.nullable and field.name not in columns]
-    return pa.table(
-        dict(columns) | {field.name: pa.nulls(rows, field.type) for field in absent}, schema=schema
-    )
+    present = {
+        field.name: make_array(columns[field.name], field.type)
+        if field.name in columns or not field.nullable
+        else pa.nulls(rows, field.type)
+        for field in schema
+    }
+    return pa.table(present, schema=schema)
 
 
 def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:

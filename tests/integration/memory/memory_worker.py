@@ -18,6 +18,7 @@ from memory_cases import MEMORY_CASES
 from memory_programs import PROGRAMS, Program
 
 from tests.support.exact_counter import ExactCounter
+from zprof.collectors.base import Chunk
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.run.manifest import RunManifest
@@ -57,6 +58,7 @@ def run_case(name: str, place: Place) -> None:
     before = program.proof()
     collector = MemoryCollector(program.model, program.optimizer)
     marks = MarkLog()
+    chunk: Chunk | None = None
     collector.start()
     marks.add("window_begin", WARM_STEPS, "memory")
     counter.begin()
@@ -64,10 +66,11 @@ def run_case(name: str, place: Place) -> None:
         marks.add("step_begin", step)
         program.step(step)
         marks.add("step_end", step)
+        chunk = collector.cut() if step == WARM_STEPS else chunk  # as a recorder does in a long window
     exact = counter.max_bytes()
     marks.add("window_end", WARM_STEPS + STEPS, "memory")
     collector.stop()
-    write(name, place, program, collector, marks)
+    write(name, place, program, collector, marks, chunk)
     proof = {name: count - before[name] for name, count in program.proof().items()}
     truth = {"max_bytes": exact, **proof}
     (place.folder / f"{name}.rank{place.rank}.json").write_text(json.dumps(truth))
@@ -76,7 +79,11 @@ def run_case(name: str, place: Place) -> None:
     gc.collect()
 
 
-def write(name: str, place: Place, program: Program, collector: MemoryCollector, marks: MarkLog) -> None:
+def write(
+    name: str, place: Place, program: Program, collector: MemoryCollector, marks: MarkLog, chunk: Chunk | None
+) -> None:
+    assert chunk is not None
+    marks.extend(chunk.complete["mark"])
     manifest = RunManifest(
         zprof_version="test",
         created_ns=time.time_ns(),
@@ -86,10 +93,14 @@ def write(name: str, place: Place, program: Program, collector: MemoryCollector,
         training=program.training,
     )
     writer = RankWriter(place.folder / f"{name}.zprof", place.rank, manifest)
+    for table in ("alloc", "role"):
+        writer.append(table, chunk.complete[table])
     gaps = collector.gaps()
     for table, columns in collector.tables().items():
         if table == "mark":
             marks.extend(columns)
+        elif table in writer.list_unmerged():
+            writer.merge_parts(table, columns)
         else:
             writer.write_table(table, columns)
     writer.write_table("mark", marks.columns())
