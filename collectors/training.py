@@ -18,14 +18,18 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from zprof.collectors.engines import deepspeed
+from zprof.collectors.engines.fsdp1 import detect_fsdp1
+from zprof.collectors.engines.fsdp2 import detect_fsdp2
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
-from zprof.model.training import Framework, TrainingFacts
+from zprof.model.training import Engine, Framework, TrainingFacts
 
 _FRAMEWORK_PACKAGES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
 
 
-def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingFacts:
-    """Return engine, stage and element sizes for plain modules, DDP and FSDP2; None for unknown facts.
+def detect_training(
+    model: nn.Module | None, optimizer: Any = None, *, micro_batches: int = 1
+) -> TrainingFacts:
+    """Return engine, stage and element sizes of plain modules, DDP, FSDP and DeepSpeed; None if unknown.
 
     The size of the optimizer state is known once the optimizer has stepped. The number of parameters is None
     if some are frozen: frozen parameters occupy memory, but have no gradient and are not communicated.
@@ -42,12 +46,24 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
     if not parameters:
         return TrainingFacts(engine=engine)
     size = _find_element_size(parameters)
-    stage = _detect_stage(engine, optimizers)
+    sharded = detect_fsdp1(model, micro_batches) or detect_fsdp2(model, size, micro_batches)
+    stage = sharded.stage if sharded is not None else _detect_stage(engine, optimizers)
     state = measure_optimizer_state(
         optimizers, [parameter for parameter in parameters if parameter.requires_grad], partitioned=stage == 1
     )
-    wire = find_wire_sizes(model, size)
-    are_sizes_known = wire.gathered_bytes is not None and wire.reduced_bytes is not None
+    if sharded is not None:
+        facts = sharded
+        if facts.parameters is None and engine == Engine.FSDP2:
+            facts = replace(facts, parameters=_count_trained_elements(parameters))
+        return replace(
+            facts,
+            micro_batches=micro_batches,
+            parameter_bytes=size,
+            gradient_bytes=size,
+            optimizer_state_bytes=state.state_bytes,
+            step_counters=state.step_counters,
+        )
+    wire_bytes = _find_ddp_wire_bytes(model, size)
     return TrainingFacts(
         engine=engine,
         stage=stage,
@@ -56,9 +72,10 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
         parameter_bytes=size,
         gradient_bytes=size,
         optimizer_state_bytes=state.state_bytes,
-        communication_bytes=wire.gathered_bytes if are_sizes_known else None,
-        reduction_bytes=wire.reduced_bytes if are_sizes_known else None,
+        communication_bytes=wire_bytes,
+        reduction_bytes=wire_bytes,
         step_counters=state.step_counters,
+        micro_batches=micro_batches,
     )
 
 
@@ -106,7 +123,7 @@ def _detect_stage(engine: str, optimizers: Sequence[Any]) -> int | None:
         distributed = torch.distributed
         is_single_rank = not distributed.is_initialized() or distributed.get_world_size() == 1
         return 0 if is_single_rank else None
-    return {"ddp": 0, "fsdp2": 3}.get(engine)
+    return {"ddp": 0}.get(engine)
 
 
 def _list_class_names(value: Any) -> set[str]:
@@ -139,7 +156,7 @@ def _find_element_size(parameters: list[nn.Parameter]) -> int | None:
 
 
 def _find_shard_ranks(parameters: list[nn.Parameter]) -> int | None:
-    """Return the size of a one-dimensional mesh; None for HSDP, where the sharding dimension is unknown."""
+    """Return the size of a one-dimensional mesh; None if the sharding dimension is unknown."""
     mesh: Any = getattr(parameters[0], "device_mesh", None)
     if mesh is not None:
         return int(mesh.size()) if mesh.ndim == 1 else None
@@ -147,40 +164,14 @@ def _find_shard_ranks(parameters: list[nn.Parameter]) -> int | None:
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireSizes:
-    """Bytes per element of a gathered parameter and of a reduced gradient; None if unknown."""
-
-    gathered_bytes: int | None
-    reduced_bytes: int | None
-
-
-def find_wire_sizes(model: nn.Module, parameter_bytes: int | None) -> WireSizes:
-    """Return the sizes common to all wrappers of the model; None for a size that differs or is unknown."""
-    sizes = {size for module in model.modules() for size in _list_module_sizes(module, parameter_bytes)}
-    sizes = sizes or {(parameter_bytes, parameter_bytes)}
-    gathered, reduced = ({size[index] for size in sizes} for index in (0, 1))
-    return WireSizes(gathered_bytes=_get_single(gathered), reduced_bytes=_get_single(reduced))
-
-
-def _get_single(sizes: set[int | None]) -> int | None:
-    return next(iter(sizes)) if len(sizes) == 1 else None
-
-
-def _list_module_sizes(module: Any, parameter_bytes: int | None) -> list[tuple[int | None, int | None]]:
-    names = {kind.__name__ for kind in type(module).__mro__}
-    if "DistributedDataParallel" in names:
-        size = None if getattr(module, "_comm_hooks", None) else parameter_bytes
-        return [(size, size)]
-    if "FSDPModule" in names:
-        policy = getattr(module._get_fsdp_state(), "_mp_policy", None)
-        gathered = _get_item_bytes(getattr(policy, "param_dtype", None), parameter_bytes)
-        return [(gathered, _get_item_bytes(getattr(policy, "reduce_dtype", None), gathered))]
-    return []
-
-
-def _get_item_bytes(dtype: Any, default_bytes: int | None) -> int | None:
-    return default_bytes if dtype is None else int(dtype.itemsize)
+def _find_ddp_wire_bytes(model: nn.Module, parameter_bytes: int | None) -> int | None:
+    """Return the bytes of an element on the wire; None if a communication hook of DDP may change it."""
+    hooked = any(
+        getattr(module, "_comm_hooks", None)
+        for module in model.modules()
+        if "DistributedDataParallel" in _list_class_names(module)
+    )
+    return None if hooked else parameter_bytes
 
 
 _COUNTER_BYTES = 4

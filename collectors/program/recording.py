@@ -10,7 +10,7 @@ import multiprocessing.util
 import os
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,11 +200,10 @@ class ProgramRecording(OutsideRecording):
         from zprof.collectors.training import detect_training
 
         trained = self._find_trained()
-        facts = detect_training(trained.model(), trained.optimizers)
         # Several optimizers have backwards of their own: those are not micro-batches of one.
-        if facts.micro_batches > 1 or len(self._stepped_optimizers) > 1:
-            return facts
-        return replace(facts, micro_batches=max(1, self._backwards_of_step))
+        is_one = len(self._stepped_optimizers) == 1
+        micro_batches = max(1, self._backwards_of_step) if is_one else 1
+        return detect_training(trained.model(), trained.optimizers, micro_batches=micro_batches)
 
     def _find_trained(self) -> Trained:
         """Find the trained objects anew each time: a stored reference would keep them alive."""

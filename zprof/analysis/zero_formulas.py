@@ -103,11 +103,21 @@ def compute_engine_volume(facts: TrainingFacts) -> int | None:
     """Return the bytes one rank transfers per step by the engine's own scheme; None if it is the formula's.
 
     DeepSpeed's stages 1 and 2 all-reduce gradients of which each rank keeps a shard: 3 psi instead of 2 psi.
+    FSDP that does not reshard gathers once: 2 psi. Replicas of G shards all-reduce theirs: 2 psi / G more.
     """
-    gathered, reduced, size = facts.gathered_elements, facts.reduced_elements, facts.communication_bytes
-    if gathered is None or reduced is None or size is None or facts.shard_ranks == 1:
+    size, ranks = facts.communication_bytes, facts.shard_ranks
+    has_own_scheme = facts.gathered_elements is not None and facts.reduced_elements is not None
+    if size is None or not ranks or not (has_own_scheme or facts.replica_ranks > 1):
         return None
-    return gathered * size + reduced * (facts.reduction_bytes or size)
+    reduced_bytes = facts.reduction_bytes or size
+    if has_own_scheme:
+        own = (facts.gathered_elements or 0) * size + (facts.reduced_elements or 0) * reduced_bytes
+    else:
+        own = compute_expected_volume(facts) or 0
+    if facts.replica_ranks == 1 or facts.parameters is None:
+        return own if ranks > 1 else None
+    shard = -(-(facts.parameters + facts.padding_elements) // ranks)
+    return own + 2 * shard * reduced_bytes * facts.micro_batches
 
 
 def compute_wire_parameter_bytes(facts: TrainingFacts) -> int | None:

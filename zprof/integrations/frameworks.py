@@ -18,7 +18,7 @@ def detect_facts(
     model: Any, optimizers: Any, *, micro_batches: int, data_parallel: bool = False
 ) -> TrainingFacts:
     """Detect the training facts of a model; ``data_parallel``: the framework hides its DDP wrapper."""
-    facts = replace(detect_training(model, optimizers), micro_batches=micro_batches)
+    facts = detect_training(model, optimizers, micro_batches=micro_batches)
     if data_parallel and facts.engine == "pytorch":
         return replace(facts, engine="ddp", stage=0)
     return facts

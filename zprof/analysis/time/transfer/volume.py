@@ -48,6 +48,8 @@ def measure_volume(
         & _is_data_parallel(frame["group"], training)
     )
     is_replicating = counted & _find_replicating(frame, training, counted)
+    if training.replica_ranks > 1:  # the engine's volume includes them
+        is_replicating = np.zeros(len(frame), dtype=bool)
     unsized = int((counted & _find_rows_without_size(frame)).sum())
     if unsized:
         return None, [_make_no_sizes_gap(unsized, int(counted.sum()))]
