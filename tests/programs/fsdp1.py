@@ -1,37 +1,65 @@
-"""Train a small transformer with FullyShardedDataParallel (FSDP1), one unit per layer, on gloo ranks."""
+"""Train transformer blocks with FullyShardedDataParallel (FSDP1), one unit per block, on gloo ranks."""
 
+import argparse
 import functools
 
 import torch
 import torch.distributed as dist
+from parts import MOMENTS, Truth, make_batch, make_blocks
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
-STEPS, BATCH, TOKENS, HIDDEN = 14, 8, 64, 256
+STRATEGIES = {
+    "full": ShardingStrategy.FULL_SHARD,
+    "grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "hybrid": ShardingStrategy.HYBRID_SHARD,
+    "no_shard": ShardingStrategy.NO_SHARD,
+}
 
 
 def main() -> None:
     """Train on random tokens, each rank on its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategy", default="full", choices=STRATEGIES)
+    parser.add_argument("--use-orig-params", type=int, default=0)
+    parser.add_argument("--offload", action="store_true")
+    options = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(HIDDEN, 4, 4 * HIDDEN, dropout=0.0, batch_first=True)
+    is_hybrid = options.strategy == "hybrid"
+    blocks = make_blocks()
+    elements = sum(parameter.numel() for parameter in blocks.parameters())
     model = FullyShardedDataParallel(
-        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+        blocks,
         auto_wrap_policy=functools.partial(
             transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer}
         ),
+        sharding_strategy=STRATEGIES[options.strategy],
+        device_mesh=init_device_mesh("cpu", (dist.get_world_size() // 2, 2)) if is_hybrid else None,
+        use_orig_params=bool(options.use_orig_params),
+        cpu_offload=CPUOffload(offload_params=options.offload),
         device_id=torch.device("cpu"),
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    truth = Truth(dist.get_rank())
     torch.manual_seed(dist.get_rank())
-    for _ in range(STEPS):
-        batch = torch.randn(BATCH, TOKENS, HIDDEN)
+
+    def run_step() -> torch.Tensor:
+        batch = make_batch()
         loss = (model(batch) - batch).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        return loss
+
+    truth.train(run_step)
+    own = (
+        elements
+        if options.strategy == "no_shard"
+        else elements // (2 if is_hybrid else dist.get_world_size())
+    )
+    truth.write(parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
     dist.destroy_process_group()
 
 

@@ -1,31 +1,59 @@
-"""Train a small transformer with fully_shard (FSDP2), one unit per layer, on gloo ranks."""
+"""Train transformer blocks with fully_shard (FSDP2), one unit per block, on gloo ranks."""
+
+import argparse
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
+from parts import MOMENTS, Truth, count_shards, make_batch, make_blocks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-STEPS, BATCH, TOKENS, HIDDEN = 14, 8, 64, 256
+RESHARD = {"true": True, "false": False}
 
 
 def main() -> None:
     """Train on random tokens, each rank on its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mesh", default="flat", choices=["flat", "hsdp"])
+    parser.add_argument("--reshard", default="true", help="true, false or a number of ranks")
+    parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--offload", action="store_true")
+    parser.add_argument("--micro-batches", type=int, default=1)
+    options = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(HIDDEN, 4, 4 * HIDDEN, dropout=0.0, batch_first=True)
-    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-    for block in model.layers:
-        fully_shard(block)
-    fully_shard(model)
+    ranks = dist.get_world_size()
+    shape = (ranks,) if options.mesh == "flat" else (ranks // 2, 2)
+    names = ("shard",) if options.mesh == "flat" else ("replica", "shard")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    reshard = RESHARD[options.reshard] if options.reshard in RESHARD else int(options.reshard)
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = make_blocks()
+    # FSDP2 shards the first dimension of each parameter.
+    rows = [(parameter.shape[0], parameter.numel() // parameter.shape[0]) for parameter in model.parameters()]
+    for unit in (*model, model):
+        fully_shard(
+            unit,
+            mesh=mesh,
+            reshard_after_forward=reshard,
+            mp_policy=half if options.mixed else MixedPrecisionPolicy(),
+            offload_policy=CPUOffloadPolicy(pin_memory=False) if options.offload else OffloadPolicy(),
+        )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    truth = Truth(dist.get_rank())
     torch.manual_seed(dist.get_rank())
-    for _ in range(STEPS):
-        batch = torch.randn(BATCH, TOKENS, HIDDEN)
-        loss = (model(batch) - batch).square().mean()
-        loss.backward()
+
+    def run_step() -> torch.Tensor:
+        for _ in range(options.micro_batches):
+            batch = make_batch()
+            loss = (model(batch).float() - batch).square().mean()
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        return loss
+
+    truth.train(run_step)
+    own = sum(count_shards([length], shape[-1]) * width for length, width in rows)
+    truth.write(parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
     dist.destroy_process_group()
 
 

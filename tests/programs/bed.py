@@ -1,0 +1,236 @@
+"""Record the programs of this folder as their users would, and compare with what the programs know.
+
+python -m tests.programs.bed [--only TEXT]   prints one line per cell
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import exact_counter
+from tests.support.forked_ranks import free_port
+from zprof.model.findings import Confidence
+from zprof.model.report import Report
+from zprof.model.tenants import Tenant
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import Run, load
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+TIME_LIMIT_S = 420
+SCHEDULE = ("--time-steps", "3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One program with its options. ``package``: what it needs beside torch. ``launcher``: what starts it."""
+
+    program: str
+    options: tuple[str, ...] = ()
+    ranks: int = 2
+    package: str = ""
+    launcher: str = "torchrun"
+
+    @property
+    def name(self) -> str:
+        launcher = "" if self.launcher == "torchrun" else f"{self.launcher} "
+        return " ".join([f"{launcher}{self.program}", *self.options])
+
+    def is_installed(self) -> bool:
+        return not self.package or importlib.util.find_spec(self.package) is not None
+
+
+def list_cells() -> Iterator[Cell]:
+    yield Cell(program="ddp")
+    yield from (
+        Cell(program="deepspeed_zero", options=tuple(text.split()), package="deepspeed")
+        for text in (
+            "--stage 0",
+            "--stage 0 --dtype fp32",
+            "--stage 1",
+            "--stage 1 --groups 2 --micro-batches 2",
+            "--stage 2",
+            "--stage 2 --groups 2",
+            "--stage 2 --groups 2 --micro-batches 2 --evaluate",
+            "--stage 2 --groups 2 --offload optimizer",
+            "--stage 2 --dtype fp16",
+            "--stage 3",
+            "--stage 3 --groups 2",
+            "--stage 3 --groups 2 --micro-batches 2 --evaluate",
+            "--stage 3 --groups 2 --offload both",
+            "--stage 3 --dtype fp32",
+        )
+    )
+    yield Cell(
+        program="deepspeed_zero",
+        options=("--stage", "2", "--groups", "2"),
+        package="deepspeed",
+        launcher="deepspeed",
+    )
+    yield from (
+        Cell(program="hf_trainer", options=tuple(text.split()), package="transformers")
+        for text in (
+            "--sharding ddp --micro-batches 2 --evaluate",
+            "--sharding fsdp1",
+            "--sharding fsdp2",
+            "--sharding deepspeed2 --micro-batches 2 --evaluate",
+            "--sharding deepspeed3 --evaluate",
+        )
+    )
+    yield Cell(program="accelerate_loop", package="accelerate")
+    yield Cell(program="accelerate_loop", package="deepspeed", launcher="accelerate")
+    yield from (
+        Cell(program="fsdp1", options=tuple(text.split()), ranks=4 if "hybrid" in text else 2)
+        for text in (
+            "--strategy full",
+            "--strategy full --use-orig-params 1",
+            "--strategy grad_op",
+            "--strategy hybrid",
+            "--strategy hybrid --use-orig-params 1",
+            "--strategy no_shard",
+            "--strategy full --offload",
+        )
+    )
+    yield from (
+        Cell(program="fsdp2", options=tuple(text.split()), ranks=4 if "hsdp" in text or "2" in text else 2)
+        for text in (
+            "--mesh flat",
+            "--mesh hsdp",
+            "--mesh flat --reshard false --micro-batches 2",
+            "--mesh flat --reshard 2",
+            "--mesh flat --mixed",
+            "--mesh flat --offload",
+        )
+    )
+    yield Cell(program="zero_redundancy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A recorded cell: its report, and what each rank wrote about itself."""
+
+    code: int
+    run: Run
+    report: Report
+    truth: Mapping[int, Mapping[str, object]]
+
+    @property
+    def confident(self) -> list[str]:
+        """Causes above low confidence."""
+        return [each.cause.value for each in self.report.findings if each.confidence is not Confidence.LOW]
+
+
+class NotRecorded(Exception):
+    """The program failed, or nothing was recorded."""
+
+
+def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcome:
+    """Run a cell under ``zprof record``, with the exact counter in its ranks if ``library`` is given."""
+    run, truth = folder / "run.zprof", folder / "truth"
+    truth.mkdir()
+    command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *SCHEDULE, "--"]
+    done = subprocess.run(
+        [*command, *_make_launch(cell)],
+        cwd=folder,
+        env=_make_environment(folder) | _make_counting(truth, library),
+        capture_output=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+    if not run.exists():
+        raise NotRecorded(done.stderr.decode(errors="replace")[-2000:])
+    known = {int(path.stem[4:]): json.loads(path.read_text()) for path in truth.glob("rank*.json")}
+    loaded = load(run)
+    return Outcome(code=done.returncode, run=loaded, report=diagnose(loaded), truth=known)
+
+
+def run_plain(cell: Cell, folder: Path) -> Mapping[int, list[str]]:
+    """Run a cell without zprof and return the losses of its ranks."""
+    truth = folder / "plain"
+    truth.mkdir()
+    environment = _make_environment(folder) | _make_counting(truth, exact_counter.build(folder))
+    subprocess.run(
+        _make_launch(cell), cwd=folder, env=environment, capture_output=True, timeout=TIME_LIMIT_S, check=True
+    )
+    return {int(path.stem[4:]): json.loads(path.read_text())["losses"] for path in truth.glob("rank*.json")}
+
+
+def _make_launch(cell: Cell) -> Sequence[str]:
+    program, beside = str(FOLDER / f"{cell.program}.py"), Path(sys.executable).parent
+    if cell.launcher == "deepspeed":
+        launcher = [str(beside / "deepspeed"), "--num_accelerators", str(cell.ranks)]
+        return [*launcher, "--master_port", str(free_port()), program, *cell.options]
+    if cell.launcher == "accelerate":
+        configuration = str(FOLDER / "accelerate_deepspeed.yaml")
+        launcher = [str(beside / "accelerate"), "launch", "--config_file", configuration]
+        return [*launcher, "--main_process_port", str(free_port()), program, *cell.options]
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={cell.ranks}"]
+    return [*launcher, f"--master-port={free_port()}", program, *cell.options]
+
+
+def _make_environment(folder: Path) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"} | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TMPDIR": str(folder),
+        "DS_ACCELERATOR": "cpu",
+    }
+
+
+def _make_counting(truth: Path, library: Path | None) -> dict[str, str]:
+    return {} if library is None else {"EXACT_TRUTH": str(truth), "LD_PRELOAD": str(library)}
+
+
+def describe(cell: Cell, outcome: Outcome) -> str:
+    """Return one line: what zprof says against what the program knows."""
+    facts, parts = outcome.run.manifest.training, [f"{cell.name:<62}"]
+    parts.append(f"rc {outcome.code} {facts.engine} {facts.stage} mb {facts.micro_batches}")
+    for memory in outcome.report.memory.per_rank:
+        truth = outcome.truth.get(memory.rank)
+        if truth is None:
+            continue
+        difference = memory.peak_bytes - int(str(truth["peak_bytes"]))
+        states = dict(truth["states"])  # type: ignore[call-overload]
+        wrong = {
+            name: (memory.state_bytes or {}).get(Tenant(name), 0) - size for name, size in states.items()
+        }
+        parts.append(
+            f"r{memory.rank} peak {difference:+d} untagged {memory.untagged_bytes / memory.peak_bytes:.3%} "
+            f"states {'ok' if not any(wrong.values()) else wrong}"
+        )
+    volume = outcome.report.volume
+    if volume is not None and volume.parameter_bytes:
+        expected = volume.expected_bytes if volume.engine_bytes is None else volume.engine_bytes
+        seen, scheme = (each / volume.parameter_bytes for each in (volume.seen_bytes, expected))
+        parts.append(f"seen {seen:.3f} of {scheme:.3f} psi")
+    losses = {len(list(truth["losses"])) for truth in outcome.truth.values()}  # type: ignore[call-overload]
+    parts.append(f"steps {sorted(losses)} {outcome.run.last_step(0)} {','.join(outcome.confident)}")
+    return " | ".join(parts)
+
+
+def main() -> None:
+    """Print one line per cell that is installed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    only = parser.parse_args().only
+    for cell in list_cells():
+        if only in cell.name and cell.is_installed():
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                try:
+                    outcome = record_cell(cell, folder, exact_counter.build(folder))
+                    print(describe(cell, outcome), flush=True)
+                except (NotRecorded, subprocess.SubprocessError) as error:
+                    print(f"{cell.name}: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Train transformer blocks with DeepSpeed's ZeRO, stages 0 to 3, on gloo ranks."""
+
+import argparse
+import os
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from parts import (
+    BATCH,
+    MASTER,
+    MOMENTS,
+    Truth,
+    count_shards,
+    make_batch,
+    make_blocks,
+    split_groups,
+)
+
+PERSISTENT, BUCKET = 2000, 300_000
+
+
+def main() -> None:
+    """Train on random tokens, each rank on its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stage", type=int, default=2)
+    parser.add_argument("--groups", type=int, default=1)
+    parser.add_argument("--offload", default="none", choices=["none", "optimizer", "both"])
+    parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp32", "fp16"])
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--local_rank", type=int, help="given by DeepSpeed's launcher")
+    options = parser.parse_args()
+    deepspeed.init_distributed("gloo")
+    model = make_blocks()
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    groups = split_groups(model, options.groups)
+    adam = torch.optim.AdamW if options.offload == "none" else deepspeed.ops.adam.DeepSpeedCPUAdam
+    engine, *_ = deepspeed.initialize(model=model, optimizer=adam(groups, lr=1e-4), config=configure(options))
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}[options.dtype]
+    truth = Truth(dist.get_rank())
+    torch.manual_seed(dist.get_rank())
+
+    def run_step() -> torch.Tensor:
+        for _ in range(options.micro_batches):
+            batch = make_batch(dtype)
+            loss = (engine(batch) - batch).float().square().mean()
+            engine.backward(loss)
+            engine.step()
+        if options.evaluate:
+            with torch.no_grad():
+                engine(make_batch(dtype))
+        return loss
+
+    truth.train(run_step)
+    truth.write(**list_states(options, sizes, dtype.itemsize))
+
+
+def configure(options: argparse.Namespace) -> dict[str, object]:
+    """Return the configuration as its JSON file would have it."""
+    zero: dict[str, object] = {"stage": options.stage, "reduce_bucket_size": BUCKET}
+    if options.stage == 3:
+        zero |= {"stage3_param_persistence_threshold": PERSISTENT, "stage3_prefetch_bucket_size": BUCKET}
+    if options.offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if options.offload == "both":
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "gradient_accumulation_steps": options.micro_batches,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        **({} if options.dtype == "fp32" else {options.dtype: {"enabled": True}}),
+    }
+
+
+def list_states(options: argparse.Namespace, sizes: list[int], item: int) -> dict[str, int]:
+    """Return the closed forms of one rank, by the layout that DeepSpeed documents.
+
+    Parameters are whole in stages 0 to 2. Stages 1 and 2 cut one flat tensor per group, stage 3 each
+    parameter. Gradients are those that the update starts from: this rank's part, with an optimizer on the
+    host also their fp32 copy. fp32 parameters are their own masters in stages 0 and 3.
+    """
+    ranks, elements = dist.get_world_size(), sum(sizes)
+    shard = count_shards(sizes, ranks) if options.stage == 3 else elements // ranks
+    own = {0: elements}.get(options.stage, shard)
+    has_masters = item < MASTER or options.stage in (1, 2)
+    return {
+        "parameters": item * (shard if options.stage == 3 else elements),
+        "gradients": (item if options.offload == "none" else item + MASTER) * own,
+        "optimizer_state": (MOMENTS + MASTER * has_masters) * own,
+    }
+
+
+if __name__ == "__main__":
+    main()

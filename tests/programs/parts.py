@@ -1,0 +1,90 @@
+"""What the programs share: the model, the batches, and what each rank writes down about itself.
+
+No program knows zprof. If ``EXACT_TRUTH`` names a folder, and the exact counter was preloaded, each rank
+writes there what it knows without zprof: the exact maximum of live bytes in two steps, its losses, its steps,
+and the closed forms of its states.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = 10, 4, 64, 256, 4
+#: Steps whose memory is counted, as a recording with default options does.
+FIRST_COUNTED, LAST_COUNTED = 2, 3
+#: Bytes per element: fp32 master weights and two moments of Adam.
+MASTER, MOMENTS = 4, 8
+
+
+def make_blocks() -> nn.Sequential:
+    """Return equal transformer blocks, the same on each rank."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(
+            nn.TransformerEncoderLayer(HIDDEN, 4, 4 * HIDDEN, dropout=0.0, batch_first=True)
+            for _ in range(BLOCKS)
+        )
+    )
+
+
+def make_batch(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(BATCH, TOKENS, HIDDEN, dtype=dtype)
+
+
+def split_groups(model: nn.Module, groups: int) -> list[dict[str, object]]:
+    """Return the parameters in one group, or in two: with weight decay, and biases and norms without."""
+    parameters = list(model.parameters())
+    if groups == 1:
+        return [{"params": parameters}]
+    return [
+        {"params": [each for each in parameters if each.ndim > 1], "weight_decay": 0.1},
+        {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def count_shards(sizes: Sequence[int], ranks: int) -> int:
+    """Return the elements of one rank if each tensor is cut into equal shards, the last one padded."""
+    return sum(-(-size // ranks) for size in sizes)
+
+
+class Truth:
+    """Counts and writes what this rank knows of itself."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._losses, self._peak = rank, [], 0
+        self._folder = os.environ.get("EXACT_TRUTH", "")
+        self._counter = None
+        if self._folder:
+            from tests.support.exact_counter import ExactCounter
+
+            self._counter = ExactCounter()
+
+    def train(self, run_step: Callable[[], torch.Tensor], steps: int = STEPS) -> None:
+        """Run the steps; ``run_step`` returns the loss after the model was updated."""
+        for _ in range(steps):
+            self.step_done(run_step())
+
+    def step_done(self, loss: torch.Tensor | float) -> None:
+        """Count a step."""
+        self._losses.append(float(loss).hex())
+        done = len(self._losses)
+        if self._counter is not None and done == FIRST_COUNTED:
+            self._counter.begin()
+        if self._counter is not None and done == LAST_COUNTED + 1:
+            self._peak = self._counter.max_bytes()
+
+    def write(self, **states: int) -> None:
+        """Write the counts, and the closed forms of this rank's states."""
+        if self._folder:
+            truth = {
+                "peak_bytes": self._peak,
+                "losses": self._losses,
+                "steps": len(self._losses),
+                "states": states,
+            }
+            Path(self._folder, f"rank{self._rank}.json").write_text(json.dumps(truth))
