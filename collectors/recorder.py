@@ -22,12 +22,13 @@ from typing import Self
 from zprof.model.extras import Extra, require_extra
 
 try:
+    import torch
     from torch import nn
 except ModuleNotFoundError:
     require_extra(Extra.RECORD, "zprof.record")
     raise  # torch is there, but not all that it needs
 
-from zprof.collectors.base import Chunk, ChunkedCollector, Collector, Columns, FaultGuard
+from zprof.collectors.base import Chunk, ChunkedCollector, Collector, Columns, FaultGuard, first_line
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.identity import (
@@ -39,7 +40,8 @@ from zprof.collectors.identity import (
 )
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.logs import MarkLog, SampleLog
-from zprof.collectors.memory.collector import MemoryCollector, Optimizers
+from zprof.collectors.memory.collector import MemoryCollector, Optimizers, as_sequence
+from zprof.collectors.memory.out_of_memory import read_failed_allocation, take_census, was_logged
 from zprof.collectors.schedule import MemoryMode, Schedule, Window
 from zprof.collectors.training import detect_framework, detect_training
 from zprof.model.gaps import Gap, GapKind
@@ -55,6 +57,13 @@ Collectors = Mapping[Window, Callable[[], Collector]]
 
 #: Profiler events between two cuts of a window: they take about 2.5 KB each while they are read.
 MAX_CHUNK_EVENTS = 25_000
+
+
+Owners = tuple[nn.Module | None, Sequence[torch.optim.Optimizer]]
+
+
+def _own_nothing() -> Owners:
+    return None, ()
 
 
 class ChunkPlan:
@@ -198,6 +207,7 @@ def record(
         collectors,
         memory_mode=mode,
         devices=DeviceWatch(),
+        owners=lambda: (model, as_sequence(optimizer)),
     )
 
 
@@ -217,10 +227,12 @@ class Recorder:
         memory_mode: MemoryMode = MemoryMode.FULL,
         identity: Callable[[], Identity] = identify_rank,
         devices: Devices | None = None,
+        owners: Callable[[], Owners] | None = None,
     ) -> None:
         self.path = Path(path)
         self._schedule, self._training, self._identity = schedule, training, identity
         self._memory_mode = memory_mode
+        self._owners = owners or _own_nothing
         self._marks, self._samples = MarkLog(), SampleLog()
         self._devices = devices or NoDevices()
         self._guard = FaultGuard()
@@ -239,6 +251,9 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._writer is not None:
+            self.save_failure(error, *self._owners())
+        self._owners = _own_nothing
         self.close("complete" if error is None else "failed")
 
     def open(self) -> bool:
@@ -283,6 +298,26 @@ class Recorder:
         self._guard.gaps.extend(gaps)
         self._guard.run("tables", lambda: self._write(tables))
         self._guard.run("run files", lambda: self._flush("partial"))
+
+    def save_failure(
+        self, error: BaseException, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Write what the program's last error says: what held the memory, if an allocation failed.
+
+        The tensors must still exist. Can be called after the recording has ended.
+        """
+        self._guard.run("program's error", lambda: self._save_failure(error, model, optimizers))
+
+    def _save_failure(
+        self, error: BaseException, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        step = self._step if self.active else None
+        self._guard.gaps.append(_make_error_gap(error, step))
+        failure = read_failed_allocation(error)
+        if failure is not None and not was_logged(error):
+            self._write(take_census(failure, error, model, optimizers, -1 if step is None else step))
+        if not self.active:
+            self._flush("failed")
 
     def close(self, status: str, *, steps: int = 0) -> None:
         """End the recording, if it has not ended. ``steps`` is the number of steps that the program
@@ -447,6 +482,16 @@ class Recorder:
         if self._step < self._schedule.total:
             self._guard.gaps.append(_make_cut_short_gap(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))
+
+
+def _make_error_gap(error: BaseException, step: int | None) -> Gap:
+    when = "after its recorded steps" if step is None else f"in step {step}"
+    return Gap(
+        kind=GapKind.PROGRAM_FAILED,
+        what="end of the program",
+        reason=f"the program ended {when} with {type(error).__name__}: {first_line(error)}",
+        remedy="the steps before are valid; see the program's traceback",
+    )
 
 
 def _return_free_memory() -> None:

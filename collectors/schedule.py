@@ -7,11 +7,15 @@ from enum import StrEnum
 
 
 class Window(StrEnum):
-    """Kind of a recorded window of steps; ``init`` lasts from the start of the program to its first step."""
+    """Kind of a recorded window of steps; ``init`` lasts from the start of the program to its first step.
+
+    ``oom`` is the moment of a failed allocation outside of the others.
+    """
 
     INIT = "init"
     MEMORY = "memory"
     TIME = "time"
+    OUT_OF_MEMORY = "oom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

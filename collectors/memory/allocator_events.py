@@ -144,6 +144,7 @@ class _FreePairs:
     def __init__(self) -> None:
         self.blocks: list[Allocation] = []
         self._open_at: dict[tuple[str, int], Allocation] = {}
+        self._overwritten_ids: set[int] = set()
 
     def read(self, profiler: Any) -> int:
         """Add the blocks of a session that has ended; return the number of its events of any kind."""
@@ -156,10 +157,14 @@ class _FreePairs:
         return next(counter)
 
     def take_closed(self) -> list[Allocation]:
-        """Return the blocks that are freed, or whose address has been allocated again."""
-        open_ids = {id(block) for block in self._open_at.values() if block.freed_ns is None}
-        closed = [block for block in self.blocks if id(block) not in open_ids]
-        self.blocks = [block for block in self.blocks if id(block) in open_ids]
+        """Return the blocks that are freed, or whose address had been allocated again at the last call.
+
+        The free of a collective's block may still be found, from its work object (see below).
+        """
+        kept_ids = {id(block) for block in self._open_at.values()} | self._overwritten_ids
+        closed = [block for block in self.blocks if block.freed_ns is not None or id(block) not in kept_ids]
+        self.blocks = [block for block in self.blocks if block.freed_ns is None and id(block) in kept_ids]
+        self._overwritten_ids = set()
         return closed
 
     def _add(self, event: Any, operator: str | None) -> None:
@@ -172,6 +177,8 @@ class _FreePairs:
         if size > 0:
             block = Allocation(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
             self.blocks.append(block)
+            if key in self._open_at:
+                self._overwritten_ids.add(id(self._open_at[key]))
             self._open_at[key] = block
         elif key in self._open_at:
             self._open_at.pop(key).freed_ns = time_ns

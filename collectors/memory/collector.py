@@ -22,6 +22,7 @@ from zprof.collectors.memory.light import (
     LightScans,
 )
 from zprof.collectors.memory.log import Birth, MemoryLog
+from zprof.collectors.memory.out_of_memory import build_failure_marks
 from zprof.collectors.memory.owners import OwnerScanner
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saved_tensors import PackHookTracker
@@ -75,12 +76,12 @@ class MemoryCollector:
             if light
             else StorageTracker(self._log, self._phases, MIN_STACK_BYTES)
         )
-        self._scanner = OwnerScanner(self._log, self._storages, model, _as_sequence(optimizer))
+        self._scanner = OwnerScanner(self._log, self._storages, model, as_sequence(optimizer))
         pack_hooks = PackHookTracker(self._phases)
-        scans = LightScans(self._scanner, self._storages, _as_sequence(optimizer)) if light else self._scanner
+        scans = LightScans(self._scanner, self._storages, as_sequence(optimizer)) if light else self._scanner
         self._hooks = Hooks(self._log, self._storages, self._phases, scans, pack_hooks)
         self._first_step = FirstStepWatcher(
-            self._log, _as_sequence(optimizer), self._remove_saved_tensor_hooks
+            self._log, as_sequence(optimizer), self._remove_saved_tensor_hooks
         )
         self._operator_recorder = OperatorRecorder(self._log, self._storages, pack_hooks)
         self._resize = ResizePatch(self._log, self._storages)
@@ -156,7 +157,7 @@ class MemoryCollector:
 
     def adopt(self, model: nn.Module | None, optimizer: Optimizers) -> None:
         """Set the model and optimizer within the window; later scans claim their memory."""
-        self._scanner.adopt(model, _as_sequence(optimizer))
+        self._scanner.adopt(model, as_sequence(optimizer))
         self._without_model = model is None
 
     def on_registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
@@ -217,10 +218,12 @@ class MemoryCollector:
             "allocator events", lambda: close_collective_scratch(self._allocator.list_open(), works, known)
         )
         storages, blocks = self._rows.take_ended(self._log.take_deaths()), self._allocator.take_closed()
+        phases = build_mark_table(self._log.take_phases())
+        failures = build_failure_marks(self._log.take_failures())
         return {
             "alloc": build_alloc_table(storages, blocks),
             "role": build_role_table(*self._log.take_claims()),
-            "mark": build_mark_table(self._log.take_phases()),
+            "mark": {name: [*column, *failures[name]] for name, column in phases.items()},
         }
 
     def _build_open_table(self) -> Columns:
@@ -264,7 +267,8 @@ class MemoryCollector:
             self._attempt("allocator events", self._allocator.read)
 
 
-def _as_sequence(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
+def as_sequence(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
+    """Return the optimizers as a sequence."""
     if optimizer is None:
         return ()
     # An engine's own optimizer need not be one of torch's classes.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.out_of_memory import mark_as_logged, read_failed_allocation, was_logged
 from zprof.collectors.memory.saved_tensors import PackHookTracker
 from zprof.collectors.memory.storages import PLAIN, StorageTracker
 from zprof.collectors.torch_private import (
@@ -59,7 +60,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for kind in types:
                 if kind not in PLAIN and kind.__torch_dispatch__ is not NO_DISPATCH:
                     return func(*args, **(kwargs or {})) if _is_any_traced(types) else NotImplemented
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except RuntimeError as error:
+            self._note_failure(error)
+            raise
         if self._log.active:
             try:
                 allocator, role = self._classified.get(func) or self._classify(func)
@@ -74,6 +79,17 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except Exception as error:  # an error in zprof must never reach the training loop
                 self._log.fail(f"operator {func}", error)
         return result
+
+    def _note_failure(self, error: RuntimeError) -> None:
+        """Log a failed allocation; the error is not kept, nor what its traceback holds."""
+        if self._log.active:
+            try:
+                failure = read_failed_allocation(error)
+                if failure is not None and not was_logged(error):
+                    self._log.failures.append(failure)
+                    mark_as_logged(error)
+            except Exception as own_error:  # an error in zprof must never reach the training loop
+                self._log.fail("failed allocation", own_error)
 
     def _classify(self, func: Any) -> tuple[Any, Role | None]:
         kind = self._classified[func] = _classify_operator(func)

@@ -71,6 +71,8 @@ class MemoryLog:
         self.drop_rows: list[tuple[int, int, Tenant]] = []
         self.phases: list[tuple[int, Phase]] = []
         self.gaps: list[Gap] = []
+        #: Failed allocations, see ``out_of_memory``.
+        self.failures: list[Any] = []
         self.active = False
         self._taken_phases = 0
         self.next_generation: Callable[[], int] = itertools.count().__next__
@@ -87,6 +89,10 @@ class MemoryLog:
     def take_claims(self) -> tuple[list[Claim], list[tuple[int, int, Tenant]]]:
         """Return the claims and the ends of claims by time, and forget them."""
         return [Claim(*row) for row in _drain(self.claim_rows)], _drain(self.drop_rows)
+
+    def take_failures(self) -> list[Any]:
+        """Return the failed allocations by time, and forget them."""
+        return _drain(self.failures)
 
     def take_phases(self) -> list[tuple[int, Phase]]:
         """Return the phases that have started since the last call; the log keeps them."""

@@ -8,10 +8,13 @@ An error here ends the recording with a warning; it never reaches the program.
 import atexit
 import multiprocessing.util
 import os
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from zprof.collectors.base import FaultGuard
@@ -72,16 +75,20 @@ class ProgramRecording(OutsideRecording):
         self._backwards = self._backwards_of_step = 0
         self._process_id = 0
         self._is_fork = False
+        self._previous_hook = sys.excepthook
+        self._owner_id, self._has_stood_down = 0, False
 
     def arm(self) -> None:
         """Start recording the program."""
-        self._process_id = os.getpid()
+        self._process_id = self._owner_id = os.getpid()
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._guard.run("program recording", self._steps.install)
         if self._init is not None:
             self._guard.run("init window", self._init.arm)
         self._guard.run("device counters", self._devices.start)
         atexit.register(self.finish)
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._on_error
         on_fork = weakref.WeakMethod(self._on_fork)
         os.register_at_fork(after_in_child=lambda: (call := on_fork()) and call())
 
@@ -90,9 +97,31 @@ class ProgramRecording(OutsideRecording):
         if self._process_id == os.getpid():
             self._stop()
 
+    def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Save what held the memory while the frames of the traceback still hold it; then go on as before."""
+        try:
+            if self._owner_id == os.getpid() and threading.current_thread() is threading.main_thread():
+                self._guard.run("program's error", lambda: self._save_failure(error))
+        finally:
+            self._previous_hook(kind, error, trace)
+
+    def _save_failure(self, error: BaseException) -> None:
+        """Write the failure of the program, also if it comes before the first step or after the last one."""
+        if isinstance(error, SystemExit) or self._has_stood_down:
+            return
+        from zprof.collectors.memory.out_of_memory import read_failed_allocation
+
+        recorder = self._recorder
+        if recorder is None and self._process_id == os.getpid() and read_failed_allocation(error) is not None:
+            recorder = self._recorder = self._create_recorder()
+        if recorder is not None:
+            trained = self._find_trained()
+            recorder.save_failure(error, trained.model(), trained.optimizers)
+
     def stand_down(self) -> None:
         """Stop recording, because the program records itself."""
         self._plan.say("the program records itself with zprof.record(); only that recording is kept")
+        self._has_stood_down = True
         self._stop()
 
     def _before_step(self, optimizer: Optimizer) -> None:
@@ -253,7 +282,7 @@ class ProgramRecording(OutsideRecording):
             self._engine_steps.remove()
             self._recorder.abandon()
             return
-        self._process_id = os.getpid()
+        self._process_id = self._owner_id = os.getpid()
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._is_fork = True
         self._devices = DeviceWatch()  # the parent's thread does not exist in this process

@@ -12,6 +12,7 @@ class GapKind(StrEnum):
     RANK_MISSING = "rank_missing"
     RANK_CUT_SHORT = "rank_cut_short"
     DISK_FULL = "disk_full"
+    PROGRAM_FAILED = "program_failed"
     RECORDING = "recording"
     RECORDING_CUT_SHORT = "recording_cut_short"
     SKIPPED_STEPS = "skipped_steps"

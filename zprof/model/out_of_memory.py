@@ -32,7 +32,7 @@ class OutOfMemory:
 
     ``inferred_tenants``: some of their bytes are known by sizes alone. ``unknown_tenants``: no block was
     attributed to them at any time, and no tag could have said so. ``confidence_bytes``: the bytes attributed
-    without a tag.
+    without a tag. ``step`` and ``phase``: of a recording, if known.
     """
 
     rank: int
@@ -61,3 +61,5 @@ class OutOfMemory:
     unknown_tenants: tuple[Tenant, ...] = ()
     confidence_bytes: Mapping[Confidence, int] = field(default_factory=dict)
     stack: tuple[str, ...] = ()
+    step: int | None = None
+    phase: str = ""

@@ -216,15 +216,16 @@ COLLECTIVES = pa.schema(
 )
 
 #: Points in time: step_begin, step_end (name: what marked the step of an imported trace), window_begin,
-#: window_end (name: init, memory or time), phase (name: the phase that starts), ping_begin, ping_end (number:
-#: index of the ping). From a CUDA allocator's history: annotation_begin, annotation_end (name: the program's
-#: name of the range, number: the device), annotation (a text of the program, without an end), and for each
-#: failed allocation at the same time: oom (name: the device, number: its free bytes, -1 if unknown),
-#: oom_request (number: the requested bytes), oom_driver_request (number: the bytes of the segment that the
-#: driver was asked for), oom_stack (number: its stack, if known), oom_pool (name: the private pool that the
-#: request was for, number: the device; absent for the common pool). ``thread_cpu_ns``: processor time that
-#: the thread of the training loop had used so far, in step_begin and step_end of a recording;
-#: ``thread_queued_ns``: time that it had been ready to run but waited for a processor (Linux).
+#: window_end (name: init, memory, time or oom), phase (name: the phase that starts), ping_begin, ping_end
+#: (number: index of the ping). From a CUDA allocator's history: annotation_begin, annotation_end (name: the
+#: program's name of the range, number: the device), annotation (a text of the program, without an end), and
+#: for each failed allocation at the same time: oom (name: the device, number: its free bytes, -1 if unknown),
+#: oom_request (number: the requested bytes; the only one in a recording), oom_driver_request (number: the
+#: bytes of the segment that the driver was asked for), oom_stack (number: its stack, if known), oom_pool
+#: (name: the private pool that the request was for, number: the device; absent for the common pool).
+#: ``thread_cpu_ns``: processor time that the thread of the training loop had used so far, in step_begin and
+#: step_end of a recording; ``thread_queued_ns``: time that it had been ready to run but waited for a
+#: processor (Linux).
 MARK = pa.schema(
     [
         make_column("time_ns", pa.int64()),
@@ -252,4 +253,7 @@ TABLES: dict[str, pa.Schema] = {
     # the same tables for the window before the first step
     "init_alloc": ALLOC,
     "init_role": ROLE,
+    # the same tables for the moment of a failed allocation outside of the windows
+    "oom_alloc": ALLOC,
+    "oom_role": ROLE,
 }

@@ -1,5 +1,6 @@
 """Analyse the memory of one rank from a live recording: its own device, the host, and the init window."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,6 +32,8 @@ from zprof.analysis.zero_formulas import compute_state_formula
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, MemoryPart, RankMemory
+from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.training import Phase
 from zprof.run.reader import Run
 
 RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
@@ -54,16 +57,19 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
     Raises:
         BadInput: a table is damaged.
     """
+    early = _find_failures_outside(run, rank)
     missing = [name for name in ("alloc", "role", "mark") if not run.has_table(rank, name)]
     if missing:
-        return make_unknown_result(rank, f"no table {missing[0]!r} was recorded", RECORD_MEMORY)
+        unknown = make_unknown_result(rank, f"no table {missing[0]!r} was recorded", RECORD_MEMORY)
+        return replace(unknown, out_of_memory=early)
     mark, alloc = (
         read_checked_frame(run, rank, "mark"),
         _select_allocator_rows(read_checked_frame(run, rank, "alloc")),
     )
     timeline = read_timeline(mark)
     if timeline is None or alloc.empty:
-        return make_unknown_result(rank, "no memory window was recorded", RECORD_MEMORY)
+        unknown = make_unknown_result(rank, "no memory window was recorded", RECORD_MEMORY)
+        return replace(unknown, out_of_memory=early)
     devices = _read_devices(alloc, read_checked_frame(run, rank, "role"), timeline)
     own, host, others = _choose_own_device(devices)
     samples = read_checked_frame(run, rank, "samples") if run.has_table(rank, "samples") else None
@@ -86,9 +92,13 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
         non_pytorch_bytes=device_memory.non_pytorch_bytes,
     )
     stacks = partial(read_stacks, run, rank, alloc)
+    failures = _find_failures(rank, mark, timeline, devices)
+    top_ns = own.peak.time_ns
+    if failures and failures[-1].device == own.name:
+        top_ns = failures[-1].time_ns + timeline.begin_ns
     return RankMemoryResult(
         per_rank=(memory,),
-        top=find_largest_allocations(rank, own.lives, own.peak.time_ns, stacks),
+        top=find_largest_allocations(rank, own.lives, top_ns, stacks),
         phases=find_phase_peaks(rank, own.lives),
         modules=find_module_peaks(rank, own.lives, own.peak.time_ns),
         states=measure_states(rank, own.lives),
@@ -98,6 +108,7 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
             _make_rank_memory(run, rank, d, t) for d, t in zip(host, host_reconciliations, strict=True)
         ),
         init=_analyse_init_window(run, rank, mark),
+        out_of_memory=(*early, *failures),
         timelines=(thin_recording(rank, own.name, own.lives),),
         gaps=tuple(dict.fromkeys([*gaps, *device_memory.gaps])),
     )
@@ -190,6 +201,97 @@ def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankM
         return ()
     own, _, _ = _choose_own_device(_read_devices(alloc, read_checked_frame(run, rank, "init_role"), timeline))
     return (_make_rank_memory(run, rank, own, _reconcile(run, rank, own, None)),)
+
+
+_REQUEST = "oom_request"
+OUT_OF_MEMORY = "oom"
+#: Tables of the windows other than the memory window in which an allocation may have failed.
+_OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc", "oom_role"))
+
+
+def _find_failures_outside(run: Run, rank: int) -> tuple[OutOfMemory, ...]:
+    """Return the allocations that failed before the first step, or between the windows."""
+    if not run.has_table(rank, "mark"):
+        return ()
+    mark = read_checked_frame(run, rank, "mark")
+    if not (mark["kind"] == _REQUEST).any():
+        return ()
+    found: list[OutOfMemory] = []
+    for window, alloc_name, role_name in _OTHER_WINDOWS:
+        timeline = read_timeline(mark, window)
+        if timeline is None or not all(run.has_table(rank, name) for name in (alloc_name, role_name)):
+            continue
+        alloc = _select_allocator_rows(read_checked_frame(run, rank, alloc_name))
+        devices = _read_devices(alloc, read_checked_frame(run, rank, role_name), timeline)
+        found += _find_failures(rank, mark, timeline, devices)
+    return tuple(found)
+
+
+def _find_failures(
+    rank: int, mark: pd.DataFrame, timeline: Timeline, devices: Sequence[_Device]
+) -> tuple[OutOfMemory, ...]:
+    """Return the allocations that failed in a window, with the owners of what was live at that moment."""
+    lives = {device.name: device.lives for device in devices}
+    requests = mark[mark["kind"] == _REQUEST]
+    rows = zip(
+        requests["time_ns"].tolist(),
+        requests["name"].astype(str).tolist(),
+        requests["number"].tolist(),
+        strict=True,
+    )
+    return tuple(
+        _describe_failure(rank, name, time_ns, number, lives[name], timeline, mark)
+        for time_ns, name, number in rows
+        if timeline.begin_ns <= time_ns <= timeline.end_ns and name in lives
+    )
+
+
+def _describe_failure(
+    rank: int,
+    device: str,
+    time_ns: int,
+    requested_bytes: int,
+    lives: RankLives,
+    timeline: Timeline,
+    mark: pd.DataFrame,
+) -> OutOfMemory:
+    tenants, untagged_bytes = lives.sum_tenants_at(time_ns)
+    live_bytes = sum(tenants.values()) + untagged_bytes
+    phase = timeline.phase_at(time_ns)
+    return OutOfMemory(
+        rank=rank,
+        device=device,
+        time_ns=time_ns - timeline.begin_ns,
+        requested_bytes=requested_bytes,
+        driver_bytes=requested_bytes,
+        device_free_bytes=None,
+        live_bytes=live_bytes,
+        allocated_bytes=live_bytes,
+        awaiting_free_bytes=0,
+        reserved_bytes=None,
+        split_bytes=None,
+        free_segments_bytes=None,
+        private_pools_bytes=None,
+        largest_free_bytes=None,
+        tenants=tenants,
+        untagged_bytes=untagged_bytes,
+        would_fit_defragmented=None,
+        short_bytes=None,
+        step=_find_step(mark, time_ns),
+        phase=phase if phase in _STEP_PHASES else "",
+    )
+
+
+_STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
+
+
+def _find_step(mark: pd.DataFrame, time_ns: int) -> int | None:
+    """Return the step that was running; None if no step had started, or all recorded ones had ended."""
+    before = mark[mark["kind"].isin(["step_begin", "step_end"]) & (mark["time_ns"] <= time_ns)]
+    if before.empty:
+        return None
+    last = before.sort_values("time_ns", kind="stable").iloc[-1]
+    return int(last["number"]) if last["kind"] == "step_begin" else None
 
 
 def _make_hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
