@@ -44,9 +44,13 @@ def main() -> None:
             break
     if is_deepspeed:
         own = elements // accelerator.num_processes
-        truth.write(parameters=2 * elements, gradients=2 * own, optimizer_state=(MASTER + MOMENTS) * own)
+        truth.write(
+            optimizer, parameters=2 * elements, gradients=2 * own, optimizer_state=(MASTER + MOMENTS) * own
+        )
     else:
-        truth.write(parameters=4 * elements, gradients=4 * elements, optimizer_state=MOMENTS * elements)
+        truth.write(
+            optimizer, parameters=4 * elements, gradients=4 * elements, optimizer_state=MOMENTS * elements
+        )
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Cell:
 
 def list_cells() -> Iterator[Cell]:
     yield Cell(program="ddp")
+    yield Cell(program="ddp", options=("--micro-batches", "2"))
     yield from (
         Cell(program="deepspeed_zero", options=tuple(text.split()), package="deepspeed")
         for text in (

@@ -55,7 +55,7 @@ def main() -> None:
         return loss
 
     truth.train(run_step)
-    truth.write(**list_states(options, sizes, dtype.itemsize))
+    truth.write(engine, **list_states(options, sizes, dtype.itemsize))
 
 
 def configure(options: argparse.Namespace) -> dict[str, object]:

@@ -53,7 +53,7 @@ def main() -> None:
 
     truth.train(run_step)
     own = sum(count_shards([length], shape[-1]) * width for length, width in rows)
-    truth.write(parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
+    truth.write(optimizer, parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
     dist.destroy_process_group()
 
 

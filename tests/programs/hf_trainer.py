@@ -61,14 +61,15 @@ def main() -> None:
         truth = Truth(arguments.process_index)
         sizes = [parameter.numel() for parameter in model.parameters()]
         data = RandomTokens()
-        Trainer(
+        trainer = Trainer(
             model=model,
             args=arguments,
             train_dataset=data,
             eval_dataset=torch.utils.data.Subset(data, range(8)),
             callbacks=[StepCounter(truth)],
-        ).train()
-        truth.write(**list_states(options.sharding, sizes, arguments.world_size))
+        )
+        trainer.train()
+        truth.write(trainer.optimizer, **list_states(options.sharding, sizes, arguments.world_size))
 
 
 def configure(sharding: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,6 +53,14 @@ def count_shards(sizes: Sequence[int], ranks: int) -> int:
     return sum(-(-size // ranks) for size in sizes)
 
 
+def count_counter_bytes(optimizer: Any) -> int:
+    """Return the bytes of the step counters of the innermost optimizer: tensors in torch's Adam."""
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
+        optimizer = inner
+    counters = [state.get("step") for state in optimizer.state.values()]
+    return sum(each.nbytes for each in counters if isinstance(each, torch.Tensor))
+
+
 class Truth:
     """Counts and writes what this rank knows of itself."""
 
@@ -78,8 +87,10 @@ class Truth:
         if self._counter is not None and done == LAST_COUNTED + 1:
             self._peak = self._counter.max_bytes()
 
-    def write(self, **states: int) -> None:
-        """Write the counts, and the closed forms of this rank's states."""
+    def write(self, optimizer: Any, **states: int) -> None:
+        """Write the counts, and the closed forms of this rank's states; torch's step counters come on top."""
+        if "optimizer_state" in states:
+            states["optimizer_state"] += count_counter_bytes(optimizer)
         if self._folder:
             truth = {
                 "peak_bytes": self._peak,

@@ -47,6 +47,8 @@ def measure_volume(
         & ~is_point_to_point
         & _is_data_parallel(frame["group"], training)
     )
+    if training.replica_ranks > 1 and (counted & (frame["group_size"] == 0).to_numpy(bool)).any():
+        return None, [_make_no_groups_gap()]
     is_replicating = counted & _find_replicating(frame, training, counted)
     if training.replica_ranks > 1:  # the engine's volume includes them
         is_replicating = np.zeros(len(frame), dtype=bool)
@@ -78,6 +80,16 @@ def _make_no_sizes_gap(unsized: int, counted: int) -> Gap:
         what="volume",
         reason=f"{unsized} of {counted} collectives have no recorded size",
         remedy="profile with record_shapes=True",
+    )
+
+
+def _make_no_groups_gap() -> Gap:
+    return Gap(
+        kind=GapKind.VOLUME,
+        what="volume",
+        reason="the groups of these collectives were not recorded: a gather's size is that of a shard, and "
+        "the number of shards depends on its group",
+        remedy="none on CPU ranks with several groups; traces of NCCL have the groups",
     )
 
 
