@@ -26,6 +26,8 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 TIME_LIMIT_S = 420
 SCHEDULE = ("--time-steps", "3")
+#: A cause is told from chance over more steps.
+PLANTED_SCHEDULE, PLANTED_STEPS = ("--memory-steps", "0", "--time-steps", "12"), 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,13 @@ class Cell:
     ranks: int = 2
     package: str = ""
     launcher: str = "torchrun"
+    plant: str = ""
 
     @property
     def name(self) -> str:
         launcher = "" if self.launcher == "torchrun" else f"{self.launcher} "
-        return " ".join([f"{launcher}{self.program}", *self.options])
+        plant = f" with a {self.plant}" if self.plant else ""
+        return " ".join([f"{launcher}{self.program}", *self.options]) + plant
 
     def is_installed(self) -> bool:
         return not self.package or importlib.util.find_spec(self.package) is not None
@@ -113,6 +117,19 @@ def list_cells() -> Iterator[Cell]:
     yield Cell(program="zero_redundancy")
 
 
+def list_planted_cells() -> Iterator[Cell]:
+    """Yield jobs of which one rank is 40 ms late in each step, or whose batches take 40 ms to read."""
+    for plant in ("straggler", "loader"):
+        for program, options, package in (
+            ("ddp", (), ""),
+            ("fsdp2", (), ""),
+            ("deepspeed_zero", ("--stage", "2"), "deepspeed"),
+            ("deepspeed_zero", ("--stage", "3"), "deepspeed"),
+        ):
+            fp32 = ("--dtype", "fp32") if package else ()
+            yield Cell(program=program, options=(*options, *fp32), package=package, plant=plant)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A recorded cell: its report, and what each rank wrote about itself."""
@@ -136,11 +153,13 @@ def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcom
     """Run a cell under ``zprof record``, with the exact counter in its ranks if ``library`` is given."""
     run, truth = folder / "run.zprof", folder / "truth"
     truth.mkdir()
-    command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *SCHEDULE, "--"]
+    schedule = PLANTED_SCHEDULE if cell.plant else SCHEDULE
+    planted = {"PLANT": cell.plant, "STEPS": str(PLANTED_STEPS)} if cell.plant else {}
+    command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *schedule, "--"]
     done = subprocess.run(
         [*command, *_make_launch(cell)],
         cwd=folder,
-        env=_make_environment(folder) | _make_counting(truth, library),
+        env=_make_environment(folder) | _make_counting(truth, library) | planted,
         capture_output=True,
         timeout=TIME_LIMIT_S,
         check=False,
@@ -193,6 +212,12 @@ def _make_counting(truth: Path, library: Path | None) -> dict[str, str]:
 def describe(cell: Cell, outcome: Outcome) -> str:
     """Return one line: what zprof says against what the program knows."""
     facts, parts = outcome.run.manifest.training, [f"{cell.name:<62}"]
+    if cell.plant:
+        found = [f"{each.cause.value} {each.confidence.value}" for each in outcome.report.findings]
+        gaps = {cause.value for gap in outcome.report.gaps for cause in gap.causes}
+        return " | ".join(
+            [*parts, outcome.report.verdict.sentence, ", ".join(found), f"untested {sorted(gaps)}"]
+        )
     parts.append(f"rc {outcome.code} {facts.engine} {facts.stage} mb {facts.micro_batches}")
     for memory in outcome.report.memory.per_rank:
         truth = outcome.truth.get(memory.rank)
@@ -222,7 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     only = parser.parse_args().only
-    for cell in list_cells():
+    for cell in (*list_cells(), *list_planted_cells()):
         if only in cell.name and cell.is_installed():
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)

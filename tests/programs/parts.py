@@ -7,16 +7,21 @@ and the closed forms of its states.
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = 10, 4, 64, 256, 4
+STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = int(os.environ.get("STEPS", "10")), 4, 64, 256, 4
 #: Steps whose memory is counted, as a recording with default options does.
 FIRST_COUNTED, LAST_COUNTED = 2, 3
+#: What a planted cause costs per micro-batch.
+PLANTED_S = 0.04
 #: Bytes per element: fp32 master weights and two moments of Adam.
 MASTER, MOMENTS = 4, 8
 
@@ -33,7 +38,29 @@ def make_blocks() -> nn.Sequential:
     )
 
 
+class SlowSamples(Dataset[torch.Tensor]):
+    """Samples of which a batch takes as long as the planted time to read."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(PLANTED_S / BATCH)
+        return torch.randn(TOKENS, HIDDEN)
+
+
+_loader = cache(lambda: iter(DataLoader(SlowSamples(), batch_size=BATCH)))
+
+
 def make_batch(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return a batch, slowly if ``PLANT`` says so: from a loader, or on rank 1 only."""
+    plant = os.environ.get("PLANT", "")
+    if plant == "loader":
+        return next(_loader()).to(dtype)
+    if plant == "straggler" and os.environ.get("RANK") == "1":
+        end_s = time.perf_counter() + PLANTED_S
+        while time.perf_counter() < end_s:
+            torch.randn(64, 64).sum()
     return torch.randn(BATCH, TOKENS, HIDDEN, dtype=dtype)
 
 

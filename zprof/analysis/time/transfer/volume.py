@@ -47,7 +47,8 @@ def measure_volume(
         & ~is_point_to_point
         & _is_data_parallel(frame["group"], training)
     )
-    if training.replica_ranks > 1 and (counted & (frame["group_size"] == 0).to_numpy(bool)).any():
+    has_no_group = counted & (frame["group_size"] == 0).to_numpy(bool)
+    if has_no_group.any() and (training.replica_ranks > 1 or not has_no_group[counted].all()):
         return None, [_make_no_groups_gap()]
     is_replicating = counted & _find_replicating(frame, training, counted)
     if training.replica_ranks > 1:  # the engine's volume includes them
