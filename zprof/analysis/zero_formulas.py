@@ -7,7 +7,8 @@ k bytes per element of parameter, gradient and optimizer state:
     stage 1  (p + g) psi + k psi / N    stage 3  (p + g + k) psi / N
 
 Volume, elements that a rank transfers per step (section 7): 2 psi, 2 psi, 2 psi, 3 psi for stages 0 to 3. A
-ring transfers (N-1)/N of that; both formula and measurement ignore the factor.
+ring transfers (N-1)/N of that; both formula and measurement ignore the factor. Replicas of the shards (hybrid
+sharding) all-reduce each rank's share of the gradients in addition: 2 psi / N.
 """
 
 from collections.abc import Mapping
@@ -90,13 +91,23 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     gradients must be reduced in each. A single rank communicates nothing.
     """
     psi, size, stage, ranks = facts.parameters, facts.communication_bytes, facts.stage, facts.shard_ranks
-    if ranks == 1:
+    replicas = facts.replica_ranks or 1
+    if ranks == 1 and replicas == 1:
         return 0
     if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
         return None
     reduced = size if facts.reduction_bytes is None else facts.reduction_bytes
     gathers, reductions = _count_transfers(stage, facts.micro_batches)
-    return (gathers * size + reductions * reduced) * (psi + facts.padding_elements)
+    elements = psi + facts.padding_elements
+    within_shards = (gathers * size + reductions * reduced) * elements if ranks > 1 else 0
+    return within_shards + _compute_replica_volume(facts, elements, reductions * reduced)
+
+
+def _compute_replica_volume(facts: TrainingFacts, elements: int, reduced_bytes: int) -> int:
+    """Return the bytes of the all-reduces of shards between replicas; a stage without shards has none."""
+    if not facts.stage or not facts.shard_ranks or (facts.replica_ranks or 1) == 1:
+        return 0
+    return _shard_bytes(elements, 2 * reduced_bytes, facts.shard_ranks)
 
 
 def compute_engine_volume(facts: TrainingFacts) -> int | None:

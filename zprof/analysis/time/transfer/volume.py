@@ -1,9 +1,9 @@
 """Measure the bytes that a rank transfers per step, and compare them with the ZeRO formula of its stage.
 
 An all-reduce transfers its tensor twice, other kinds once; both sides ignore the ring's factor (N-1)/N. The
-formula covers data parallelism over the ranks that share the states: collectives of tensor-parallel groups,
-point-to-point messages and collectives of replicating groups (HSDP) are not counted; the last are reported as
-a gap.
+formula covers data parallelism over the ranks that share the states: collectives of tensor-parallel groups
+and point-to-point messages are not counted. All-reduces between replicas of the shards (HSDP) are counted if
+the number of replicas is known, and reported as a gap if not.
 """
 
 import numpy as np
@@ -102,7 +102,12 @@ def _has_same_model_part(group: str, stride: int) -> bool:
 
 
 def _find_replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
-    """Mark all-reduces in groups whose size differs from that of the sharding group."""
+    """Mark all-reduces in groups whose size differs from that of the sharding group.
+
+    If the number of replicas is known, the formula includes them.
+    """
+    if training.replica_ranks is not None:
+        return np.zeros(len(frame), dtype=bool)
     sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
     if not training.stage or not (sharing & counted).any():
         return np.zeros(len(frame), dtype=bool)
