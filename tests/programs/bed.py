@@ -83,8 +83,6 @@ def list_cells() -> Iterator[Cell]:
         Cell(program="hf_trainer", options=tuple(text.split()), package="transformers")
         for text in (
             "--sharding ddp --micro-batches 2 --evaluate",
-            "--sharding fsdp1",
-            "--sharding fsdp2",
             "--sharding deepspeed2 --micro-batches 2 --evaluate",
             "--sharding deepspeed3 --evaluate",
         )

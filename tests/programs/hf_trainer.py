@@ -14,7 +14,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 BATCH, TOKENS, WORDS, WIDTH = 4, 64, 1000, 256
 BUCKET, PERSISTENT = 300_000, 2000
-BLOCK = {"transformer_layer_cls_to_wrap": ["GPT2Block"]}
 
 
 class RandomTokens(Dataset[dict[str, torch.Tensor]]):
@@ -41,9 +40,7 @@ class StepCounter(TrainerCallback):
 def main() -> None:
     """Train on random tokens."""
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--sharding", default="ddp", choices=["ddp", "fsdp1", "fsdp2", "deepspeed2", "deepspeed3"]
-    )
+    parser.add_argument("--sharding", default="ddp", choices=["ddp", "deepspeed2", "deepspeed3"])
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--evaluate", action="store_true")
     options = parser.parse_args()
@@ -76,10 +73,6 @@ def configure(sharding: str) -> dict[str, Any]:
     """Return the arguments of a kind of sharding."""
     if sharding == "ddp":
         return {}
-    if sharding == "fsdp1":
-        return {"fsdp": "full_shard auto_wrap", "fsdp_config": BLOCK | {"fsdp_version": 1}}
-    if sharding == "fsdp2":
-        return {"fsdp": "full_shard auto_wrap", "fsdp_config": BLOCK | {"fsdp_version": 2}}
     zero = {"stage": int(sharding[-1]), "reduce_bucket_size": BUCKET, "overlap_comm": False}
     if sharding == "deepspeed3":
         zero |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_param_persistence_threshold": PERSISTENT}
@@ -106,7 +99,7 @@ def list_states(sharding: str, sizes: list[int], ranks: int) -> dict[str, int]:
     if sharding == "deepspeed3":
         own = count_shards(sizes, ranks)
         return {"parameters": 2 * own, "gradients": 2 * own, "optimizer_state": (MASTER + MOMENTS) * own}
-    return {}
+    raise ValueError(sharding)
 
 
 if __name__ == "__main__":

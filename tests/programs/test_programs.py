@@ -23,7 +23,7 @@ HEALTHY = {
     "fsdp2": "",
     "pipeline_1f1b": "",
     "sleeping": "",
-    "deepspeed_stage2": "deepspeed",
+    "deepspeed_zero": "deepspeed",
     "hf_trainer": "transformers",
 }
 #: One for each kind of collective in every run of the tests.
@@ -46,6 +46,7 @@ def record_program(program: Path, folder: Path) -> Report:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "TMPDIR": str(folder),
+        "STEPS": "16",
     }
     done = subprocess.run(
         [sys.executable, *command, str(program)],
