@@ -28,7 +28,7 @@ except ModuleNotFoundError:
     require_extra(Extra.RECORD, "zprof.record")
     raise  # torch is there, but not all that it needs
 
-from zprof.collectors.base import Chunk, ChunkedCollector, Collector, Columns, FaultGuard, first_line
+from zprof.collectors.base import Chunk, Collector, Columns, FaultGuard
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.identity import (
@@ -42,22 +42,16 @@ from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.logs import MarkLog, SampleLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers, as_sequence
 from zprof.collectors.memory.out_of_memory import read_failed_allocation, take_census, was_logged
+from zprof.collectors.recorder_gaps import list_skipped_gaps, make_cut_short_gap, make_error_gap
 from zprof.collectors.schedule import MemoryMode, Schedule, Window
 from zprof.collectors.training import detect_framework, detect_training
-from zprof.model.gaps import Gap, GapKind
+from zprof.collectors.windows import Collectors, Windows
+from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import PlannedSteps, RunManifest
 from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
-
-#: Factories of collectors, called when their window opens.
-Collectors = Mapping[Window, Callable[[], Collector]]
-
-
-#: Profiler events between two cuts of a window: they take about 2.5 KB each while they are read.
-MAX_CHUNK_EVENTS = 25_000
-
 
 Owners = tuple[nn.Module | None, Sequence[torch.optim.Optimizer]]
 
@@ -66,108 +60,9 @@ def _own_nothing() -> Owners:
     return None, ()
 
 
-class ChunkPlan:
-    """Decide after which steps an open window is cut, so that its memory does not grow with its steps."""
-
-    def __init__(self) -> None:
-        self._steps_per_chunk, self._steps = 1, 0
-
-    def restart(self) -> None:
-        """Start with a window; its first step shows how many events a step has."""
-        self._steps_per_chunk, self._steps = 1, 0
-
-    def is_due(self) -> bool:
-        """Count a step, and return True if the window is to be cut after it."""
-        self._steps += 1
-        return self._steps >= self._steps_per_chunk
-
-    def get_events_per_step(self, event_count: int) -> int:
-        """Return the events of one step of the chunk that ends, rounded up."""
-        return -(-event_count // max(1, self._steps))
-
-    def plan_next(self, events_per_step: int) -> None:
-        """Start a chunk. A power of two, so that ranks that differ a little still cut after the same step."""
-        fitting = MAX_CHUNK_EVENTS // max(1, events_per_step)
-        self._steps_per_chunk, self._steps = 1 << max(0, fitting.bit_length() - 1), 0
-
-
-class Windows:
-    """Open and close windows, one at a time. ``recorded_steps`` has the recorded steps by window."""
-
-    def __init__(self, collectors: Collectors, marks: MarkLog, guard: FaultGuard) -> None:
-        self._collectors, self._marks, self._guard = collectors, marks, guard
-        self._collector: Collector | None = None
-        self._plan = ChunkPlan()
-        self.pings: ClockPings | None = None
-        self.current: Window | None = None
-        self.recorded_steps: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
-
-    def open(self, window: Window, step: int) -> None:
-        """Open ``window`` before ``step``."""
-        self.current = window
-        self._plan.restart()
-        self._collector = self._guard.run(f"{window} collector", self._collectors[window])
-        if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
-            self._guard.run(f"{window} stop", self._collector.stop)
-            self._collector = None
-        if window is Window.TIME and self.pings is not None:
-            self.pings.send()
-        self._marks.add("window_begin", step, str(window))
-
-    def close(self, step: int) -> Collector | None:
-        """Close the open window before ``step``. Return its collector, or None if it failed."""
-        window, collector = self.current, self._collector
-        self.current = self._collector = None
-        self._marks.add("window_end", step, str(window))
-        if window is Window.TIME and self.pings is not None:
-            self.pings.send()
-        has_stopped = collector is not None and self._guard.succeeds(f"{window} stop", collector.stop)
-        return collector if has_stopped else None
-
-    def cut(self) -> Chunk | None:
-        """Return the rows of the open window so far, if it is time to write them.
-
-        In a time window all ranks do so after the same step, and leave together: a rank that reads for longer
-        would be waited for in the next step.
-        """
-        window, collector = self.current, self._collector
-        if not isinstance(collector, ChunkedCollector) or not self._plan.is_due():
-            return None
-        chunk = self._guard.run(f"{window} chunk", collector.cut)
-        events = self._plan.get_events_per_step(chunk.event_count if chunk else 0)
-        if window is Window.TIME and self.pings is not None:
-            events = self.pings.find_largest(events)
-        self._plan.plan_next(events)
-        return chunk
-
-    def align(self) -> None:
-        """Let the ranks leave together, after a chunk of the time window has been written."""
-        if self.current is Window.TIME and self.pings is not None:
-            self.pings.send()
-
-    def step_done(self, step: int) -> None:
-        """Count ``step`` as recorded in the open window."""
-        if self.current is not None:
-            self.recorded_steps[self.current].append(step)
-
-    def drop_factories(self) -> None:
-        """Drop the collectors' factories, which hold the model."""
-        self._collectors = {}
-
-    def abandon(self) -> None:
-        """Remove what the collector installed and discard its data, in a fork of the recording process."""
-        collector, self._collector = self._collector, None
-        self.current = None
-        abandon = getattr(collector, "abandon", None)
-        if abandon is not None:
-            self._guard.run("fork", abandon)
-
-
 ENABLE_VARIABLE = "ZPROF"
 #: Step number of the sample before the first step.
 _BEFORE_FIRST_STEP = -1
-#: Step numbers that a gap lists.
-_MAX_LISTED = 8
 
 
 def record(
@@ -315,7 +210,7 @@ class Recorder:
         if failure is None and not self.active:
             return  # the recording was complete
         step = self._step if self.active else None
-        self._guard.gaps.append(_make_error_gap(error, step))
+        self._guard.gaps.append(make_error_gap(error, step))
         if failure is not None and not was_logged(error):
             self._write(take_census(failure, error, model, optimizers, -1 if step is None else step))
         if not self.active:
@@ -457,7 +352,7 @@ class Recorder:
                 *self._guard.gaps,
                 *(pings.gaps() if pings else []),
                 *self._devices.gaps(),
-                *_list_skipped_gaps(self._skipped_steps),
+                *list_skipped_gaps(self._skipped_steps),
             ],
             status=status,
             memory_mode=str(self._memory_mode) if self._windows.recorded_steps[Window.MEMORY] else "",
@@ -482,22 +377,8 @@ class Recorder:
         self._training = TrainingFacts  # it referenced the model
         self._guard.run("device counters", self._devices.stop)
         if self._step < self._schedule.total:
-            self._guard.gaps.append(_make_cut_short_gap(self._step, self._schedule.total))
+            self._guard.gaps.append(make_cut_short_gap(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))
-
-
-def _make_error_gap(error: BaseException, step: int | None) -> Gap:
-    when = "after its recorded steps" if step is None else f"in step {step}"
-    is_interrupt = isinstance(error, KeyboardInterrupt)
-    name = "an interrupt" if is_interrupt else f"{type(error).__name__}: {first_line(error)}"
-    return Gap(
-        kind=GapKind.PROGRAM_FAILED,
-        what="end of the program",
-        step=step,
-        detail="Ctrl-C" if is_interrupt else type(error).__name__,
-        reason=f"the program ended {when} with {name}",
-        remedy="the steps before are valid; see the program's traceback",
-    )
 
 
 def _return_free_memory() -> None:
@@ -509,27 +390,3 @@ def _return_free_memory() -> None:
 
 def _make_planned_steps(schedule: Schedule) -> PlannedSteps:
     return PlannedSteps(skip=schedule.skip, memory=schedule.memory, time=schedule.time)
-
-
-def _list_skipped_gaps(steps: Sequence[int]) -> list[Gap]:
-    if not steps:
-        return []
-    numbers = ", ".join(map(str, steps[:_MAX_LISTED])) + (" …" if len(steps) > _MAX_LISTED else "")
-    return [
-        Gap(
-            kind=GapKind.SKIPPED_STEPS,
-            what=f"update of step {numbers}",
-            reason="the gradients overflowed, and the loss scale was lowered instead of updating the model",
-            remedy="record later steps (--skip-steps), after the loss scale has settled",
-        )
-    ]
-
-
-def _make_cut_short_gap(steps: int, scheduled: int) -> Gap:
-    return Gap(
-        kind=GapKind.RECORDING_CUT_SHORT,
-        what="recording cut short",
-        reason=f"the program ended after {steps} of {scheduled} scheduled steps",
-        remedy="let the program run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…), or "
-        "zprof record --skip-steps … --memory-steps … --time-steps …",
-    )

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 from zprof.collectors.base import Columns
+from zprof.collectors.engines.deepspeed import find_engines, get_shard
+from zprof.collectors.engines.deepspeed_memory import iter_held_tensors
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
 from zprof.collectors.memory.owners import BUFFER, GRADIENT, MASTER, OPTIMIZED, STATE, WEIGHT
 from zprof.collectors.memory.phases import PhaseTracker
@@ -160,12 +162,19 @@ class _Census:
             for parameter in module._parameters.values():
                 if parameter is None:
                     continue
+                if (shard := get_shard(parameter)) is not None:
+                    self.claim([shard], WEIGHT, name)
+                    self.claim([parameter], GATHERED, name)
+                    continue
                 gathered = bool(optimized) and parameter.requires_grad and id(parameter) not in optimized_ids
                 has_gathered = has_gathered or gathered
                 own_ids.add(id(parameter))
                 self.claim([parameter], GATHERED if gathered else WEIGHT, name)
                 self.claim([parameter.grad], GRADIENT, name)
             self.claim([b for b in module._buffers.values() if b is not None], BUFFER, name)
+        for engine in find_engines(model):
+            for role, tensor in iter_held_tensors(engine):
+                self.claim([tensor], role)
         is_master = model is not None and not has_gathered
         self.claim(
             [tensor for tensor in optimized if id(tensor) not in own_ids], MASTER if is_master else OPTIMIZED

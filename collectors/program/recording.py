@@ -29,7 +29,8 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 
 if TYPE_CHECKING:
-    from zprof.collectors.recorder import Collectors, Recorder
+    from zprof.collectors.recorder import Recorder
+    from zprof.collectors.windows import Collectors
 
 
 #: Steps to wait for an optimizer that exists but has not stepped yet.

@@ -1,0 +1,50 @@
+"""Build the gaps of a recording that did not go as planned: errors, skipped updates, too few steps."""
+
+from collections.abc import Sequence
+
+from zprof.collectors.base import first_line
+from zprof.model.gaps import Gap, GapKind
+
+#: Step numbers that a gap lists.
+_MAX_LISTED = 8
+
+
+def make_error_gap(error: BaseException, step: int | None) -> Gap:
+    """Return the gap of a program that ended with an error; ``step`` is None after the recorded steps."""
+    when = "after its recorded steps" if step is None else f"in step {step}"
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    name = "an interrupt" if is_interrupt else f"{type(error).__name__}: {first_line(error)}"
+    return Gap(
+        kind=GapKind.PROGRAM_FAILED,
+        what="end of the program",
+        step=step,
+        detail="Ctrl-C" if is_interrupt else type(error).__name__,
+        reason=f"the program ended {when} with {name}",
+        remedy="the steps before are valid; see the program's traceback",
+    )
+
+
+def list_skipped_gaps(steps: Sequence[int]) -> list[Gap]:
+    """Return a gap if the updates of some steps were skipped."""
+    if not steps:
+        return []
+    numbers = ", ".join(map(str, steps[:_MAX_LISTED])) + (" …" if len(steps) > _MAX_LISTED else "")
+    return [
+        Gap(
+            kind=GapKind.SKIPPED_STEPS,
+            what=f"update of step {numbers}",
+            reason="the gradients overflowed, and the loss scale was lowered instead of updating the model",
+            remedy="record later steps (--skip-steps), after the loss scale has settled",
+        )
+    ]
+
+
+def make_cut_short_gap(steps: int, scheduled: int) -> Gap:
+    """Return the gap of a program that ended before its schedule."""
+    return Gap(
+        kind=GapKind.RECORDING_CUT_SHORT,
+        what="recording cut short",
+        reason=f"the program ended after {steps} of {scheduled} scheduled steps",
+        remedy="let the program run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…), or "
+        "zprof record --skip-steps … --memory-steps … --time-steps …",
+    )
