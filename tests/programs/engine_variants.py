@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
-    CPUOffload,
     CPUOffloadPolicy,
     FullyShardedDataParallel,
     MixedPrecision,
@@ -89,7 +88,6 @@ VARIANTS = {
     "fsdp1_mixed": functools.partial(
         train_fsdp1, FULL, mixed_precision=MixedPrecision(param_dtype=BF16, reduce_dtype=torch.float32)
     ),
-    "fsdp1_offload": functools.partial(train_fsdp1, FULL, cpu_offload=CPUOffload(offload_params=True)),
     "fsdp2": train_fsdp2,
     "fsdp2_kept": functools.partial(train_fsdp2, reshard_after_forward=False),
     "fsdp2_int": functools.partial(train_fsdp2, reshard_after_forward=2),
