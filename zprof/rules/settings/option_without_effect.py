@@ -13,7 +13,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns, printable
 from zprof.model.gaps import Gap
-from zprof.model.training import NO_EFFECT_REASONS, EngineSetting
+from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns
 
 _MIN_STEP_RATIO = 0.03
@@ -26,6 +26,11 @@ class _Option:
 
     hides: Sequence[CollectiveKind]
     fix: str
+    fix_without_streams: str = ""
+
+    def choose_fix(self, effect: SettingEffect) -> str:
+        """Return what helps for this reason: without streams no other option hides it either."""
+        return (effect is SettingEffect.NO_STREAMS and self.fix_without_streams) or self.fix
 
 
 _OPTIONS: Mapping[str, _Option] = {
@@ -38,6 +43,14 @@ _OPTIONS: Mapping[str, _Option] = {
         hides=(CollectiveKind.ALL_GATHER,),
         fix="for block, following in zip(blocks, blocks[1:]):\n"
         "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
+        fix_without_streams="forward_prefetch=False  # it changes nothing here\n"
+        "fewer and larger gathers cost less: an auto_wrap_policy of larger units, sharding_strategy="
+        "ShardingStrategy.SHARD_GRAD_OP",
+    ),
+    "set_modules_to_forward_prefetch": _Option(
+        hides=(CollectiveKind.ALL_GATHER,),
+        fix="remove the calls of set_modules_to_forward_prefetch: they change nothing here\n"
+        "fewer and larger gathers cost less: fully_shard on larger modules, reshard_after_forward=False",
     ),
 }
 
@@ -75,6 +88,6 @@ def _make_finding(setting: EngineSetting, exposed_ns: float) -> Finding:
         saving_ns=(0, 0),
         severity=Severity.LOW,
         confidence=Confidence.HIGH,
-        fix=_OPTIONS[setting.name].fix,
+        fix=_OPTIONS[setting.name].choose_fix(setting.effect),
         disprove=f"record without {name}: if the exposed time grows, it had an effect",
     )
