@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zprof.collectors.engines import ddp, deepspeed, fsdp1, fsdp2
+from zprof.collectors.engines import accelerate, ddp, deepspeed, fsdp1, fsdp2
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
 from zprof.model.training import Framework, TrainingFacts
 
@@ -64,7 +64,8 @@ def _name_engine(model: nn.Module) -> str:
 def _read_engine(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
     """Return what the engine knows; its size of the optimizer state is measured by the caller."""
     if fsdp2.is_wrapped(model):
-        return fsdp2.detect_facts(model)
+        facts = fsdp2.detect_facts(model)
+        return replace(facts, settings=(*facts.settings, *accelerate.list_ignored_settings()))
     return fsdp1.detect_facts(model) if fsdp1.is_wrapped(model) else ddp.detect_facts(model, optimizers)
 
 

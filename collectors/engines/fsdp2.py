@@ -1,8 +1,6 @@
 """Read the facts and settings of ``fully_shard`` (FSDP2) from the groups of parameters that it shards."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from torch import nn
 
@@ -19,8 +17,6 @@ from zprof.model.training import EngineSetting, SettingEffect, TrainingFacts
 
 _MODULE = "FSDPModule"
 _FULL_STAGE, _KEEPING_STAGE = 3, 2
-_ACCELERATE_STATE = "accelerate.state"
-_FSDP2 = 2
 #: Knobs of accumulation, and the values without it.
 _KNOBS = ("requires_gradient_sync", "requires_all_reduce", "reshard_after_backward")
 
@@ -98,16 +94,7 @@ def _list_settings(groups: Sequence[ShardedGroup]) -> Iterator[EngineSetting]:
                 value=f"{units} units",
                 effect=SettingEffect.NO_STREAMS if is_on_cpu else SettingEffect.NORMAL,
             )
-    if getattr(_find_accelerate_plugin(), "forward_prefetch", False):
-        yield EngineSetting(name="forward_prefetch", value="True", effect=SettingEffect.IGNORED_BY_FSDP2)
     for name in _KNOBS:
         switched_off = sum(not getattr(group, name) for group in groups)
         if switched_off:
             yield EngineSetting(name=f"set_{name}", value=f"False in {switched_off} units")
-
-
-def _find_accelerate_plugin() -> Any:
-    """Return accelerate's FSDP configuration if it configures FSDP2, which ignores some of its options."""
-    state = getattr(sys.modules.get(_ACCELERATE_STATE), "AcceleratorState", None)
-    plugin = (getattr(state, "_shared_state", None) or {}).get("fsdp_plugin")
-    return plugin if getattr(plugin, "fsdp_version", None) == _FSDP2 else None

@@ -6,9 +6,8 @@ from zprof.collectors.kineto.annotations import find_rows
 from zprof.collectors.kineto.collectives import CollectiveRow
 from zprof.collectors.kineto.device.metadata import describe_arguments, is_nccl_annotation
 from zprof.collectors.kineto.gloo.launches import GlooKey
-from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP
 from zprof.collectors.kineto.trace import Trace
-from zprof.model.collectives import CollectiveKind
+from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind
 from zprof.model.gaps import Gap, GapKind
 
 _RECORD_AGAIN = "record with ProfilerActivity.CPU too, on torch 2.4 or newer"

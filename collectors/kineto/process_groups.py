@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from zprof.collectors.kineto.trace import Arguments, Group, TraceHeader
+from zprof.model.collectives import UNKNOWN_GROUP
 
 #: torch's name and description of the group over all ranks, and descriptions without information.
 _DEFAULT_NAME, _DEFAULT_DESCRIPTION, _UNDESCRIBED = "0", "default_pg", ("", "undefined")
 _MAX_RANKS = 1 << 16
-UNKNOWN_GROUP = "unknown"
 
 
 class GroupNames:

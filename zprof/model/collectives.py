@@ -6,6 +6,9 @@ through each rank, an all-gather or reduce-scatter with a full tensor of S bytes
 
 from enum import StrEnum
 
+#: Name of a group of which neither the ranks nor their number was recorded.
+UNKNOWN_GROUP = "unknown"
+
 
 class CollectiveKind(StrEnum):
     """Operation of a collective."""

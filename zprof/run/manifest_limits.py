@@ -39,15 +39,23 @@ _RANGES: Mapping[str, range] = {
     "model_parallel_ranks": _COUNT,
 }
 _MAX_DIGITS = 25
+_MAX_SETTINGS, _MAX_SETTING_LENGTH = 1_000, 1_000
 
 
 def check_run_facts(manifest: RunManifest, path: Path) -> None:
     """Check the numbers of a run's manifest.
 
     Raises:
-        BadInput: a number is impossible; the message has its name and value.
+        BadInput: a number is impossible; the message has its name and value. Or the settings are too many or
+            too long.
     """
     _check_numbers(manifest, path)
+    settings = manifest.training.settings
+    if len(settings) > _MAX_SETTINGS:
+        raise _make_error(path, "number of settings", len(settings), f"up to {_MAX_SETTINGS}")
+    longest = max((len(text) for each in settings for text in (each.name, each.value)), default=0)
+    if longest > _MAX_SETTING_LENGTH:
+        raise _make_error(path, "length of a setting", longest, f"up to {_MAX_SETTING_LENGTH}")
 
 
 def check_rank_facts(manifest: RankManifest, rank: int, path: Path) -> None:

@@ -23,9 +23,9 @@ from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
 from zprof.collectors.kineto.gloo.messages import make_message_rows
 from zprof.collectors.kineto.gloo.pairing import locate_missing
-from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, PeerResolver
+from zprof.collectors.kineto.process_groups import GroupNames, PeerResolver
 from zprof.collectors.kineto.trace import Trace
-from zprof.model.collectives import CollectiveKind
+from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 

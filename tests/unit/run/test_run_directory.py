@@ -217,6 +217,13 @@ def test_impossible_manifests_are_refused(tmp_path: Path, name: str, changes: di
         ("manifest.json", {"training": {"parameters": 10**400}}, r"training\.parameters"),
         ("manifest.json", {"training": {"stage": 4}}, r"training\.stage"),
         ("manifest.json", {"training": {"shard_ranks": 0}}, r"training\.shard_ranks"),
+        ("manifest.json", {"training": {"replica_ranks": 0}}, r"training\.replica_ranks"),
+        ("manifest.json", {"training": {"settings": [{"name": "n", "value": "v" * 5000}]}}, "setting: 5000"),
+        (
+            "manifest.json",
+            {"training": {"settings": [{"name": "n", "value": "v"}] * 2000}},
+            "settings: 2000",
+        ),
         ("manifest.json", {"gaps": [{"what": "", "reason": "", "remedy": "", "rank": -1}]}, r"gaps\.rank"),
         ("rank00000/rank.json", {"rank": 1}, "rank: 1 "),
         ("rank00000/rank.json", {"time_steps": [3, 1 << 63]}, "time_steps"),

@@ -6,6 +6,7 @@ would save is not claimed, so the saving is 0.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -16,21 +17,42 @@ from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns
 
 _MIN_STEP_RATIO = 0.03
+_REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
-#: Collectives that an option is meant to hide.
-_HIDDEN_BY: Mapping[str, Sequence[CollectiveKind]] = {
-    "overlap_comm": (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE),
-    "forward_prefetch": (CollectiveKind.ALL_GATHER,),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """What an option is meant to hide, and what helps where it does not."""
+
+    hides: Sequence[CollectiveKind]
+    fix: str
+    fix_without_streams: str = ""
+
+    def choose_fix(self, effect: SettingEffect) -> str:
+        """Return what helps for this reason: without streams no other option hides it either."""
+        return (effect is SettingEffect.NO_STREAMS and self.fix_without_streams) or self.fix
+
+
+_OPTIONS: Mapping[str, _Option] = {
+    "overlap_comm": _Option(
+        hides=_REDUCTIONS,
+        fix='"overlap_comm": false  # it changes nothing here\n'
+        "fewer and larger reductions cost less: reduce_bucket_size, more micro-batches per step",
+    ),
+    "forward_prefetch": _Option(
+        hides=(CollectiveKind.ALL_GATHER,),
+        fix="for block, following in zip(blocks, blocks[1:]):\n"
+        "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
+        fix_without_streams="forward_prefetch=False  # it changes nothing here\n"
+        "fewer and larger gathers cost less: an auto_wrap_policy of larger units, sharding_strategy="
+        "ShardingStrategy.SHARD_GRAD_OP",
+    ),
+    "set_modules_to_forward_prefetch": _Option(
+        hides=(CollectiveKind.ALL_GATHER,),
+        fix="remove the calls of set_modules_to_forward_prefetch: they change nothing here\n"
+        "fewer and larger gathers cost less: fully_shard on larger modules, reshard_after_forward=False",
+    ),
 }
-_FIXES: Mapping[SettingEffect, str] = {
-    SettingEffect.IGNORED_BY_FSDP2: "for block, following in zip(blocks, blocks[1:]):\n"
-    "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
-}
-_GENERAL_FIX = (
-    "do not count on $name here: fewer and larger collectives cost less "
-    "(larger units or buckets, more micro-batches per step)"
-)
 
 
 def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -38,8 +60,8 @@ def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -
     found = [
         (setting, exposed)
         for setting in analysis.run.settings
-        if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _HIDDEN_BY
-        if (exposed := _measure_exposed_ns(analysis, _HIDDEN_BY[setting.name]))
+        if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _OPTIONS
+        if (exposed := _measure_exposed_ns(analysis, _OPTIONS[setting.name].hides))
         >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
         > 0
     ]
@@ -66,6 +88,6 @@ def _make_finding(setting: EngineSetting, exposed_ns: float) -> Finding:
         saving_ns=(0, 0),
         severity=Severity.LOW,
         confidence=Confidence.HIGH,
-        fix=_FIXES.get(setting.effect, _GENERAL_FIX.replace("$name", name)),
+        fix=_OPTIONS[setting.name].choose_fix(setting.effect),
         disprove=f"record without {name}: if the exposed time grows, it had an effect",
     )

@@ -179,3 +179,17 @@ def test_options_of_fsdp2_are_settings() -> None:
     assert found["set_modules_to_forward_prefetch"] == ("1 units", True)
     assert found["set_requires_gradient_sync"] == ("False in 2 units", True)
     assert "set_modules_to_backward_prefetch" not in found
+
+
+@pytest.mark.parametrize(
+    ("version", "variable", "is_named"), [(2, "true", True), (2, "false", False), (1, "true", False)]
+)
+def test_the_prefetch_that_accelerate_does_not_pass_on_is_named(
+    version: int, variable: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    monkeypatch.setenv("FSDP_FORWARD_PREFETCH", variable)
+    plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=version)
+    effects = [setting.effect for setting in detect_training(fsdp2()).settings]
+    assert (SettingEffect.IGNORED_BY_FSDP2 in effects) is is_named
+    assert plugin.fsdp_version == version  # it is alive until here

@@ -44,6 +44,19 @@ def test_other_options_are_no_finding(setting: EngineSetting) -> None:
     assert judged(option_without_effect, with_settings(setting)) is None
 
 
+@pytest.mark.parametrize("name", ["forward_prefetch", "set_modules_to_forward_prefetch"])
+def test_a_prefetch_without_streams_names_the_gathers_and_a_fix_of_its_own(name: str) -> None:
+    option = EngineSetting(name=name, value="True", effect=SettingEffect.NO_STREAMS)
+    analysis = with_settings(option)
+    finding = found(option_without_effect, analysis)
+    rows = analysis.collectives
+    gathers = rows[rows["kind"].astype(str) == "all_gather"]
+    exposed_ns = (gathers["exposed_wait_ns"] + gathers["exposed_transfer_ns"]).sum()
+    assert finding.evidence[0].value == pytest.approx(exposed_ns / len(analysis.steps))
+    ignored = with_settings(replace(option, effect=SettingEffect.IGNORED_BY_FSDP2))
+    assert (found(option_without_effect, ignored).fix != finding.fix) is (name == "forward_prefetch")
+
+
 def test_nothing_exposed_is_no_finding() -> None:
     fast = replace(EXPOSED, bytes_per_s=2e13)
     assert judged(option_without_effect, with_settings(OVERLAP, plan=fast)) is None

@@ -15,7 +15,7 @@ from zprof.analysis.zero_formulas import (
     compute_expected_volume,
     compute_wire_parameter_bytes,
 )
-from zprof.model.collectives import CollectiveKind
+from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
@@ -47,13 +47,17 @@ def measure_volume(
         & ~is_point_to_point
         & _is_data_parallel(frame["group"], training)
     )
-    has_no_group = counted & (frame["group_size"] == 0).to_numpy(bool)
-    if has_no_group.any() and (training.replica_ranks is not None or not has_no_group[counted].all()):
-        return None, [_make_no_groups_gap()]
     is_replicating = counted & _find_replicating(frame, training, counted)
     unsized = int((counted & _find_rows_without_size(frame)).sum())
     if unsized:
         return None, [_make_no_sizes_gap(unsized, int(counted.sum()))]
+    is_shard_sized = counted & _find_gathers_of_unknown_group(frame)
+    if is_shard_sized.any():
+        if training.replica_ranks is None:
+            return None, [_make_unknown_group_gap(int(is_shard_sized.sum()), int(counted.sum()))]
+        # Hybrid sharding gathers within the shard group only.
+        whole = frame["bytes"].to_numpy() * np.where(is_shard_sized, training.shard_ranks or 1, 1)
+        frame = frame.assign(bytes=whole)
     seen_bytes = _mean_bytes(frame, counted & ~is_replicating, steps)
     return (
         Volume(
@@ -73,22 +77,29 @@ def _find_rows_without_size(frame: pd.DataFrame) -> Mask:
     return moves & (frame["bytes"] == 0).to_numpy(bool)
 
 
+def _find_gathers_of_unknown_group(frame: pd.DataFrame) -> Mask:
+    """Mark gloo's all-gathers of which only the size of a rank's part is known."""
+    gathers = (frame["kind"] == str(CollectiveKind.ALL_GATHER)).to_numpy(bool)
+    is_unknown = (frame["group"].astype(str) == UNKNOWN_GROUP).to_numpy(bool)
+    return gathers & is_unknown & (frame["group_size"] == 0).to_numpy(bool)
+
+
+def _make_unknown_group_gap(unknown: int, counted: int) -> Gap:
+    return Gap(
+        kind=GapKind.VOLUME,
+        what="volume",
+        reason=f"{unknown} of {counted} collectives are all-gathers in groups of unknown size: "
+        "only the size of a rank's part was recorded",
+        remedy="record ranks with a GPU: NCCL's events name their group",
+    )
+
+
 def _make_no_sizes_gap(unsized: int, counted: int) -> Gap:
     return Gap(
         kind=GapKind.VOLUME,
         what="volume",
         reason=f"{unsized} of {counted} collectives have no recorded size",
         remedy="profile with record_shapes=True",
-    )
-
-
-def _make_no_groups_gap() -> Gap:
-    return Gap(
-        kind=GapKind.VOLUME,
-        what="volume",
-        reason="the groups of these collectives were not recorded: a gather's size is that of a shard, and "
-        "the number of shards depends on its group",
-        remedy="none on CPU ranks with several groups; traces of NCCL have the groups",
     )
 
 

@@ -144,7 +144,10 @@ ONE = StepCounts(by_rank={0: 1})
 
 def volume_rows(*collectives: tuple[str, str, int]) -> pd.DataFrame:
     rows = pd.DataFrame(collectives, columns=["kind", "group", "bytes"]).assign(rank=0)
-    return rows.assign(group_size=rows["group"].map(lambda group: len(group.split("#")[0].split(","))))
+    sizes = {"unknown": 0}
+    return rows.assign(
+        group_size=rows["group"].map(lambda group: sizes.get(group, len(group.split("#")[0].split(","))))
+    )
 
 
 def facts(**more: int) -> TrainingFacts:
@@ -154,6 +157,8 @@ def facts(**more: int) -> TrainingFacts:
 
 GATHER = ("all_gather", "0,1", 400)
 NORM, REPLICAS = ("all_reduce", "0,1,2,3", 4), ("all_reduce", "0,2,4", 200)
+#: gloo does not say among which ranks: the bytes are those of one rank's part.
+UNNAMED = ("all_gather", "unknown", 200)
 MESH = [("all_gather", "0,2", 400), ("all_gather", "1,3#dp", 300), ("all_reduce", "2,3", 400)]
 #: Rows, what the program says, the bytes that are counted, and how many gaps there are.
 VOLUMES = {
@@ -165,6 +170,8 @@ VOLUMES = {
     "replicas of a known number": (
         [("all_gather", "0,1", 1200), ("all_reduce", "0,2", 200)], {"replica_ranks": 2}, 1600, 0,
     ),
+    "parts gathered in the shard group": ([UNNAMED, REPLICAS], {"replica_ranks": 2}, 800, 0),
+    "parts gathered in some group": ([UNNAMED], {}, None, 1),
     "a norm over all ranks": ([("all_gather", "0,1", 1200), NORM], {}, 1200, 0),
     "stage 0 reduces in any group": (
         [("all_reduce", "0,1,2,3", 400), ("all_reduce", "0,1", 4)], {"stage": 0}, 808, 0,
