@@ -7,7 +7,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
-from parts import BATCH, HIDDEN, MASTER, MOMENTS, STEPS, TOKENS, Truth, make_blocks
+from parts import BATCH, COUNTER, HIDDEN, MASTER, MOMENTS, STEPS, TOKENS, Truth, make_blocks
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -23,7 +23,8 @@ def main() -> None:
         kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")],
     )
     blocks = make_blocks()
-    elements = sum(parameter.numel() for parameter in blocks.parameters())
+    sizes = [parameter.numel() for parameter in blocks.parameters()]
+    elements = sum(sizes)
     tokens = torch.randn(1, TOKENS, HIDDEN).expand(BATCH * STEPS * options.micro_batches * 2, TOKENS, HIDDEN)
     loader = DataLoader(TensorDataset(tokens), batch_size=BATCH)
     model, optimizer, loader = accelerator.prepare(
@@ -44,9 +45,11 @@ def main() -> None:
             break
     if is_deepspeed:
         own = elements // accelerator.num_processes
-        truth.write(parameters=2 * elements, gradients=2 * own, optimizer_state=(MASTER + MOMENTS) * own)
+        state = (MASTER + MOMENTS) * own + COUNTER  # one group
+        truth.write(parameters=2 * elements, gradients=2 * own, optimizer_state=state)
     else:
-        truth.write(parameters=4 * elements, gradients=4 * elements, optimizer_state=MOMENTS * elements)
+        state = MOMENTS * elements + COUNTER * len(sizes)
+        truth.write(parameters=4 * elements, gradients=4 * elements, optimizer_state=state)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Record the programs of this folder as their users would, and compare with what the programs know.
 
-python -m tests.programs.bed [--only TEXT]   prints one line per cell
+python -m tests.programs.bed [--only TEXT] [--losses]   one line per cell: what zprof says, and the truth
+python -m tests.programs.bed --planted [--rounds N]   one line per planted cause: what is found first
 """
 
 import argparse
@@ -11,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import exact_counter
 from tests.support.forked_ranks import free_port
-from zprof.model.findings import Confidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.rules.diagnose import diagnose
@@ -25,7 +27,9 @@ from zprof.run.reader import Run, load
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 TIME_LIMIT_S = 420
-SCHEDULE = ("--time-steps", "3")
+#: Enough for what is counted; causes that are judged by times get the default of ``zprof record``.
+TIME_STEPS, JUDGED_TIME_STEPS = 3, 8
+BUSY = "while True: pass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,8 @@ class Cell:
     ranks: int = 2
     package: str = ""
     launcher: str = "torchrun"
+    time_steps: int = TIME_STEPS
+    planted: Cause | None = None
 
     @property
     def name(self) -> str:
@@ -49,6 +55,7 @@ class Cell:
 
 def list_cells() -> Iterator[Cell]:
     yield Cell(program="ddp")
+    yield Cell(program="ddp", options=("--micro-batches", "2"))
     yield from (
         Cell(program="deepspeed_zero", options=tuple(text.split()), package="deepspeed")
         for text in (
@@ -61,9 +68,11 @@ def list_cells() -> Iterator[Cell]:
             "--stage 2 --groups 2 --micro-batches 2 --evaluate",
             "--stage 2 --groups 2 --offload optimizer",
             "--stage 2 --dtype fp16",
+            "--stage 2 --adam deepspeed",
             "--stage 3",
             "--stage 3 --groups 2",
             "--stage 3 --groups 2 --micro-batches 2 --evaluate",
+            "--stage 3 --groups 2 --offload parameters",
             "--stage 3 --groups 2 --offload both",
             "--stage 3 --dtype fp32",
         )
@@ -110,6 +119,41 @@ def list_cells() -> Iterator[Cell]:
         )
     )
     yield Cell(program="zero_redundancy")
+    yield from (
+        Cell(program="lightning_loop", options=("--strategy", name), package="lightning")
+        for name in ("ddp", "fsdp2")
+    )
+
+
+#: Programs that are given each planted cause, and the package that each needs.
+PLANTED_PROGRAMS = {
+    "ddp": "",
+    "fsdp2": "",
+    "deepspeed_zero --stage 2": "deepspeed",
+    "deepspeed_zero --stage 3": "deepspeed",
+    "lightning_loop": "lightning",
+}
+PLANTED_CAUSES = {
+    "straggler": Cause.STRAGGLER_RANK,
+    "loader": Cause.DATA_LOADER,
+    "accumulation": Cause.ACCUMULATION_SYNCS,
+    "host_sync": Cause.BLOCKING_SYNC,
+    "none": None,
+}
+
+
+def list_planted_cells() -> Iterator[Cell]:
+    """Yield each program with each cause, and without any."""
+    for text, package in PLANTED_PROGRAMS.items():
+        program, *options = text.split()
+        for plant, cause in PLANTED_CAUSES.items():
+            yield Cell(
+                program=program,
+                options=(*options, "--plant", plant),
+                package=package,
+                time_steps=JUDGED_TIME_STEPS,
+                planted=cause,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +170,15 @@ class Outcome:
         """Causes above low confidence."""
         return [each.cause.value for each in self.report.findings if each.confidence is not Confidence.LOW]
 
+    def finds_first(self, cause: Cause) -> bool:
+        """Return True if a cause is the first finding, and above low confidence."""
+        first = next(iter(self.report.findings), None)
+        return first is not None and first.cause is cause and first.confidence is not Confidence.LOW
+
+    def has_gap(self, cause: Cause) -> bool:
+        """Return True if a gap says that a cause could not be tested."""
+        return any(cause in gap.causes for gap in self.report.gaps)
+
 
 class NotRecorded(Exception):
     """The program failed, or nothing was recorded."""
@@ -135,7 +188,8 @@ def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcom
     """Run a cell under ``zprof record``, with the exact counter in its ranks if ``library`` is given."""
     run, truth = folder / "run.zprof", folder / "truth"
     truth.mkdir()
-    command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *SCHEDULE, "--"]
+    schedule = ("--time-steps", str(cell.time_steps))
+    command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *schedule, "--"]
     done = subprocess.run(
         [*command, *_make_launch(cell)],
         cwd=folder,
@@ -149,6 +203,17 @@ def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcom
     known = {int(path.stem[4:]): json.loads(path.read_text()) for path in truth.glob("rank*.json")}
     loaded = load(run)
     return Outcome(code=done.returncode, run=loaded, report=diagnose(loaded), truth=known)
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep one process busy beside what is recorded."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run_plain(cell: Cell, folder: Path) -> Mapping[int, list[str]]:
@@ -189,7 +254,7 @@ def _make_counting(truth: Path, library: Path | None) -> dict[str, str]:
     return {} if library is None else {"EXACT_TRUTH": str(truth), "LD_PRELOAD": str(library)}
 
 
-def describe(cell: Cell, outcome: Outcome) -> str:
+def describe(cell: Cell, outcome: Outcome, plain: Mapping[int, list[str]] | None = None) -> str:
     """Return one line: what zprof says against what the program knows."""
     facts, parts = outcome.run.manifest.training, [f"{cell.name:<62}"]
     parts.append(f"rc {outcome.code} {facts.engine} {facts.stage} mb {facts.micro_batches}")
@@ -204,32 +269,74 @@ def describe(cell: Cell, outcome: Outcome) -> str:
         }
         parts.append(
             f"r{memory.rank} peak {difference:+d} untagged {memory.untagged_bytes / memory.peak_bytes:.3%} "
-            f"states {'ok' if not any(wrong.values()) else wrong}"
+            f"states {'ok' if not any(wrong.values()) else wrong} {_describe_walk(truth, states)}"
         )
     volume = outcome.report.volume
     if volume is not None and volume.parameter_bytes:
         expected = volume.expected_bytes if volume.engine_bytes is None else volume.engine_bytes
         seen, scheme = (each / volume.parameter_bytes for each in (volume.seen_bytes, expected))
         parts.append(f"seen {seen:.3f} of {scheme:.3f} psi")
+    if plain is not None:
+        recorded = {rank: truth["losses"] for rank, truth in outcome.truth.items()}
+        parts.append("losses equal" if recorded == plain else "LOSSES DIFFER")
+    skipped = sorted({int(str(truth["skipped"])) for truth in outcome.truth.values()})
     losses = {len(list(truth["losses"])) for truth in outcome.truth.values()}  # type: ignore[call-overload]
-    parts.append(f"steps {sorted(losses)} {outcome.run.last_step(0)} {','.join(outcome.confident)}")
+    parts.append(
+        f"steps {sorted(losses)} skipped {skipped} {outcome.run.last_step(0)} {','.join(outcome.confident)}"
+    )
     return " | ".join(parts)
+
+
+def _describe_walk(truth: Mapping[str, object], states: Mapping[str, int]) -> str:
+    """Compare the closed forms with what the program found by walking through its engine."""
+    walked = dict(truth["walked"])  # type: ignore[call-overload]
+    if not walked:
+        return "not walked"
+    differences = {name: walked[name] - size for name, size in states.items() if walked[name] != size}
+    return f"walk {differences or 'ok'}"
+
+
+def describe_planted(cell: Cell, outcome: Outcome) -> str:
+    """Return one line: the planted cause, what is found first, and what a gap says of it."""
+    report = outcome.report
+    first = next(iter(report.findings), None)
+    found = "nothing" if first is None else f"{first.cause.value} ({first.confidence.value})"
+    cause, walls = cell.planted, [rank.wall_median_ns or 0 for rank in report.time.per_rank]
+    if cause is None:
+        result = "right" if not outcome.confident else "WRONG"
+    elif outcome.finds_first(cause):
+        result = "right"
+    else:
+        result = "gap" if outcome.has_gap(cause) else "MISSED"
+    step_ms = max(walls, default=0) / 1e6
+    others, status = ",".join(outcome.confident), report.verdict.status.value
+    return f"{cell.name:<48} {result:<6} first {found} | above low {others} | {status} | {step_ms:.0f} ms"
 
 
 def main() -> None:
     """Print one line per cell that is installed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
-    only = parser.parse_args().only
-    for cell in list_cells():
-        if only in cell.name and cell.is_installed():
-            with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
-                try:
-                    outcome = record_cell(cell, folder, exact_counter.build(folder))
-                    print(describe(cell, outcome), flush=True)
-                except (NotRecorded, subprocess.SubprocessError) as error:
-                    print(f"{cell.name}: {error}", flush=True)
+    parser.add_argument("--losses", action="store_true", help="also run each program without zprof")
+    parser.add_argument("--planted", action="store_true", help="planted causes, beside a busy process")
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    cells = list_planted_cells() if options.planted else list_cells()
+    chosen = [cell for cell in cells if options.only in cell.name and cell.is_installed()]
+    for cell in chosen * options.rounds:
+        with tempfile.TemporaryDirectory() as name:
+            try:
+                print(_judge(cell, Path(name), planted=options.planted, losses=options.losses), flush=True)
+            except (NotRecorded, subprocess.SubprocessError) as error:
+                print(f"{cell.name}: {error}", flush=True)
+
+
+def _judge(cell: Cell, folder: Path, *, planted: bool, losses: bool) -> str:
+    if planted:
+        with busy_process():
+            return describe_planted(cell, record_cell(cell, folder))
+    outcome = record_cell(cell, folder, exact_counter.build(folder))
+    return describe(cell, outcome, run_plain(cell, folder) if losses else None)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,49 @@
-"""Train a small transformer with DistributedDataParallel on gloo ranks."""
+"""Train transformer blocks with DistributedDataParallel on gloo ranks."""
+
+import argparse
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from parts import COUNTER, MOMENTS, SHAPE, Truth, make_blocks
+from plants import ACCUMULATION, add_plant_option, count_micro_batches, iter_batches, plant_in_blocks
 from torch.nn.parallel import DistributedDataParallel
-
-STEPS, BATCH, TOKENS, HIDDEN = 14, 8, 64, 256
+from walk import walk_torch
 
 
 def main() -> None:
     """Train on random tokens, each rank on its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--micro-batches", type=int, default=1)
+    add_plant_option(parser)
+    options = parser.parse_args()
+    micro_batches = count_micro_batches(options)
     dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(HIDDEN, 4, 4 * HIDDEN, dropout=0.0, batch_first=True)
-    model = DistributedDataParallel(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False))
+    blocks = make_blocks()
+    sizes = [parameter.numel() for parameter in blocks.parameters()]
+    plant_in_blocks(options.plant, dist.get_rank(), blocks)
+    model = DistributedDataParallel(blocks)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    truth = Truth(dist.get_rank())
     torch.manual_seed(dist.get_rank())
-    for _ in range(STEPS):
-        batch = torch.randn(BATCH, TOKENS, HIDDEN)
-        loss = (model(batch) - batch).square().mean()
-        loss.backward()
+    batches = iter_batches(options.plant, SHAPE)
+
+    def run_step() -> torch.Tensor:
+        for micro_batch in range(micro_batches):
+            reduces = options.plant == ACCUMULATION or micro_batch == micro_batches - 1
+            batch = next(batches)
+            with nullcontext() if reduces else model.no_sync():
+                loss = (model(batch) - batch).square().mean()
+                loss.backward()
+        truth.before_update(lambda: walk_torch(model, optimizer))
         optimizer.step()
         optimizer.zero_grad()
+        return loss
+
+    truth.train(run_step)
+    elements, counters = sum(sizes), COUNTER * len(sizes)
+    state = MOMENTS * elements + counters
+    truth.write(parameters=4 * elements, gradients=4 * elements, optimizer_state=state)
     dist.destroy_process_group()
 
 

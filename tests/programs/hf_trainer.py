@@ -8,12 +8,14 @@ from typing import Any
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch
-from parts import MASTER, MOMENTS, STEPS, Truth, count_shards
+from parts import COUNTER, MASTER, MOMENTS, STEPS, Truth, count_shards
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 BATCH, TOKENS, WORDS, WIDTH = 4, 64, 1000, 256
 BUCKET, PERSISTENT = 300_000, 2000
+#: The Trainer makes two parameter groups: with weight decay and without.
+GROUPS = 2
 BLOCK = {"transformer_layer_cls_to_wrap": ["GPT2Block"]}
 
 
@@ -98,13 +100,15 @@ def list_states(sharding: str, sizes: list[int], ranks: int) -> dict[str, int]:
     """Return the closed forms of one rank, for DDP and DeepSpeed."""
     elements = sum(sizes)
     if sharding == "ddp":
-        return {"parameters": 4 * elements, "gradients": 4 * elements, "optimizer_state": MOMENTS * elements}
+        state = MOMENTS * elements + COUNTER * len(sizes)
+        return {"parameters": 4 * elements, "gradients": 4 * elements, "optimizer_state": state}
     if sharding == "deepspeed2":
         own = elements // ranks
-        return {"parameters": 2 * elements, "optimizer_state": (MASTER + MOMENTS) * own}
+        return {"parameters": 2 * elements, "optimizer_state": (MASTER + MOMENTS) * own + COUNTER * GROUPS}
     if sharding == "deepspeed3":
         own = count_shards(sizes, ranks)
-        return {"parameters": 2 * own, "gradients": 2 * own, "optimizer_state": (MASTER + MOMENTS) * own}
+        state = (MASTER + MOMENTS) * own + COUNTER * GROUPS
+        return {"parameters": 2 * own, "gradients": 2 * own, "optimizer_state": state}
     return {}
 
 

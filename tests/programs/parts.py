@@ -7,15 +7,18 @@ and the closed forms of its states.
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
-STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = 10, 4, 64, 256, 4
+STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = 14, 4, 64, 256, 4
+SHAPE = (BATCH, TOKENS, HIDDEN)
 #: Steps whose memory is counted, as a recording with default options does.
 FIRST_COUNTED, LAST_COUNTED = 2, 3
+#: Bytes of the step counter that torch's Adam keeps for each tensor that it updates.
+COUNTER = 4
 #: Bytes per element: fp32 master weights and two moments of Adam.
 MASTER, MOMENTS = 4, 8
 
@@ -30,10 +33,6 @@ def make_blocks() -> nn.Sequential:
             for _ in range(BLOCKS)
         )
     )
-
-
-def make_batch(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(BATCH, TOKENS, HIDDEN, dtype=dtype)
 
 
 def split_groups(model: nn.Module, groups: int) -> list[dict[str, object]]:
@@ -57,6 +56,7 @@ class Truth:
 
     def __init__(self, rank: int) -> None:
         self._rank, self._losses, self._peak = rank, [], 0
+        self._walked: Mapping[str, int] = {}
         self._folder = os.environ.get("EXACT_TRUTH", "")
         self._counter = None
         if self._folder:
@@ -69,6 +69,11 @@ class Truth:
         for _ in range(steps):
             self.step_done(run_step())
 
+    def before_update(self, walk: Callable[[], Mapping[str, int]]) -> None:
+        """Walk through the live states once, between the last counted step's backward and its update."""
+        if self._folder and len(self._losses) == LAST_COUNTED:
+            self._walked = walk()
+
     def step_done(self, loss: torch.Tensor | float) -> None:
         """Count a step."""
         self._losses.append(float(loss).hex())
@@ -78,13 +83,15 @@ class Truth:
         if self._counter is not None and done == LAST_COUNTED + 1:
             self._peak = self._counter.max_bytes()
 
-    def write(self, **states: int) -> None:
-        """Write the counts, and the closed forms of this rank's states."""
+    def write(self, *, skipped: int = 0, **states: int) -> None:
+        """Write the counts, and the closed forms of this rank's states. ``skipped``: steps without update."""
         if self._folder:
             truth = {
                 "peak_bytes": self._peak,
                 "losses": self._losses,
                 "steps": len(self._losses),
+                "skipped": skipped,
                 "states": states,
+                "walked": dict(self._walked),
             }
             Path(self._folder, f"rank{self._rank}.json").write_text(json.dumps(truth))

@@ -23,7 +23,7 @@ HEALTHY = {
     "fsdp2": "",
     "pipeline_1f1b": "",
     "sleeping": "",
-    "deepspeed_stage2": "deepspeed",
+    "deepspeed_zero": "deepspeed",
     "hf_trainer": "transformers",
 }
 #: One for each kind of collective in every run of the tests.
