@@ -311,9 +311,11 @@ class Recorder:
     def _save_failure(
         self, error: BaseException, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
+        failure = read_failed_allocation(error)
+        if failure is None and not self.active:
+            return  # the recording was complete
         step = self._step if self.active else None
         self._guard.gaps.append(_make_error_gap(error, step))
-        failure = read_failed_allocation(error)
         if failure is not None and not was_logged(error):
             self._write(take_census(failure, error, model, optimizers, -1 if step is None else step))
         if not self.active:
@@ -486,10 +488,14 @@ class Recorder:
 
 def _make_error_gap(error: BaseException, step: int | None) -> Gap:
     when = "after its recorded steps" if step is None else f"in step {step}"
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    name = "an interrupt" if is_interrupt else f"{type(error).__name__}: {first_line(error)}"
     return Gap(
         kind=GapKind.PROGRAM_FAILED,
         what="end of the program",
-        reason=f"the program ended {when} with {type(error).__name__}: {first_line(error)}",
+        step=step,
+        detail="Ctrl-C" if is_interrupt else type(error).__name__,
+        reason=f"the program ended {when} with {name}",
         remedy="the steps before are valid; see the program's traceback",
     )
 

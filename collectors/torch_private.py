@@ -8,7 +8,7 @@ pops the top of the stack when it exits. The upper entries are therefore popped 
 between, and pushed back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -294,3 +294,128 @@ COLLECTIVE_METHODS = (
 
 #: Method of ``torch.amp.GradScaler`` that calls the optimizer, or skips it if gradients have overflowed.
 SCALED_STEP = "_maybe_opt_step"
+
+
+class FlatShard(NamedTuple):
+    """One flat parameter of FSDP1; the elements are those of all ranks of its shard group.
+
+    ``parameters``: what the model holds of it, the flat parameter or the original ones. ``replicas``: number
+    of shard groups; None for strategies without replicas.
+    """
+
+    parameters: Sequence[Any]
+    is_trained: bool
+    elements: int
+    padded_elements: int
+    ranks: int
+    replicas: int | None
+    dtype: torch.dtype
+    gathered_dtype: torch.dtype
+    reduced_dtype: torch.dtype
+    keeps_low_precision: bool
+    computes_on_cpu: bool
+
+
+def list_flat_shards(wrappers: Iterable[Any]) -> list[FlatShard]:
+    """Return the flat parameters of FSDP1's wrappers."""
+    return [
+        _read_flat_shard(wrapper) for wrapper in wrappers if getattr(wrapper, "_handle", None) is not None
+    ]
+
+
+def uses_original_parameters(wrapper: Any) -> bool:
+    """Return True if a wrapper of FSDP1 keeps the original parameters in the model."""
+    return bool(wrapper._use_orig_params)
+
+
+def _read_flat_shard(wrapper: Any) -> FlatShard:
+    handle = wrapper._handle
+    flat = handle.flat_param
+    originals = [each for each in getattr(flat, "_params", None) or () if each is not None]
+    replicas = getattr(wrapper, "_inter_node_pg", None)
+    is_sharded = handle.uses_sharded_strategy
+    elements = sum(int(size) for size in flat._numels)
+    padded = handle.world_size * flat._sharded_size.numel() if is_sharded else flat._sharded_size.numel()
+    return FlatShard(
+        parameters=(flat, *originals),
+        is_trained=all(each.requires_grad for each in originals or (flat,)),
+        elements=elements,
+        padded_elements=int(padded),
+        ranks=int(handle.world_size),
+        replicas=None if replicas is None else int(replicas.size()),
+        dtype=handle._orig_param_dtype,
+        gathered_dtype=handle._fwd_bwd_param_dtype,
+        reduced_dtype=handle._reduce_dtype,
+        keeps_low_precision=bool(handle._keep_low_precision_grads),
+        computes_on_cpu=wrapper.compute_device.type == "cpu",
+    )
+
+
+class ShardedGroup(NamedTuple):
+    """One group of parameters that FSDP2 gathers together.
+
+    ``ranks`` and ``replicas``: sizes of the mesh's dimensions; ``replicas`` is None without that dimension.
+    ``shards_only``: False if the parameters are also split by tensor parallelism.
+    ``reshard_after_forward``: the number of ranks if it is neither all nor none of the shard group.
+    ``is_default_root``: the root, of which the program did not say if it is resharded.
+    """
+
+    ranks: int
+    replicas: int | None
+    shards_only: bool
+    padding_elements: int
+    reshard_after_forward: bool | int
+    is_default_root: bool
+    param_dtype: torch.dtype | None
+    reduce_dtype: torch.dtype | None
+    offload_policy: str
+    prefetches_forward: bool
+    prefetches_backward: bool
+    requires_gradient_sync: bool
+    requires_all_reduce: bool
+    reshard_after_backward: bool
+    computes_on_cpu: bool
+
+
+def list_sharded_groups(modules: Iterable[Any]) -> list[ShardedGroup]:
+    """Return the groups of FSDP2's modules; a state belongs to several modules if they are one unit."""
+    states = {id(state): state for module in modules if (state := module._get_fsdp_state()) is not None}
+    return [_read_group(state, group) for state in states.values() for group in _list_groups(state)]
+
+
+def _list_groups(state: Any) -> list[Any]:
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # until torch 2.11
+        group = getattr(state, "_fsdp_param_group", None)
+        groups = [] if group is None else [group]
+    return list(groups)
+
+
+def _read_group(state: Any, group: Any) -> ShardedGroup:
+    mesh, after_forward = group.mesh_info, group.post_forward_mesh_info
+    ranks = int(mesh.shard_mesh_size)
+    kept_ranks = None if after_forward is None else int(after_forward.shard_mesh_size)
+    replicas = getattr(mesh, "replicate_mesh_size", None)
+    dimensions = 1 if replicas is None else 2
+    return ShardedGroup(
+        ranks=ranks,
+        replicas=None if replicas is None else int(replicas),
+        shards_only=all(each.sharded_param.device_mesh.ndim == dimensions for each in group.fsdp_params),
+        padding_elements=sum(_count_padding(each, ranks) for each in group.fsdp_params),
+        reshard_after_forward=False if kept_ranks is None else kept_ranks == ranks or kept_ranks,
+        is_default_root=bool(state._is_root and getattr(state, "_auto_reshard_after_forward", False)),
+        param_dtype=group.mp_policy.param_dtype,
+        reduce_dtype=group.mp_policy.reduce_dtype,
+        offload_policy=type(group.offload_policy).__name__,
+        prefetches_forward=bool(state._states_to_forward_prefetch),
+        prefetches_backward=bool(state._states_to_backward_prefetch),
+        requires_gradient_sync=bool(group.reduce_grads),
+        requires_all_reduce=bool(group.all_reduce_grads),
+        reshard_after_backward=bool(group.reshard_after_backward),
+        computes_on_cpu=group.device.type == "cpu",
+    )
+
+
+def _count_padding(parameter: Any, ranks: int) -> int:
+    """Return the elements that make the shards of one parameter equal; the original size is global."""
+    return int(ranks * parameter.padded_sharded_param_size.numel() - parameter._orig_size.numel())

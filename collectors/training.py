@@ -15,13 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
-from zprof.collectors.engines import deepspeed
-from zprof.collectors.engines.fsdp1 import detect_fsdp1
-from zprof.collectors.engines.fsdp2 import detect_fsdp2
+from zprof.collectors.engines import ddp, deepspeed, fsdp1, fsdp2
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
-from zprof.model.training import Engine, Framework, TrainingFacts
+from zprof.model.training import Framework, TrainingFacts
 
 _FRAMEWORK_PACKAGES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
 
@@ -29,7 +26,7 @@ _FRAMEWORK_PACKAGES = ("transformers", "accelerate", "lightning", "pytorch_light
 def detect_training(
     model: nn.Module | None, optimizer: Any = None, *, micro_batches: int = 1
 ) -> TrainingFacts:
-    """Return engine, stage and element sizes of plain modules, DDP, FSDP and DeepSpeed; None if unknown.
+    """Return engine, stage, element sizes and settings of a model; None for unknown facts.
 
     The size of the optimizer state is known once the optimizer has stepped. The number of parameters is None
     if some are frozen: frozen parameters occupy memory, but have no gradient and are not communicated.
@@ -42,41 +39,33 @@ def detect_training(
     )
     if len(engines := deepspeed.find_engines(model)) == 1:
         return _detect_deepspeed(engines[0], optimizers, parameters)
-    engine = _detect_engine(model)
     if not parameters:
-        return TrainingFacts(engine=engine)
-    size = _find_element_size(parameters)
-    sharded = detect_fsdp1(model, micro_batches) or detect_fsdp2(model, size, micro_batches)
-    stage = sharded.stage if sharded is not None else _detect_stage(engine, optimizers)
+        return TrainingFacts(engine=_name_engine(model))
+    facts = _read_engine(model, optimizers)
     state = measure_optimizer_state(
-        optimizers, [parameter for parameter in parameters if parameter.requires_grad], partitioned=stage == 1
+        optimizers,
+        [parameter for parameter in parameters if parameter.requires_grad],
+        partitioned=facts.stage == 1,
     )
-    if sharded is not None:
-        facts = sharded
-        if facts.parameters is None and engine == Engine.FSDP2:
-            facts = replace(facts, parameters=_count_trained_elements(parameters))
-        return replace(
-            facts,
-            micro_batches=micro_batches,
-            parameter_bytes=size,
-            gradient_bytes=size,
-            optimizer_state_bytes=state.state_bytes,
-            step_counters=state.step_counters,
-        )
-    wire_bytes = _find_ddp_wire_bytes(model, size)
-    return TrainingFacts(
-        engine=engine,
-        stage=stage,
-        parameters=_count_trained_elements(parameters),
-        shard_ranks=_find_shard_ranks(parameters),
-        parameter_bytes=size,
-        gradient_bytes=size,
+    return replace(
+        facts,
         optimizer_state_bytes=state.state_bytes,
-        communication_bytes=wire_bytes,
-        reduction_bytes=wire_bytes,
         step_counters=state.step_counters,
         micro_batches=micro_batches,
     )
+
+
+def _name_engine(model: nn.Module) -> str:
+    if fsdp2.is_wrapped(model):
+        return "fsdp2"
+    return "fsdp1" if fsdp1.is_wrapped(model) else ddp.detect_engine(model)
+
+
+def _read_engine(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
+    """Return what the engine knows; its size of the optimizer state is measured by the caller."""
+    if fsdp2.is_wrapped(model):
+        return fsdp2.detect_facts(model)
+    return fsdp1.detect_facts(model) if fsdp1.is_wrapped(model) else ddp.detect_facts(model, optimizers)
 
 
 def _detect_deepspeed(
@@ -112,66 +101,6 @@ def detect_framework() -> Framework | None:
         found = next((each for part, each in _FRAMEWORK_FILES if part in file), found)
         frame = frame.f_back
     return found
-
-
-def _detect_stage(engine: str, optimizers: Sequence[Any]) -> int | None:
-    """Return the ZeRO stage; None for a multi-rank program that does not use an engine of torch."""
-    partitioned = any("ZeroRedundancyOptimizer" in _list_class_names(optimizer) for optimizer in optimizers)
-    if engine in ("ddp", "pytorch") and partitioned:
-        return 1
-    if engine == "pytorch":
-        distributed = torch.distributed
-        is_single_rank = not distributed.is_initialized() or distributed.get_world_size() == 1
-        return 0 if is_single_rank else None
-    return {"ddp": 0}.get(engine)
-
-
-def _list_class_names(value: Any) -> set[str]:
-    return {kind.__name__ for kind in type(value).__mro__}
-
-
-def _detect_engine(model: nn.Module) -> str:
-    names = {name for module in model.modules() for name in _list_class_names(module)}
-    for marker, engine in (
-        ("DeepSpeedEngine", "deepspeed"),
-        ("FSDPModule", "fsdp2"),
-        ("FullyShardedDataParallel", "fsdp1"),
-        ("DistributedDataParallel", "ddp"),
-    ):
-        if marker in names:
-            return engine
-    return "pytorch"
-
-
-def _count_trained_elements(parameters: list[nn.Parameter]) -> int | None:
-    if any(is_lazy(parameter) or not parameter.requires_grad for parameter in parameters):
-        return None
-    return sum(parameter.numel() for parameter in parameters)
-
-
-def _find_element_size(parameters: list[nn.Parameter]) -> int | None:
-    """Return the bytes per element if all parameters have the same type; lazy parameters have one, too."""
-    types = {parameter.dtype for parameter in parameters}
-    return types.pop().itemsize if len(types) == 1 else None
-
-
-def _find_shard_ranks(parameters: list[nn.Parameter]) -> int | None:
-    """Return the size of a one-dimensional mesh; None if the sharding dimension is unknown."""
-    mesh: Any = getattr(parameters[0], "device_mesh", None)
-    if mesh is not None:
-        return int(mesh.size()) if mesh.ndim == 1 else None
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_initialized() else 1
-
-
-def _find_ddp_wire_bytes(model: nn.Module, parameter_bytes: int | None) -> int | None:
-    """Return the bytes of an element on the wire; None if a communication hook of DDP may change it."""
-    hooked = any(
-        getattr(module, "_comm_hooks", None)
-        for module in model.modules()
-        if "DistributedDataParallel" in _list_class_names(module)
-    )
-    return None if hooked else parameter_bytes
 
 
 _COUNTER_BYTES = 4

@@ -1,94 +1,104 @@
-"""Read facts and settings from FullyShardedDataParallel wrappers (FSDP1)."""
+"""Read the facts and settings of FullyShardedDataParallel (FSDP1) from its wrappers and flat parameters."""
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any
 
 from torch import nn
 
-from zprof.model.training import Engine, EngineSetting, TrainingFacts
+from zprof.collectors.engines.sizes import (
+    count_trained_elements,
+    find_element_bytes,
+    format_dtype,
+    get_common,
+    list_class_names,
+)
+from zprof.collectors.torch_private import FlatShard, list_flat_shards, uses_original_parameters
+from zprof.model.training import EngineSetting, SettingEffect, TrainingFacts
 
-_CLASS = "FullyShardedDataParallel"
-#: Stage of the states between steps: all strategies but NO_SHARD keep parameters sharded then.
-_STAGES = {"NO_SHARD": 0}
-_SHARDED_STAGE = 3
-#: Strategies that keep parameters gathered from the forward to the backward.
-_GATHERED_ONCE = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
-_DEFAULTS = {"forward_prefetch": False, "limit_all_gathers": True}
+_WRAPPER = "FullyShardedDataParallel"
+#: ZeRO stage of each sharding strategy, within the shard group. Between steps SHARD_GRAD_OP shards the
+#: parameters, too: the stage is that of its communication.
+_STAGES = {
+    "FULL_SHARD": 3,
+    "HYBRID_SHARD": 3,
+    "SHARD_GRAD_OP": 2,
+    "_HYBRID_SHARD_ZERO2": 2,
+    "NO_SHARD": 0,
+}
+_DEFAULT_STRATEGY, _DEFAULT_PREFETCH = "FULL_SHARD", "BACKWARD_PRE"
+#: Options that order work on streams, which the CPU does not have.
+_STREAM_OPTIONS = frozenset({"forward_prefetch", "backward_prefetch", "limit_all_gathers"})
 
 
-def detect_fsdp1(model: nn.Module, micro_batches: int) -> TrainingFacts | None:
-    """Return what the wrappers tell; None if there are none. The optimizer's state is not among it.
+def is_wrapped(model: nn.Module) -> bool:
+    """Return True if a module of the model is wrapped by FSDP1."""
+    return any(_WRAPPER in list_class_names(module) for module in model.modules())
 
-    Facts that differ between the wrappers are None.
+
+def detect_facts(model: nn.Module) -> TrainingFacts:
+    """Return the facts of a wrapped model; the size of the optimizer state is unknown.
+
+    The parameters are counted from the flat parameters, because the model holds only this rank's shards.
     """
-    wrappers: list[Any] = [module for module in model.modules() if _is_wrapper(module)]
-    handles = [handle for wrapper in wrappers if (handle := getattr(wrapper, "_handle", None)) is not None]
-    if not handles:
-        return None
-    strategies = {wrapper.sharding_strategy.name for wrapper in wrappers}
-    strategy = strategies.pop() if len(strategies) == 1 else None
-    elements, padded = _count_elements(handles)
-    sharded = strategy is not None and strategy not in _STAGES
-    moved = micro_batches * padded if strategy in _GATHERED_ONCE else None
-    size = _get_single({handle.flat_param.dtype.itemsize for handle in handles})
+    wrappers = [module for module in model.modules() if _WRAPPER in list_class_names(module)]
+    shards = list_flat_shards(wrappers)
+    flat = {id(parameter) for shard in shards for parameter in shard.parameters}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in flat]
+    strategy = get_common(_get_strategy(wrapper) for wrapper in wrappers)
+    ignored = count_trained_elements(others)
+    is_known = ignored == 0 and bool(shards) and all(shard.is_trained for shard in shards)
+    elements = sum(shard.elements for shard in shards)
+    element_bytes = get_common(shard.dtype for shard in shards)
+    gathered = get_common(shard.gathered_dtype for shard in shards)
+    reduced = get_common(shard.reduced_dtype for shard in shards)
+    keeps_reduced = get_common(shard.keeps_low_precision for shard in shards)
+    size = find_element_bytes(list(model.parameters())) if element_bytes is None else element_bytes.itemsize
+    are_sizes_known = gathered is not None and reduced is not None
     return TrainingFacts(
-        engine=Engine.FSDP1,
-        stage=None if strategy is None else _STAGES.get(strategy, _SHARDED_STAGE),
-        parameters=elements,
-        shard_ranks=_get_single({int(handle.world_size) for handle in handles}),
-        replica_ranks=_find_replicas(wrappers[0]),
+        engine="fsdp1",
+        stage=None if strategy is None else _STAGES.get(strategy),
+        parameters=elements if is_known else None,
+        shard_ranks=get_common(shard.ranks for shard in shards),
+        replica_ranks=get_common(shard.replicas for shard in shards),
         parameter_bytes=size,
-        gradient_bytes=size,
-        communication_bytes=_get_single({_get_wire_bytes(handle) for handle in handles}),
-        reduction_bytes=_get_single({_get_reduced_bytes(handle) for handle in handles}),
-        padding_elements=padded - elements if elements is not None and sharded else 0,
-        gathered_elements=moved,
-        reduced_elements=moved,
-        settings=tuple(_list_settings(wrappers[0])),
+        gradient_bytes=gathered.itemsize if keeps_reduced and gathered is not None else size,
+        communication_bytes=gathered.itemsize if are_sizes_known and gathered is not None else None,
+        reduction_bytes=reduced.itemsize if are_sizes_known and reduced is not None else None,
+        padding_elements=sum(shard.padded_elements for shard in shards) - elements if is_known else 0,
+        settings=tuple(_list_settings(wrappers, shards)),
     )
 
 
-def _is_wrapper(module: nn.Module) -> bool:
-    return any(kind.__name__ == _CLASS for kind in type(module).__mro__)
+def _get_strategy(wrapper: Any) -> str | None:
+    return getattr(getattr(wrapper, "sharding_strategy", None), "name", None)
 
 
-def _count_elements(handles: Sequence[Any]) -> tuple[int | None, int]:
-    """Return the elements of the original parameters (None if some are frozen), and those of all shards."""
-    own = [sum(prod(shape) for shape in handle.flat_param._shapes) for handle in handles]
-    padded = sum(prod(handle.flat_param._sharded_size) * int(handle.world_size) for handle in handles)
-    is_trained = all(handle.flat_param.requires_grad for handle in handles)
-    return sum(own) if is_trained else None, padded
+def _list_settings(wrappers: Sequence[Any], shards: Sequence[FlatShard]) -> Iterator[EngineSetting]:
+    """Yield the options as the arguments of the wrapper name them, where all wrappers agree."""
+    is_on_cpu = bool(shards) and all(shard.computes_on_cpu for shard in shards)
+    for name, value, default in _list_options(wrappers):
+        if value is None:
+            continue
+        is_idle = is_on_cpu and name in _STREAM_OPTIONS and value not in ("False", "None")
+        yield EngineSetting(
+            name=name,
+            value=value,
+            is_set=value != default,
+            effect=SettingEffect.NO_STREAMS if is_idle else SettingEffect.NORMAL,
+        )
 
 
-def _find_replicas(wrapper: Any) -> int:
-    """Return the number of groups that hold the same shards (HYBRID_SHARD), 1 without replicas."""
-    group = getattr(wrapper, "_inter_node_pg", None)
-    return 1 if group is None else int(group.size())
-
-
-def _get_wire_bytes(handle: Any) -> int:
-    return int((handle._fwd_bwd_param_dtype or handle.flat_param.dtype).itemsize)
-
-
-def _get_reduced_bytes(handle: Any) -> int:
-    reduced = handle._reduce_dtype
-    return _get_wire_bytes(handle) if reduced is None else int(reduced.itemsize)
-
-
-def _get_single(values: set[int]) -> int | None:
-    return next(iter(values)) if len(values) == 1 else None
-
-
-def _list_settings(wrapper: Any) -> Iterator[EngineSetting]:
-    yield EngineSetting(name="sharding_strategy", value=wrapper.sharding_strategy.name)
-    yield EngineSetting(name="use_orig_params", value=str(wrapper._use_orig_params))
-    backward = wrapper.backward_prefetch
-    yield EngineSetting(
-        name="backward_prefetch", value=getattr(backward, "name", str(backward)), is_set=False
-    )
-    for name, default in _DEFAULTS.items():
-        value = getattr(wrapper, name, default)
-        yield EngineSetting(name=name, value=str(value), is_set=value != default)
-    if wrapper.cpu_offload.offload_params:
-        yield EngineSetting(name="cpu_offload", value="offload_params=True")
+def _list_options(wrappers: Sequence[Any]) -> Iterator[tuple[str, str | None, str]]:
+    """Yield name, value (None if it differs between wrappers) and default of each option."""
+    yield "sharding_strategy", get_common(map(_get_strategy, wrappers)), _DEFAULT_STRATEGY
+    yield "use_orig_params", get_common(str(uses_original_parameters(each)) for each in wrappers), "False"
+    offload = get_common(str(bool(each.cpu_offload.offload_params)) for each in wrappers)
+    yield "cpu_offload", offload, "False"
+    prefetch = get_common(getattr(each.backward_prefetch, "name", "None") for each in wrappers)
+    yield "backward_prefetch", prefetch, _DEFAULT_PREFETCH
+    yield "forward_prefetch", get_common(str(bool(each.forward_prefetch)) for each in wrappers), "False"
+    yield "limit_all_gathers", get_common(str(bool(each.limit_all_gathers)) for each in wrappers), "True"
+    for name in ("param_dtype", "reduce_dtype"):
+        dtypes = {getattr(each.mixed_precision, name) for each in wrappers}
+        value = format_dtype(dtypes.pop()) if len(dtypes) == 1 else None
+        yield f"mixed_precision.{name}", value, "None"

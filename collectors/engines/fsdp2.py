@@ -1,4 +1,4 @@
-"""Read facts and settings from modules that ``fully_shard`` was applied to (FSDP2)."""
+"""Read the facts and settings of ``fully_shard`` (FSDP2) from the groups of parameters that it shards."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -6,107 +6,108 @@ from typing import Any
 
 from torch import nn
 
-from zprof.model.training import Engine, EngineSetting, SettingEffect, TrainingFacts
+from zprof.collectors.engines.sizes import (
+    count_trained_elements,
+    find_element_bytes,
+    format_dtype,
+    get_common,
+    get_item_bytes,
+    list_class_names,
+)
+from zprof.collectors.torch_private import ShardedGroup, list_sharded_groups
+from zprof.model.training import EngineSetting, SettingEffect, TrainingFacts
 
-_CLASS = "FSDPModule"
-#: Stage of the states between steps, also if parameters stay gathered from the forward to the backward.
-_STAGE = 3
+_MODULE = "FSDPModule"
+_FULL_STAGE, _KEEPING_STAGE = 3, 2
 _ACCELERATE_STATE = "accelerate.state"
 _FSDP2 = 2
+#: Knobs of accumulation, and the values without it.
+_KNOBS = ("requires_gradient_sync", "requires_all_reduce", "reshard_after_backward")
 
 
-def detect_fsdp2(model: nn.Module, parameter_bytes: int | None, micro_batches: int) -> TrainingFacts | None:
-    """Return what the modules' states tell; None if there are none. Sizes of parameters are not among it.
+def is_wrapped(model: nn.Module) -> bool:
+    """Return True if a module of the model is sharded by FSDP2."""
+    return any(_MODULE in list_class_names(module) for module in model.modules())
 
-    Facts that differ between the units are None.
-    """
-    groups = list(_list_groups(model))
-    if not groups:
-        return None
-    gathered = {_get_bytes(group.mp_policy.param_dtype, parameter_bytes) for group in groups}
-    reduced = {
-        _get_bytes(group.mp_policy.reduce_dtype, _get_bytes(group.mp_policy.param_dtype, parameter_bytes))
-        for group in groups
-    }
-    elements = sum(param._orig_size.numel() for group in groups for param in group.fsdp_params)
-    regathered = _count_regathered(groups)
-    keeps_some = regathered != elements
-    replicas = {int(getattr(group.mesh_info, "replicate_mesh_size", 1)) for group in groups}
+
+def detect_facts(model: nn.Module) -> TrainingFacts:
+    """Return the facts of a sharded model; the size of the optimizer state is unknown."""
+    parameters = list(model.parameters())
+    groups = list_sharded_groups(module for module in model.modules() if _MODULE in list_class_names(module))
+    size = find_element_bytes(parameters)
+    gathered, reduced = _find_wire_sizes(groups, size)
+    are_sizes_known = gathered is not None and reduced is not None
+    elements = count_trained_elements(parameters)
+    is_data_parallel_only = all(group.shards_only for group in groups)
     return TrainingFacts(
-        engine=Engine.FSDP2,
-        stage=_STAGE,
-        shard_ranks=_get_single({int(getattr(group.mesh_info, "shard_mesh_size", 1)) for group in groups}),
-        replica_ranks=_get_single(replicas) or 1,
-        communication_bytes=_get_single(gathered),
-        reduction_bytes=_get_single(reduced),
-        gathered_elements=micro_batches * (elements + regathered) if keeps_some else None,
-        reduced_elements=micro_batches * elements if keeps_some else None,
-        settings=tuple(_list_settings(groups, regathered, elements)),
+        engine="fsdp2",
+        stage=_find_stage(groups),
+        parameters=elements,
+        shard_ranks=get_common(group.ranks for group in groups) if is_data_parallel_only else None,
+        replica_ranks=get_common(group.replicas for group in groups) if is_data_parallel_only else None,
+        parameter_bytes=size,
+        gradient_bytes=size,
+        communication_bytes=gathered if are_sizes_known else None,
+        reduction_bytes=reduced if are_sizes_known else None,
+        padding_elements=0 if elements is None else sum(group.padding_elements for group in groups),
+        settings=tuple(_list_settings(groups)),
     )
 
 
-def _list_groups(model: nn.Module) -> Iterator[Any]:
-    """Yield the parameter group of each unit."""
-    for module in model.modules():
-        if any(kind.__name__ == _CLASS for kind in type(module).__mro__):
-            state: Any = module._get_fsdp_state()  # type: ignore[operator]
-            groups = getattr(state, "_fsdp_param_groups", None)  # torch >= 2.12 may have several
-            yield from groups if groups is not None else filter(None, [state._fsdp_param_group])
+def _find_stage(groups: Sequence[ShardedGroup]) -> int:
+    """Return 2 if all groups stay gathered until their backward, else 3.
+
+    The root stays gathered by default, because its backward comes first: that is no choice of the program.
+    Between steps the parameters are sharded in both: the stage is that of the communication.
+    """
+    chosen = [group for group in groups if not group.is_default_root]
+    are_kept = bool(chosen) and all(group.reshard_after_forward is False for group in chosen)
+    return _KEEPING_STAGE if are_kept else _FULL_STAGE
 
 
-def _count_regathered(groups: Sequence[Any]) -> int:
-    """Return the elements that are gathered again for the backward: those of units that reshard."""
-    return sum(
-        param._orig_size.numel()
-        for group in groups
-        if group.post_forward_mesh_info is not None
-        for param in group.fsdp_params
-    )
+def _find_wire_sizes(
+    groups: Sequence[ShardedGroup], parameter_bytes: int | None
+) -> tuple[int | None, int | None]:
+    """Return the bytes of a gathered and of a reduced element, if they are equal in all groups."""
+    gathered = [get_item_bytes(group.param_dtype, parameter_bytes) for group in groups]
+    reduced = [get_item_bytes(group.reduce_dtype, each) for group, each in zip(groups, gathered, strict=True)]
+    return get_common(gathered), get_common(reduced)
 
 
-def _get_bytes(dtype: Any, default_bytes: int | None) -> int | None:
-    return default_bytes if dtype is None else int(dtype.itemsize)
-
-
-def _get_single(values: set[int | None] | set[int]) -> int | None:
-    return next(iter(values)) if len(values) == 1 else None
-
-
-def _list_settings(groups: Sequence[Any], regathered: int, elements: int) -> Iterator[EngineSetting]:
-    yield EngineSetting(
-        name="reshard_after_forward",
-        value=_describe_resharding(groups, regathered, elements),
-        is_set=regathered != elements,
-    )
-    replicas = getattr(groups[0].mesh_info, "replicate_mesh_size", None)
-    if replicas is not None:
-        shape = f"{replicas} replicas of {groups[0].mesh_info.shard_mesh_size} shards"
-        yield EngineSetting(name="mesh", value=shape)
-    policy = groups[0].mp_policy
+def _list_settings(groups: Sequence[ShardedGroup]) -> Iterator[EngineSetting]:
+    """Yield the options as the arguments of ``fully_shard`` and the methods of its modules name them."""
+    if not groups:
+        return
+    chosen = [group for group in groups if not group.is_default_root] or groups
+    reshard = get_common(str(group.reshard_after_forward) for group in chosen)
+    if reshard is not None:
+        yield EngineSetting(name="reshard_after_forward", value=reshard, is_set=reshard != "True")
     for name in ("param_dtype", "reduce_dtype"):
-        if (dtype := getattr(policy, name)) is not None:
-            yield EngineSetting(name=name, value=str(dtype).removeprefix("torch."))
-    if hasattr(groups[0].offload_policy, "pin_memory"):
-        yield EngineSetting(name="offload_policy", value="CPUOffloadPolicy")
-    plugin = _find_accelerate_plugin()
-    if plugin is not None and getattr(plugin, "forward_prefetch", False):
+        value = get_common(format_dtype(getattr(group, name)) for group in groups)
+        if value is not None:
+            yield EngineSetting(name=f"mp_policy.{name}", value=value, is_set=value != "None")
+    offload = get_common(group.offload_policy for group in groups)
+    if offload is not None:
+        yield EngineSetting(name="offload_policy", value=offload, is_set=offload != "OffloadPolicy")
+    is_on_cpu = all(group.computes_on_cpu for group in groups)
+    for name in ("forward", "backward"):
+        units = sum(getattr(group, f"prefetches_{name}") for group in groups)
+        if units:
+            yield EngineSetting(
+                name=f"set_modules_to_{name}_prefetch",
+                value=f"{units} units",
+                effect=SettingEffect.NO_STREAMS if is_on_cpu else SettingEffect.NORMAL,
+            )
+    if getattr(_find_accelerate_plugin(), "forward_prefetch", False):
         yield EngineSetting(name="forward_prefetch", value="True", effect=SettingEffect.IGNORED_BY_FSDP2)
-
-
-def _describe_resharding(groups: Sequence[Any], regathered: int, elements: int) -> str:
-    sizes = {
-        int(info.shard_mesh_size)
-        for group in groups
-        if (info := group.post_forward_mesh_info) is not None
-        and info.shard_mesh_size != group.mesh_info.shard_mesh_size
-    }
-    if sizes:
-        return str(min(sizes))
-    return "True" if regathered == elements else "False" if not regathered else "in some units"
+    for name in _KNOBS:
+        switched_off = sum(not getattr(group, name) for group in groups)
+        if switched_off:
+            yield EngineSetting(name=f"set_{name}", value=f"False in {switched_off} units")
 
 
 def _find_accelerate_plugin() -> Any:
-    """Return accelerate's FSDP configuration if it configures FSDP2; its options are not all passed on."""
+    """Return accelerate's FSDP configuration if it configures FSDP2, which ignores some of its options."""
     state = getattr(sys.modules.get(_ACCELERATE_STATE), "AcceleratorState", None)
     plugin = (getattr(state, "_shared_state", None) or {}).get("fsdp_plugin")
     return plugin if getattr(plugin, "fsdp_version", None) == _FSDP2 else None

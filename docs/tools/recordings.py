@@ -38,9 +38,10 @@ def record_runs() -> None:
         outputs = {command: _record(command, folder) for command in (DEMO_COMMAND, RECORD_COMMAND)}
         for run in (*sorted((folder / "zprof-demo").glob("*.zprof")), folder / "run.zprof"):
             shorten_paths(run, folder)
-        shutil.rmtree(RUNS, ignore_errors=True)
-        shutil.copytree(folder / "zprof-demo", RUNS / "zprof-demo")
-        shutil.copytree(folder / "run.zprof", RUNS / "run.zprof")
+        for recorded in ("zprof-demo", "run.zprof"):  # the others are docs.tools.framework_runs's
+            shutil.rmtree(RUNS / recorded, ignore_errors=True)
+            shutil.copytree(folder / recorded, RUNS / recorded)
+    outputs = json.loads(OUTPUTS.read_text(encoding="utf-8")) | outputs
     OUTPUTS.write_text(json.dumps(outputs, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
-from parts import BATCH, COUNTER, HIDDEN, MASTER, MOMENTS, STEPS, TOKENS, Truth, make_blocks
+from parts import BATCH, HIDDEN, MASTER, MOMENTS, STEPS, TOKENS, Truth, make_blocks
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -23,8 +23,7 @@ def main() -> None:
         kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")],
     )
     blocks = make_blocks()
-    sizes = [parameter.numel() for parameter in blocks.parameters()]
-    elements = sum(sizes)
+    elements = sum(parameter.numel() for parameter in blocks.parameters())
     tokens = torch.randn(1, TOKENS, HIDDEN).expand(BATCH * STEPS * options.micro_batches * 2, TOKENS, HIDDEN)
     loader = DataLoader(TensorDataset(tokens), batch_size=BATCH)
     model, optimizer, loader = accelerator.prepare(
@@ -45,11 +44,13 @@ def main() -> None:
             break
     if is_deepspeed:
         own = elements // accelerator.num_processes
-        state = (MASTER + MOMENTS) * own + COUNTER  # one group
-        truth.write(parameters=2 * elements, gradients=2 * own, optimizer_state=state)
+        truth.write(
+            optimizer, parameters=2 * elements, gradients=2 * own, optimizer_state=(MASTER + MOMENTS) * own
+        )
     else:
-        state = MOMENTS * elements + COUNTER * len(sizes)
-        truth.write(parameters=4 * elements, gradients=4 * elements, optimizer_state=state)
+        truth.write(
+            optimizer, parameters=4 * elements, gradients=4 * elements, optimizer_state=MOMENTS * elements
+        )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from zprof.run.reader import Run, load
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 TIME_LIMIT_S = 420
-#: Enough for what is counted; causes that are judged by times get the default of ``zprof record``.
-TIME_STEPS, JUDGED_TIME_STEPS = 3, 8
+SCHEDULE = ("--time-steps", "3")
+#: A cause is told from chance over more steps.
+PLANTED_SCHEDULE, PLANTED_STEPS = ("--memory-steps", "0", "--time-steps", "12"), 18
 BUSY = "while True: pass"
 
 
@@ -41,13 +42,16 @@ class Cell:
     ranks: int = 2
     package: str = ""
     launcher: str = "torchrun"
-    time_steps: int = TIME_STEPS
-    planted: Cause | None = None
+    plant: str = ""
 
     @property
     def name(self) -> str:
         launcher = "" if self.launcher == "torchrun" else f"{self.launcher} "
-        return " ".join([f"{launcher}{self.program}", *self.options])
+        return " ".join([f"{launcher}{self.program}", *self.options, *self.planted_options])
+
+    @property
+    def planted_options(self) -> tuple[str, ...]:
+        return ("--plant", self.plant) if self.plant else ()
 
     def is_installed(self) -> bool:
         return not self.package or importlib.util.find_spec(self.package) is not None
@@ -87,8 +91,6 @@ def list_cells() -> Iterator[Cell]:
         Cell(program="hf_trainer", options=tuple(text.split()), package="transformers")
         for text in (
             "--sharding ddp --micro-batches 2 --evaluate",
-            "--sharding fsdp1",
-            "--sharding fsdp2",
             "--sharding deepspeed2 --micro-batches 2 --evaluate",
             "--sharding deepspeed3 --evaluate",
         )
@@ -146,13 +148,12 @@ def list_planted_cells() -> Iterator[Cell]:
     """Yield each program with each cause, and without any."""
     for text, package in PLANTED_PROGRAMS.items():
         program, *options = text.split()
-        for plant, cause in PLANTED_CAUSES.items():
+        for plant in PLANTED_CAUSES:
             yield Cell(
                 program=program,
-                options=(*options, "--plant", plant),
+                options=tuple(options),
                 package=package,
-                time_steps=JUDGED_TIME_STEPS,
-                planted=cause,
+                plant=plant,
             )
 
 
@@ -188,12 +189,13 @@ def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcom
     """Run a cell under ``zprof record``, with the exact counter in its ranks if ``library`` is given."""
     run, truth = folder / "run.zprof", folder / "truth"
     truth.mkdir()
-    schedule = ("--time-steps", str(cell.time_steps))
+    schedule = PLANTED_SCHEDULE if cell.plant else SCHEDULE
+    steps = {"STEPS": str(PLANTED_STEPS)} if cell.plant else {}
     command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *schedule, "--"]
     done = subprocess.run(
         [*command, *_make_launch(cell)],
         cwd=folder,
-        env=_make_environment(folder) | _make_counting(truth, library),
+        env=_make_environment(folder) | _make_counting(truth, library) | steps,
         capture_output=True,
         timeout=TIME_LIMIT_S,
         check=False,
@@ -231,13 +233,20 @@ def _make_launch(cell: Cell) -> Sequence[str]:
     program, beside = str(FOLDER / f"{cell.program}.py"), Path(sys.executable).parent
     if cell.launcher == "deepspeed":
         launcher = [str(beside / "deepspeed"), "--num_accelerators", str(cell.ranks)]
-        return [*launcher, "--master_port", str(free_port()), program, *cell.options]
+        return [*launcher, "--master_port", str(free_port()), program, *cell.options, *cell.planted_options]
     if cell.launcher == "accelerate":
         configuration = str(FOLDER / "accelerate_deepspeed.yaml")
         launcher = [str(beside / "accelerate"), "launch", "--config_file", configuration]
-        return [*launcher, "--main_process_port", str(free_port()), program, *cell.options]
+        return [
+            *launcher,
+            "--main_process_port",
+            str(free_port()),
+            program,
+            *cell.options,
+            *cell.planted_options,
+        ]
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={cell.ranks}"]
-    return [*launcher, f"--master-port={free_port()}", program, *cell.options]
+    return [*launcher, f"--master-port={free_port()}", program, *cell.options, *cell.planted_options]
 
 
 def _make_environment(folder: Path) -> dict[str, str]:
@@ -301,7 +310,7 @@ def describe_planted(cell: Cell, outcome: Outcome) -> str:
     report = outcome.report
     first = next(iter(report.findings), None)
     found = "nothing" if first is None else f"{first.cause.value} ({first.confidence.value})"
-    cause, walls = cell.planted, [rank.wall_median_ns or 0 for rank in report.time.per_rank]
+    cause, walls = PLANTED_CAUSES[cell.plant], [rank.wall_median_ns or 0 for rank in report.time.per_rank]
     if cause is None:
         result = "right" if not outcome.confident else "WRONG"
     elif outcome.finds_first(cause):

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-from parts import COUNTER, MOMENTS, SHAPE, Truth, make_blocks
+from parts import MOMENTS, SHAPE, Truth, make_blocks
 from plants import ACCUMULATION, add_plant_option, count_micro_batches, iter_batches, plant_in_blocks
 from torch.nn.parallel import DistributedDataParallel
 from walk import walk_torch
@@ -20,7 +20,7 @@ def main() -> None:
     micro_batches = count_micro_batches(options)
     dist.init_process_group("gloo")
     blocks = make_blocks()
-    sizes = [parameter.numel() for parameter in blocks.parameters()]
+    elements = sum(parameter.numel() for parameter in blocks.parameters())
     plant_in_blocks(options.plant, dist.get_rank(), blocks)
     model = DistributedDataParallel(blocks)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -41,9 +41,9 @@ def main() -> None:
         return loss
 
     truth.train(run_step)
-    elements, counters = sum(sizes), COUNTER * len(sizes)
-    state = MOMENTS * elements + counters
-    truth.write(parameters=4 * elements, gradients=4 * elements, optimizer_state=state)
+    truth.write(
+        optimizer, parameters=4 * elements, gradients=4 * elements, optimizer_state=MOMENTS * elements
+    )
     dist.destroy_process_group()
 
 

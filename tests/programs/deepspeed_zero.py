@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from parts import (
     BATCH,
-    COUNTER,
     MASTER,
     MOMENTS,
     SHAPE,
@@ -67,7 +66,7 @@ def main() -> None:
         return loss
 
     truth.train(run_step)
-    truth.write(skipped=engine.skipped_steps, **list_states(options, sizes, dtype.itemsize))
+    truth.write(engine, skipped=engine.skipped_steps, **list_states(options, sizes, dtype.itemsize))
 
 
 def choose_adam(options: argparse.Namespace) -> type[torch.optim.Optimizer]:
@@ -105,13 +104,11 @@ def list_states(options: argparse.Namespace, sizes: list[int], item: int) -> dic
     ranks, elements = dist.get_world_size(), sum(sizes)
     shard = count_shards(sizes, ranks) if options.stage == 3 else elements // ranks
     own = {0: elements}.get(options.stage, shard)
-    uses_torch = options.adam == "torch" and options.offload in ("none", "parameters")
-    counters = COUNTER * uses_torch * (len(sizes) if options.stage == 0 else options.groups)
     has_masters = item < MASTER or options.stage in (1, 2)
     return {
         "parameters": item * (shard if options.stage == 3 else elements),
         "gradients": (item + MASTER * (options.offload in ("optimizer", "both"))) * own,
-        "optimizer_state": (MOMENTS + MASTER * has_masters) * own + counters,
+        "optimizer_state": (MOMENTS + MASTER * has_masters) * own,
     }
 
 

@@ -65,7 +65,7 @@ def main() -> None:
         if options.strategy == "no_shard"
         else elements // (2 if is_hybrid else dist.get_world_size())
     )
-    truth.write(parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
+    truth.write(optimizer, parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
     dist.destroy_process_group()
 
 

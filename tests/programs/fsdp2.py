@@ -4,7 +4,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from parts import COUNTER, MOMENTS, SHAPE, Truth, count_shards, make_blocks
+from parts import MOMENTS, SHAPE, Truth, count_shards, make_blocks
 from plants import ACCUMULATION, add_plant_option, count_micro_batches, iter_batches, plant_in_blocks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -62,7 +62,7 @@ def main() -> None:
 
     truth.train(run_step)
     own = sum(count_shards([length], shape[-1]) * width for length, width in rows)
-    truth.write(parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own + COUNTER * len(rows))
+    truth.write(optimizer, parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
     dist.destroy_process_group()
 
 

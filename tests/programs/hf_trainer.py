@@ -8,15 +8,12 @@ from typing import Any
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch
-from parts import COUNTER, MASTER, MOMENTS, STEPS, Truth, count_shards
+from parts import MASTER, MOMENTS, STEPS, Truth, count_shards
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 BATCH, TOKENS, WORDS, WIDTH = 4, 64, 1000, 256
 BUCKET, PERSISTENT = 300_000, 2000
-#: The Trainer makes two parameter groups: with weight decay and without.
-GROUPS = 2
-BLOCK = {"transformer_layer_cls_to_wrap": ["GPT2Block"]}
 
 
 class RandomTokens(Dataset[dict[str, torch.Tensor]]):
@@ -43,9 +40,7 @@ class StepCounter(TrainerCallback):
 def main() -> None:
     """Train on random tokens."""
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--sharding", default="ddp", choices=["ddp", "fsdp1", "fsdp2", "deepspeed2", "deepspeed3"]
-    )
+    parser.add_argument("--sharding", default="ddp", choices=["ddp", "deepspeed2", "deepspeed3"])
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--evaluate", action="store_true")
     options = parser.parse_args()
@@ -63,24 +58,21 @@ def main() -> None:
         truth = Truth(arguments.process_index)
         sizes = [parameter.numel() for parameter in model.parameters()]
         data = RandomTokens()
-        Trainer(
+        trainer = Trainer(
             model=model,
             args=arguments,
             train_dataset=data,
             eval_dataset=torch.utils.data.Subset(data, range(8)),
             callbacks=[StepCounter(truth)],
-        ).train()
-        truth.write(**list_states(options.sharding, sizes, arguments.world_size))
+        )
+        trainer.train()
+        truth.write(trainer.optimizer, **list_states(options.sharding, sizes, arguments.world_size))
 
 
 def configure(sharding: str) -> dict[str, Any]:
     """Return the arguments of a kind of sharding."""
     if sharding == "ddp":
         return {}
-    if sharding == "fsdp1":
-        return {"fsdp": "full_shard auto_wrap", "fsdp_config": BLOCK | {"fsdp_version": 1}}
-    if sharding == "fsdp2":
-        return {"fsdp": "full_shard auto_wrap", "fsdp_config": BLOCK | {"fsdp_version": 2}}
     zero = {"stage": int(sharding[-1]), "reduce_bucket_size": BUCKET, "overlap_comm": False}
     if sharding == "deepspeed3":
         zero |= {"stage3_prefetch_bucket_size": BUCKET, "stage3_param_persistence_threshold": PERSISTENT}
@@ -100,16 +92,14 @@ def list_states(sharding: str, sizes: list[int], ranks: int) -> dict[str, int]:
     """Return the closed forms of one rank, for DDP and DeepSpeed."""
     elements = sum(sizes)
     if sharding == "ddp":
-        state = MOMENTS * elements + COUNTER * len(sizes)
-        return {"parameters": 4 * elements, "gradients": 4 * elements, "optimizer_state": state}
+        return {"parameters": 4 * elements, "gradients": 4 * elements, "optimizer_state": MOMENTS * elements}
     if sharding == "deepspeed2":
         own = elements // ranks
-        return {"parameters": 2 * elements, "optimizer_state": (MASTER + MOMENTS) * own + COUNTER * GROUPS}
+        return {"parameters": 2 * elements, "optimizer_state": (MASTER + MOMENTS) * own}
     if sharding == "deepspeed3":
         own = count_shards(sizes, ranks)
-        state = (MASTER + MOMENTS) * own + COUNTER * GROUPS
-        return {"parameters": 2 * own, "gradients": 2 * own, "optimizer_state": state}
-    return {}
+        return {"parameters": 2 * own, "gradients": 2 * own, "optimizer_state": (MASTER + MOMENTS) * own}
+    raise ValueError(sharding)
 
 
 if __name__ == "__main__":

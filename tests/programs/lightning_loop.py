@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
-from parts import COUNTER, MOMENTS, SHAPE, STEPS, Truth, count_shards, make_blocks
+from parts import MOMENTS, SHAPE, STEPS, Truth, count_shards, make_blocks
 from plants import ACCUMULATION, Batches, add_plant_option, count_micro_batches, plant_in_blocks
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
@@ -90,7 +90,7 @@ def main() -> None:
     torch.manual_seed(trainer.global_rank)
     trainer.fit(module, DataLoader(Batches(options.plant, SHAPE, torch.float32), batch_size=None))
     own = sum(count_shards([length], RANKS if is_sharded else 1) * width for length, width in rows)
-    truth.write(parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own + COUNTER * len(rows))
+    truth.write(trainer.optimizers[0], parameters=4 * own, gradients=4 * own, optimizer_state=MOMENTS * own)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,15 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = 14, 4, 64, 256, 4
+STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = int(os.environ.get("STEPS", "10")), 4, 64, 256, 4
 SHAPE = (BATCH, TOKENS, HIDDEN)
 #: Steps whose memory is counted, as a recording with default options does.
 FIRST_COUNTED, LAST_COUNTED = 2, 3
-#: Bytes of the step counter that torch's Adam keeps for each tensor that it updates.
-COUNTER = 4
 #: Bytes per element: fp32 master weights and two moments of Adam.
 MASTER, MOMENTS = 4, 8
 
@@ -49,6 +48,14 @@ def split_groups(model: nn.Module, groups: int) -> list[dict[str, object]]:
 def count_shards(sizes: Sequence[int], ranks: int) -> int:
     """Return the elements of one rank if each tensor is cut into equal shards, the last one padded."""
     return sum(-(-size // ranks) for size in sizes)
+
+
+def count_counter_bytes(optimizer: Any) -> int:
+    """Return the bytes of the step counters of the innermost optimizer: tensors in torch's Adam."""
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
+        optimizer = inner
+    counters = [state.get("step") for state in optimizer.state.values()]
+    return sum(each.nbytes for each in counters if isinstance(each, torch.Tensor))
 
 
 class Truth:
@@ -83,8 +90,13 @@ class Truth:
         if self._counter is not None and done == LAST_COUNTED + 1:
             self._peak = self._counter.max_bytes()
 
-    def write(self, *, skipped: int = 0, **states: int) -> None:
-        """Write the counts, and the closed forms of this rank's states. ``skipped``: steps without update."""
+    def write(self, optimizer: Any, *, skipped: int = 0, **states: int) -> None:
+        """Write the counts, and the closed forms of this rank's states; torch's step counters come on top.
+
+        ``skipped``: steps of the loop in which the optimizer did not update.
+        """
+        if "optimizer_state" in states:
+            states["optimizer_state"] += count_counter_bytes(optimizer)
         if self._folder:
             truth = {
                 "peak_bytes": self._peak,

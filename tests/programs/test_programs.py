@@ -46,6 +46,7 @@ def record_program(program: Path, folder: Path) -> Report:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "TMPDIR": str(folder),
+        "STEPS": "16",
     }
     done = subprocess.run(
         [sys.executable, *command, str(program)],

@@ -36,7 +36,9 @@ def main() -> None:
         return loss
 
     truth.train(run_step)
-    truth.write(parameters=4 * elements, gradients=4 * elements)  # the state is dealt out by whole parameters
+    truth.write(
+        optimizer, parameters=4 * elements, gradients=4 * elements
+    )  # the state is dealt out by whole parameters
     dist.destroy_process_group()
 
 

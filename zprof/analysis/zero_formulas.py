@@ -7,7 +7,8 @@ k bytes per element of parameter, gradient and optimizer state:
     stage 1  (p + g) psi + k psi / N    stage 3  (p + g + k) psi / N
 
 Volume, elements that a rank transfers per step (section 7): 2 psi, 2 psi, 2 psi, 3 psi for stages 0 to 3. A
-ring transfers (N-1)/N of that; both formula and measurement ignore the factor.
+ring transfers (N-1)/N of that; both formula and measurement ignore the factor. Replicas of the shards (hybrid
+sharding) all-reduce each rank's share of the gradients in addition: 2 psi / N.
 """
 
 from collections.abc import Mapping
@@ -90,34 +91,35 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     gradients must be reduced in each. A single rank communicates nothing.
     """
     psi, size, stage, ranks = facts.parameters, facts.communication_bytes, facts.stage, facts.shard_ranks
-    if ranks == 1:
+    replicas = facts.replica_ranks or 1
+    if ranks == 1 and replicas == 1:
         return 0
     if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
         return None
     reduced = size if facts.reduction_bytes is None else facts.reduction_bytes
     gathers, reductions = _count_transfers(stage, facts.micro_batches)
-    return (gathers * size + reductions * reduced) * (psi + facts.padding_elements)
+    elements = psi + facts.padding_elements
+    within_shards = (gathers * size + reductions * reduced) * elements if ranks > 1 else 0
+    return within_shards + _compute_replica_volume(facts, elements, reductions * reduced)
+
+
+def _compute_replica_volume(facts: TrainingFacts, elements: int, reduced_bytes: int) -> int:
+    """Return the bytes of the all-reduces of shards between replicas; a stage without shards has none."""
+    if not facts.stage or not facts.shard_ranks or (facts.replica_ranks or 1) == 1:
+        return 0
+    return _shard_bytes(elements, 2 * reduced_bytes, facts.shard_ranks)
 
 
 def compute_engine_volume(facts: TrainingFacts) -> int | None:
     """Return the bytes one rank transfers per step by the engine's own scheme; None if it is the formula's.
 
-    DeepSpeed's stages 1 and 2 all-reduce gradients of which each rank keeps a shard: 3 psi instead of 2 psi.
-    FSDP that does not reshard gathers once: 2 psi. Replicas of G shards all-reduce theirs: 2 psi / G more.
+    DeepSpeed's stages 1 and 2 and ZeroRedundancyOptimizer all-reduce gradients of which each rank keeps a
+    shard: 3 psi instead of 2 psi.
     """
-    size, ranks = facts.communication_bytes, facts.shard_ranks
-    has_own_scheme = facts.gathered_elements is not None and facts.reduced_elements is not None
-    if size is None or not ranks or not (has_own_scheme or facts.replica_ranks > 1):
+    gathered, reduced, size = facts.gathered_elements, facts.reduced_elements, facts.communication_bytes
+    if gathered is None or reduced is None or size is None or facts.shard_ranks == 1:
         return None
-    reduced_bytes = facts.reduction_bytes or size
-    if has_own_scheme:
-        own = (facts.gathered_elements or 0) * size + (facts.reduced_elements or 0) * reduced_bytes
-    else:
-        own = compute_expected_volume(facts) or 0
-    if facts.replica_ranks == 1 or facts.parameters is None:
-        return own if ranks > 1 else None
-    shard = -(-(facts.parameters + facts.padding_elements) // ranks)
-    return own + 2 * shard * reduced_bytes * facts.micro_batches
+    return gathered * size + reduced * (facts.reduction_bytes or size)
 
 
 def compute_wire_parameter_bytes(facts: TrainingFacts) -> int | None:

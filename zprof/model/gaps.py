@@ -54,7 +54,8 @@ class GapKind(StrEnum):
 class Gap:
     """A value that is unknown, which never counts as 0 or as OK.
 
-    ``causes``: the causes that could not be tested for this reason.
+    ``causes``: the causes that could not be tested for this reason. ``step``: the step in which a rank ended,
+    ``detail``: with what, in a few words (the type of an error, a signal).
     """
 
     what: str
@@ -63,3 +64,5 @@ class Gap:
     rank: int | None = None
     kind: GapKind = GapKind.OTHER
     causes: tuple[Cause, ...] = ()
+    step: int | None = None
+    detail: str = ""

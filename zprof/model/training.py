@@ -80,8 +80,8 @@ class TrainingFacts:
 
     ``parameters`` is the number of elements without padding (the paper's Ψ; with tensor parallelism the part
     of one rank), ``shard_ranks`` the number of ranks over which the states are sharded, ``replica_ranks`` the
-    number of such groups, which all-reduce their shards of the gradients (HSDP). The three ``*_bytes`` are
-    per element: parameter, gradient, and all optimizer state (including fp32 master weights).
+    number of such groups with equal states (hybrid sharding; None without replicas). The three ``*_bytes``
+    are per element: parameter, gradient, and all optimizer state (including fp32 master weights).
     ``communication_bytes`` is the size of an element on the wire, ``reduction_bytes`` the size of a gradient
     element on the wire if it differs from a gathered parameter. ``padding_elements`` is the engine's padding
     over the entire model, ``step_counters`` the number of 4-byte step tensors on one rank.
@@ -97,7 +97,7 @@ class TrainingFacts:
     stage: int | None = None
     parameters: int | None = None
     shard_ranks: int | None = None
-    replica_ranks: int = 1
+    replica_ranks: int | None = None
     parameter_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_state_bytes: int | None = None

@@ -20,6 +20,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time
 from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
+from zprof.rules.ending_verdict import describe_ending, has_run_out_of_memory
 from zprof.rules.history_verdict import describe_history
 from zprof.rules.rule import Rule, list_untested
 
@@ -42,17 +43,8 @@ _MIN_RISK_SAVING_RATIO = 0.03
 _MAX_GROUPS = 3
 _MIN_GROUP_RATIO = 0.1
 _MAX_NAME_LENGTH = 40
-#: Maximum number of ranks listed.
-_MAX_NAMED_RANKS = 4
 
 _Judgement = tuple[VerdictStatus, str]
-
-#: Gaps that prevent a verdict from covering the entire run, and their wording.
-_LOST_RANKS = {
-    GapKind.RANK_MISSING: "recorded nothing",
-    GapKind.RANK_CUT_SHORT: "ended before the recording",
-    GapKind.DISK_FULL: "ran out of disk space",
-}
 
 
 def judge(
@@ -79,22 +71,14 @@ def judge(
         unexplained=unexplained,
         volume=volume,
     )
-    lost = _describe_lost_ranks(gaps)
-    if lost and status in (VerdictStatus.OK, VerdictStatus.INCONCLUSIVE):
-        status, sentence = VerdictStatus.INCONCLUSIVE, f"{lost}; in the recorded part: {sentence}"
+    ending = describe_ending(gaps, memory)
+    if ending:
+        sentence = f"{ending}; in the recorded part: {sentence}"
+        if has_run_out_of_memory(gaps, memory):
+            status = VerdictStatus.RISK
+        elif status is VerdictStatus.OK:
+            status = VerdictStatus.INCONCLUSIVE
     return _make_verdict(status, sentence)
-
-
-def _describe_lost_ranks(gaps: Sequence[Gap]) -> str:
-    """List the ranks that the verdict does not cover: "rank 1 ended before the recording"."""
-    descriptions = []
-    for kind, verb in _LOST_RANKS.items():
-        ranks = sorted({gap.rank for gap in gaps if gap.kind is kind and gap.rank is not None})
-        if ranks:
-            shown = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED_RANKS])
-            details = f" and {len(ranks) - _MAX_NAMED_RANKS} more" if len(ranks) > _MAX_NAMED_RANKS else ""
-            descriptions.append(f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{details} {verb}")
-    return ", ".join(descriptions)
 
 
 def _judge(

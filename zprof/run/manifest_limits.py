@@ -32,6 +32,9 @@ _RANGES: Mapping[str, range] = {
     "communication_bytes": _ELEMENT_BYTES,
     "reduction_bytes": _ELEMENT_BYTES,
     "shard_ranks": _COUNT,
+    "replica_ranks": _COUNT,
+    "gathered_elements": _ELEMENTS,
+    "reduced_elements": _ELEMENTS,
     "micro_batches": _COUNT,
     "model_parallel_ranks": _COUNT,
 }

@@ -155,15 +155,17 @@ class Run:
 
     def _make_missing_gap(self, rank: int) -> Gap:
         if self._read_rank(rank) is None:
-            reason = "this rank wrote no data"
+            reason, detail = "this rank wrote no data", ""
         else:
             last = self.last_step(rank)
             when = "before its first step" if last is None else f"after step {last}"
+            detail = f"killed, or still running, {when}"
             reason = f"the rank was killed or is still running: its recording ends {when}"
         return Gap(
             kind=GapKind.RANK_MISSING,
             what="rank missing",
             rank=rank,
+            detail=detail,
             reason=reason,
             remedy="check this rank's log; record again with all ranks running",
         )
@@ -174,6 +176,8 @@ class Run:
             kind=GapKind.RANK_CUT_SHORT,
             what="rank cut short",
             rank=rank,
+            step=None if last is None else last + 1,
+            detail="killed, or still running",
             reason=f"the rank was killed or is still running: its recording ends after step {last}",
             remedy="check this rank's log; the data written before is used",
         )

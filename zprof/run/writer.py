@@ -146,8 +146,8 @@ class RankWriter:
             self._obsolete.pop().unlink(missing_ok=True)
 
     def _write_part(self, name: str, columns: Mapping[str, Sequence[Any]]) -> TablePart | None:
-        """Write one part of a table; None if it has no rows."""
-        if not len(next(iter(columns.values()), ())):
+        """Write one part of a table; None if it adds no rows to those before."""
+        if name in self._parts and not len(next(iter(columns.values()), ())):
             return None
         number, self._next_part = self._next_part, self._next_part + 1
         target = get_part_path(self.folder / f"{name}.parquet", number)

@@ -86,3 +86,28 @@ def test_missing_facts_give_no_formula(unknown: dict[str, int | None]) -> None:
     assert compute_state_formula(facts) is None
     assert compute_expected_volume(facts) is None
     assert compute_state_formula(replace(PAPER, optimizer_state_bytes=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "micro_batches", "elements"),
+    [
+        (3, 4, 1, 3 * 100 + 50),
+        (3, 4, 2, 6 * 100 + 100),
+        (2, 4, 2, 3 * 100 + 100),
+        (0, 4, 1, 2 * 100),
+        (3, 1, 1, 200),
+    ],
+)
+def test_replicas_all_reduce_what_a_rank_holds(
+    stage: int, ranks: int, micro_batches: int, elements: int
+) -> None:
+    facts = TrainingFacts(
+        stage=stage,
+        parameters=98,
+        padding_elements=2,
+        shard_ranks=ranks,
+        replica_ranks=2,
+        communication_bytes=4,
+        micro_batches=micro_batches,
+    )
+    assert compute_expected_volume(facts) == 4 * elements

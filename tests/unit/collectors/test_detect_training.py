@@ -1,19 +1,11 @@
 """The facts that are detected of a model and its optimizers: what is not certain stays unknown."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import (
-    FullyShardedDataParallel,
-    MixedPrecision,
-    MixedPrecisionPolicy,
-    ShardingStrategy,
-    fully_shard,
-)
 
 from zprof.collectors.training import detect_training
 
@@ -115,68 +107,7 @@ class DistributedDataParallel(nn.Module):
         self.module, self._comm_hooks = module, hooks
 
 
-@pytest.mark.parametrize(("hooks", "size"), [([], 4), ([object()], None)], ids=["plain", "with a hook"])
-def test_bytes_on_the_wire_of_ddp(hooks: list[object], size: int | None) -> None:
+@pytest.mark.parametrize(("hooks", "size"), [([], 4), ([object()], None)], ids=["DDP", "DDP with a hook"])
+def test_bytes_on_the_wire(hooks: list[object], size: int | None) -> None:
     facts = detect_training(DistributedDataParallel(model(), hooks))
     assert (facts.stage, facts.communication_bytes, facts.reduction_bytes) == (0, size, size)
-
-
-@pytest.fixture
-def single_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def fsdp2(*policies: MixedPrecisionPolicy, reshard: bool | None = None) -> nn.Module:
-    """Two units, the model itself is none."""
-    wrapped = model()
-    for layer, policy in zip(wrapped, policies, strict=True):
-        fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard)
-    return wrapped
-
-
-HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-SUMS = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-FULL = MixedPrecisionPolicy()
-
-
-@pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize(
-    ("policies", "sizes"),
-    [((FULL, FULL), (4, 4)), ((HALF, HALF), (2, 2)), ((SUMS, SUMS), (2, 4)), ((HALF, FULL), (None, None))],
-    ids=["plain", "cast", "cast, reduced in full", "units of two kinds"],
-)
-def test_bytes_on_the_wire_of_fsdp2(
-    policies: tuple[MixedPrecisionPolicy, MixedPrecisionPolicy], sizes: tuple[int | None, int | None]
-) -> None:
-    facts = detect_training(fsdp2(*policies))
-    assert (facts.engine, facts.stage, facts.parameters, facts.shard_ranks) == ("fsdp2", 3, 40, 1)
-    assert (facts.communication_bytes, facts.reduction_bytes) == sizes
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_fsdp2_that_keeps_parameters_gathers_them_once_per_micro_batch() -> None:
-    assert detect_training(fsdp2(FULL, FULL)).gathered_elements is None  # as the formula of stage 3
-    facts = detect_training(fsdp2(FULL, FULL, reshard=False), micro_batches=3)
-    assert (facts.gathered_elements, facts.reduced_elements) == (3 * 40, 3 * 40)
-
-
-@pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("use_orig_params", [False, True])
-@pytest.mark.parametrize(("strategy", "stage"), [("FULL_SHARD", 3), ("SHARD_GRAD_OP", 3), ("NO_SHARD", 0)])
-def test_fsdp1(strategy: str, stage: int, use_orig_params: bool) -> None:
-    wrapped = FullyShardedDataParallel(
-        model(),
-        sharding_strategy=ShardingStrategy[strategy],
-        device_id=torch.device("cpu"),
-        use_orig_params=use_orig_params,
-        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-    )
-    facts = detect_training(wrapped)
-    assert (facts.engine, facts.parameters, facts.parameter_bytes) == ("fsdp1", 40, 4)
-    assert (facts.communication_bytes, facts.reduction_bytes) == (2, 4)
-    # One rank has nothing to shard: torch itself then turns the strategy into NO_SHARD.
-    settings = {setting.name: setting.value for setting in facts.settings}
-    assert settings["sharding_strategy"] == wrapped.sharding_strategy.name
-    assert facts.stage == (0 if wrapped.sharding_strategy is ShardingStrategy.NO_SHARD else stage)

@@ -167,10 +167,11 @@ def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> 
         for states in measured
         for difference in _compare_states(formulas, states, _keeps_boundary_gradients(facts))
     ]
-    uneven_shards = _find_uneven_shards(formulas, checks)
+    replicas = facts.replica_ranks or 1
+    uneven_shards = _find_uneven_shards(formulas, checks, replicas)
     counters = {states.rank: states.counter_bytes for states in measured}
     checks_with_counters = [_add_counters(check, counters[check.rank]) for check in checks]
-    uneven_with_counters = _find_uneven_shards(formulas, checks_with_counters)
+    uneven_with_counters = _find_uneven_shards(formulas, checks_with_counters, replicas)
     return tuple(
         uneven_shards.get(key) or uneven_with_counters.get(key) or check for key, check in enumerate(checks)
     )
@@ -270,20 +271,33 @@ def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
 
 
 def _find_uneven_shards(
-    formulas: Mapping[Tenant, TenantFormula], checks: Sequence[FormulaCheck]
+    formulas: Mapping[Tenant, TenantFormula], checks: Sequence[FormulaCheck], replicas: int
 ) -> dict[int, FormulaCheck]:
     """Return the checks, by index, of sharded states that are uneven but sum to the formula.
 
-    A rank's shard is rounded up to a byte, so the shards may exceed the total by up to a byte per rank.
+    An engine may pad one state and not another (FSDP2 pads shards, but optimizes what is in them), so the
+    sum may also match without the padding. A rank's shard is rounded up to a byte, so the shards may exceed
+    the total by up to a byte per rank.
     """
-    uneven_checks = {}
+    uneven_checks: dict[int, FormulaCheck] = {}
     for tenant, formula in formulas.items():
         tenant_checks = {index: check for index, check in enumerate(checks) if check.tenant is tenant}
-        rests = [check.unexplained_bytes for check in tenant_checks.values()]
-        if formula.sharded and len(rests) == formula.ranks and any(rests) and abs(sum(rests)) < formula.ranks:
-            uneven = {index: replace(check, cause=_UNEVEN) for index, check in tenant_checks.items()}
-            uneven_checks.update({index: check for index, check in uneven.items() if check.unexplained_bytes})
+        ranks = formula.ranks * replicas
+        if not formula.sharded or len(tenant_checks) != ranks:
+            continue
+        for candidates in (tenant_checks, {key: _drop_padding(each) for key, each in tenant_checks.items()}):
+            rests = [check.unexplained_bytes for check in candidates.values()]
+            if any(rests) and abs(sum(rests)) < ranks:
+                uneven = {index: replace(check, cause=_UNEVEN) for index, check in candidates.items()}
+                uneven_checks.update(
+                    {index: check for index, check in uneven.items() if check.unexplained_bytes}
+                )
+                break
     return uneven_checks
+
+
+def _drop_padding(check: FormulaCheck) -> FormulaCheck:
+    return replace(check, padding_bytes=0, unexplained_bytes=check.unexplained_bytes + check.padding_bytes)
 
 
 def _add_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:

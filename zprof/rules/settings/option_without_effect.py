@@ -6,40 +6,31 @@ would save is not claimed, so the saving is 0.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.formatting import format_ns, printable
 from zprof.model.gaps import Gap
-from zprof.model.training import NO_EFFECT_REASONS, EngineSetting
+from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns
 
 _MIN_STEP_RATIO = 0.03
-_REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
-    """What an option is meant to hide, and what helps where it does not."""
-
-    hides: Sequence[CollectiveKind]
-    fix: str
-
-
-_OPTIONS: Mapping[str, _Option] = {
-    "overlap_comm": _Option(
-        hides=_REDUCTIONS,
-        fix='"overlap_comm": false  # it changes nothing here\n'
-        "fewer and larger reductions cost less: reduce_bucket_size, more micro-batches per step",
-    ),
-    "forward_prefetch": _Option(
-        hides=(CollectiveKind.ALL_GATHER,),
-        fix="for block, following in zip(blocks, blocks[1:]):\n"
-        "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
-    ),
+#: Collectives that an option is meant to hide.
+_HIDDEN_BY: Mapping[str, Sequence[CollectiveKind]] = {
+    "overlap_comm": (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE),
+    "forward_prefetch": (CollectiveKind.ALL_GATHER,),
 }
+_FIXES: Mapping[SettingEffect, str] = {
+    SettingEffect.IGNORED_BY_FSDP2: "for block, following in zip(blocks, blocks[1:]):\n"
+    "    block.set_modules_to_forward_prefetch([following])  # FSDP2's own way",
+}
+_GENERAL_FIX = (
+    "do not count on $name here: fewer and larger collectives cost less "
+    "(larger units or buckets, more micro-batches per step)"
+)
 
 
 def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -47,8 +38,8 @@ def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -
     found = [
         (setting, exposed)
         for setting in analysis.run.settings
-        if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _OPTIONS
-        if (exposed := _measure_exposed_ns(analysis, _OPTIONS[setting.name].hides))
+        if setting.is_set and setting.effect in NO_EFFECT_REASONS and setting.name in _HIDDEN_BY
+        if (exposed := _measure_exposed_ns(analysis, _HIDDEN_BY[setting.name]))
         >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
         > 0
     ]
@@ -75,6 +66,6 @@ def _make_finding(setting: EngineSetting, exposed_ns: float) -> Finding:
         saving_ns=(0, 0),
         severity=Severity.LOW,
         confidence=Confidence.HIGH,
-        fix=_OPTIONS[setting.name].fix,
+        fix=_FIXES.get(setting.effect, _GENERAL_FIX.replace("$name", name)),
         disprove=f"record without {name}: if the exposed time grows, it had an effect",
     )

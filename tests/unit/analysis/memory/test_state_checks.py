@@ -188,3 +188,22 @@ def test_without_a_formula_there_is_one_gap_and_no_check(missing: str) -> None:
     assert len(find_formula_gaps(facts, ranks)) == 1
     assert find_formula_gaps(facts, []) == ()
     assert find_formula_gaps(FACTS, ranks) == ()
+
+
+def test_padding_that_one_state_lacks_is_an_uneven_shard() -> None:
+    """FSDP2: shards of 502 elements for 1,000; the optimizer has no state for the padding."""
+    facts = replace(FACTS, padding_elements=4)
+    ranks = [measured(0, 2_008, 2_008, 4_016), measured(1, 2_008, 2_008, 3_984)]
+    rows = [check for check in check_formulas(facts, ranks) if check.tenant is Tenant.OPTIMIZER_STATE]
+    assert NOT_EXPLAINED not in {row.cause for row in rows}
+    missing = [ranks[0], measured(1, 2_008, 2_008, 3_960)]
+    rows = [check for check in check_formulas(facts, missing) if check.tenant is Tenant.OPTIMIZER_STATE]
+    assert rows[1].cause == NOT_EXPLAINED
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_uneven_shards_sum_to_the_formula_in_every_replica(replicas: int) -> None:
+    facts = replace(FACTS, replica_ranks=replicas)
+    ranks = [measured(rank, 2_040 - 80 * (rank % 2), 2_000, 4_000) for rank in range(4)]
+    causes = {check.cause for check in check_formulas(facts, ranks) if check.tenant is Tenant.PARAMETERS}
+    assert (NOT_EXPLAINED in causes) is (replicas == 1)

@@ -1,9 +1,9 @@
 """Measure the bytes that a rank transfers per step, and compare them with the ZeRO formula of its stage.
 
 An all-reduce transfers its tensor twice, other kinds once; both sides ignore the ring's factor (N-1)/N. The
-formula covers data parallelism over the ranks that share the states: collectives of tensor-parallel groups,
-point-to-point messages and collectives of replicating groups (HSDP) are not counted; the last are reported as
-a gap.
+formula covers data parallelism over the ranks that share the states: collectives of tensor-parallel groups
+and point-to-point messages are not counted. All-reduces between replicas of the shards (HSDP) are counted if
+the number of replicas is known, and reported as a gap if not.
 """
 
 import numpy as np
@@ -47,9 +47,10 @@ def measure_volume(
         & ~is_point_to_point
         & _is_data_parallel(frame["group"], training)
     )
+    has_no_group = counted & (frame["group_size"] == 0).to_numpy(bool)
+    if has_no_group.any() and (training.replica_ranks is not None or not has_no_group[counted].all()):
+        return None, [_make_no_groups_gap()]
     is_replicating = counted & _find_replicating(frame, training, counted)
-    if training.replica_ranks > 1:  # the engine's volume includes them
-        is_replicating = np.zeros(len(frame), dtype=bool)
     unsized = int((counted & _find_rows_without_size(frame)).sum())
     if unsized:
         return None, [_make_no_sizes_gap(unsized, int(counted.sum()))]
@@ -81,6 +82,16 @@ def _make_no_sizes_gap(unsized: int, counted: int) -> Gap:
     )
 
 
+def _make_no_groups_gap() -> Gap:
+    return Gap(
+        kind=GapKind.VOLUME,
+        what="volume",
+        reason="the groups of these collectives were not recorded: a gather's size is that of a shard, and "
+        "the number of shards depends on its group",
+        remedy="none on CPU ranks with several groups; traces of NCCL have the groups",
+    )
+
+
 def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: StepCounts) -> int:
     """Return bytes per step of the rows, as the mean over the ranks that have any."""
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
@@ -104,7 +115,12 @@ def _has_same_model_part(group: str, stride: int) -> bool:
 
 
 def _find_replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
-    """Mark all-reduces in groups whose size differs from that of the sharding group."""
+    """Mark all-reduces in groups whose size differs from that of the sharding group.
+
+    If the number of replicas is known, the formula includes them.
+    """
+    if training.replica_ranks is not None:
+        return np.zeros(len(frame), dtype=bool)
     sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
     if not training.stage or not (sharing & counted).any():
         return np.zeros(len(frame), dtype=bool)

@@ -162,6 +162,9 @@ VOLUMES = {
     "data-parallel groups with tensor parallelism": (MESH, {"model_parallel_ranks": 2}, 700, 0),
     "messages between two ranks": ([GATHER, ("send", "0,1", 50), ("recv", "0,1", 50)], {}, 400, 0),
     "replicas of shards": ([("all_gather", "0,1", 1200), REPLICAS], {}, 1200, 1),
+    "replicas of a known number": (
+        [("all_gather", "0,1", 1200), ("all_reduce", "0,2", 200)], {"replica_ranks": 2}, 1600, 0,
+    ),
     "a norm over all ranks": ([("all_gather", "0,1", 1200), NORM], {}, 1200, 0),
     "stage 0 reduces in any group": (
         [("all_reduce", "0,1,2,3", 400), ("all_reduce", "0,1", 4)], {"stage": 0}, 808, 0,
@@ -178,7 +181,9 @@ def test_volume_that_the_formula_counts(name: str) -> None:
     volume, found = measure_volume(volume_rows(*rows), facts(**more), ONE)
     assert (volume.seen_bytes if volume else None) == seen
     assert [gap.what for gap in found] == ["volume"] * gaps
-    assert volume is None or volume.expected_bytes == (800 if more.get("stage") == 0 else 1200)
+    assert volume is None or volume.expected_bytes == (
+        800 if more.get("stage") == 0 else 1200 + 400 * (more.get("replica_ranks", 1) - 1)
+    )
 
 
 def test_padding_travels_and_only_ranks_that_moved_something_count() -> None:

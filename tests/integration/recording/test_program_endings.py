@@ -1,0 +1,63 @@
+"""Programs that end badly: the run is readable, says what happened and is never "ok"."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zprof.model.gaps import GapKind
+from zprof.model.tenants import Tenant
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import Run
+
+PROGRAM = Path(__file__).with_name("programs") / "failing.py"
+HUGE = 1 << 50
+#: Two linear layers of 256 x 256 with biases in float32, AdamW's two moments and its step counters.
+PARAMETERS = 2 * (256 * 256 + 256) * 4
+STATES = 2 * PARAMETERS + 4 * 4
+#: Steps 2 and 3 are the memory window, 4 to 7 the time window.
+SCHEDULE = ("--skip-steps", "2", "--memory-steps", "2", "--time-steps", "4")
+pytestmark = pytest.mark.ranks
+
+
+def record(folder: Path, step: int, ending: str) -> tuple[int, Path]:
+    run = folder / "run.zprof"
+    command = [sys.executable, str(PROGRAM), str(step), ending]
+    recorder = [sys.executable, "-m", "zprof", "record", "-o", str(run), *SCHEDULE, "--", *command]
+    return subprocess.run(recorder, capture_output=True, timeout=300).returncode, run
+
+
+@pytest.mark.parametrize(("step", "states"), [(0, 0), (3, STATES), (5, STATES), (12, STATES)])
+def test_failed_allocation_has_the_owners_of_that_moment(tmp_path: Path, step: int, states: int) -> None:
+    code, run = record(tmp_path, step, "oom")
+    assert code == 1
+    report: Any = diagnose(Run(run))
+    [failure] = report.memory.out_of_memory
+    assert failure.requested_bytes == HUGE
+    assert failure.phase == ("forward" if step else "")  # the phases before the first step are not known
+    assert failure.step in (step, None)
+    assert failure.tenants[Tenant.PARAMETERS] == PARAMETERS
+    assert failure.tenants[Tenant.OPTIMIZER_STATE] == states
+    assert failure.tenants.get(Tenant.GRADIENTS, 0) == 0
+    # the inputs of both layers, of 64 rows; the ReLU saves what the second layer saves
+    assert failure.tenants[Tenant.ACTIVATIONS] == 2 * 64 * 256 * 4
+    assert report.verdict.status == "risk"
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "code"), [("error", GapKind.PROGRAM_FAILED, 1), ("kill", GapKind.RANK_CUT_SHORT, 137)]
+)
+def test_ending_in_the_time_window_leaves_its_first_steps(
+    tmp_path: Path, ending: str, kind: GapKind, code: int
+) -> None:
+    found, path = record(tmp_path, 6, ending)
+    assert found == code
+    run = Run(path)
+    assert 4 in run.rank_manifests[0].time_steps
+    assert len(run.table(0, "events"))
+    assert [gap.step for gap in run.gaps() if gap.kind is kind] == [6]
+    report: Any = diagnose(run)
+    assert report.time.per_rank
+    assert report.verdict.status == "inconclusive"
