@@ -29,7 +29,7 @@ def walk_deepspeed(engine: Any) -> Walked:
     Stages 1 and 2 hold ``single_partition_of_fp32_groups``, stage 3 ``fp32_partitioned_groups_flat``, bf16
     without ZeRO ``fp32_groups_flat_partition``. If masters are the parameters themselves (fp32), they count
     as parameters. Gradients are those of the update: ``averaged_gradients`` by group, the flat buffer of
-    stage 3, those for the host's optimizer.
+    stage 3, ``accumulated_grads_in_cpu`` and the fp32 copies for an optimizer on the host.
     """
     zero = engine.optimizer
     parameters = list(engine.module.parameters())
@@ -45,6 +45,7 @@ def walk_deepspeed(engine: Any) -> Walked:
         *(each.grad for each in (*parameters, *masters)),
         *_iter_tensors(getattr(zero, "averaged_gradients", None)),
         *_iter_tensors(getattr(zero, "grad_partitions_flat_buffer", None)),
+        *_iter_tensors(getattr(zero, "accumulated_grads_in_cpu", None)),
         *_get_list(zero, "fp32_groups_gradients_flat"),
     ]
     state = [*masters, *_iter_state(inner)]
