@@ -1,6 +1,7 @@
 """Record the programs of this folder as their users would, and compare with what the programs know.
 
-python -m tests.programs.bed [--only TEXT]   prints one line per cell
+python -m tests.programs.bed [--only TEXT] [--losses]   one line per cell: what zprof says, and the truth
+python -m tests.programs.bed --planted [--rounds N]   one line per planted cause: what is found first
 """
 
 import argparse
@@ -11,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import exact_counter
 from tests.support.forked_ranks import free_port
-from zprof.model.findings import Confidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.rules.diagnose import diagnose
@@ -28,6 +30,7 @@ TIME_LIMIT_S = 420
 SCHEDULE = ("--time-steps", "3")
 #: A cause is told from chance over more steps.
 PLANTED_SCHEDULE, PLANTED_STEPS = ("--memory-steps", "0", "--time-steps", "12"), 18
+BUSY = "while True: pass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,11 @@ class Cell:
     @property
     def name(self) -> str:
         launcher = "" if self.launcher == "torchrun" else f"{self.launcher} "
-        plant = f" with a {self.plant}" if self.plant else ""
-        return " ".join([f"{launcher}{self.program}", *self.options]) + plant
+        return " ".join([f"{launcher}{self.program}", *self.options, *self.planted_options])
+
+    @property
+    def planted_options(self) -> tuple[str, ...]:
+        return ("--plant", self.plant) if self.plant else ()
 
     def is_installed(self) -> bool:
         return not self.package or importlib.util.find_spec(self.package) is not None
@@ -66,9 +72,11 @@ def list_cells() -> Iterator[Cell]:
             "--stage 2 --groups 2 --micro-batches 2 --evaluate",
             "--stage 2 --groups 2 --offload optimizer",
             "--stage 2 --dtype fp16",
+            "--stage 2 --adam deepspeed",
             "--stage 3",
             "--stage 3 --groups 2",
             "--stage 3 --groups 2 --micro-batches 2 --evaluate",
+            "--stage 3 --groups 2 --offload parameters",
             "--stage 3 --groups 2 --offload both",
             "--stage 3 --dtype fp32",
         )
@@ -113,19 +121,41 @@ def list_cells() -> Iterator[Cell]:
         )
     )
     yield Cell(program="zero_redundancy")
+    yield from (
+        Cell(program="lightning_loop", options=("--strategy", name), package="lightning")
+        for name in ("ddp", "fsdp2")
+    )
+
+
+#: Programs that are given each planted cause, and the package that each needs. In bf16 a CPU takes so long
+#: for a step that 40 ms do not matter.
+PLANTED_PROGRAMS = {
+    "ddp": "",
+    "fsdp2": "",
+    "deepspeed_zero --stage 2 --dtype fp32": "deepspeed",
+    "deepspeed_zero --stage 3 --dtype fp32": "deepspeed",
+    "lightning_loop": "lightning",
+}
+PLANTED_CAUSES = {
+    "straggler": Cause.STRAGGLER_RANK,
+    "loader": Cause.DATA_LOADER,
+    "accumulation": Cause.ACCUMULATION_SYNCS,
+    "host_sync": Cause.BLOCKING_SYNC,
+    "none": None,
+}
 
 
 def list_planted_cells() -> Iterator[Cell]:
-    """Yield jobs of which one rank is 40 ms late in each step, or whose batches take 40 ms to read."""
-    for plant in ("straggler", "loader"):
-        for program, options, package in (
-            ("ddp", (), ""),
-            ("fsdp2", (), ""),
-            ("deepspeed_zero", ("--stage", "2"), "deepspeed"),
-            ("deepspeed_zero", ("--stage", "3"), "deepspeed"),
-        ):
-            fp32 = ("--dtype", "fp32") if package else ()
-            yield Cell(program=program, options=(*options, *fp32), package=package, plant=plant)
+    """Yield each program with each cause, and without any."""
+    for text, package in PLANTED_PROGRAMS.items():
+        program, *options = text.split()
+        for plant in PLANTED_CAUSES:
+            yield Cell(
+                program=program,
+                options=tuple(options),
+                package=package,
+                plant=plant,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +172,15 @@ class Outcome:
         """Causes above low confidence."""
         return [each.cause.value for each in self.report.findings if each.confidence is not Confidence.LOW]
 
+    def finds_first(self, cause: Cause) -> bool:
+        """Return True if a cause is the first finding, and above low confidence."""
+        first = next(iter(self.report.findings), None)
+        return first is not None and first.cause is cause and first.confidence is not Confidence.LOW
+
+    def has_gap(self, cause: Cause) -> bool:
+        """Return True if a gap says that a cause could not be tested."""
+        return any(cause in gap.causes for gap in self.report.gaps)
+
 
 class NotRecorded(Exception):
     """The program failed, or nothing was recorded."""
@@ -152,12 +191,12 @@ def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcom
     run, truth = folder / "run.zprof", folder / "truth"
     truth.mkdir()
     schedule = PLANTED_SCHEDULE if cell.plant else SCHEDULE
-    planted = {"PLANT": cell.plant, "STEPS": str(PLANTED_STEPS)} if cell.plant else {}
+    steps = {"STEPS": str(PLANTED_STEPS)} if cell.plant else {}
     command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *schedule, "--"]
     done = subprocess.run(
         [*command, *_make_launch(cell)],
         cwd=folder,
-        env=_make_environment(folder) | _make_counting(truth, library) | planted,
+        env=_make_environment(folder) | _make_counting(truth, library) | steps,
         capture_output=True,
         timeout=TIME_LIMIT_S,
         check=False,
@@ -167,6 +206,17 @@ def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcom
     known = {int(path.stem[4:]): json.loads(path.read_text()) for path in truth.glob("rank*.json")}
     loaded = load(run)
     return Outcome(code=done.returncode, run=loaded, report=diagnose(loaded), truth=known)
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep one process busy beside what is recorded."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run_plain(cell: Cell, folder: Path) -> Mapping[int, list[str]]:
@@ -184,13 +234,20 @@ def _make_launch(cell: Cell) -> Sequence[str]:
     program, beside = str(FOLDER / f"{cell.program}.py"), Path(sys.executable).parent
     if cell.launcher == "deepspeed":
         launcher = [str(beside / "deepspeed"), "--num_accelerators", str(cell.ranks)]
-        return [*launcher, "--master_port", str(free_port()), program, *cell.options]
+        return [*launcher, "--master_port", str(free_port()), program, *cell.options, *cell.planted_options]
     if cell.launcher == "accelerate":
         configuration = str(FOLDER / "accelerate_deepspeed.yaml")
         launcher = [str(beside / "accelerate"), "launch", "--config_file", configuration]
-        return [*launcher, "--main_process_port", str(free_port()), program, *cell.options]
+        return [
+            *launcher,
+            "--main_process_port",
+            str(free_port()),
+            program,
+            *cell.options,
+            *cell.planted_options,
+        ]
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={cell.ranks}"]
-    return [*launcher, f"--master-port={free_port()}", program, *cell.options]
+    return [*launcher, f"--master-port={free_port()}", program, *cell.options, *cell.planted_options]
 
 
 def _make_environment(folder: Path) -> dict[str, str]:
@@ -207,15 +264,9 @@ def _make_counting(truth: Path, library: Path | None) -> dict[str, str]:
     return {} if library is None else {"EXACT_TRUTH": str(truth), "LD_PRELOAD": str(library)}
 
 
-def describe(cell: Cell, outcome: Outcome) -> str:
+def describe(cell: Cell, outcome: Outcome, plain: Mapping[int, list[str]] | None = None) -> str:
     """Return one line: what zprof says against what the program knows."""
     facts, parts = outcome.run.manifest.training, [f"{cell.name:<62}"]
-    if cell.plant:
-        found = [f"{each.cause.value} {each.confidence.value}" for each in outcome.report.findings]
-        gaps = {cause.value for gap in outcome.report.gaps for cause in gap.causes}
-        return " | ".join(
-            [*parts, outcome.report.verdict.sentence, ", ".join(found), f"untested {sorted(gaps)}"]
-        )
     parts.append(f"rc {outcome.code} {facts.engine} {facts.stage} mb {facts.micro_batches}")
     for memory in outcome.report.memory.per_rank:
         truth = outcome.truth.get(memory.rank)
@@ -228,32 +279,74 @@ def describe(cell: Cell, outcome: Outcome) -> str:
         }
         parts.append(
             f"r{memory.rank} peak {difference:+d} untagged {memory.untagged_bytes / memory.peak_bytes:.3%} "
-            f"states {'ok' if not any(wrong.values()) else wrong}"
+            f"states {'ok' if not any(wrong.values()) else wrong} {_describe_walk(truth, states)}"
         )
     volume = outcome.report.volume
     if volume is not None and volume.parameter_bytes:
         expected = volume.expected_bytes if volume.engine_bytes is None else volume.engine_bytes
         seen, scheme = (each / volume.parameter_bytes for each in (volume.seen_bytes, expected))
         parts.append(f"seen {seen:.3f} of {scheme:.3f} psi")
+    if plain is not None:
+        recorded = {rank: truth["losses"] for rank, truth in outcome.truth.items()}
+        parts.append("losses equal" if recorded == plain else "LOSSES DIFFER")
+    skipped = sorted({int(str(truth["skipped"])) for truth in outcome.truth.values()})
     losses = {len(list(truth["losses"])) for truth in outcome.truth.values()}  # type: ignore[call-overload]
-    parts.append(f"steps {sorted(losses)} {outcome.run.last_step(0)} {','.join(outcome.confident)}")
+    parts.append(
+        f"steps {sorted(losses)} skipped {skipped} {outcome.run.last_step(0)} {','.join(outcome.confident)}"
+    )
     return " | ".join(parts)
+
+
+def _describe_walk(truth: Mapping[str, object], states: Mapping[str, int]) -> str:
+    """Compare the closed forms with what the program found by walking through its engine."""
+    walked = dict(truth["walked"])  # type: ignore[call-overload]
+    if not walked:
+        return "not walked"
+    differences = {name: walked[name] - size for name, size in states.items() if walked[name] != size}
+    return f"walk {differences or 'ok'}"
+
+
+def describe_planted(cell: Cell, outcome: Outcome) -> str:
+    """Return one line: the planted cause, what is found first, and what a gap says of it."""
+    report = outcome.report
+    first = next(iter(report.findings), None)
+    found = "nothing" if first is None else f"{first.cause.value} ({first.confidence.value})"
+    cause, walls = PLANTED_CAUSES[cell.plant], [rank.wall_median_ns or 0 for rank in report.time.per_rank]
+    if cause is None:
+        result = "right" if not outcome.confident else "WRONG"
+    elif outcome.finds_first(cause):
+        result = "right"
+    else:
+        result = "gap" if outcome.has_gap(cause) else "MISSED"
+    step_ms = max(walls, default=0) / 1e6
+    others, status = ",".join(outcome.confident), report.verdict.status.value
+    return f"{cell.name:<48} {result:<6} first {found} | above low {others} | {status} | {step_ms:.0f} ms"
 
 
 def main() -> None:
     """Print one line per cell that is installed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
-    only = parser.parse_args().only
-    for cell in (*list_cells(), *list_planted_cells()):
-        if only in cell.name and cell.is_installed():
-            with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
-                try:
-                    outcome = record_cell(cell, folder, exact_counter.build(folder))
-                    print(describe(cell, outcome), flush=True)
-                except (NotRecorded, subprocess.SubprocessError) as error:
-                    print(f"{cell.name}: {error}", flush=True)
+    parser.add_argument("--losses", action="store_true", help="also run each program without zprof")
+    parser.add_argument("--planted", action="store_true", help="planted causes, beside a busy process")
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    cells = list_planted_cells() if options.planted else list_cells()
+    chosen = [cell for cell in cells if options.only in cell.name and cell.is_installed()]
+    for cell in chosen * options.rounds:
+        with tempfile.TemporaryDirectory() as name:
+            try:
+                print(_judge(cell, Path(name), planted=options.planted, losses=options.losses), flush=True)
+            except (NotRecorded, subprocess.SubprocessError) as error:
+                print(f"{cell.name}: {error}", flush=True)
+
+
+def _judge(cell: Cell, folder: Path, *, planted: bool, losses: bool) -> str:
+    if planted:
+        with busy_process():
+            return describe_planted(cell, record_cell(cell, folder))
+    outcome = record_cell(cell, folder, exact_counter.build(folder))
+    return describe(cell, outcome, run_plain(cell, folder) if losses else None)
 
 
 if __name__ == "__main__":

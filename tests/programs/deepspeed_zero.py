@@ -12,12 +12,14 @@ from parts import (
     BATCH,
     MASTER,
     MOMENTS,
+    SHAPE,
     Truth,
     count_shards,
-    make_batch,
     make_blocks,
     split_groups,
 )
+from plants import add_plant_option, count_micro_batches, iter_batches, plant_in_blocks
+from walk import walk_deepspeed
 
 PERSISTENT, BUCKET = 2000, 300_000
 
@@ -27,35 +29,49 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", type=int, default=2)
     parser.add_argument("--groups", type=int, default=1)
-    parser.add_argument("--offload", default="none", choices=["none", "optimizer", "both"])
+    parser.add_argument("--offload", default="none", choices=["none", "optimizer", "parameters", "both"])
+    parser.add_argument("--adam", default="torch", choices=["torch", "deepspeed"])
     parser.add_argument("--dtype", default="bf16", choices=["bf16", "fp32", "fp16"])
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--local_rank", type=int, help="given by DeepSpeed's launcher")
+    add_plant_option(parser)
     options = parser.parse_args()
+    options.micro_batches = count_micro_batches(options)
     deepspeed.init_distributed("gloo")
     model = make_blocks()
+    plant_in_blocks(options.plant, dist.get_rank(), model)
     sizes = [parameter.numel() for parameter in model.parameters()]
     groups = split_groups(model, options.groups)
-    adam = torch.optim.AdamW if options.offload == "none" else deepspeed.ops.adam.DeepSpeedCPUAdam
-    engine, *_ = deepspeed.initialize(model=model, optimizer=adam(groups, lr=1e-4), config=configure(options))
+    is_own = options.adam == "torch"  # else DeepSpeed makes the optimizer that its configuration names
+    optimizer = choose_adam(options)(groups, lr=1e-4) if is_own else None
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, model_parameters=groups, config=configure(options)
+    )
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}[options.dtype]
     truth = Truth(dist.get_rank())
     torch.manual_seed(dist.get_rank())
+    batches = iter_batches(options.plant, SHAPE, dtype)
 
     def run_step() -> torch.Tensor:
         for _ in range(options.micro_batches):
-            batch = make_batch(dtype)
+            batch = next(batches)
             loss = (engine(batch) - batch).float().square().mean()
             engine.backward(loss)
+            truth.before_update(lambda: walk_deepspeed(engine))
             engine.step()
         if options.evaluate:
             with torch.no_grad():
-                engine(make_batch(dtype))
+                engine(next(batches))
         return loss
 
     truth.train(run_step)
-    truth.write(engine, **list_states(options, sizes, dtype.itemsize))
+    truth.write(engine, skipped=engine.skipped_steps, **list_states(options, sizes, dtype.itemsize))
+
+
+def choose_adam(options: argparse.Namespace) -> type[torch.optim.Optimizer]:
+    is_on_host = options.offload in ("optimizer", "both")
+    return deepspeed.ops.adam.DeepSpeedCPUAdam if is_on_host else torch.optim.AdamW
 
 
 def configure(options: argparse.Namespace) -> dict[str, object]:
@@ -63,9 +79,9 @@ def configure(options: argparse.Namespace) -> dict[str, object]:
     zero: dict[str, object] = {"stage": options.stage, "reduce_bucket_size": BUCKET}
     if options.stage == 3:
         zero |= {"stage3_param_persistence_threshold": PERSISTENT, "stage3_prefetch_bucket_size": BUCKET}
-    if options.offload != "none":
+    if options.offload in ("optimizer", "both"):
         zero["offload_optimizer"] = {"device": "cpu"}
-    if options.offload == "both":
+    if options.offload in ("parameters", "both"):
         zero["offload_param"] = {"device": "cpu"}
     return {
         "train_micro_batch_size_per_gpu": BATCH,
@@ -73,6 +89,7 @@ def configure(options: argparse.Namespace) -> dict[str, object]:
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
+        **({"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}} if options.adam == "deepspeed" else {}),
         **({} if options.dtype == "fp32" else {options.dtype: {"enabled": True}}),
     }
 
@@ -90,7 +107,7 @@ def list_states(options: argparse.Namespace, sizes: list[int], item: int) -> dic
     has_masters = item < MASTER or options.stage in (1, 2)
     return {
         "parameters": item * (shard if options.stage == 3 else elements),
-        "gradients": (item if options.offload == "none" else item + MASTER) * own,
+        "gradients": (item + MASTER * (options.offload in ("optimizer", "both"))) * own,
         "optimizer_state": (MOMENTS + MASTER * has_masters) * own,
     }
 

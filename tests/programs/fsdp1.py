@@ -5,11 +5,13 @@ import functools
 
 import torch
 import torch.distributed as dist
-from parts import MOMENTS, Truth, make_batch, make_blocks
+from parts import MOMENTS, SHAPE, Truth, make_blocks
+from plants import add_plant_option, iter_batches, plant_in_blocks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from walk import walk_torch
 
 STRATEGIES = {
     "full": ShardingStrategy.FULL_SHARD,
@@ -25,11 +27,13 @@ def main() -> None:
     parser.add_argument("--strategy", default="full", choices=STRATEGIES)
     parser.add_argument("--use-orig-params", type=int, default=0)
     parser.add_argument("--offload", action="store_true")
+    add_plant_option(parser)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     is_hybrid = options.strategy == "hybrid"
     blocks = make_blocks()
     elements = sum(parameter.numel() for parameter in blocks.parameters())
+    plant_in_blocks(options.plant, dist.get_rank(), blocks)
     model = FullyShardedDataParallel(
         blocks,
         auto_wrap_policy=functools.partial(
@@ -44,11 +48,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     truth = Truth(dist.get_rank())
     torch.manual_seed(dist.get_rank())
+    batches = iter_batches(options.plant, SHAPE)
 
     def run_step() -> torch.Tensor:
-        batch = make_batch()
+        batch = next(batches)
         loss = (model(batch) - batch).square().mean()
         loss.backward()
+        truth.before_update(lambda: walk_torch(model, optimizer))
         optimizer.step()
         optimizer.zero_grad()
         return loss

@@ -7,21 +7,17 @@ and the closed forms of its states.
 
 import json
 import os
-import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
 STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = int(os.environ.get("STEPS", "10")), 4, 64, 256, 4
+SHAPE = (BATCH, TOKENS, HIDDEN)
 #: Steps whose memory is counted, as a recording with default options does.
 FIRST_COUNTED, LAST_COUNTED = 2, 3
-#: What a planted cause costs per micro-batch.
-PLANTED_S = 0.04
 #: Bytes per element: fp32 master weights and two moments of Adam.
 MASTER, MOMENTS = 4, 8
 
@@ -36,32 +32,6 @@ def make_blocks() -> nn.Sequential:
             for _ in range(BLOCKS)
         )
     )
-
-
-class SlowSamples(Dataset[torch.Tensor]):
-    """Samples of which a batch takes as long as the planted time to read."""
-
-    def __len__(self) -> int:
-        return 10_000
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(PLANTED_S / BATCH)
-        return torch.randn(TOKENS, HIDDEN)
-
-
-_loader = cache(lambda: iter(DataLoader(SlowSamples(), batch_size=BATCH)))
-
-
-def make_batch(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a batch, slowly if ``PLANT`` says so: from a loader, or on rank 1 only."""
-    plant = os.environ.get("PLANT", "")
-    if plant == "loader":
-        return next(_loader()).to(dtype)
-    if plant == "straggler" and os.environ.get("RANK") == "1":
-        end_s = time.perf_counter() + PLANTED_S
-        while time.perf_counter() < end_s:
-            torch.randn(64, 64).sum()
-    return torch.randn(BATCH, TOKENS, HIDDEN, dtype=dtype)
 
 
 def split_groups(model: nn.Module, groups: int) -> list[dict[str, object]]:
@@ -93,6 +63,7 @@ class Truth:
 
     def __init__(self, rank: int) -> None:
         self._rank, self._losses, self._peak = rank, [], 0
+        self._walked: Mapping[str, int] = {}
         self._folder = os.environ.get("EXACT_TRUTH", "")
         self._counter = None
         if self._folder:
@@ -105,6 +76,11 @@ class Truth:
         for _ in range(steps):
             self.step_done(run_step())
 
+    def before_update(self, walk: Callable[[], Mapping[str, int]]) -> None:
+        """Walk through the live states once, between the last counted step's backward and its update."""
+        if self._folder and len(self._losses) == LAST_COUNTED:
+            self._walked = walk()
+
     def step_done(self, loss: torch.Tensor | float) -> None:
         """Count a step."""
         self._losses.append(float(loss).hex())
@@ -114,8 +90,11 @@ class Truth:
         if self._counter is not None and done == LAST_COUNTED + 1:
             self._peak = self._counter.max_bytes()
 
-    def write(self, optimizer: Any, **states: int) -> None:
-        """Write the counts, and the closed forms of this rank's states; torch's step counters come on top."""
+    def write(self, optimizer: Any, *, skipped: int = 0, **states: int) -> None:
+        """Write the counts, and the closed forms of this rank's states; torch's step counters come on top.
+
+        ``skipped``: steps of the loop in which the optimizer did not update.
+        """
         if "optimizer_state" in states:
             states["optimizer_state"] += count_counter_bytes(optimizer)
         if self._folder:
@@ -123,6 +102,8 @@ class Truth:
                 "peak_bytes": self._peak,
                 "losses": self._losses,
                 "steps": len(self._losses),
+                "skipped": skipped,
                 "states": states,
+                "walked": dict(self._walked),
             }
             Path(self._folder, f"rank{self._rank}.json").write_text(json.dumps(truth))

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs.bed import Cell, Outcome, list_cells, record_cell, run_plain
+from tests.programs.bed import (
+    PLANTED_CAUSES,
+    Cell,
+    Outcome,
+    busy_process,
+    list_cells,
+    list_planted_cells,
+    record_cell,
+    run_plain,
+)
 from tests.support import exact_counter
 from zprof.model.tenants import Tenant
 
@@ -24,6 +33,7 @@ CELLS = [
     pytest.param(cell, id=cell.name, marks=() if cell.name in FAST else pytest.mark.slow)
     for cell in list_cells()
 ]
+PLANTED_CELLS = [pytest.param(cell, id=cell.name) for cell in list_planted_cells()]
 #: Untagged bytes as a share of the peak.
 MAX_UNTAGGED_RATIO = 0.001
 
@@ -37,6 +47,8 @@ def check(cell: Cell, outcome: Outcome) -> None:
         assert memory.untagged_bytes <= MAX_UNTAGGED_RATIO * memory.peak_bytes
         states = {Tenant(name): size for name, size in truth["states"].items()}
         assert {tenant: memory.state_bytes[tenant] for tenant in states} == states
+        walked = truth["walked"]  # from the engine's live tensors: the closed forms themselves are right
+        assert not walked or {name: walked[name] for name in truth["states"]} == truth["states"]
     # Steps 0 and 1 are skipped, 2 and 3 are for memory, 3 more are timed.
     assert outcome.run.last_step(0) == 6
     assert outcome.run.rank_manifests[0].time_steps == (4, 5, 6)
@@ -50,3 +62,18 @@ def test_a_recording_agrees_with_what_the_program_knows(cell: Cell, tmp_path: Pa
     check(cell, outcome)
     plain = run_plain(cell, tmp_path)
     assert {rank: truth["losses"] for rank, truth in outcome.truth.items()} == plain
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+@pytest.mark.parametrize("cell", PLANTED_CELLS)
+def test_a_planted_cause_is_found_first_or_told_as_a_gap(cell: Cell, tmp_path: Path) -> None:
+    if not cell.is_installed():
+        pytest.skip(f"{cell.package} is not installed")
+    with busy_process():
+        outcome = record_cell(cell, tmp_path)
+    cause = PLANTED_CAUSES[cell.plant]
+    if cause is None:
+        assert outcome.confident == []
+    else:
+        assert outcome.finds_first(cause) or outcome.has_gap(cause), outcome.confident
