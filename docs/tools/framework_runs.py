@@ -21,7 +21,7 @@ _FILES = {
     "loop.py": "accelerate_loop.py",
     "trainer.py": "hf_trainer.py",
     "zero2.yaml": "accelerate_deepspeed.yaml",
-    "parts.py": "parts.py",
+    **{name: name for name in ("parts.py", "plants.py", "walk.py")},
 }
 #: What is typed on the pages, by the name of its run.
 COMMANDS = {
