@@ -98,16 +98,19 @@ def list_states(options: argparse.Namespace, sizes: list[int], item: int) -> dic
     """Return the closed forms of one rank, by the layout that DeepSpeed documents.
 
     Parameters are whole in stages 0 to 2. Stages 1 and 2 cut one flat tensor per group, stage 3 each
-    parameter. Gradients are those that the update starts from: this rank's part, with an optimizer on the
-    host also their fp32 copy. fp32 parameters are their own masters in stages 0 and 3.
+    parameter. Gradients are those that the update starts from: this rank's part. With an optimizer on the
+    host they are copied to fp32, and stages 1 and 2 keep the others only to accumulate. fp32 parameters are
+    their own masters in stages 0 and 3.
     """
     ranks, elements = dist.get_world_size(), sum(sizes)
     shard = count_shards(sizes, ranks) if options.stage == 3 else elements // ranks
     own = {0: elements}.get(options.stage, shard)
+    is_on_host = options.offload in ("optimizer", "both")
+    keeps_own = not is_on_host or options.stage == 3 or options.micro_batches > 1
     has_masters = item < MASTER or options.stage in (1, 2)
     return {
         "parameters": item * (shard if options.stage == 3 else elements),
-        "gradients": (item + MASTER * (options.offload in ("optimizer", "both"))) * own,
+        "gradients": (item * keeps_own + MASTER * is_on_host) * own,
         "optimizer_state": (MOMENTS + MASTER * has_masters) * own,
     }
 

@@ -27,9 +27,10 @@ def walk_deepspeed(engine: Any) -> Walked:
     """Return the states of a DeepSpeed engine; ``gathered``: parameters of stage 3 that are whole now.
 
     Stages 1 and 2 hold ``single_partition_of_fp32_groups``, stage 3 ``fp32_partitioned_groups_flat``, bf16
-    without ZeRO ``fp32_groups``, or ``fp32_groups_flat_partition`` if flat. Masters that are the parameters
-    themselves (fp32) count as parameters. Gradients are those of the update: ``averaged_gradients`` by group,
-    the flat buffer of stage 3, ``accumulated_grads_in_cpu`` and the fp32 copies for an optimizer on the host.
+    without ZeRO ``fp32_groups``, or ``fp32_groups_flat_partition`` if flat. If
+    masters are the parameters themselves (fp32), they count
+    as parameters. Gradients are those of the update: ``averaged_gradients`` by group, the flat buffer of
+    stage 3, ``accumulated_grads_in_cpu`` and the fp32 copies for an optimizer on the host.
     """
     zero = engine.optimizer
     parameters = list(engine.module.parameters())
