@@ -122,6 +122,7 @@ class Recorder:
         memory_mode: MemoryMode = MemoryMode.FULL,
         identity: Callable[[], Identity] = identify_rank,
         devices: Devices | None = None,
+        set_writing: Callable[[bool], None] = lambda is_writing: None,
         owners: Callable[[], Owners] | None = None,
     ) -> None:
         self.path = Path(path)
@@ -130,6 +131,7 @@ class Recorder:
         self._owners = owners or _own_nothing
         self._marks, self._samples = MarkLog(), SampleLog()
         self._devices = devices or NoDevices()
+        self._set_writing = set_writing
         self._guard = FaultGuard()
         self._windows = Windows(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
@@ -319,11 +321,13 @@ class Recorder:
     def _close_window(self) -> None:
         if self._windows.current is None:
             return
+        self._guard.run("progress", lambda: self._set_writing(True))
         window, collector = self._windows.current, self._windows.close(self._step)
         if collector is not None:
             self._guard.run(f"{window} tables", lambda: self._collect(collector))
         self._guard.run("run files", lambda: self._flush("partial"))
         self._guard.run("memory", _return_free_memory)
+        self._guard.run("progress", lambda: self._set_writing(False))
 
     def _collect(self, collector: Collector) -> None:
         self._guard.gaps.extend(collector.gaps())

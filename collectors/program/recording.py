@@ -41,7 +41,8 @@ MAX_STEPS_TO_WAIT = 6
 class RecordingPlan:
     """Plan of a recording from outside. ``may_record`` is called once, with this process's rank.
 
-    ``say`` is called with one line, the reason why nothing was recorded.
+    ``say`` is called with one line, the reason why nothing was recorded; ``set_writing`` before and after
+    this rank writes a window.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class RecordingPlan:
     init: bool = True
     may_record: Callable[[int], bool] = lambda rank: True
     say: Callable[[str], None] = lambda note: None
+    set_writing: Callable[[int, bool], None] = lambda rank, is_writing: None
 
 
 class ProgramRecording(OutsideRecording):
@@ -200,6 +202,7 @@ class ProgramRecording(OutsideRecording):
             memory_mode=self._plan.memory_mode,
             identity=lambda: identity,
             devices=self._devices,
+            set_writing=lambda is_writing: self._plan.set_writing(identity.rank, is_writing),
         )
         if not recorder.open():
             self._plan.say(f"nothing was recorded as rank {identity.rank}: {recorder.get_failure_reason()}")

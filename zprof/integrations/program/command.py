@@ -159,6 +159,8 @@ _SIGNAL_BASE = 128
 _INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
 #: Polling interval for processes that are left after an interrupt.
 _POLL_S = 0.1
+#: Polling interval of an observer.
+_OBSERVER_POLL_S = 1.0
 
 
 class CommandObserver(Protocol):
@@ -168,7 +170,7 @@ class CommandObserver(Protocol):
         """Prepare for the start of the command."""
 
     def poll(self) -> None:
-        """Handle the end of a child of this process, which may not be the command."""
+        """Handle the end of a child of this process, which may not be the command; called once a second."""
 
     def handle_signal(self, number: int) -> None:
         """Handle a signal that was forwarded to the command."""
@@ -235,9 +237,7 @@ def _run_watched(
                 observer.poll()
             if tree.is_interrupted and not tree.advance():
                 break
-            received = (
-                signal.sigtimedwait(signals, _POLL_S) if tree.is_interrupted else signal.sigwaitinfo(signals)
-            )
+            received = _wait_for_signal(signals, tree, observer)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
             if received.si_signo == signal.SIGINT:
@@ -249,6 +249,15 @@ def _run_watched(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _get_exit_code(child, tree), tree.summarize()
+
+
+def _wait_for_signal(
+    signals: set[signal.Signals], tree: TreeTerminator, observer: CommandObserver | None
+) -> signal.struct_siginfo | None:
+    """Return the next signal, or None when it is time to look at the processes, or for the observer."""
+    if tree.is_interrupted:
+        return signal.sigtimedwait(signals, _POLL_S)
+    return signal.sigwaitinfo(signals) if observer is None else signal.sigtimedwait(signals, _OBSERVER_POLL_S)
 
 
 def _get_exit_code(child: subprocess.Popen[bytes], tree: TreeTerminator) -> int:

@@ -20,6 +20,7 @@ from zprof.integrations.program.session import (
     make_child_environment,
 )
 from zprof.integrations.program.torch_watch import call_after_import
+from zprof.integrations.program.writing import WritingObserver
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import GapKind
@@ -80,7 +81,12 @@ def record_command(
         with replace_run(run, force=force):
             environment = make_child_environment(replace(settings, session=str(folder)))
             code = run_command(
-                command, environment, output=output, observer=observer, grace_s=grace_s, print_note=print_note
+                command,
+                environment,
+                output=output,
+                observer=observer or WritingObserver(session, print_note),
+                grace_s=grace_s,
+                print_note=print_note,
             )
         _print_notes(lambda: list_notes(session.notes(), run, start_ns), print_note)
     return code

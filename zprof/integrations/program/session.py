@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _MAX_NOTES = 1000
 _MAX_NOTE_LENGTH = 500
+#: Start of the name of the file that is there while a rank writes.
+_WRITING = "writing."
 
 
 class Session:
@@ -43,6 +45,17 @@ class Session:
         path = self._folder / f"note.{os.getpid()}.{self._note_count}"
         with suppress(OSError):  # the parent was killed, and another recording removed its folder
             path.write_text(note, encoding="utf-8")
+
+    def set_writing(self, rank: int, is_writing: bool) -> None:
+        """Tell the parent that a rank writes its recording, or has written it."""
+        path = self._folder / f"{_WRITING}{rank}"
+        with suppress(OSError):  # as for notes
+            path.touch() if is_writing else path.unlink(missing_ok=True)
+
+    def list_writing_ranks(self) -> list[int]:
+        """Return the ranks that are writing, in order."""
+        names = [path.name.removeprefix(_WRITING) for path in self._folder.glob(f"{_WRITING}*")]
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def notes(self) -> Iterator[str]:
         """Yield each distinct note once."""
@@ -139,6 +152,7 @@ class RecordedProcess:
             init=settings.init,
             may_record=self._may_record,
             say=self._session.write_note,
+            set_writing=self._session.set_writing,
         )
         recording = ProgramRecording(plan)
         recording.arm()
