@@ -18,16 +18,15 @@ PENDING_TIMEOUT_S = 5.0
 _MIN_WAIT_S = 0.001
 
 
-class PendingWorks:
-    """Keep weak references to the work objects that the program's collectives return, while installed."""
+class CollectivePatch:
+    """Replace the methods of ``ProcessGroup`` that return work objects by ``wrap(method)`` of each."""
 
-    def __init__(self) -> None:
-        self._pending: dict[int, weakref.ref[Any]] = {}
+    def __init__(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._wrap = wrap
         self._originals: dict[str, Callable[..., Any]] = {}
-        self._next_work: Callable[[], int] = itertools.count().__next__
 
     def install(self) -> None:
-        """Wrap the methods of ``ProcessGroup`` that return work objects, if torch has them."""
+        """Install the wrappers, if torch was built with distributed."""
         group = process_group_class()
         if group is None:
             return
@@ -42,6 +41,23 @@ class PendingWorks:
         for name, original in self._originals.items():
             setattr(process_group_class(), name, original)
         self._originals.clear()
+
+
+class PendingWorks:
+    """Keep weak references to the work objects that the program's collectives return, while installed."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, weakref.ref[Any]] = {}
+        self._patch = CollectivePatch(self._wrap)
+        self._next_work: Callable[[], int] = itertools.count().__next__
+
+    def install(self) -> None:
+        """Watch the program's collectives from now on."""
+        self._patch.install()
+
+    def remove(self) -> None:
+        """Restore torch's methods."""
+        self._patch.remove()
         self._pending.clear()
 
     def wait_pending(self) -> None:

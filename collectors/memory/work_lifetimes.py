@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
-from zprof.collectors.pending_works import wait_for_works
-from zprof.collectors.torch_private import COLLECTIVE_METHODS, process_group_class
+from zprof.collectors.pending_works import CollectivePatch, wait_for_works
 
 
 class CollectiveWork(NamedTuple):
@@ -38,18 +37,11 @@ class WorkPatch:
         self._hooks = hooks
         self._lifetimes: list[CollectiveWork] = []
         self._pending: dict[int, weakref.ref[Any]] = {}
-        self._originals: dict[str, Callable[..., Any]] = {}
+        self._patch = CollectivePatch(self._wrap)
 
     def install(self) -> None:
         """Install the wrappers, if torch was built with distributed."""
-        group = process_group_class()
-        if group is None:
-            return
-        for name in COLLECTIVE_METHODS:
-            original = group.__dict__.get(name)
-            if original is not None:
-                self._originals[name] = original
-                setattr(group, name, self._wrap(original))
+        self._patch.install()
 
     def wait_pending(self) -> None:
         """Wait until the collectives of the window are complete, before the profiler stops.
@@ -70,9 +62,7 @@ class WorkPatch:
 
     def remove(self) -> None:
         """Restore the original methods."""
-        for name, original in self._originals.items():
-            setattr(process_group_class(), name, original)
-        self._originals.clear()
+        self._patch.remove()
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
