@@ -20,10 +20,13 @@ class ChunkPlan:
 
     def __init__(self) -> None:
         self._steps_per_chunk, self._steps = 1, 0
+        self.events_per_step = 0
 
-    def restart(self) -> None:
-        """Start with a window; its first step shows how many events a step has."""
+    def restart(self, events_per_step: int = 0) -> None:
+        """Start with a window; if nothing is known of its events (0), its first step shows them."""
         self._steps_per_chunk, self._steps = 1, 0
+        if events_per_step:
+            self.plan_next(events_per_step)
 
     def is_due(self) -> bool:
         """Count a step, and return True if the window is to be cut after it."""
@@ -36,6 +39,7 @@ class ChunkPlan:
 
     def plan_next(self, events_per_step: int) -> None:
         """Start a chunk. A power of two, so that ranks that differ a little still cut after the same step."""
+        self.events_per_step = events_per_step
         fitting = MAX_CHUNK_EVENTS // max(1, events_per_step)
         self._steps_per_chunk, self._steps = 1 << max(0, fitting.bit_length() - 1), 0
 
@@ -54,7 +58,7 @@ class Windows:
     def open(self, window: Window, step: int) -> None:
         """Open ``window`` before ``step``."""
         self.current = window
-        self._plan.restart()
+        self._plan.restart(self._estimate_events(window))
         self._collector = self._guard.run(f"{window} collector", self._collectors[window])
         if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
             self._guard.run(f"{window} stop", self._collector.stop)
@@ -62,6 +66,15 @@ class Windows:
         if window is Window.TIME and self.pings is not None:
             self.pings.send()
         self._marks.add("window_begin", step, str(window))
+
+    def _estimate_events(self, window: Window) -> int:
+        """Return the events per step of a time window: at most those of the memory window, on all ranks.
+
+        A window that does not have to be cut after its first step has one start of the profiler less.
+        """
+        if window is not Window.TIME or self.pings is None:
+            return 0
+        return self.pings.find_largest(self._plan.events_per_step)
 
     def close(self, step: int) -> Collector | None:
         """Close the open window before ``step``. Return its collector, or None if it failed."""
