@@ -96,6 +96,7 @@ class MemoryCollector:
         self._events_are_read = False
         self._tables: Mapping[str, Columns] | None = None
         self._can_cut = True
+        self._engine_watch = self._hooks.watch_engines(())
         self._undo: list[Callable[[], None]] = []
         self._without_model = model is None
 
@@ -113,8 +114,8 @@ class MemoryCollector:
             self._install("collectives", self._work_patch.install, self._work_patch.remove)
             self._undo.append(self._hooks.remove)
             self._hooks.install(self._model)
-            engines = self._hooks.watch_engines(self._scanner.engines)
-            self._install("engines", engines.install, engines.remove)
+            self._engine_watch = self._hooks.watch_engines(self._scanner.engines)
+            self._install("engines", self._engine_watch.install, self._engine_watch.remove)
             if self.mode is MemoryMode.LIGHT:
                 self._install("first step", self._first_step.install, self._first_step.remove)
             else:
@@ -179,6 +180,7 @@ class MemoryCollector:
         for undo in (
             self._remove_operator_recorder,
             self._first_step.remove,
+            self._engine_watch.remove,
             self._hooks.remove,
             self._work_patch.remove,
             self._resize.remove,

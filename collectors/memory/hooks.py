@@ -63,6 +63,7 @@ class Hooks:
         self._handles: list[Any] = []
         self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
         self._saved_tensors: SavedTensors | None = None
+        self._has_engines = False
         self._engine_steps = 0  # in progress
 
     def install(self, model: nn.Module | None) -> None:
@@ -82,6 +83,7 @@ class Hooks:
 
     def watch_engines(self, engines: Sequence[Any]) -> EngineWatch:
         """Return a watch over the gathers and steps of engines, to install after the hooks."""
+        self._has_engines = bool(engines)
         return EngineWatch(
             engines,
             partial(self._run_safely, "gather hook", self._on_gathered),
@@ -160,7 +162,8 @@ class Hooks:
 
     def _on_gradient(self, gradient: torch.Tensor) -> None:
         self._run_safely("gradient hook", self._assign_role, gradient, UNREDUCED)
-        self._run_safely("gradient hook", self._scanner.claim_buckets)
+        if self._has_engines:
+            self._run_safely("gradient hook", self._scanner.claim_buckets)
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._run_safely("optimizer hook", self._phases.switch, Phase.OPTIMIZER)
