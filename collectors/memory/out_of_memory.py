@@ -38,8 +38,8 @@ from zprof.collectors.schedule import Window
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
-#: A result of the forward that no operator has saved yet.
-_IN_GRAPH = Role(Tenant.ACTIVATIONS, "in_graph", "census")
+#: A result of an operator that no other one has saved yet; within a window the log says the same.
+_OPERATOR_OUTPUT = Role(Tenant.TEMPORARY_BUFFERS, "op_output", "census")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _CPU_REQUEST = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory.*?allocate (\d+) bytes", re.S
@@ -115,7 +115,7 @@ def take_census(
     tensors = list(find_live_tensors(lambda error: log.record_missed("tensors", error)))
     census.claim(find_saved_tensors(tensors), SAVED)
     for tensor in tensors:
-        census.claim([tensor], _IN_GRAPH if tensor.grad_fn is not None else None)
+        census.claim([tensor], _OPERATOR_OUTPUT if tensor.grad_fn is not None else None)
     log.active = False
     rows = StorageRows(phases, census.module_names, AllocationStacks())
     rows.add(log.take_births())

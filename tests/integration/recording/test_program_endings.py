@@ -46,18 +46,25 @@ def test_failed_allocation_has_the_owners_of_that_moment(tmp_path: Path, step: i
     assert report.verdict.status == "risk"
 
 
-@pytest.mark.parametrize(
-    ("ending", "kind", "code"), [("error", GapKind.PROGRAM_FAILED, 1), ("kill", GapKind.RANK_CUT_SHORT, 137)]
-)
-def test_ending_in_the_time_window_leaves_its_first_steps(
-    tmp_path: Path, ending: str, kind: GapKind, code: int
-) -> None:
-    found, path = record(tmp_path, 6, ending)
-    assert found == code
+def test_an_error_in_the_time_window_leaves_its_first_steps(tmp_path: Path) -> None:
+    code, path = record(tmp_path, 6, "error")
+    assert code == 1
     run = Run(path)
     assert 4 in run.rank_manifests[0].time_steps
     assert len(run.table(0, "events"))
-    assert [gap.step for gap in run.gaps() if gap.kind is kind] == [6]
+    assert [gap.step for gap in run.gaps() if gap.kind is GapKind.PROGRAM_FAILED] == [6]
     report: Any = diagnose(run)
     assert report.time.per_rank
+    assert report.verdict.status == "inconclusive"
+
+
+def test_a_kill_in_the_time_window_leaves_the_windows_before(tmp_path: Path) -> None:
+    """Four small steps are one chunk, which is written at its end."""
+    code, path = record(tmp_path, 6, "kill")
+    assert code == 137
+    run = Run(path)
+    assert run.rank_manifests[0].memory_steps == (2, 3)
+    assert [gap.step for gap in run.gaps() if gap.kind is GapKind.RANK_CUT_SHORT] == [6]
+    report: Any = diagnose(run)
+    assert report.memory.per_rank
     assert report.verdict.status == "inconclusive"

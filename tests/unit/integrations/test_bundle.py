@@ -98,7 +98,7 @@ def spoil(value: Any, keep: tuple[str, ...] = ()) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(spoil(each, keep) for each in value)
     if isinstance(value, Mapping):
-        odd = {"zq": 1, "k7 Q": 2} if all(isinstance(each, int) for each in value.values()) else {}
+        odd = {"zq": 1, "k7 Q": 2} if value and all(isinstance(each, int) for each in value.values()) else {}
         return {**{key: spoil(each, keep) for key, each in value.items()}, **odd}
     return PLANTED.format(value) if isinstance(value, str) else value
 
