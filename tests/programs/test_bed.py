@@ -24,7 +24,6 @@ pytestmark = [
 #: One of each kind of engine in every run of the tests, those that are installed.
 FAST = (
     "fsdp1 --strategy full --use-orig-params 1",
-    "fsdp2 --mesh hsdp",
     "deepspeed_zero --stage 2 --groups 2",
     "deepspeed_zero --stage 3 --groups 2",
     "hf_trainer --sharding deepspeed2 --micro-batches 2 --evaluate",

@@ -52,13 +52,11 @@ VARIANTS = {
     "fsdp2_mixed": Expected(engine="fsdp2", stage=3, once_bytes=2),
     "fsdp2_offload": Expected(engine="fsdp2", stage=3),
 }
-FAST = ("fsdp1_full_orig",)
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in VARIANTS]
-)
+@pytest.mark.slow  # one of them is in the bed's fast cells
+@pytest.mark.parametrize("name", VARIANTS)
 def test_states_and_volume_are_those_of_the_formula(name: str, tmp_path: Path) -> None:
     expected = VARIANTS[name]
     run = load(record(name, expected.ranks * (expected.replicas or 1), tmp_path))

@@ -29,7 +29,13 @@ def record(folder: Path, step: int, ending: str) -> tuple[int, Path]:
     return subprocess.run(recorder, capture_output=True, timeout=300).returncode, run
 
 
-@pytest.mark.parametrize(("step", "states"), [(0, 0), (3, STATES), (5, STATES), (12, STATES)])
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("step", "states"),
+    [pytest.param(0, 0, marks=slow), (3, STATES), pytest.param(5, STATES, marks=slow), (12, STATES)],
+)
 def test_failed_allocation_has_the_owners_of_that_moment(tmp_path: Path, step: int, states: int) -> None:
     code, run = record(tmp_path, step, "oom")
     assert code == 1
