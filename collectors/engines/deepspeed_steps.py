@@ -61,15 +61,26 @@ class EngineSteps:
             self._local.is_inside = True
             try:
                 self._before(engine)
-                steps, skipped = engine.global_steps, _count_skipped(engine)
-                result = original(engine, *args, **kwargs)
+                result, skipped = call_update(engine, lambda: original(engine, *args, **kwargs))
             finally:
                 self._local.is_inside = False
-            if engine.global_steps != steps:
-                self._after(engine, _count_skipped(engine) != skipped)
+            if skipped is not None:
+                self._after(engine, skipped)
             return result
 
         return update
+
+
+def call_update(engine: Any, call: Callable[[], Any]) -> tuple[Any, bool | None]:
+    """Call a method of an engine that may update its model; return its result, and if the update was skipped.
+
+    None: there was no update. ``global_steps`` counts in all modes. ``is_gradient_accumulation_boundary()``
+    would have to be called before the step, and returns False if the caller decides when gradients are
+    complete.
+    """
+    steps, skipped = engine.global_steps, _count_skipped(engine)
+    result = call()
+    return result, None if engine.global_steps == steps else _count_skipped(engine) != skipped
 
 
 def is_called_by_engine() -> bool:

@@ -177,15 +177,15 @@ class OwnerScanner:
 
     def claim_engine_tensors(self, *, first: bool = False) -> None:
         """Claim what DeepSpeed's engines hold outside of modules, gradients and optimizer states."""
-        held: dict[Tenant, list[Storage]] = {}
+        gradients: list[Storage] = []
         for engine in self.engines:
             for role, tensor in iter_held_tensors(engine):
-                holdings = self._gradients if role.tenant is Tenant.GRADIENTS else None
-                entries = self._claim(tensor, role, first, holdings)
-                if holdings is not None:
-                    held.setdefault(role.tenant, []).extend(entries)
+                if role.tenant is Tenant.GRADIENTS:
+                    gradients += self._claim(tensor, role, first, self._gradients)
+                else:
+                    self._claim(tensor, role, first)
         if self.engines:
-            self._gradients.set_held(self._ENGINE, held.get(Tenant.GRADIENTS, ()))
+            self._gradients.set_held(self._ENGINE, gradients)
 
     def claim_buckets(self) -> None:
         """Claim the engines' buckets of gradients, in the backward."""

@@ -137,8 +137,8 @@ class ProgramRecording(OutsideRecording):
         if is_called_by_engine():
             self._engine_optimizers.add(id(optimizer))
             self._engine_steps.install()
-        elif self._recorder is None and self._init is not None:
-            self._init.set_trained(self._find_trained())
+        else:
+            self._set_init_trained()
 
     def _after_step(self, optimizer: Hashable, skipped: bool) -> None:
         if optimizer in self._engine_optimizers:
@@ -149,11 +149,11 @@ class ProgramRecording(OutsideRecording):
             self._guard.run("program recording", self._stop)
 
     def _before_engine_step(self, engine: Any) -> None:
-        if self._init is not None and self._recorder is None:
-            self._guard.run("program recording", self._adopt_engine)
+        self._guard.run("program recording", self._set_init_trained)
 
-    def _adopt_engine(self) -> None:
-        if self._init is not None:
+    def _set_init_trained(self) -> None:
+        """Tell the init window what is trained, before the first step."""
+        if self._recorder is None and self._init is not None:
             self._init.set_trained(self._find_trained())
 
     def _after_engine_step(self, engine: Any, skipped: bool) -> None:

@@ -13,12 +13,13 @@ and a pipeline's ``train_batch()`` need no extra calls.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zprof.collectors.engines.deepspeed import detect_facts, is_deepspeed_engine, list_optimizers
+from zprof.collectors.engines.deepspeed_steps import call_update
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
 from zprof.model.errors import BadInput
@@ -48,26 +49,21 @@ def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = 
         steps=steps,
         training=lambda: detect_facts(engine),
     )
-    with recording, _watch_steps(engine, recording.step):
+    with recording, _watch_steps(engine, recording):
         yield recording
 
 
 @contextmanager
-def _watch_steps(engine: Any, step: Callable[[], None]) -> Iterator[None]:
-    """Call ``step`` after each engine call that has updated the model.
-
-    ``global_steps`` counts in all modes. ``is_gradient_accumulation_boundary()`` would have to be called
-    before the step, and returns False if the caller decides when gradients are complete.
-    """
+def _watch_steps(engine: Any, recording: Recorder) -> Iterator[None]:
+    """Mark a step after each engine call that has updated the model."""
     name = "train_batch" if hasattr(engine, "train_batch") else "step"
     original = getattr(engine, name)
 
     @functools.wraps(original)
     def call_and_detect_step(*args: Any, **kwargs: Any) -> Any:
-        before = engine.global_steps
-        result = original(*args, **kwargs)
-        if engine.global_steps != before:
-            step()
+        result, skipped = call_update(engine, lambda: original(*args, **kwargs))
+        if skipped is not None:
+            recording.step(skipped=skipped)
         return result
 
     setattr(engine, name, call_and_detect_step)
