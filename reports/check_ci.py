@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.json_format import to_tree
+from zprof.model.quantities import format_number
 from zprof.model.report import Report
 from zprof.reports.escape import format_command
 from zprof.reports.junit_suite import Case, State, Suite
@@ -22,7 +23,6 @@ from zprof.reports.presenters.check_formatting import (
     format_interval,
     format_limit,
     format_outcome,
-    format_value,
     is_noisy,
     sort_by_severity,
 )
@@ -112,7 +112,7 @@ def _list_properties(result: GateResult) -> Iterator[tuple[str, str]]:
     for name in ("value", "baseline", "allowed"):
         number = getattr(result, name)
         if number is not None:
-            yield name, format_value(number, unit)
+            yield name, format_number(number, unit)
             yield f"{name}_{unit}", f"{number:.15g}"
     if (changed := format_change(result)) != UNKNOWN:
         yield "change", changed

@@ -16,7 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from zprof.model.formatting import printable, shorten
-from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, Table
+from zprof.model.quantities import Value, format_value
+from zprof.reports.page import UNKNOWN, AreaChart, LegendEntry, LineChart, Page, Table
 from zprof.reports.text_table import format_omission
 
 #: Style classes of the lines of a chart, in order.
@@ -57,7 +58,9 @@ def make_environment() -> Environment:
 
 
 def _sanitize(value: Any) -> Any:
-    """Return text without control characters; leave markup unchanged."""
+    """Return text without control characters, a number formatted; leave markup unchanged."""
+    if isinstance(value, Value):
+        return format_value(value, UNKNOWN)
     return value if isinstance(value, Markup) else shorten(printable(value), MAX_SENTENCE)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from zprof.model.findings import FINDING_IDS, Finding
 from zprof.model.formatting import format_ns, format_percent
+from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports.junit_suite import Case, State, Suite, document
 from zprof.reports.presenters.findings import (
@@ -96,4 +97,4 @@ def _format_exposed_share(exposed: Exposure) -> str:
     """Format the exposed share of collective time; the gate ``exposed_ratio`` is a share of the step."""
     if exposed.ratio is None:
         return "no collective ran"
-    return f"{'at most ' if exposed.at_most else ''}{format_percent(exposed.ratio)}"
+    return f"{BOUND_WORDS[exposed.bound]}{format_percent(exposed.ratio)}"

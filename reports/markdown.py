@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from zprof.reports.escape import escape_prose, format_code, format_code_block
 from zprof.reports.page import (
-    Bar,
     Block,
     Card,
     Cell,
@@ -25,6 +24,7 @@ from zprof.reports.page import (
     Row,
     Table,
     Verdict,
+    format_cell,
 )
 from zprof.reports.text_table import format_omission, format_table_note, get_column_unit, select_rows
 
@@ -207,11 +207,10 @@ def _format_header(title: str, unit: str) -> str:
 
 
 def _format_cell(cell: Cell, kind: Kind) -> str:
-    if isinstance(cell, Bar):
-        return ""
-    if cell in ("", "-"):
-        return cell
-    return format_code(cell, _MAX_CELL) if kind is Kind.NAME else escape_prose(cell, _MAX_CELL)
+    text = format_cell(cell)
+    if text in ("", "-"):
+        return text
+    return format_code(text, _MAX_CELL) if kind is Kind.NAME else escape_prose(text, _MAX_CELL)
 
 
 def _format_card(card: Card) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from zprof.model.quantities import Value, format_value
+
 #: Maximum number of table rows in any output; the JSON has all of them.
 MAX_ROWS = 200
 #: Default maximum number of table rows in a terminal.
@@ -129,7 +131,14 @@ class Bar:
     colour: str = "time-sum"
 
 
-Cell = str | Bar
+Cell = str | Value | Bar
+
+
+def format_cell(cell: Cell) -> str:
+    """Return the text of a cell; a bar has none."""
+    if isinstance(cell, Value):
+        return format_value(cell, UNKNOWN)
+    return "" if isinstance(cell, Bar) else cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from zprof.model.formatting import format_ns
-from zprof.reports.page import Bar, Bars, HeatMap, Kind, LegendEntry, Table
+from zprof.reports.page import Bar, Bars, HeatMap, Kind, LegendEntry, Table, format_cell
 from zprof.reports.svg import (
     CHARACTER_WIDTH,
     TIME_COLOURS,
@@ -38,9 +38,9 @@ def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
     ]
     for line, row in enumerate(table.rows):
         y = _TOP + _ROW * (line + 1)
-        parts.append(draw_label("", _MARGIN, y, fit_text(str(row.cells[0]), _NAME_WIDTH)))
+        parts.append(draw_label("", _MARGIN, y, fit_text(format_cell(row.cells[0]), _NAME_WIDTH)))
         parts += [
-            draw_label("", _right_of(place), y, str(row.cells[index]), anchor="end")
+            draw_label("", _right_of(place), y, format_cell(row.cells[index]), anchor="end")
             for place, index in enumerate(numbers)
         ]
         bar = row.cells[bars_at]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.layout import INDENT, get_page_width, render_bar, render_heading, wrap
-from zprof.reports.page import Bar, Cell, Column, Kind, Row, Table
+from zprof.reports.page import Bar, Cell, Column, Kind, Row, Table, format_cell
 
 #: Minimum width of a text column and of the name column; maximum width of a number before it wraps.
 _MIN_WORDS, _MIN_NAME = 12, 12
@@ -85,7 +85,7 @@ def get_column_unit(column: Column, table: Table) -> str:
 
 
 def _format_lifted(columns: Sequence[Column], row: Row, lifted: Sequence[int]) -> str:
-    return ", ".join(f"{columns[at].title} {printable(row.cells[at])}" for at in lifted)
+    return ", ".join(f"{columns[at].title} {printable(format_cell(row.cells[at]))}" for at in lifted)
 
 
 def _build_grid(table: Table, rows: Sequence[Row], shown: Sequence[int]) -> _Grid:
@@ -115,9 +115,9 @@ def _format_row_name(row: Row) -> str:
 
 
 def _format_cell(cell: Cell) -> str:
-    return (
-        render_bar(cell.share, _BAR_WIDTH) if isinstance(cell, Bar) else shorten(printable(cell), _MAX_CELL)
-    )
+    if isinstance(cell, Bar):
+        return render_bar(cell.share, _BAR_WIDTH)
+    return shorten(printable(format_cell(cell)), _MAX_CELL)
 
 
 def _format_header(column: Column, table: Table) -> str:

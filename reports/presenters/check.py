@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Outcome
+from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.reports.page import (
+    Cell,
     Column,
     Facts,
     Item,
@@ -32,7 +34,6 @@ from zprof.reports.presenters.check_formatting import (
     format_interval,
     format_limit,
     format_outcome,
-    format_value,
     has_checked_nothing,
     is_noisy,
     select_by_outcome,
@@ -101,19 +102,19 @@ def _build_gate_table(check: Check) -> Table | None:
             Column(title="limit", kind=Kind.TEXT, wide=True),
             Column(title="outcome", kind=Kind.TEXT, wide=True),
         ),
-        [_format_gate_row(result) for result in sort_by_severity(check)],
+        [_make_gate_row(result) for result in sort_by_severity(check)],
         note=describe_baseline(check),
         max_text_rows=_MAX_GATES,
         noun="gates, failures first",
     )
 
 
-def _format_gate_row(result: GateResult) -> tuple[str, ...]:
+def _make_gate_row(result: GateResult) -> tuple[Cell, ...]:
     unit = result.limit.unit
     return (
         f"{MARKS[result.outcome]} {result.limit.gate}",
-        format_value(result.value, unit),
-        format_value(result.baseline, unit),
+        Value(number=result.value, unit=unit),
+        Value(number=result.baseline, unit=unit),
         format_allowed(result),
         format_change_with_spread(result) if result.interval else format_change(result),
         format_interval(result),

@@ -1,10 +1,10 @@
 """Format the gates of a check: order, values, limits, marks and the outcome sentence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
+from zprof.model.quantities import Unit, format_number, format_signed
 from zprof.reports.page import UNKNOWN
 
 MARKS = {
@@ -24,14 +24,6 @@ _OUTCOME_VERBS = {
     Outcome.PASSED: "passed",
 }
 _SIGNS = {Sense.AT_MOST: "≤", Sense.AT_LEAST: "≥"}
-_FORMATTERS: Mapping[str, Callable[[float], str]] = {
-    "bytes": format_bytes,
-    "ns": format_ns,
-    "ratio": format_percent,
-    "bytes_per_s": format_rate,
-    "count": lambda count: f"{count:.10g}",
-    "psi": lambda factor: f"{factor:.4g}Ψ",
-}
 _MIN_CHANGE_RATIO = 0.0005
 
 
@@ -49,14 +41,6 @@ _HELP = {
 _TENANT_HELP = "Bytes of this tenant at the peak, on the rank with the highest peak."
 
 
-def format_value(value: float | None, unit: str) -> str:
-    """Format a value in its unit; a dash if there is none."""
-    if value is None:
-        return UNKNOWN
-    formatter = _FORMATTERS.get(unit)
-    return formatter(value) if formatter else f"{value:g} {unit}".strip()
-
-
 def sort_by_severity(check: Check) -> tuple[GateResult, ...]:
     """Return the gates by outcome: failed, unknown, warned, within noise, skipped, passed."""
     order = list(MARKS)
@@ -72,7 +56,7 @@ def format_allowed(result: GateResult) -> str:
     """Format the allowed value with ≤ or ≥."""
     if result.allowed is None:
         return UNKNOWN
-    return f"{_SIGNS[result.limit.sense]} {format_value(result.allowed, result.limit.unit)}"
+    return f"{_SIGNS[result.limit.sense]} {format_number(result.allowed, result.limit.unit)}"
 
 
 def format_change(result: GateResult) -> str:
@@ -82,10 +66,10 @@ def format_change(result: GateResult) -> str:
         return UNKNOWN
     if value == before:
         return "0"
-    if result.limit.unit == "ratio":
+    if result.limit.unit == Unit.RATIO:
         return f"{(value - before) * 100:+.1f} pt"
     if before == 0 or abs(value / before - 1) < _MIN_CHANGE_RATIO:
-        return _format_signed(value - before, result.limit.unit)
+        return format_signed(value - before, result.limit.unit)
     return f"{(value / before - 1) * 100:+.1f} %"
 
 
@@ -95,10 +79,10 @@ def format_change_with_spread(result: GateResult) -> str:
     if result.interval is None or value is None or before is None:
         return format_change(result)
     half = (result.interval[1] - result.interval[0]) / 2
-    if unit == "ratio":
+    if unit == Unit.RATIO:
         return f"{(value - before) * 100:+.1f} ±{half * 100:.1f} pt"
     if before == 0:
-        return f"{_format_signed(value - before, unit)} ±{format_value(half, unit)}"
+        return f"{format_signed(value - before, unit)} ±{format_number(half, unit)}"
     return f"{(value / before - 1) * 100:+.1f} ±{half / before * 100:.1f} %"
 
 
@@ -111,10 +95,10 @@ def format_interval(result: GateResult) -> str:
     """Format the confidence interval of the change; empty if there is none."""
     if result.interval is None:
         return ""
-    if result.limit.unit == "ratio":
+    if result.limit.unit == Unit.RATIO:
         low, high = (f"{end * 100:+.1f} pt" for end in result.interval)
     else:
-        low, high = (_format_signed(end, result.limit.unit) for end in result.interval)
+        low, high = (format_signed(end, result.limit.unit) for end in result.interval)
     confidence = result.limit.confidence
     return f"[{low}, {high}]" if confidence is None else f"[{low}, {high}] at {confidence * 100:g} %"
 
@@ -201,11 +185,6 @@ def _format_status(check: Check) -> str:
 def describe_baseline(check: Check) -> str:
     """Name the baseline of the check."""
     return f"against baseline {check.baseline}" if check.baseline else "without a baseline"
-
-
-def _format_signed(value: float, unit: str) -> str:
-    shown = format_value(value, unit)
-    return f"+{shown}" if value > 0 else shown
 
 
 def describe_gate(gate: str) -> str:

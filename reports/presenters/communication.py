@@ -1,10 +1,11 @@
 """Build the communication section: collectives by kind, group and type, bytes per step, clock alignment."""
 
-from zprof.model.formatting import format_ms, format_ns
+from zprof.model.formatting import format_ms
+from zprof.model.leaves import take_value
 from zprof.model.report import Report
 from zprof.model.time import CollectiveTime
 from zprof.reports.page import (
-    UNKNOWN,
+    Cell,
     Column,
     Kind,
     Note,
@@ -19,10 +20,7 @@ from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_formatting import (
     describe_alignment,
     describe_volume,
-    format_mean_count,
     format_message_size,
-    format_optional_rate,
-    get_bound_marks,
 )
 
 
@@ -61,7 +59,7 @@ def _build_collective_table(report: Report) -> Table | None:
             *make_number_columns("bandwidth", unit="bytes/s", wide=True),
             *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
-        [_format_collective_row(collectives[index]) for index in ordered],
+        [_make_collective_row(collectives[index]) for index in ordered],
         unit="ms",
         note=f"{report.time.basis}, mean of the ranks of the group",
         notes=[
@@ -75,22 +73,21 @@ def _build_collective_table(report: Report) -> Table | None:
     )
 
 
-def _format_collective_row(entry: CollectiveTime) -> tuple[str, ...]:
-    at_least, at_most = get_bound_marks(entry.bound)
+def _make_collective_row(entry: CollectiveTime) -> tuple[Cell, ...]:
     return (
         entry.kind,
         group_name(entry.group),
         entry.dtype,
-        format_mean_count(entry.count),
+        take_value(entry, "count"),
         format_message_size(entry.kind, entry.bytes),
-        format_ms(entry.total_ns),
-        format_ms(entry.exposed_ns),
+        take_value(entry, "total_ns", in_ms=True),
+        take_value(entry, "exposed_ns", in_ms=True),
         format_ms(entry.total_ns - entry.exposed_ns),
-        at_least + format_ms(entry.wait_ns),
-        at_most + format_ms(entry.transfer_ns),
-        UNKNOWN if entry.launch_delay_ns is None else format_ns(entry.launch_delay_ns),
-        format_optional_rate(entry.algbw_bytes_per_s),
-        format_optional_rate(entry.busbw_bytes_per_s),
+        take_value(entry, "wait_ns", in_ms=True),
+        take_value(entry, "transfer_ns", in_ms=True),
+        take_value(entry, "launch_delay_ns"),
+        take_value(entry, "algbw_bytes_per_s"),
+        take_value(entry, "busbw_bytes_per_s"),
     )
 
 

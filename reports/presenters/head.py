@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_ns, format_percent
+from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
 from zprof.reports.presenters.findings import find_first_confident, merge_gaps
@@ -112,7 +113,7 @@ def _list_time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
     if exposed.ratio is not None:
         yield (
             "exposed communication",
-            f"{'at most ' if exposed.at_most else ''}{format_ns(exposed.exposed_ns)}",
+            f"{BOUND_WORDS[exposed.bound]}{format_ns(exposed.exposed_ns)}",
             f"{format_percent(exposed.ratio)} of {format_ns(exposed.collective_ns)} in collectives, "
             f"{report.time.basis}",
         )

@@ -1,8 +1,9 @@
 """Build the ledger of a step: its terms, their change from a baseline, and what no finding explains."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from zprof.model.formatting import format_ms, format_ns, format_percent
+from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.report import Comparison, Report
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import (
@@ -30,7 +31,6 @@ from zprof.reports.presenters.time_figures import (
     step_ns,
 )
 from zprof.reports.presenters.time_formatting import (
-    bounds,
     describe_exposure,
     describe_unsplit_time,
     describe_window,
@@ -76,14 +76,13 @@ def build_exposure_blocks(report: Report) -> tuple[Block, ...]:
 
 
 def _build_step_table(report: Report, title: str, rows: Sequence[LedgerRow]) -> Table:
-    marks = bounds(report.time.per_rank)
     total_ns = step_ns(report.time.per_rank)
     bars = _make_waterfall([row.this_ns for row in rows], rows, total_ns)
     table_rows = [
-        Row(cells=(row.name, _format_marked_ms(marks, row.name, row.this_ns), format_percent(row.share), bar))
+        Row(cells=(row.name, _make_ms(row.this_ns, row.bound), format_percent(row.share), bar))
         for row, bar in zip(rows, bars, strict=False)
     ]
-    name = "total" if report.time.is_whole else "step"
+    name = report.time.total_name
     table_rows.append(Row(cells=(name, format_ms(total_ns), "", bars[-1]), total=True))
     return Table(
         title=title,
@@ -104,14 +103,13 @@ def _build_change_table(
 ) -> Table:
     assert comparison.step_time is not None
     times = comparison.step_time
-    before, after = bounds(comparison.baseline_time), bounds(report.time.per_rank)
     bars = _make_waterfall([row.change_ns or 0 for row in rows], rows, change)
     table_rows = [
         Row(
             cells=(
                 row.name,
-                "" if row.baseline_ns is None else _format_marked_ms(before, row.name, row.baseline_ns),
-                _format_marked_ms(after, row.name, row.this_ns),
+                "" if row.baseline_ns is None else _make_ms(row.baseline_ns, row.baseline_bound),
+                _make_ms(row.this_ns, row.bound),
                 format_signed_ms(row.change_ns or 0),
                 bar,
             )
@@ -134,8 +132,8 @@ def _build_change_table(
     )
 
 
-def _format_marked_ms(marks: Mapping[str, str], name: str, time_ns: int) -> str:
-    return marks.get(name, "") + format_ms(time_ns)
+def _make_ms(time_ns: int, bound: Bound) -> Value:
+    return Value(number=time_ns, unit=Unit.NS, bound=bound, in_ms=True)
 
 
 def _make_waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], total_ns: int) -> list[Bar]:

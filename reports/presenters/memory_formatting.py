@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
+from zprof.model.leaves import take_value
 from zprof.model.memory import (
     NOT_EXPLAINED,
     Allocation,
@@ -15,6 +16,7 @@ from zprof.model.memory import (
     MemoryTimeline,
     RankMemory,
 )
+from zprof.model.quantities import BOUND_SIGNS, Bound, format_value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, LegendEntry
 
@@ -147,14 +149,12 @@ def compute_peak_change_ratio(before: Sequence[RankMemory], after: Sequence[Rank
 
 def get_peak_mark(rank: RankMemory) -> str:
     """Return ``≈ ``, ``≤ `` or ``≥ `` if the peak is a bound, else an empty string."""
-    if rank.upper_bound and rank.lower_bound:
-        return "≈ "
-    return "≤ " if rank.upper_bound else "≥ " if rank.lower_bound else ""
+    return BOUND_SIGNS[rank.bounds.get("peak_bytes", Bound.EXACT)]
 
 
 def format_peak(rank: RankMemory) -> str:
     """Format the peak of a rank, with its mark."""
-    return f"{get_peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
+    return format_value(take_value(rank, "peak_bytes"))
 
 
 def format_largest_peak(ranks: Sequence[RankMemory]) -> str:

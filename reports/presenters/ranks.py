@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from zprof.model.formatting import format_ms, format_ns, format_percent
+from zprof.model.leaves import take_value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, RankTime
 from zprof.reports.page import (
     MAX_ROWS,
+    Cell,
     Column,
     HeatMap,
     Note,
@@ -26,11 +28,9 @@ from zprof.reports.presenters.time_figures import (
     list_path_ranks,
     order_by_waiting,
     select_extreme_ranks,
-    unsplit_ns,
 )
 from zprof.reports.presenters.time_formatting import (
-    format_ledger_cells,
-    format_optional_ratio,
+    make_ledger_cells,
 )
 
 _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
@@ -90,7 +90,7 @@ def _build_rank_table(report: Report) -> Table | None:
             *make_number_columns("step", *LEDGER_NAMES.values(), unit="ms"),
             *make_number_columns("overlap", unit="%"),
         ),
-        [_format_rank_row(rank) for rank in ranks],
+        [_make_rank_row(rank) for rank in ranks],
         unit="ms",
         note=f"{report.time.basis}; overlap: hidden share of the collectives",
         max_text_rows=_MAX_TEXT_RANKS,
@@ -100,9 +100,8 @@ def _build_rank_table(report: Report) -> Table | None:
     )
 
 
-def _format_rank_row(rank: RankTime) -> tuple[str, ...]:
-    cells = format_ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0)
-    return (str(rank.rank), *cells, format_optional_ratio(rank.overlap_ratio))
+def _make_rank_row(rank: RankTime) -> tuple[Cell, ...]:
+    return (str(rank.rank), *make_ledger_cells(rank, rank.bounds), take_value(rank, "overlap_ratio"))
 
 
 def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:

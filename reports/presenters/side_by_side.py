@@ -1,11 +1,11 @@
 """Build the page that compares two runs: the verdict, different settings, then figure by figure."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
-from zprof.model.side_by_side import Figure, Row, Setting, SideBySide
-from zprof.model.side_by_side import Section as Leaves
-from zprof.model.time import LEDGER_NAMES
+from zprof.model.metrics.catalogue import find_metric
+from zprof.model.metrics.metric import strip_unit
+from zprof.model.quantities import Unit, format_number
+from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
 from zprof.reports.page import (
     Column,
     Facts,
@@ -26,50 +26,28 @@ from zprof.reports.presenters.memory_groups import RUN_PEAKS, build_group_change
 from zprof.reports.presenters.run_formatting import describe_run, format_steps
 
 UNKNOWN = "unknown"
-_FORMATTERS: dict[str, Callable[[float], str]] = {
-    "ns": format_ns,
-    "bytes": format_bytes,
-    "ratio": format_percent,
-    "bytes_per_s": format_rate,
-    "count": lambda count: f"{count:g}" if count < 1e6 else f"{count:.0f}",
-}
-_SUFFIXES = ("_bytes_per_s", "_ns", "_bytes", "_ratio")
-_NAMES = {
-    **LEDGER_NAMES,
-    "memcpy_ns": "copies",
-    "overlap_ratio": "hidden share",
-    "overlapped_ns": "hidden",
-    "collective_ns": "collectives",
-    "busbw_bytes_per_s": "bus bandwidth",
-    "algbw_bytes_per_s": "algorithm bandwidth",
-    "last_ratio": "arrived last",
-    "own_wait_ns": "wait suffered",
-    "waiting_ranks": "waiting ranks",
-    "unsplit_ns": "wait or transfer",
-    "first_wait_ns": "wait in the first collective",
-}
 #: Smaller relative changes are not shown.
 _MIN_CHANGE = 0.0005
 #: Maximum number of rows of a section, such as kernels, and of ranks with a section of their own.
 _MAX_TEXT_ROWS, _MAX_RANKS = 12, 4
 
 
-def label(row: Row) -> str:
-    """Format a row name: ``exposed_wait_ns`` as ``exposed wait``; kernels and findings keep their names."""
-    if row.name in _NAMES:
-        return _NAMES[row.name]
-    name = next((row.name.removesuffix(end) for end in _SUFFIXES if row.name.endswith(end)), None)
-    return row.name if name is None else name.replace("_", " ")
+def label(row: ComparedRow) -> str:
+    """Return the name of a row, as the catalogue has it; kernels and findings keep their names."""
+    metric = find_metric(row.leaf)
+    if metric:
+        return metric.title
+    return strip_unit(row.name) if row.leaf else row.name
 
 
-def figure(value: Figure, unit: str) -> str:
+def figure(value: ComparedValue, unit: str) -> str:
     """Format a figure in its unit, or ``unknown``."""
     if value is None:
         return UNKNOWN
-    return value if isinstance(value, str) else _FORMATTERS[unit](value)
+    return value if isinstance(value, str) else format_number(value, Unit(unit))
 
 
-def change(row: Row) -> str:
+def change(row: ComparedRow) -> str:
     """Format the relative change, in points for ratios; empty if there is no visible change."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return ""
@@ -84,7 +62,7 @@ def change(row: Row) -> str:
     return f"x {row.b / row.a:.1f}" if relative >= 1 else f"{relative * 100:+.1f} %"
 
 
-def select_shown_rows(section: Leaves, *, everything: bool) -> tuple[Row, ...]:
+def select_shown_rows(section: ComparedSection, *, everything: bool) -> tuple[ComparedRow, ...]:
     """Return the rows to show; rows that are zero or unknown in both runs need ``everything``."""
     return section.rows if everything else tuple(row for row in section.rows if row.a or row.b)
 
@@ -129,7 +107,7 @@ def build_side_by_side_page(both: SideBySide, *, everything: bool = False) -> Pa
     )
 
 
-def _drop_most_ranks(sections: Sequence[Leaves]) -> list[Leaves]:
+def _drop_most_ranks(sections: Sequence[ComparedSection]) -> list[ComparedSection]:
     """Drop the sections of most ranks of a large job."""
     ranks = [section for section in sections if section.title.startswith("rank ")]
     single = [section for section in ranks if section.title.count(" ") == 1]
@@ -153,7 +131,7 @@ def _build_setting_section(settings: Sequence[Setting], *, everything: bool) -> 
     return make_section("settings", title, "How each run was configured.", table or Paragraph(text="None."))
 
 
-def _build_figure_table(section: Leaves, *, everything: bool) -> Table | None:
+def _build_figure_table(section: ComparedSection, *, everything: bool) -> Table | None:
     shown = select_shown_rows(section, everything=everything)
     is_text = bool(shown) and all(row.unit == "text" for row in shown)
     rows = [(label(row), figure(row.a, row.unit), figure(row.b, row.unit), change(row)) for row in shown]

@@ -10,7 +10,7 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
 from zprof.model.second_opinion import Figure as VerifiedFigure
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
-from zprof.model.side_by_side import Figure, Row
+from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.model.time import RankTime
 from zprof.reports.finding_pages import claims
 from zprof.reports.page import (
@@ -161,7 +161,7 @@ def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left
     return _make_page("zprof bundle", *make_section("bundle", "Bundle", "", *blocks))
 
 
-def build_baseline_page(name: str, rows: Sequence[Row]) -> Page:
+def build_baseline_page(name: str, rows: Sequence[ComparedRow]) -> Page:
     """Build the page of the figures of a baseline, which is side ``b`` of the rows."""
     facts = Facts(
         rows=tuple((row.name, _baseline_figure(row.b, row.unit)) for row in rows if row.b is not None)
@@ -169,7 +169,7 @@ def build_baseline_page(name: str, rows: Sequence[Row]) -> Page:
     return _make_page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
 
 
-def build_changes_page(rows: Sequence[Row]) -> Page:
+def build_changes_page(rows: Sequence[ComparedRow]) -> Page:
     """Build the page of changed figures: before, after and the change."""
     if not rows:
         return _make_page("zprof baseline", Paragraph(text="Nothing changes."))
@@ -195,13 +195,13 @@ def build_changes_page(rows: Sequence[Row]) -> Page:
     return _make_page("zprof baseline", *make_section("changes", title, "", table, facts))
 
 
-def _baseline_figure(value: Figure, unit: str) -> str:
+def _baseline_figure(value: ComparedValue, unit: str) -> str:
     if value is None:
         return "-"
     return value if isinstance(value, str) else _FORMATTERS[unit](value)
 
 
-def _baseline_change(row: Row) -> str:
+def _baseline_change(row: ComparedRow) -> str:
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return "-"
     if row.unit == "ratio":

@@ -1,11 +1,14 @@
 """Build the time detail: time per step, unit and message size; link fit; clocks of the ranks."""
 
-from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent
+from zprof.model.formatting import format_ns, format_percent
+from zprof.model.leaves import take_value
+from zprof.model.quantities import Bounds
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
 from zprof.reports.page import (
     MAX_ROWS,
     UNKNOWN,
+    Cell,
     Section,
     Table,
     make_name_column,
@@ -16,20 +19,16 @@ from zprof.reports.page import (
 )
 from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import (
-    bounded,
     order_steps_by_length,
     select_most_exposed_messages,
     select_most_exposed_units,
     select_sized_messages,
     sort_fits_by_messages,
-    unsplit_ns,
 )
 from zprof.reports.presenters.time_formatting import (
-    format_ledger_cells,
-    format_mean_count,
     format_message_size,
     format_optional_rate,
-    get_bound_marks,
+    make_ledger_cells,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
@@ -56,7 +55,7 @@ def _build_step_table(time: Time) -> Table | None:
         key=lambda index: (time.steps[index].step, time.steps[index].rank),
     )
     position_by_index = {index: position for position, index in enumerate(order_steps_by_length(time))}
-    unsplit = {rank.rank for rank in time.per_rank if unsplit_ns([rank])}
+    bounds = {rank.rank: rank.bounds for rank in time.per_rank}
     return make_table(
         "By step",
         (
@@ -64,10 +63,7 @@ def _build_step_table(time: Time) -> Table | None:
             *make_number_columns("rank"),
             *make_number_columns("wall", *LEDGER_NAMES.values(), unit="ms"),
         ),
-        [
-            _format_step_row(time.steps[index], is_bound=time.steps[index].rank in unsplit)
-            for index in indices
-        ],
+        [_make_step_row(time.steps[index], bounds.get(time.steps[index].rank, {})) for index in indices],
         unit="ms",
         max_text_rows=_MAX_TEXT_ROWS,
         order=sorted(range(len(indices)), key=lambda row: position_by_index[indices[row]]),
@@ -76,16 +72,11 @@ def _build_step_table(time: Time) -> Table | None:
     )
 
 
-def _format_step_row(step: StepTime, *, is_bound: bool) -> tuple[str, ...]:
-    return (str(step.step), str(step.rank), *format_ledger_cells(step, is_bound=is_bound))
+def _make_step_row(step: StepTime, bounds: Bounds) -> tuple[Cell, ...]:
+    return (str(step.step), str(step.rank), *make_ledger_cells(step, bounds))
 
 
 def _build_unit_table(time: Time) -> Table | None:
-    bounded_kinds = bounded(time)
-    rows = [
-        _format_unit_row(unit, is_bound=(unit.kind, unit.group) in bounded_kinds)
-        for unit in select_most_exposed_units(time, MAX_ROWS)
-    ]
     return make_table(
         "By unit",
         (
@@ -95,7 +86,7 @@ def _build_unit_table(time: Time) -> Table | None:
             *make_number_columns("size", unit="bytes"),
             *make_number_columns("exposed transfer", "exposed wait", unit="ms"),
         ),
-        rows,
+        [_make_unit_row(unit) for unit in select_most_exposed_units(time, MAX_ROWS)],
         unit="ms",
         note=f"{time.basis}, mean of the ranks of the group",
         max_text_rows=_MAX_TEXT_ROWS,
@@ -104,15 +95,14 @@ def _build_unit_table(time: Time) -> Table | None:
     )
 
 
-def _format_unit_row(unit: UnitTime, *, is_bound: bool) -> tuple[str, ...]:
-    at_least, at_most = get_bound_marks(is_bound)
+def _make_unit_row(unit: UnitTime) -> tuple[Cell, ...]:
     return (
         unit.unit,
         unit.kind,
-        format_mean_count(unit.count),
+        take_value(unit, "count"),
         format_message_size(unit.kind, unit.bytes),
-        at_most + format_ms(unit.exposed_transfer_ns),
-        at_least + format_ms(unit.exposed_wait_ns),
+        take_value(unit, "exposed_transfer_ns", in_ms=True),
+        take_value(unit, "exposed_wait_ns", in_ms=True),
     )
 
 
@@ -129,7 +119,7 @@ def _build_message_table(time: Time) -> Table | None:
             *make_number_columns("exposed", unit="ms"),
             *make_number_columns("bus bandwidth", unit="bytes/s"),
         ),
-        [_format_message_row(bucket) for bucket in shown],
+        [_make_message_row(bucket) for bucket in shown],
         unit="ms",
         note=time.basis,
         max_text_rows=_MAX_TEXT_ROWS,
@@ -139,15 +129,15 @@ def _build_message_table(time: Time) -> Table | None:
     )
 
 
-def _format_message_row(bucket: MessageSizes) -> tuple[str, ...]:
+def _make_message_row(bucket: MessageSizes) -> tuple[Cell, ...]:
     return (
         bucket.kind,
         group_name(bucket.group),
-        format_bytes(bucket.at_least_bytes),
-        format_bytes(bucket.below_bytes),
-        format_mean_count(bucket.count),
-        format_ms(bucket.exposed_ns),
-        format_optional_rate(bucket.busbw_bytes_per_s),
+        take_value(bucket, "at_least_bytes"),
+        take_value(bucket, "below_bytes"),
+        take_value(bucket, "count"),
+        take_value(bucket, "exposed_ns", in_ms=True),
+        take_value(bucket, "busbw_bytes_per_s"),
     )
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from zprof.model.quantities import Bound
 from zprof.model.report import Report
 from zprof.model.time import (
     LEDGER_NAMES,
@@ -19,32 +20,38 @@ from zprof.model.time import (
     Time,
     UnitTime,
     WaitShares,
+    bound_exposed_time,
+    bound_over_ranks,
+    mean_over_ranks,
 )
-
-#: Unsplit time below this share of the exposed time is negligible.
-_MIN_UNSPLIT_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """A term of the step, mean over the ranks.  ``share``: relative to the step, or to the largest change."""
+    """A term of the step, mean over the ranks.
+
+    ``share``: relative to the step, or to the largest change.  ``bound`` and ``baseline_bound``: whether the
+    means of this run and of the baseline are exact.
+    """
 
     name: str
     this_ns: int
     baseline_ns: int | None
     change_ns: int | None
     share: float
+    bound: Bound
+    baseline_bound: Bound = Bound.EXACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Collective time per step, mean over the ranks.  ``at_most``: the exposed part is an upper bound."""
+    """Collective time per step, mean over the ranks.  ``bound``: whether the exposed part is exact."""
 
     collective_ns: int
     exposed_ns: int
     hidden_ns: int
     ratio: float | None
-    at_most: bool
+    bound: Bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +82,9 @@ class Unclaimed:
     share: float
 
 
-def compute_mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
-    """Compute the mean of a term over the ranks, rounded to nanoseconds."""
-    return round(sum(getattr(rank, term) for rank in ranks) / len(ranks)) if ranks else 0
-
-
 def step_ns(ranks: Sequence[RankTime]) -> int:
     """Return the mean wall time of a step over the ranks."""
-    return compute_mean_over_ranks(ranks, "wall_ns")
+    return mean_over_ranks(ranks, "wall_ns")
 
 
 def step_change_ns(report: Report) -> int | None:
@@ -95,7 +97,7 @@ def step_change_ns(report: Report) -> int | None:
 
 def ledger(report: Report) -> tuple[LedgerRow, ...]:
     """Return the terms of the step, with their change if there is a baseline."""
-    means = {term: compute_mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
+    means = {term: mean_over_ranks(report.time.per_rank, term) for term in LEDGER_NAMES}
     comparison = report.comparison
     if comparison is None or comparison.step_time is None:
         wall = max(1, step_ns(report.time.per_rank))
@@ -106,6 +108,7 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
                 baseline_ns=None,
                 change_ns=None,
                 share=means[term] / wall,
+                bound=bound_over_ranks(report.time.per_rank, term),
             )
             for term, name in LEDGER_NAMES.items()
         )
@@ -115,9 +118,11 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
         LedgerRow(
             name=name,
             this_ns=means[term],
-            baseline_ns=compute_mean_over_ranks(comparison.baseline_time, term),
+            baseline_ns=mean_over_ranks(comparison.baseline_time, term),
             change_ns=delta[term],
             share=abs(delta[term]) / largest,
+            bound=bound_over_ranks(report.time.per_rank, term),
+            baseline_bound=bound_over_ranks(comparison.baseline_time, term),
         )
         for term, name in LEDGER_NAMES.items()
     )
@@ -125,25 +130,16 @@ def ledger(report: Report) -> tuple[LedgerRow, ...]:
 
 def exposure(ranks: Sequence[RankTime]) -> Exposure:
     """Compute the exposed and hidden parts of the collective time."""
-    collective = compute_mean_over_ranks(ranks, "collective_ns")
-    hidden = compute_mean_over_ranks(ranks, "overlapped_ns")
+    collective = mean_over_ranks(ranks, "collective_ns")
+    hidden = mean_over_ranks(ranks, "overlapped_ns")
     exposed = collective - hidden
     return Exposure(
         collective_ns=collective,
         exposed_ns=exposed,
         hidden_ns=hidden,
         ratio=exposed / collective if collective else None,
-        at_most=any(rank.upper_bound for rank in ranks),
+        bound=bound_exposed_time(ranks),
     )
-
-
-def unsplit_ns(ranks: Sequence[RankTime]) -> int:
-    """Return the exposed time per step that cannot be split into wait and transfer; 0 if negligible."""
-    if not ranks:
-        return 0
-    unsplit = sum(rank.unsplit_ns for rank in ranks)
-    exposed = sum(rank.exposed_wait_ns + rank.exposed_transfer_ns for rank in ranks)
-    return unsplit // len(ranks) if unsplit > _MIN_UNSPLIT_RATIO * exposed else 0
 
 
 def select_sized_messages(time: Time) -> tuple[MessageSizes, ...]:
@@ -151,11 +147,6 @@ def select_sized_messages(time: Time) -> tuple[MessageSizes, ...]:
     known = {(entry.kind, entry.group) for entry in time.collectives if entry.bytes > 0}
     unknown = {(entry.kind, entry.group) for entry in time.collectives} - known
     return tuple(bar for bar in time.messages if (bar.kind, bar.group) not in unknown)
-
-
-def bounded(time: Time) -> frozenset[tuple[str, str]]:
-    """Return the kinds and groups whose waits are lower bounds and whose transfers are upper bounds."""
-    return frozenset((entry.kind, entry.group) for entry in time.collectives if entry.bound)
 
 
 def order_by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:

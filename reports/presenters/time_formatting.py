@@ -1,19 +1,18 @@
 """Format times and collectives: bounds, cells of the ledger, sentences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from zprof.model.collectives import is_unknown_size
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
+from zprof.model.leaves import take_value
+from zprof.model.quantities import BOUND_WORDS, Bound, Bounds, Value, negate_bound
 from zprof.model.report import Report, Volume
-from zprof.model.time import Alignment, RankTime, StepTime, Time, WindowPolicy
+from zprof.model.time import LEDGER_NAMES, Alignment, RankTime, StepTime, Time, WindowPolicy, mean_over_ranks
 from zprof.model.training import ENGINE_TITLES, Engine
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.time_figures import exposure, unsplit_ns
+from zprof.reports.presenters.time_figures import exposure
 
-#: Prefixes of bounds.
-AT_LEAST, AT_MOST = "≥ ", "≤ "
-#: Bounds of transfer and wait if ranks are missing.
-_BOUNDS = {"exposed transfer": AT_MOST, "exposed wait": AT_LEAST}
 _LARGE_COUNT = 1e5
 _MAX_MOVED, _MAX_NAMED = 4, 6
 #: Sources of a window: steps marked by the program itself, and a trace without steps.
@@ -41,32 +40,16 @@ def format_message_size(kind: str, size_bytes: int) -> str:
     return "unknown" if is_unknown_size(kind, size_bytes) else format_bytes(size_bytes)
 
 
-def bounds(ranks: Sequence[RankTime]) -> Mapping[str, str]:
-    """Return the prefixes of the terms that are only bounds, by name of the term."""
-    return _BOUNDS if unsplit_ns(ranks) else {}
-
-
-def get_bound_marks(is_bound: bool) -> tuple[str, str]:
-    """Return the prefixes of a wait and a transfer."""
-    return (AT_LEAST, AT_MOST) if is_bound else ("", "")
-
-
 def format_mean_count(value: float) -> str:
     """Format a mean count without insignificant digits."""
     return f"{value:g}" if value < _LARGE_COUNT else f"{value:.0f}"
 
 
-def format_ledger_cells(entry: RankTime | StepTime, *, is_bound: bool) -> tuple[str, ...]:
-    """Format wall, compute, exposed transfer, wait and copies, idle and unexplained in ms."""
-    at_least, at_most = get_bound_marks(is_bound)
-    return (
-        format_ms(entry.wall_ns),
-        format_ms(entry.compute_ns),
-        at_most + format_ms(entry.exposed_transfer_ns),
-        at_least + format_ms(entry.exposed_wait_ns),
-        format_ms(entry.exposed_memcpy_ns),
-        format_ms(entry.idle_ns),
-        format_ms(entry.unexplained_ns),
+def make_ledger_cells(entry: RankTime | StepTime, bounds: Bounds) -> tuple[Value, ...]:
+    """Return wall, compute, exposed transfer, wait and copies, idle and unexplained as cells in ms."""
+    return tuple(
+        replace(take_value(entry, term, in_ms=True), bound=bounds.get(term, Bound.EXACT))
+        for term in ("wall_ns", *LEDGER_NAMES)
     )
 
 
@@ -75,7 +58,7 @@ def describe_exposure(subject: str, ranks: Sequence[RankTime], period: str) -> s
     exposed = exposure(ranks)
     if exposed.ratio is None:
         return f"{subject}: none ran in these steps."
-    at_most, at_least = ("at most ", "at least ") if exposed.at_most else ("", "")
+    at_most, at_least = BOUND_WORDS[exposed.bound], BOUND_WORDS[negate_bound(exposed.bound)]
     return (
         f"{subject}: {format_ns(exposed.collective_ns)} {period}, "
         f"{at_most}{format_ns(exposed.exposed_ns)} exposed ({format_percent(exposed.ratio)}), "
@@ -85,11 +68,11 @@ def describe_exposure(subject: str, ranks: Sequence[RankTime], period: str) -> s
 
 def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
     """Describe the time that cannot be split into wait and transfer; empty if there is none."""
-    unsplit = unsplit_ns(ranks)
-    if not unsplit:
+    if not any(rank.bounds.get("exposed_wait_ns") in (Bound.AT_LEAST, Bound.UNKNOWN) for rank in ranks):
         return ""
+    unsplit = format_ns(mean_over_ranks(ranks, "unsplit_ns"))
     return (
-        f"{format_ns(unsplit)} of the exposed time is in collectives that could not be compared on all "
+        f"{unsplit} of the exposed time is in collectives that could not be compared on all "
         "ranks; there a late rank looks like a slow link (≥ and ≤ are bounds)."
     )
 

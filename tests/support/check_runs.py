@@ -11,6 +11,7 @@ from zprof.model.check import Check, GateResult, Limit, Sense
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryPart, RankMemory
+from zprof.model.quantities import Unit
 from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import Tenant
 from zprof.model.time import CollectiveTime, RankTime, StepTime, Time, Window, WindowPolicy
@@ -77,7 +78,7 @@ class Made:
 def limit(gate: str, **more: Any) -> Limit:
     """A limit as somebody stated it."""
     unit = "ratio" if gate.endswith("ratio") else "bytes"
-    return Limit(**{"gate": gate, "unit": unit, "said": "so", "origin": "zprof.toml"} | more)
+    return Limit(**{"gate": gate, "unit": Unit(unit), "said": "so", "origin": "zprof.toml"} | more)
 
 
 def at_least(gate: str, **more: Any) -> Limit:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
+from zprof.model.quantities import Unit
 
 MIB, MS = 1 << 20, 1_000_000
 BASELINE = "ci/baseline.json"
@@ -10,7 +11,7 @@ BASELINE = "ci/baseline.json"
 
 def limit(gate: str, unit: str, said: str, **more: object) -> Limit:
     """A limit as pyproject.toml says it."""
-    return Limit(gate=gate, unit=unit, said=said, **{"origin": "pyproject.toml", **more})  # type: ignore[arg-type]
+    return Limit(gate=gate, unit=Unit(unit), said=said, **{"origin": "pyproject.toml", **more})  # type: ignore[arg-type]
 
 
 FAILED = GateResult(

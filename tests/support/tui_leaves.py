@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zprof.tui.figures import Aggregation, Figure, Unit
+from zprof.model.quantities import Aggregation, Unit, Value
 
 #: A figure is rounded to whole nanoseconds or bytes on its way: means of the report may be.
 _ROUNDING = 1.0
@@ -25,7 +25,7 @@ def _find(tree: Any, leaf: str) -> list[float]:
     return [node for node in nodes if node is not None]
 
 
-def _combine(tree: Any, figure: Figure) -> float | None:
+def _combine(tree: Any, figure: Value) -> float | None:
     values = [_find(tree, leaf) for leaf in figure.leaves]
     flat = [value for group in values for value in group]
     if not flat:
@@ -44,13 +44,17 @@ def _combine(tree: Any, figure: Figure) -> float | None:
     }.get(figure.how, max)(flat)
 
 
-def assert_leaves(tree: Any, figures: Sequence[Figure]) -> None:
+def assert_leaves(tree: Any, figures: Sequence[Value]) -> None:
     """Assert that each figure has the value that its leaves make in the JSON of the report."""
     for figure in figures:
         assert figure.leaves, figure
+        if figure.low is not None:
+            ends = [_find(tree, leaf) for leaf in figure.leaves]
+            assert ends == [[figure.low], [figure.number]], figure
+            continue
         expected = _combine(tree, figure)
         if expected is None:
-            assert figure.value is None
+            assert figure.number is None
         else:
             tolerance = 1e-9 if figure.unit in (Unit.RATIO, Unit.FACTOR) else _ROUNDING
-            assert figure.value == pytest.approx(expected, abs=tolerance), figure
+            assert figure.number == pytest.approx(expected, abs=tolerance), figure

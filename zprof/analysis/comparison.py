@@ -7,7 +7,7 @@ spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are
 tokens (or samples) per rank, a to b.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +20,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
 from zprof.model.tenants import Tenant
-from zprof.model.time import LEDGER_TERMS, RankTime
+from zprof.model.time import LEDGER_TERMS, RankTime, mean_over_ranks
 
 #: Minimum number of steps for estimating their variation.
 MIN_STEPS = 3
@@ -96,8 +96,8 @@ def _is_single_interval(run: RunAnalysis) -> bool:
 
 def _compare_step_times(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
     return StepTimeChange(
-        a_ns=_mean_over_ranks(a.time.per_rank, "wall_ns"),
-        b_ns=_mean_over_ranks(b.time.per_rank, "wall_ns"),
+        a_ns=mean_over_ranks(a.time.per_rank, "wall_ns"),
+        b_ns=mean_over_ranks(b.time.per_rank, "wall_ns"),
         ci95=compute_bootstrap_interval(mean_step_times(a.steps), mean_step_times(b.steps)),
     )
 
@@ -131,8 +131,8 @@ def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 
 def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
     """Return the change of each ledger term; the values sum to the change of the mean wall time."""
-    delta = {term: _mean_over_ranks(b, term) - _mean_over_ranks(a, term) for term in LEDGER_TERMS}
-    wall = _mean_over_ranks(b, "wall_ns") - _mean_over_ranks(a, "wall_ns")
+    delta = {term: mean_over_ranks(b, term) - mean_over_ranks(a, term) for term in LEDGER_TERMS}
+    wall = mean_over_ranks(b, "wall_ns") - mean_over_ranks(a, "wall_ns")
     delta["unexplained_ns"] += wall - sum(delta.values())
     return delta
 
@@ -180,11 +180,6 @@ def _resample_means(
     means = sample[generator.integers(0, count, size=(_RESAMPLES, count))].mean(axis=1)
     correction = np.sqrt(count / (count - 1)) if count > 1 else 1.0
     return np.asarray(sample.mean() + (means - sample.mean()) * correction)
-
-
-def _mean_over_ranks(ranks: Iterable[RankTime], term: str) -> int:
-    values = [int(getattr(rank, term)) for rank in ranks]
-    return round(sum(values) / len(values))
 
 
 def _max_over_ranks(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:

@@ -10,8 +10,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import FINDING_IDS, Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.memory import RankMemory
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Unit
 from zprof.model.report import Comparison, Report
-from zprof.model.side_by_side import Figure, Row, Section, Setting
+from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.time import LEDGER_NAMES, CollectiveTime, Time
 from zprof.run.reader import Run
@@ -34,9 +36,10 @@ _LATE_FIELDS = (
 _CLOCK_FIELDS = ("uncertainty_ns", "matched", "unmatched")
 _VOLUME_FIELDS = ("seen_bytes", "expected_bytes", "ratio")
 _ALL_RANKS = "all ranks"
+_TIME, _COLLECTIVE, _MEMORY = "time.per_rank[]", "time.collectives[]", "memory.per_rank[]"
 
 
-def build_time_sections(a: Report, b: Report) -> list[Section]:
+def build_time_sections(a: Report, b: Report) -> list[ComparedSection]:
     """Return all time figures; sections without a value in either run are left out."""
     sections = [
         _make_mean_section(a.time, b.time),
@@ -45,40 +48,56 @@ def build_time_sections(a: Report, b: Report) -> list[Section]:
         *_make_collective_sections(a, b),
         *_make_link_sections(a, b),
         *_make_late_rank_sections(a.time, b.time),
-        Section(title="clocks", note="accuracy of the clock alignment",
-                rows=make_rows(a.time.alignment, b.time.alignment, _CLOCK_FIELDS)),
-        Section(title="volume", note="per rank and step, compared with the ZeRO formula of the stage",
-                rows=_make_volume_rows(a, b)),
+        ComparedSection(title="clocks", note="accuracy of the clock alignment",
+                rows=make_rows("time.alignment", a.time.alignment, b.time.alignment, _CLOCK_FIELDS)),
+        ComparedSection(title="volume", note="per rank and step, compared with the ZeRO formula of the stage",
+                rows=make_rows("volume", a.volume, b.volume, _VOLUME_FIELDS)),
     ]  # fmt: skip
     return [entry for entry in sections if any(row.a is not None or row.b is not None for row in entry.rows)]
 
 
-def _make_mean_section(a: Time, b: Time) -> Section:
+def _make_mean_section(a: Time, b: Time) -> ComparedSection:
     rows = tuple(
-        Row(name=name, unit=infer_unit(name), a=mean_value(a.per_rank, name), b=mean_value(b.per_rank, name))
+        _make_row(_TIME, name, mean_value(a.per_rank, name), mean_value(b.per_rank, name))
         for name in (*_LEDGER, *_OTHER_TIMES)
     )
-    return Section(title="step", note="mean of the ranks", rows=rows)
+    return ComparedSection(title="step", note="mean of the ranks", rows=rows)
 
 
-def _make_equal_work_section(comparison: Comparison | None) -> Section:
+def _make_equal_work_section(comparison: Comparison | None) -> ComparedSection:
     work = comparison.equal_work if comparison else None
     times = comparison.step_time if comparison else None
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ComparedRow, ...] = ()
     if work is not None and times is not None:
         rows = (
-            Row(name=f"{work.unit.value} per step", unit="count", a=work.a_per_step, b=work.b_per_step),
-            Row(name="step_at_equal_work_ns", unit="ns", a=times.a_ns, b=work.b_ns),
+            ComparedRow(
+                name=f"{work.unit.value} per step",
+                unit="count",
+                a=work.a_per_step,
+                b=work.b_per_step,
+                leaf="comparison.equal_work.per_step",
+            ),
+            ComparedRow(
+                name="step_at_equal_work_ns",
+                unit="ns",
+                a=times.a_ns,
+                b=work.b_ns,
+                leaf="comparison.equal_work.b_ns",
+            ),
         )
-    return Section(title="equal work", note="with B scaled to the work per rank and step of A", rows=rows)
+    return ComparedSection(
+        title="equal work", note="with B scaled to the work per rank and step of A", rows=rows
+    )
 
 
-def _make_rank_sections(a: Time, b: Time) -> Iterable[Section]:
+def _make_rank_sections(a: Time, b: Time) -> Iterable[ComparedSection]:
     if len(a.per_rank) < 2 and len(b.per_rank) < 2:
         return
     pairs = pair_by_key(a.per_rank, b.per_rank, lambda entry: (entry.rank,))
     for (rank,), before, after in sorted(pairs, key=lambda pair: pair[0]):
-        yield Section(title=f"rank {rank}", note="per step", rows=make_rows(before, after, _LEDGER))
+        yield ComparedSection(
+            title=f"rank {rank}", note="per step", rows=make_rows(_TIME, before, after, _LEDGER)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +110,16 @@ class _MergedCollective:
     dtypes: str
 
 
-def _make_collective_sections(a: Report, b: Report) -> Iterable[Section]:
+def _make_collective_sections(a: Report, b: Report) -> Iterable[ComparedSection]:
     pairs = pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: (entry.kind, entry.group_label))
     for (kind, group_label), before, after in pairs:
         rows = _make_collective_rows(before, after, timed=bool(a.time.per_rank and b.time.per_rank))
-        yield Section(title=f"{kind}, {group_label}", note="per step, mean of the ranks", rows=rows)
+        yield ComparedSection(title=f"{kind}, {group_label}", note="per step, mean of the ranks", rows=rows)
 
 
 def _make_collective_rows(
     a: "_MergedCollective | None", b: "_MergedCollective | None", *, timed: bool
-) -> tuple[Row, ...]:
+) -> tuple[ComparedRow, ...]:
     """Return the rows of a kind; if a timed run lacks the kind, its sums are 0 and its rates unknown."""
     absent = 0 if timed else None
     sides = [
@@ -108,11 +127,11 @@ def _make_collective_rows(
         for side in (a, b)
     ]
     rows = [
-        Row(name=name, unit=infer_unit(name), a=before, b=after)
+        _make_row(_COLLECTIVE, name, before, after)
         for name, before, after in zip((*_SUMMED, *_RATES), *sides, strict=True)
     ]
     dtypes = [side.dtypes if side else None for side in (a, b)]
-    return (*rows, Row(name="data type", unit="text", a=dtypes[0], b=dtypes[1]))
+    return (*rows, ComparedRow(name="data type", unit="text", a=dtypes[0], b=dtypes[1]))
 
 
 def _merge_kinds(report: Report) -> list[_MergedCollective]:
@@ -139,7 +158,7 @@ def _label_group(entry: CollectiveTime, report: Report) -> str:
     return _ALL_RANKS if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
 
 
-def _make_link_sections(a: Report, b: Report) -> Iterable[Section]:
+def _make_link_sections(a: Report, b: Report) -> Iterable[ComparedSection]:
     sides = (
         ((fit.kind, _label_fit_group(report, fit.group)), fit)
         for report in (a, b)
@@ -154,9 +173,9 @@ def _make_link_sections(a: Report, b: Report) -> Iterable[Section]:
             )
             for report in (a, b)
         )
-        yield Section(
+        yield ComparedSection(
             title=f"link of {kind}, {group}", note="fitted: latency + bytes / bandwidth",
-            rows=make_rows(before, after, _FIT_FIELDS),
+            rows=make_rows("time.fits[]", before, after, _FIT_FIELDS),
         )  # fmt: skip
 
 
@@ -167,42 +186,38 @@ def _label_fit_group(report: Report, group: str) -> str:
     return _ALL_RANKS if group in world_groups else f"group {group}"
 
 
-def _make_late_rank_sections(a: Time, b: Time) -> Iterable[Section]:
+def _make_late_rank_sections(a: Time, b: Time) -> Iterable[ComparedSection]:
     before, after = (side.blame.per_rank if side.blame else () for side in (a, b))
     pairs = pair_by_key(before, after, lambda entry: (entry.rank,))
     for (rank,), one, other in sorted(pairs, key=lambda pair: pair[0]):
-        yield Section(
+        yield ComparedSection(
             title=f"rank {rank} as the late one", note="wait of the others per step, per waiting rank",
-            rows=make_rows(one, other, _LATE_FIELDS),
+            rows=make_rows("time.blame.per_rank[]", one, other, _LATE_FIELDS),
         )  # fmt: skip
-
-
-def _make_volume_rows(a: Report, b: Report) -> tuple[Row, ...]:
-    rows = make_rows(a.volume, b.volume, _VOLUME_FIELDS)
-    return tuple(replace(row, unit="ratio") if row.name == "ratio" else row for row in rows)
 
 
 _MEMORY_FIELDS = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
 _KERNEL_COLUMNS = {"name", "total_ns"}
 
 
-def build_memory_section(a: Report, b: Report) -> Section:
+def build_memory_section(a: Report, b: Report) -> ComparedSection:
     """Return the maximum over ranks of each tenant, at each rank's peak."""
     sides = (a.memory.per_rank, b.memory.per_rank)
     rows = [
-        Row(
+        ComparedRow(
             name=f"{tenant.value}_bytes",
             unit="bytes",
             a=_max_tenant_bytes(sides[0], tenant),
             b=_max_tenant_bytes(sides[1], tenant),
+            leaf=f"{_MEMORY}.tenants.{tenant.value}",
         )
         for tenant in DISPLAY_ORDER
     ]
     rows += [
-        Row(name=name, unit=infer_unit(name), a=max_value(sides[0], name), b=max_value(sides[1], name))
+        _make_row(_MEMORY, name, max_value(sides[0], name), max_value(sides[1], name))
         for name in _MEMORY_FIELDS
     ]
-    return Section(title="memory", note="at the peak, maximum over ranks per row", rows=tuple(rows))
+    return ComparedSection(title="memory", note="at the peak, maximum over ranks per row", rows=tuple(rows))
 
 
 def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | None:
@@ -210,13 +225,13 @@ def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | No
     return max(known, default=None)
 
 
-def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
+def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> ComparedSection:
     """Return the time per step of each kernel (CPU ranks: operator); 0 if only the other run has it."""
     before, after = _sum_kernel_times(a), _sum_kernel_times(b)
     names = sorted({*before, *after}, key=lambda name: -max(before.get(name, 0), after.get(name, 0)))
     known = bool(before and after)
     rows = [
-        Row(
+        ComparedRow(
             name=name,
             unit="ns",
             a=before.get(name, 0 if known else None),
@@ -224,7 +239,7 @@ def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
         )
         for name in names
     ]
-    return Section(title="kernels", note="per step, mean of the ranks", rows=tuple(rows))
+    return ComparedSection(title="kernels", note="per step, mean of the ranks", rows=tuple(rows))
 
 
 def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
@@ -235,12 +250,12 @@ def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
     return {str(name): round(total / len(run.steps)) for name, total in sums.items()}
 
 
-def build_finding_section(a: Report, b: Report) -> Section:
+def build_finding_section(a: Report, b: Report) -> ComparedSection:
     """Return the saving of each cause in each run; "not found" if tested without a finding."""
     by_cause = [{finding.cause: finding for finding in report.findings} for report in (a, b)]
     causes = list(dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings))
     rows = [
-        Row(
+        ComparedRow(
             name=f"{FINDING_IDS[cause]} {cause.value}",
             unit="text",
             a=_describe_finding(by_cause[0].get(cause), cause, a),
@@ -248,7 +263,7 @@ def build_finding_section(a: Report, b: Report) -> Section:
         )
         for cause in causes
     ]
-    return Section(title="findings", note="potential savings", rows=tuple(rows))
+    return ComparedSection(title="findings", note="potential savings", rows=tuple(rows))
 
 
 def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> str | None:
@@ -321,40 +336,34 @@ def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
 
 
 _T = TypeVar("_T")
-_UNITS = (("_bytes_per_s", "bytes_per_s"), ("_ns", "ns"), ("_bytes", "bytes"), ("_ratio", "ratio"))
 
 
-def infer_unit(name: str) -> str:
-    """Return the unit suffix of a leaf's name; "count" if it has none."""
-    if name == "bytes":
-        return "bytes"
-    return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "count")
+def make_rows(stem: str, a: object | None, b: object | None, names: Sequence[str]) -> tuple[ComparedRow, ...]:
+    """Return rows of the attributes of two entries of ``stem``; those of a missing entry are unknown."""
+    return tuple(_make_row(stem, name, getattr(a, name, None), getattr(b, name, None)) for name in names)
 
 
-def make_rows(a: object | None, b: object | None, names: Sequence[str]) -> tuple[Row, ...]:
-    """Return rows of the attributes of two leaves; attributes of a missing leaf are unknown."""
-    return tuple(
-        Row(name=name, unit=infer_unit(name), a=getattr(a, name, None), b=getattr(b, name, None))
-        for name in names
-    )
+def _make_row(stem: str, name: str, a: ComparedValue, b: ComparedValue) -> ComparedRow:
+    leaf = f"{stem}.{name}"
+    return ComparedRow(name=name, unit=find_unit(leaf).value, a=a, b=b, leaf=leaf)
 
 
-def read_values(item: object | None, names: Sequence[str], absent: Figure) -> list[Figure]:
+def read_values(item: object | None, names: Sequence[str], absent: ComparedValue) -> list[ComparedValue]:
     """Return the attributes of a leaf, or ``absent`` for each if the leaf is missing."""
     return [absent if item is None else getattr(item, name) for name in names]
 
 
-def mean_value(items: Sequence[object], name: str) -> Figure:
+def mean_value(items: Sequence[object], name: str) -> ComparedValue:
     """Return the mean of an attribute, rounded for nanoseconds and bytes; None if any value is unknown."""
     values: list[float | None] = [getattr(item, name) for item in items]
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
     mean = sum(known) / len(known)
-    return round(mean) if infer_unit(name) in ("ns", "bytes") else mean
+    return round(mean) if find_unit(name) in (Unit.NS, Unit.BYTES) else mean
 
 
-def max_value(items: Sequence[object], name: str) -> Figure:
+def max_value(items: Sequence[object], name: str) -> ComparedValue:
     """Return the maximum of an attribute; None if any value is unknown."""
     values: list[int | None] = [getattr(item, name) for item in items]
     known = [value for value in values if value is not None]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
 from zprof.model.formatting import printable, shorten
-from zprof.model.side_by_side import Row
+from zprof.model.side_by_side import ComparedRow
 
 _UPPER, _LOWER = "an upper bound", "a lower bound"
 _ONLY, _WITHOUT = "only", "without"
@@ -13,11 +13,11 @@ _Figure = tuple[str, int | float | str | None]
 _Figures = dict[str, _Figure]
 
 
-def compare_figures(before: Baseline, after: Baseline) -> tuple[Row, ...]:
+def compare_figures(before: Baseline, after: Baseline) -> tuple[ComparedRow, ...]:
     """Return all figures of both baselines, named like the gates; None where one lacks a figure."""
     a, b = dict(_list_figures(before)), dict(_list_figures(after))
     return tuple(
-        Row(name=name, unit=(b.get(name) or a[name])[0], a=_value(a, name), b=_value(b, name))
+        ComparedRow(name=name, unit=(b.get(name) or a[name])[0], a=_value(a, name), b=_value(b, name))
         for name in dict.fromkeys([*b, *a])
     )
 
@@ -28,7 +28,7 @@ def list_bounds(baseline: Baseline) -> tuple[str, ...]:
     return tuple(f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(suffixes))
 
 
-def list_changes(before: Baseline, after: Baseline) -> tuple[Row, ...]:
+def list_changes(before: Baseline, after: Baseline) -> tuple[ComparedRow, ...]:
     """Return the figures that differ."""
     return tuple(row for row in compare_figures(before, after) if row.a != row.b)
 

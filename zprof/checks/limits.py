@@ -25,6 +25,7 @@ from zprof.checks.limit_text import (
 )
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
+from zprof.model.quantities import Unit
 from zprof.model.suggestions import suggest_names
 from zprof.model.tenants import DISPLAY_ORDER
 
@@ -44,7 +45,7 @@ class Gate:
     """
 
     name: str
-    unit: str
+    unit: Unit
     sense: Sense = Sense.AT_MOST
     exact: bool = False
     sampled: bool = False
@@ -60,16 +61,16 @@ _TIME_GATES = ("exposed_ratio", "overlap_ratio", "step_time", "exposed_wait")
 
 #: All gates, in the order in which they are judged and displayed.
 GATES: tuple[Gate, ...] = (
-    Gate(name=PEAK_MEMORY, unit="bytes", exact=True),
-    *(Gate(name=f"{PEAK_MEMORY}.{part}", unit="bytes", exact=True) for part in MEMORY_PARTS),
-    Gate(name="untagged_ratio", unit="ratio"),
-    Gate(name="exposed_ratio", unit="ratio", sampled=True),
-    Gate(name="overlap_ratio", unit="ratio", sense=Sense.AT_LEAST, sampled=True),
-    Gate(name="collective_bytes", unit="bytes", exact=True),
-    Gate(name="collective_count", unit="count", exact=True),
-    Gate(name="collective_bytes_law", unit="psi", of_baseline=False),
-    Gate(name="step_time", unit="ns", sampled=True),
-    Gate(name="exposed_wait", unit="ns"),
+    Gate(name=PEAK_MEMORY, unit=Unit.BYTES, exact=True),
+    *(Gate(name=f"{PEAK_MEMORY}.{part}", unit=Unit.BYTES, exact=True) for part in MEMORY_PARTS),
+    Gate(name="untagged_ratio", unit=Unit.RATIO),
+    Gate(name="exposed_ratio", unit=Unit.RATIO, sampled=True),
+    Gate(name="overlap_ratio", unit=Unit.RATIO, sense=Sense.AT_LEAST, sampled=True),
+    Gate(name="collective_bytes", unit=Unit.BYTES, exact=True),
+    Gate(name="collective_count", unit=Unit.COUNT, exact=True),
+    Gate(name="collective_bytes_law", unit=Unit.PSI, of_baseline=False),
+    Gate(name="step_time", unit=Unit.NS, sampled=True),
+    Gate(name="exposed_wait", unit=Unit.NS),
 )
 
 _BY_NAME = {gate.name: gate for gate in GATES}

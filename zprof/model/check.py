@@ -6,6 +6,8 @@ Values are leaves of the report; times are integer nanoseconds, sizes integer by
 from dataclasses import dataclass
 from enum import StrEnum
 
+from zprof.model.quantities import Unit
+
 CHECK_SCHEMA = "zprof.check/1"
 #: Origin of a limit that the user did not set.
 DEFAULT = "default"
@@ -49,7 +51,7 @@ class Limit:
     """
 
     gate: str
-    unit: str
+    unit: Unit
     sense: Sense = Sense.AT_MOST
     value: float | None = None
     change_ratio: float | None = None

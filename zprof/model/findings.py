@@ -171,3 +171,8 @@ class Finding:
     doc: str
     saving_bytes: tuple[int, int] | None = None
     location: SourceLocation | None = None
+
+    @property
+    def invalidates_times(self) -> bool:
+        """Return True if the times of the run cannot be trusted."""
+        return self.cause is Cause.MEASUREMENT_ARTIFACT and self.severity is Severity.HIGH

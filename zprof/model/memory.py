@@ -11,6 +11,7 @@ from zprof.model.findings import Confidence
 from zprof.model.memory_changes import RankSpread
 from zprof.model.memory_history import HistoryWindow, StackTree
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.quantities import Bound, Bounds
 from zprof.model.tenants import Tenant
 
 
@@ -83,6 +84,15 @@ class RankMemory:
     parts: tuple[MemoryPart, ...] = ()
     basis_bytes: Mapping[Basis, int] | None = None
     unknown: tuple[Tenant, ...] = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        """Its peak, if it is a bound."""
+        if self.upper_bound and self.lower_bound:
+            return {"peak_bytes": Bound.UNKNOWN}
+        if self.upper_bound or self.lower_bound:
+            return {"peak_bytes": Bound.AT_MOST if self.upper_bound else Bound.AT_LEAST}
+        return {}
 
     def is_unknown(self, tenant: Tenant) -> bool:
         """Return True if no block was attributed to a tenant at any time, and no tag could have said so."""

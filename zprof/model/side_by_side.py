@@ -8,26 +8,30 @@ from dataclasses import dataclass, field
 from zprof.model.report import Comparison, RunFacts, Verdict
 
 COMPARE_SCHEMA = "zprof.compare/1"
-Figure = int | float | str | None
+ComparedValue = int | float | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One leaf of both runs; ``unit`` is ns, bytes, ratio, count, bytes_per_s or text."""
+class ComparedRow:
+    """One number of both runs; ``unit`` is ns, bytes, ratio, count, bytes_per_s or text.
+
+    ``leaf``: the entry of the catalogue of numbers that describes it, empty if there is none.
+    """
 
     name: str
     unit: str
-    a: Figure
-    b: Figure
+    a: ComparedValue
+    b: ComparedValue
+    leaf: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class ComparedSection:
     """A group of rows; ``note`` describes what their figures refer to."""
 
     title: str
     note: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,5 +54,5 @@ class SideBySide:
     b: RunFacts
     verdict: Verdict
     comparison: Comparison | None
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ComparedSection, ...] = ()
     settings: tuple[Setting, ...] = field(default=())

@@ -3,9 +3,11 @@
 Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``None`` means unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from zprof.model.quantities import Bound, Bounds, combine_bounds, negate_bound
 
 #: Terms of the step ledger in the order of the report's leaves; they sum to the wall time.
 LEDGER_TERMS = (
@@ -101,6 +103,7 @@ class RankTime:
     transfer an upper bound. ``overlap_ratio`` is None if the rank ran no collective. ``method`` is the name
     of the method that determined exposure; a term below ``noise_floor_ns`` is not significant.
     ``upper_bound`` is true if the exposed terms are upper bounds because not every wait was recorded.
+    ``bounds``: the fields that are bounds, as the outputs mark them.
     """
 
     rank: int
@@ -122,6 +125,22 @@ class RankTime:
     memcpy_ns: int = 0
     first_wait_ns: int = 0
     unsplit_ns: int = 0
+    bounds: Bounds = field(default_factory=dict)
+
+
+def mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
+    """Return the mean of a term over the ranks, rounded to nanoseconds; 0 without ranks."""
+    return round(sum(int(getattr(rank, term)) for rank in ranks) / len(ranks)) if ranks else 0
+
+
+def bound_over_ranks(ranks: Sequence[RankTime], term: str) -> Bound:
+    """Return the bound of the mean of a term over the ranks."""
+    return combine_bounds(rank.bounds.get(term, Bound.EXACT) for rank in ranks)
+
+
+def bound_exposed_time(ranks: Sequence[RankTime]) -> Bound:
+    """Return the bound of all exposed time in collectives, wait and transfer together."""
+    return negate_bound(bound_over_ranks(ranks, "overlapped_ns"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +158,15 @@ class StepTime:
     unexplained_ns: int
     overlapped_ns: int
     collective_ns: int
+
+
+#: Bounds of collectives that could not be compared on all ranks.
+SPLIT_BOUNDS: Bounds = {
+    "wait_ns": Bound.AT_LEAST,
+    "exposed_wait_ns": Bound.AT_LEAST,
+    "transfer_ns": Bound.AT_MOST,
+    "exposed_transfer_ns": Bound.AT_MOST,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +203,11 @@ class CollectiveTime:
     exposed_wait_ns: int | None = None
     exposed_transfer_ns: int | None = None
 
+    @property
+    def bounds(self) -> Bounds:
+        """Its waits and transfers, if they are bounds."""
+        return SPLIT_BOUNDS if self.bound else {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedInCollectives:
@@ -182,15 +215,25 @@ class ExposedInCollectives:
 
     These are the exposed terms of the ledger, except for collectives that cross the ends of the window. The
     entries of several groups do not add up to these terms, because each is a mean over its group's ranks.
+    If ``bound`` is true, the wait is a lower bound and the transfer an upper bound.
     """
 
     wait_ns: int
     transfer_ns: int
+    bound: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        """Its fields, if they are bounds."""
+        return SPLIT_BOUNDS if self.bound else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTime:
-    """Collectives of one wrapped module: sums per step, as a mean over the loaded ranks of the group."""
+    """Collectives of one wrapped module: sums per step, as a mean over the loaded ranks of the group.
+
+    If ``bound`` is true, ranks are missing, as in ``CollectiveTime``.
+    """
 
     unit: str
     kind: str
@@ -199,6 +242,12 @@ class UnitTime:
     bytes: int
     exposed_wait_ns: int
     exposed_transfer_ns: int
+    bound: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        """Its wait and transfer, if they are bounds."""
+        return SPLIT_BOUNDS if self.bound else {}
 
     @property
     def exposed_ns(self) -> int:
@@ -376,6 +425,10 @@ class Time:
     lateness: tuple[StepLateness, ...] = ()
     step_noise_ns: int | None = None
 
+    def get_rank_bounds(self, rank: int) -> Bounds:
+        """Return the terms of a rank that are bounds, in each of its steps as in their means."""
+        return next((entry.bounds for entry in self.per_rank if entry.rank == rank), {})
+
     @property
     def is_whole(self) -> bool:
         """Return True if its figures are those of one interval instead of a step."""
@@ -385,6 +438,11 @@ class Time:
     def basis(self) -> str:
         """What its figures are totals of: ``per step``, or ``in the window`` if that is one interval."""
         return IN_WINDOW if self.is_whole else PER_STEP
+
+    @property
+    def total_name(self) -> str:
+        """The name of what the ledger's terms sum to."""
+        return "total" if self.is_whole else "step"
 
     def name_basis(self, text: str) -> str:
         """Return a text about figures per step with the basis that they have here."""

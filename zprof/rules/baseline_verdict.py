@@ -10,13 +10,12 @@ a tenth of the change. A problem that the baseline had as well explains nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import WORK_SETTINGS, Comparison, EqualWork, StepTimeChange, VerdictStatus
-from zprof.model.time import LEDGER_NAMES
+from zprof.model.time import LEDGER_NAMES, mean_over_ranks
 from zprof.rules.rule import Rule
 
 _MIN_SLOWER_RATIO = 0.02
@@ -127,7 +126,7 @@ def _compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
     if times is None or work is None or not before:
         return comparison.ledger_delta
     work_ratio = work.b_ns / max(1, times.b_ns)
-    a = {term: fmean(getattr(rank, term) for rank in before) for term in comparison.ledger_delta}
+    a = {term: mean_over_ranks(before, term) for term in comparison.ledger_delta}
     return {term: work_ratio * (a[term] + delta) - a[term] for term, delta in comparison.ledger_delta.items()}
 
 

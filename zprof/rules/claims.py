@@ -20,11 +20,6 @@ _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns
 _CONFIDENCE_RANK = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
-def spoils_times(finding: Finding) -> bool:
-    """Return True if the finding means that the times of the run cannot be trusted."""
-    return finding.cause is Cause.MEASUREMENT_ARTIFACT and finding.severity is Severity.HIGH
-
-
 def distorts_times(finding: Finding) -> bool:
     """Return True if the finding means, with high confidence, that recording changed the times."""
     is_high_confidence = finding.confidence is Confidence.HIGH and finding.severity is not Severity.LOW
@@ -49,7 +44,7 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
         time_ns = _double_recording_cost_ns(finding) or sum(finding.saving_ns)
         saves_time = time_ns > 0
         return (
-            not spoils_times(finding),
+            not finding.invalidates_times,
             not distorts_times(finding),
             not saves_time,
             saves_time and is_low_confidence,

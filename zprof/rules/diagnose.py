@@ -15,7 +15,7 @@ from zprof.analysis.side_by_side import (
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
-from zprof.model.side_by_side import Section, SideBySide
+from zprof.model.side_by_side import ComparedSection, SideBySide
 from zprof.model.time import Time, WindowPolicy
 from zprof.rules.claims import find_unexplained_loss, split_savings
 from zprof.rules.compute.idle_time import is_short_of_processors
@@ -264,5 +264,5 @@ def pair_with_baseline(
     )
 
 
-def _has_values(section: Section) -> bool:
+def _has_values(section: ComparedSection) -> bool:
     return any(row.a is not None or row.b is not None for row in section.rows)

@@ -9,17 +9,17 @@ a tenth of the step or more is exposed and no finding explains it. If no step wa
 """
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, RankMemory
+from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.model.time import LEDGER_NAMES, Time
+from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
 from zprof.rules.baseline_verdict import judge_against_baseline
-from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
+from zprof.rules.claims import ExposedGroup, Unexplained
 from zprof.rules.ending_verdict import describe_ending, has_run_out_of_memory
 from zprof.rules.history_verdict import describe_history
 from zprof.rules.rule import Rule, list_untested
@@ -103,7 +103,7 @@ def _judge(
         return (status, sentence if is_snapshot else f"{sentence}; no step was timed")
     if not time.per_rank:
         return (VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
-    spoiled = next((f for f in findings if spoils_times(f)), None)
+    spoiled = next((f for f in findings if f.invalidates_times), None)
     if spoiled:
         return (VerdictStatus.INCONCLUSIVE, f"{_format_mean_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
@@ -127,7 +127,8 @@ def _judge(
             else ""
         )
         return (status, f"{sentence}{details}")
-    main = next((f for f in sure if f.saving_ns[1] >= _MIN_RISK_SAVING_RATIO * _mean_step_ns(time)), None)
+    min_saving_ns = _MIN_RISK_SAVING_RATIO * mean_over_ranks(time.per_rank, "wall_ns")
+    main = next((f for f in sure if f.saving_ns[1] >= min_saving_ns), None)
     if main:
         details = _describe_unexplained(
             sure, unexplained or Unexplained(), time
@@ -215,7 +216,7 @@ def _judge_without_findings(
         )
     exposed = _exposed_ratio(time)
     if exposed >= _MIN_STEP_RATIO:
-        bound = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
+        bound = BOUND_WORDS[bound_exposed_time(time.per_rank)]
         share = f"{bound}{format_percent(exposed)} of the time is exposed communication and copies"
         sentence = f"{head}: {share}{_list_groups(unexplained)}, and no finding explains it"
         return (VerdictStatus.INCONCLUSIVE, sentence)
@@ -264,11 +265,7 @@ def _make_verdict(status: VerdictStatus, sentence: str) -> Verdict:
 
 
 def _format_mean_step(time: Time) -> str:
-    return f"{format_ns(_mean_step_ns(time))} {time.basis}"
-
-
-def _mean_step_ns(time: Time) -> float:
-    return fmean(rank.wall_ns for rank in time.per_rank)
+    return f"{format_ns(mean_over_ranks(time.per_rank, 'wall_ns'))} {time.basis}"
 
 
 def _idle_share(time: Time, gaps: Sequence[Gap]) -> str | None:
@@ -295,8 +292,8 @@ def _describe_exposed(time: Time) -> str:
     exposed = _exposed_ratio(time)
     if exposed < _MIN_STEP_RATIO:
         return ""
-    bound = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
-    total = "the time" if time.is_whole else "the step"
+    bound = BOUND_WORDS[bound_exposed_time(time.per_rank)]
+    total = "the window" if time.is_whole else "the step"
     return f"; {bound}{format_percent(exposed)} of {total} is exposed communication and copies"
 
 
@@ -340,7 +337,7 @@ def _describe_exposed_share(time: Time) -> str:
     if not total:
         return ""
     exposed = total - sum(rank.overlapped_ns for rank in time.per_rank)
-    bound = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
+    bound = BOUND_WORDS[bound_exposed_time(time.per_rank)]
     return f" ({bound}{format_percent(exposed / total)} of collective time is exposed)"
 
 

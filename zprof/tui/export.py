@@ -12,8 +12,9 @@ from typing import BinaryIO
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
+from zprof.model.quantities import Value
 from zprof.reports.formats import FORMATS, by_path
-from zprof.tui.figures import Figure
+from zprof.tui.model_value import ModelValue
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.shell import Shell
 from zprof.tui.tables import Cell, Line, Table, TableSource
@@ -170,4 +171,11 @@ def format_json(table: Table, line: Line, cell: Cell) -> str:
 
 
 def _json_value(cell: Cell) -> object:
-    return cell.in_json() if isinstance(cell, Figure) else cell.text
+    if not isinstance(cell, Value):
+        return cell.text
+    number: dict[str, object] = {"value": cell.number, "unit": cell.unit, "bound": cell.bound}
+    number |= {"leaves": list(cell.leaves), "how": cell.how}
+    if isinstance(cell, ModelValue):
+        kind = "predicted" if cell.is_predicted else "modelled"
+        number |= {"is": kind, "shown": cell.text, "assumption": cell.assumption}
+    return number

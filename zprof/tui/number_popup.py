@@ -9,11 +9,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from zprof.model.formatting import printable, shorten
-from zprof.tui.figures import Aggregation, Figure, figure, infer_unit, strip_unit
-from zprof.tui.metric_help.metric import parent_path, parse_indices, resolve_input
-from zprof.tui.metric_help.registry import find_help
+from zprof.model.leaves import read_value
+from zprof.model.metrics.catalogue import find_metric
+from zprof.model.metrics.metric import find_unit, parent_path, resolve_input, strip_unit
+from zprof.model.quantities import Aggregation, Value
 from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun
+from zprof.tui.source_rows.registry import find_source_rows
 from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
 from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
@@ -33,7 +35,7 @@ class NumberPopup(Popup[None]):
     NumberPopup FactTable { scrollbar-size-horizontal: 0; }
     """
 
-    def __init__(self, number: Figure, title: str, loaded: LoadedRun) -> None:
+    def __init__(self, number: Value, title: str, loaded: LoadedRun) -> None:
         super().__init__()
         self.number, self.shown_title, self.loaded = number, title, loaded
 
@@ -70,12 +72,12 @@ class NumberPopup(Popup[None]):
             self.query_one("#popup").border_subtitle = f"{more}esc: back"
 
 
-def explain_number(number: Figure, loaded: LoadedRun) -> list[str]:
+def explain_number(number: Value, loaded: LoadedRun) -> list[str]:
     """Format a number's meaning, formula, leaves and inputs as lines."""
     lines = []
-    meaning = find_help(number.leaves[0]) if number.leaves else None
+    meaning = find_metric(number.leaves[0]) if number.leaves else None
     if meaning:
-        lines += [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
+        lines += [meaning.help, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
     if number.how is not Aggregation.LEAF:
         lines.append(f"this is  {number.how.value}")
     lines += [f"  {_get_leaf_title(leaf)}  {leaf}" for leaf in list_leaves(number)]
@@ -84,23 +86,21 @@ def explain_number(number: Figure, loaded: LoadedRun) -> list[str]:
     return lines
 
 
-def list_leaves(number: Figure) -> list[str]:
+def list_leaves(number: Value) -> list[str]:
     """Return the first `_MAX_LEAVES` distinct leaves of a number."""
-    leaves = dict.fromkeys(leaf for part in number.in_report() for leaf in part.leaves)
+    leaves = dict.fromkeys(number.leaves)
     return list(leaves)[:_MAX_LEAVES]
 
 
 def _get_leaf_title(leaf: str) -> str:
     """Return the name of a leaf as the screens show it."""
-    meaning = find_help(leaf)
+    meaning = find_metric(leaf)
     return meaning.title if meaning else strip_unit(leaf.rpartition(".")[2])
 
 
 def _format_inputs(leaf: str, names: tuple[str, ...], loaded: LoadedRun) -> list[str]:
     paths = [resolve_input(leaf, name) for name in names]
-    figures = [
-        (path, figure(loaded.tree, infer_unit(path), path, how=_infer_aggregation(path))) for path in paths
-    ]
+    figures = [(path, read_value(loaded.report, path, how=_infer_aggregation(path))) for path in paths]
     shown = [
         (_get_leaf_title(path), value.text, path.removeprefix(f"{parent_path(leaf)}."))
         for path, value in figures
@@ -115,13 +115,12 @@ def _infer_aggregation(path: str) -> Aggregation:
     return Aggregation.MEAN if "[*]" in path else Aggregation.LEAF
 
 
-def find_rows(number: Figure, loaded: LoadedRun) -> pd.DataFrame | None:
+def find_rows(number: Value, loaded: LoadedRun) -> pd.DataFrame | None:
     """Return the rows that the number was measured from, or None if none are available."""
-    meaning = find_help(number.leaves[0]) if number.leaves else None
-    if meaning is None or meaning.rows is None:
+    if not number.leaves:
         return None
     baseline = loaded.before if number.leaves[0].startswith(_BASELINE) else None
-    return meaning.rows(baseline or loaded.analysis, parse_indices(number.leaves[0]))
+    return find_source_rows(number.leaves[0], baseline or loaded.analysis)
 
 
 _MAX_ROWS = 50
@@ -157,4 +156,4 @@ def _make_cell(name: str, value: object) -> Cell:
     if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "item")):
         return TextCell("" if value is None or value is pd.NA else str(value))
     number = None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
-    return Figure(value=number, unit=infer_unit(name), leaves=())
+    return Value(number=number, unit=find_unit(name), leaves=())

@@ -12,7 +12,9 @@ from textual.containers import Vertical
 
 from zprof.model.findings import Finding
 from zprof.model.formatting import printable, shorten
+from zprof.model.leaves import read_value
 from zprof.model.memory import Basis
+from zprof.model.quantities import Unit, Value
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.reports.finding_pages import page
@@ -22,8 +24,8 @@ from zprof.reports.presenters.memory_formatting import CONFIDENCE_WORDS, tenant_
 from zprof.reports.presenters.memory_groups import describe_blocks
 from zprof.reports.presenters.memory_reasons import describe_reason
 from zprof.reports.terminal import render_markdown_text
-from zprof.tui.figures import Figure, ModelFigure, Unit, figure
 from zprof.tui.help_texts import format_gaps
+from zprof.tui.model_value import ModelValue
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
 from zprof.tui.presenters.collective_instances import build_instances_table
@@ -41,20 +43,20 @@ _UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
 _MAX_TITLE = 120
 
 
-def open_number(loaded: LoadedRun, number: Figure, line: Line, table: Table) -> Popup[None]:
+def open_number(loaded: LoadedRun, number: Value, line: Line, table: Table) -> Popup[None]:
     """Return the popup that explains a number of this row."""
     title = shorten(format_title(number, line, table), _MAX_TITLE)
-    if isinstance(number, ModelFigure):
+    if isinstance(number, ModelValue):
         return TextPopup(f"{title}: {number.text}", number.explanation)
     return NumberPopup(number, title, loaded)
 
 
-def format_title(number: Figure, line: Line, table: Table) -> str:
+def format_title(number: Value, line: Line, table: Table) -> str:
     """Return a number's row and column names; a row that starts with a number has no name."""
     first = line.cells[0]
     columns = zip(table.columns, line.cells, strict=True)
     column = next((column.title for column, cell in columns if cell is number), "")
-    names = ["" if isinstance(first, Figure) else first.text, "" if column in _UNNAMED_COLUMNS else column]
+    names = ["" if isinstance(first, Value) else first.text, "" if column in _UNNAMED_COLUMNS else column]
     return ", ".join(name for name in names if name)
 
 
@@ -102,10 +104,9 @@ def _indent(text: str) -> list[str]:
 
 def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:
     """Format a finding's evidence, each fact with its value and unit."""
-    stem = f"findings[{index}].evidence"
     lines: list[str] = []
-    for number, fact in enumerate(loaded.report.findings[index].evidence):
-        value = figure(loaded.tree, Unit(fact.unit), f"{stem}[{number}].value")
+    for fact in loaded.report.findings[index].evidence:
+        value = Value(number=fact.value, unit=Unit(fact.unit))
         lines += wrap(fact.what, first=f"  {value.text:>12}  ", width=columns)
     return lines
 
@@ -134,7 +135,7 @@ _FORMULA = (
 def describe_allocation(loaded: LoadedRun, index: int) -> tuple[str, str]:
     """Return the title and text for one of the largest allocations, with its full stack."""
     entry = loaded.report.memory.top[index]
-    size = figure(loaded.tree, Unit.BYTES, f"memory.top[{index}].bytes").text
+    size = read_value(loaded.report, f"memory.top[{index}].bytes").text
     kind = ": ".join(part for part in (name_tenant(entry.tenant), entry.sub) if part)
     sure = f" ({CONFIDENCE_WORDS[entry.confidence]})" if entry.confidence else ""
     lines = [
@@ -167,7 +168,7 @@ def describe_formula_check(loaded: LoadedRun, index: int) -> tuple[str, str]:
         ("unexplained_bytes", "+ unexplained"),
         ("measured_bytes", "= measured"),
     )
-    sizes = [(figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}").text, name) for leaf, name in terms]
+    sizes = [(read_value(loaded.report, f"{stem}.{leaf}").text, name) for leaf, name in terms]
     lines = [
         *(f"{size:>12}  {name}" for size, name in sizes),
         "",

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol, overload, runtime_checkable
 
 from zprof.model.formatting import printable
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 
 #: MAX_ROWS: rows that a table draws. MAX_LINES: lines of a page's table that can be searched and sorted. A
 #: note below the table gives the total if there are more.
@@ -71,7 +71,7 @@ class BarCell(TextCell):
         return self.columns + max(0, width - 80) // 2
 
 
-Cell = TextCell | Figure
+Cell = TextCell | Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,21 +119,21 @@ class Table:
     help: str = ""
     note: str = ""
 
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[Value]:
         """Return all numbers of the table."""
-        return [cell for line in self.lines for cell in line.cells if isinstance(cell, Figure)]
+        return [cell for line in self.lines for cell in line.cells if isinstance(cell, Value)]
 
 
-def find_number(line: Line, cell: Cell) -> Figure | None:
+def find_number(line: Line, cell: Cell) -> Value | None:
     """Return the number that ``enter`` on a cell explains, if any.
 
     That is the cell's own number, else the first number of the row if the row opens nothing.
     """
-    if isinstance(cell, Figure) and cell.leaves:
+    if isinstance(cell, Value) and cell.leaves:
         return cell
     if line.opens is not Opens.NOTHING:
         return None
-    return next((other for other in line.cells if isinstance(other, Figure) and other.leaves), None)
+    return next((other for other in line.cells if isinstance(other, Value) and other.leaves), None)
 
 
 @runtime_checkable
@@ -166,8 +166,8 @@ def sort_lines(table: Table, lines: Sequence[Line], column: int, *, reverse: boo
 
     def key(line: Line) -> tuple[float, str]:
         cell = line.cells[column]
-        if isinstance(cell, Figure):
-            return (cell.value if cell.value is not None else 0.0, "")
+        if isinstance(cell, Value):
+            return (cell.number if cell.number is not None else 0.0, "")
         return (0.0, cell.text.casefold())
 
     unknown = [line for line in lines if _is_unknown(line.cells[column])]
@@ -176,7 +176,7 @@ def sort_lines(table: Table, lines: Sequence[Line], column: int, *, reverse: boo
 
 
 def _is_unknown(cell: Cell) -> bool:
-    return isinstance(cell, Figure) and cell.value is None
+    return isinstance(cell, Value) and cell.number is None
 
 
 class LazyLines(Sequence[Line]):

@@ -19,7 +19,7 @@ from zprof.analysis.side_by_side import (
 from zprof.model.findings import Cause
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
-from zprof.model.side_by_side import Figure, Section
+from zprof.model.side_by_side import ComparedSection, ComparedValue
 from zprof.model.time import LEDGER_TERMS, CollectiveTime, Time
 from zprof.run.reader import load
 
@@ -27,11 +27,11 @@ B = slower()
 A = replace(B, time=replace(B.time, per_rank=B.comparison.baseline_time if B.comparison else ()), findings=())
 
 
-def pairs(section: Section) -> dict[str, tuple[Figure, Figure]]:
+def pairs(section: ComparedSection) -> dict[str, tuple[ComparedValue, ComparedValue]]:
     return {row.name: (row.a, row.b) for row in section.rows}
 
 
-def rows(a: Report, b: Report, title: str) -> dict[str, tuple[Figure, Figure]]:
+def rows(a: Report, b: Report, title: str) -> dict[str, tuple[ComparedValue, ComparedValue]]:
     (section,) = [section for section in build_time_sections(a, b) if section.title == title]
     return pairs(section)
 

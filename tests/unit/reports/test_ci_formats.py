@@ -15,6 +15,7 @@ from tests.support.reports import SITUATIONS, slower, trace
 from zprof.model.check import GateResult, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Severity, SourceLocation
+from zprof.model.quantities import Value, format_value
 from zprof.model.report import VerdictStatus
 from zprof.reports import junit, sarif
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
@@ -29,7 +30,7 @@ from zprof.reports.formats import (
     render_page_text,
 )
 from zprof.reports.presenters.check import build_check_page
-from zprof.reports.presenters.check_formatting import format_change, format_value
+from zprof.reports.presenters.check_formatting import format_change
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])
@@ -129,7 +130,7 @@ def test_the_same_figures_stand_in_every_output() -> None:
     tree = json.loads(by_name("json", CHECK_FORMATS).render((found, slower())))
     for result, entry in zip(found.results, tree["results"], strict=True):
         for name in ("value", "baseline", "allowed"):
-            shown = format_value(entry[name], result.limit.unit)
+            shown = format_value(Value(number=entry[name], unit=result.limit.unit), "-")
             assert shown in page
             assert shown in comment
             assert numbers.get(f"{result.limit.gate}.{name}") == (None if entry[name] is None else shown)

@@ -18,10 +18,10 @@ from tests.support.report_pages import seen
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.findings import Evidence
 from zprof.model.formatting import format_bytes, format_ms, format_ns
+from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.reports.formats import by_name
-from zprof.tui.figures import Figure
 from zprof.tui.presenters.communication import build_collectives_table
 from zprof.tui.presenters.memory import build_stacks
 from zprof.tui.presenters.overview import build_findings_table, build_ledger_table
@@ -133,10 +133,11 @@ def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
     assert not missing("\n".join(figure.text for figure in shown), wanted)
 
 
-def figures(table: Table) -> list[Figure]:
+def figures(table: Table) -> list[Value]:
     """All of a table, both ends of a range."""
-    cells = [cell for line in table.lines for cell in line.cells if isinstance(cell, Figure)]
-    return [figure for cell in cells for figure in cell.in_report()]
+    cells = [cell for line in table.lines for cell in line.cells if isinstance(cell, Value)]
+    ends = [replace(cell, number=cell.low, low=None) for cell in cells if cell.low is not None]
+    return [*ends, *(replace(cell, low=None) for cell in cells)]
 
 
 @each_situation

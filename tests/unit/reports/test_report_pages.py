@@ -9,12 +9,12 @@ from tests.support.markdown_reading import visible
 from tests.support.memories import memory_of
 from tests.support.report_pages import both_runs, shown
 from tests.support.reports import memory_only, slower, snapshot, straggler, trace
+from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.findings import Evidence
 from zprof.model.formatting import format_bytes
 from zprof.model.report import Difference, Report
-from zprof.model.side_by_side import Row, Section
+from zprof.model.side_by_side import ComparedRow, ComparedSection
 from zprof.model.tenants import Tenant
-from zprof.model.time import RankTime
 from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
@@ -73,10 +73,6 @@ def test_a_tenant_that_rules_did_not_find_is_unknown_and_not_zero() -> None:
         assert line_of(said, "gradients").split() == ["gradients", *size]
 
 
-def unsplit(ranks: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
-    return tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns + 1) for rank in ranks)
-
-
 def test_each_side_of_a_comparison_has_its_own_bounds_of_transfer() -> None:
     report = slower()
     assert report.comparison is not None
@@ -84,9 +80,9 @@ def test_each_side_of_a_comparison_has_its_own_bounds_of_transfer() -> None:
     def transfer(report: Report) -> list[str]:
         return line_of(text(report), "exposed transfer").split()
 
-    before = replace(report.comparison, baseline_time=unsplit(report.comparison.baseline_time))
+    before = replace(report.comparison, baseline_time=make_unsplit(report.comparison.baseline_time))
     assert transfer(replace(report, comparison=before))[2] == "≤"
-    after = replace(report, time=replace(report.time, per_rank=unsplit(report.time.per_rank)))
+    after = replace(report, time=replace(report.time, per_rank=make_unsplit(report.time.per_rank)))
     assert transfer(after)[3] == "≤"
     assert "≤" not in transfer(report)
 
@@ -148,13 +144,13 @@ def test_a_comparison_leaves_out_equal_settings_and_empty_rows() -> None:
     for row in ("world size", "exposed copies"):
         assert (row in short, row in whole) == (False, True)
     assert "MODELLED" in short
-    assert "unknown" in line_of(short, "seen")
+    assert "unknown" in line_of(short, "measured bytes per rank")
 
 
 def test_a_comparison_of_many_ranks_shows_some() -> None:
-    rows = (Row(name="wall_ns", unit="ns", a=1, b=2),)
+    rows = (ComparedRow(name="wall_ns", unit="ns", a=1, b=2),)
     titles = [f"rank {rank}{late}" for rank in range(64) for late in ("", " as the late one")]
-    many = tuple(Section(title=title, note="a step", rows=rows) for title in titles)
+    many = tuple(ComparedSection(title=title, note="a step", rows=rows) for title in titles)
     page = replace(both_runs(), sections=many)
     assert render_page_text(build_side_by_side_page(page)).count("\nRANK ") == 8
     assert render_page_text(build_side_by_side_page(page, everything=True)).count("\nRANK ") == 128
@@ -178,4 +174,4 @@ def test_a_comparison_of_many_ranks_shows_some() -> None:
 def test_a_change_is_in_percent_points_or_a_factor(
     unit: str, a: float | str | None, b: float | str | None, written: str
 ) -> None:
-    assert change(Row(name="x", unit=unit, a=a, b=b)) == written
+    assert change(ComparedRow(name="x", unit=unit, a=a, b=b)) == written

@@ -9,7 +9,7 @@ from tests.support.reports import SITUATIONS, slower, straggler
 from zprof.model.errors import BadInput
 from zprof.model.findings import FINDING_IDS, Cause
 from zprof.model.formatting import display_width
-from zprof.model.side_by_side import Row
+from zprof.model.side_by_side import ComparedRow
 from zprof.reports.finding_pages import claims, find_cause, page
 from zprof.reports.formats import by_name, render_page_text
 from zprof.reports.page import Page
@@ -29,11 +29,11 @@ def words(page: Page) -> list[list[str]]:
 
 def test_changes_are_in_percent_or_points() -> None:
     rows = [
-        Row(name="peak_memory", unit="bytes", a=1000, b=1100),
-        Row(name="exposed_ratio", unit="ratio", a=0.2, b=0.15),
-        Row(name="peak_memory.untagged", unit="bytes", a=0, b=5),
-        Row(name="exposed_wait", unit="ns", a=None, b=7),
-        Row(name="torch", unit="text", a="2.8.0", b="2.9.0"),
+        ComparedRow(name="peak_memory", unit="bytes", a=1000, b=1100),
+        ComparedRow(name="exposed_ratio", unit="ratio", a=0.2, b=0.15),
+        ComparedRow(name="peak_memory.untagged", unit="bytes", a=0, b=5),
+        ComparedRow(name="exposed_wait", unit="ns", a=None, b=7),
+        ComparedRow(name="torch", unit="text", a="2.8.0", b="2.9.0"),
     ]
     assert words(build_changes_page(rows))[2:] == [
         ["peak_memory", "1000", "B", "1.1", "KiB", "+10.0", "%"],

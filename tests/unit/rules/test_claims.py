@@ -14,7 +14,6 @@ from zprof.rules.claims import (
     find_unexplained_loss,
     order_findings,
     split_savings,
-    spoils_times,
 )
 from zprof.rules.registry import all_rules
 
@@ -115,7 +114,7 @@ def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
     )
     right = [spoiling, big, small, guess, large, less, perhaps, note]
     assert order_findings(reversed(right)) == right
-    assert [finding for finding in right if spoils_times(finding)] == [spoiling]
+    assert [finding for finding in right if finding.invalidates_times] == [spoiling]
 
 
 def test_waiting_of_some_ranks_and_idling_of_the_late_one_is_one_loss() -> None:

@@ -22,7 +22,7 @@ from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.findings import Cause, Confidence, Severity
-from zprof.rules.claims import order_findings, spoils_times
+from zprof.rules.claims import order_findings
 from zprof.rules.measurement_artifact import measurement_artifact
 
 SPOILED = (Severity.HIGH, "high")
@@ -149,7 +149,7 @@ def test_a_start_that_costs_a_tenth_of_the_step_comes_before_all_causes(skew_ms:
     finding = found(measurement_artifact, waiting(8 * skew_ms * MS))
     cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence="high")
     assert (order_findings([cause, finding])[0] is finding) is first
-    assert not spoils_times(finding)
+    assert not finding.invalidates_times
 
 
 @pytest.mark.parametrize(("hidden_ms", "lost_ms"), [(400, 5), (24, 3)])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.pytest_suites import Suite, said_by_zprof
 from zprof.model.check import Check, GateResult, Limit, Outcome
+from zprof.model.quantities import Unit
 from zprof.testing import judging
 
 HOLDS = """
@@ -171,7 +172,7 @@ def test_a_test_that_fails_or_compares_nothing_keeps_no_baseline(suite: Suite, s
 
 
 def gate(outcome: Outcome, sentence: str, **more: str) -> GateResult:
-    limit = Limit(gate="step_time", unit="ns", value=1.0, said="1 ns", origin="zprof_limit")
+    limit = Limit(gate="step_time", unit=Unit.NS, value=1.0, said="1 ns", origin="zprof_limit")
     return GateResult(limit=limit, outcome=outcome, sentence=sentence, **more)  # type: ignore[arg-type]
 
 

@@ -9,10 +9,10 @@ from textual.widgets import Static
 from tests.support.hostile_run import poison
 from tests.support.tui_app import LARGE, SMALL, app_on, finish_workers, messages, play, press, screen_text
 from tests.support.tui_keys import close_popups, list_focusable, show_screen
+from zprof.model.quantities import Unit, Value
 from zprof.run.reader import load as open_run
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.export import format_json, format_markdown
-from zprof.tui.figures import Figure, Unit
 from zprof.tui.session import LoadedRun, RunRequest, load
 from zprof.tui.tables import Column, Line, Table, TextCell
 from zprof.tui.widgets.fact_table import FactTable
@@ -73,7 +73,7 @@ def test_screens_and_what_they_open_and_copy_are_inert(
 
 def test_a_copied_name_is_escaped_in_markdown_and_json() -> None:
     table = Table(name="t", title="t", columns=(Column(title="a|b"), Column(title="n", numeric=True)))
-    figure = Figure(value=1, unit=Unit.COUNT, leaves=("a",))
+    figure = Value(number=1, unit=Unit.COUNT, leaves=("a",))
     line = Line(key="k", cells=(TextCell("x|`code`<img src=x>*b*[a](b)\n| --- |\\\x1b"), figure))
     head, _, row = format_markdown(table, line, line.cells[0]).split("\n")
     assert head == r"| a\|b | n |"

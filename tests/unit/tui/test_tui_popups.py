@@ -8,8 +8,8 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle
+from zprof.model.leaves import read_value
 from zprof.tui.app import ZprofApp
-from zprof.tui.figures import Unit, figure
 from zprof.tui.number_popup import NumberPopup, build_rows_table, find_rows
 from zprof.tui.popups import PickPopup
 from zprof.tui.screens.page_screen import format_status
@@ -36,7 +36,7 @@ def test_no_column_of_the_rows_is_shown_in_part_wherever_the_cursor_is(alone: Lo
 
 
 def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(loaded: LoadedRun) -> None:
-    found = find_rows(figure(loaded.tree, Unit.NS, "time.per_rank[0].exposed_transfer_ns"), loaded)
+    found = find_rows(read_value(loaded.report, "time.per_rank[0].exposed_transfer_ns"), loaded)
     rows = pd.concat([found] * 5)
     table = build_rows_table(rows, "exposed_transfer_ns")
     assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.tui.figures import Figure, Unit
+from zprof.model.quantities import Unit, Value
 from zprof.tui.tables import (
     BarCell,
     Column,
@@ -20,7 +20,7 @@ from zprof.tui.widgets.text import render_bar
 
 
 def line(name: str, value: float | None) -> Line:
-    return Line(key=name, cells=(TextCell(name), Figure(value=value, unit=Unit.COUNT, leaves=("a",))))
+    return Line(key=name, cells=(TextCell(name), Value(number=value, unit=Unit.COUNT, leaves=("a",))))
 
 
 TABLE = Table(
@@ -57,7 +57,7 @@ def test_a_column_is_shown_from_its_width_on() -> None:
 
 def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere() -> None:
     word = TextCell("exposed transfer")
-    first, second = (Figure(value=value, unit=Unit.NS, leaves=("a",)) for value in (1, 2))
+    first, second = (Value(number=value, unit=Unit.NS, leaves=("a",)) for value in (1, 2))
     row = Line(key="a", cells=(word, first, second))
     assert find_number(row, word) is first
     assert find_number(row, second) is second

@@ -16,6 +16,7 @@ from zprof.analysis.time.ledger import (
     STEP_COLUMNS,
     RankTracks,
     estimate_step_noise,
+    is_unsplit,
     list_step_times,
     make_rank_tracks,
 )
@@ -28,10 +29,10 @@ from zprof.analysis.time.timeline import (
     load_collectives,
     load_timelines,
     report_no_collectives,
-    report_unsplit_exposure,
 )
 from zprof.analysis.time.transfer.collective_times import (
     sum_collective_times,
+    sum_exposed,
     sum_exposed_in_collectives,
     sum_message_sizes,
     sum_unit_times,
@@ -256,8 +257,17 @@ def _list_ranks_without_collectives(
 
 
 def _list_unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
-    exposed = collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]
-    return report_unsplit_exposure(int(exposed.sum()), sum_unsplit_exposed(collectives))
+    """Report exposed communication that cannot be split into wait and transfer."""
+    exposed_ns, unsplit_ns = sum_exposed(collectives), sum_unsplit_exposed(collectives)
+    if not is_unsplit(exposed_ns, unsplit_ns):
+        return []
+    reason = (
+        f"{unsplit_ns / exposed_ns:.0%} of the exposed communication is in collectives with missing or "
+        "unmatched ranks, where waiting cannot be separated from transfer: exposed wait is a lower bound, "
+        "exposed transfer an upper bound"
+    )
+    remedy = "provide the traces of all ranks, recorded with torch 2.4 or newer (it records process groups)"
+    return [Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]
 
 
 def _make_alignment(synced: SynchronisedRun, collectives: pd.DataFrame) -> Alignment:

@@ -22,9 +22,13 @@ from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, Exposure
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
-from zprof.model.time import LEDGER_TERMS, RankTime, StepTime
+from zprof.model.quantities import Bound, Bounds
+from zprof.model.time import LEDGER_TERMS, SPLIT_BOUNDS, RankTime, StepTime
 
 STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns", "memcpy_ns")
+_EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns")
+#: Exposed time that cannot be split is negligible below this share of all exposed time.
+_MIN_UNSPLIT_RATIO = 0.01
 #: Profiler overhead at each edge of an interval.
 STAMP_NS = 1_000
 
@@ -98,6 +102,9 @@ def average_rank_time(
         )
     )
     collective, overlapped = int(rows["collective_ns"].sum()), int(rows["overlapped_ns"].sum())
+    exposed_ns = terms["exposed_wait_ns"] + terms["exposed_transfer_ns"]
+    unsplit_ns = min(unsplit_ns // len(rows), exposed_ns)
+    is_upper = method in (UPPER_BOUND, MIXED)
     return RankTime(
         rank=int(rows["rank"].iloc[0]),
         steps=len(rows),
@@ -108,12 +115,34 @@ def average_rank_time(
         overlap_ratio=overlapped / collective if collective else None,
         method=method,
         noise_floor_ns=noise_floor_ns,
-        upper_bound=method in (UPPER_BOUND, MIXED),
+        upper_bound=is_upper,
         memcpy_ns=int(rows["memcpy_ns"].sum()) // len(rows),
         first_wait_ns=min(first_wait_ns // len(rows), terms["exposed_wait_ns"]),
-        unsplit_ns=min(unsplit_ns // len(rows), terms["exposed_wait_ns"] + terms["exposed_transfer_ns"]),
+        unsplit_ns=unsplit_ns,
+        bounds=find_ledger_bounds(exposed_ns, unsplit_ns, is_upper=is_upper),
         **terms,
     )
+
+
+def find_ledger_bounds(exposed_ns: int, unsplit_ns: int, *, is_upper: bool) -> Bounds:
+    """Return the terms of a rank that are bounds.
+
+    Args:
+        exposed_ns: Exposed time in collectives.
+        unsplit_ns: The part of it that could not be split into wait and transfer.
+        is_upper: True if a wait may be missing in the recording, so that no more than this is exposed.
+    """
+    has_bounds = is_unsplit(exposed_ns, unsplit_ns)
+    if not is_upper:
+        return {name: SPLIT_BOUNDS[name] for name in _EXPOSED if has_bounds}
+    wait = Bound.UNKNOWN if has_bounds else Bound.AT_MOST
+    others = ("exposed_transfer_ns", "exposed_memcpy_ns")
+    return {"exposed_wait_ns": wait, **dict.fromkeys(others, Bound.AT_MOST), "overlapped_ns": Bound.AT_LEAST}
+
+
+def is_unsplit(exposed_ns: int, unsplit_ns: int) -> bool:
+    """Return True if so much exposed time could not be split that wait and transfer are only bounds."""
+    return unsplit_ns > _MIN_UNSPLIT_RATIO * exposed_ns
 
 
 def list_step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:

@@ -245,21 +245,3 @@ def report_no_collectives(ranks: Sequence[int], silent: Sequence[int], world_siz
         )
         for rank in silent
     ]
-
-
-def report_unsplit_exposure(exposed_ns: int, unsplit_ns: int) -> list[Gap]:
-    """Report exposed communication that cannot be split into wait and transfer.
-
-    Args:
-        exposed_ns: All exposed communication.
-        unsplit_ns: The part in collectives with ranks that are missing or could not be matched.
-    """
-    if 100 * unsplit_ns <= exposed_ns:
-        return []
-    reason = (
-        f"{unsplit_ns / exposed_ns:.0%} of the exposed communication is in collectives with missing or "
-        "unmatched ranks, where waiting cannot be separated from transfer: exposed wait is a lower bound, "
-        "exposed transfer an upper bound"
-    )
-    remedy = "provide the traces of all ranks, recorded with torch 2.4 or newer (it records process groups)"
-    return [Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]

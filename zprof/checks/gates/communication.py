@@ -15,11 +15,12 @@ from zprof.checks.gates.reading import (
     list_newly_missing_ranks,
     to_fraction,
 )
-from zprof.checks.gates.sentences import clean_name, format_count, format_signed
+from zprof.checks.gates.sentences import clean_name
 from zprof.checks.gates.time import NO_COLLECTIVES, RECORD_HINT
 from zprof.model.baseline import Baseline, CollectiveBaseline
 from zprof.model.formatting import format_bytes, format_psi
 from zprof.model.gaps import GapKind
+from zprof.model.quantities import Unit, format_number, format_signed
 
 Amount = Callable[[CollectiveBaseline], Fraction]
 _Key = tuple[str, str, int]
@@ -27,12 +28,12 @@ _Key = tuple[str, str, int]
 
 def read_collective_bytes(gate_input: GateInput) -> Reading:
     """Read the bytes of the full tensors of all collectives, per step and rank."""
-    return _read_collectives(gate_input, _get_bytes, format_bytes, "bytes")
+    return _read_collectives(gate_input, _get_bytes, Unit.BYTES, "bytes")
 
 
 def read_collective_count(gate_input: GateInput) -> Reading:
     """Read the number of collectives that a rank takes part in, per step."""
-    return _read_collectives(gate_input, _get_count, format_count, "count")
+    return _read_collectives(gate_input, _get_count, Unit.COUNT, "count")
 
 
 def read_collective_bytes_law(gate_input: GateInput) -> Reading:
@@ -42,9 +43,9 @@ def read_collective_bytes_law(gate_input: GateInput) -> Reading:
         gap = next((gap for gap in gate_input.report.gaps if gap.kind is GapKind.VOLUME), None)
         missing = "the bytes per step cannot be compared with the ZeRO formula"
         remedy = RECORD_HINT if gap is None else clean_name(gap.remedy)
-        return Reading(missing=missing, remedy=remedy, format_value=format_psi)
+        return Reading(missing=missing, remedy=remedy)
     if gate_input.current.collectives is None:
-        return Reading(missing=NO_COLLECTIVES, remedy=RECORD_HINT, format_value=format_psi)
+        return Reading(missing=NO_COLLECTIVES, remedy=RECORD_HINT)
     missing_ranks = gate_input.current.time.missing_ranks if gate_input.current.time else ()
     expected = (
         f"the ZeRO formula of the stage expects {format_psi(volume.expected_bytes / volume.parameter_bytes)}"
@@ -55,16 +56,13 @@ def read_collective_bytes_law(gate_input: GateInput) -> Reading:
             can_be_lower=bool(missing_ranks),
             can_be_higher=bool(missing_ranks),
         ),
-        format_value=format_psi,
         report_path="volume.seen_bytes",
         value_note=f" ({format_bytes(volume.seen_bytes)}) per step",
         growth_note=expected,
     )
 
 
-def _read_collectives(
-    gate_input: GateInput, amount: Amount, format_value: Callable[[float], str], field: str
-) -> Reading:
+def _read_collectives(gate_input: GateInput, amount: Amount, unit: Unit, field: str) -> Reading:
     baseline, missing_ranks = _get_baseline(gate_input)
     lower = field == "bytes"
     current = gate_input.current.collectives
@@ -74,17 +72,15 @@ def _read_collectives(
             baseline=_sum_entries(baseline, amount, lower=lower),
             missing=missing,
             remedy=RECORD_HINT,
-            format_value=format_value,
         )
     grown = _compute_changes(current, baseline, amount) if baseline is not None else {}
     return Reading(
         current=_sum_entries(current, amount, lower=lower),
         baseline=None if missing_ranks else _sum_entries(baseline, amount, lower=lower),
-        format_value=format_value,
         report_path=_find_report_path(gate_input, field),
         subject=_choose_subject(grown, current, amount),
         value_note=" per step",
-        growth_note=_describe_growth(grown, current, baseline, amount, format_value),
+        growth_note=_describe_growth(grown, current, baseline, amount, unit),
         has_different_parts=baseline is not None
         and not missing_ranks
         and _get_keys(current) != _get_keys(baseline),
@@ -162,7 +158,7 @@ def _describe_growth(
     current: Sequence[CollectiveBaseline],
     baseline: Sequence[CollectiveBaseline] | None,
     amount: Amount,
-    format_value: Callable[[float], str],
+    unit: Unit,
 ) -> str:
     """Describe what grew most, what is new and what was removed: the largest of each, and how many more."""
     if baseline is None:
@@ -170,27 +166,26 @@ def _describe_growth(
         return (
             ""
             if largest is None
-            else f"mostly {_name_collective(_get_key(largest))}, {format_value(float(amount(largest)))}"
+            else f"mostly {_name_collective(_get_key(largest))}, "
+            f"{format_number(float(amount(largest)), unit)}"
         )
     current_keys, baseline_keys = _get_keys(current), _get_keys(baseline)
     parts = [
         _describe_part(
-            "grew most", grown, [key for key in current_keys & baseline_keys if grown[key] > 0], format_value
+            "grew most", grown, [key for key in current_keys & baseline_keys if grown[key] > 0], unit
         ),
-        _describe_part("is new", grown, list(current_keys - baseline_keys), format_value),
-        _describe_part("was removed", grown, list(baseline_keys - current_keys), format_value),
+        _describe_part("is new", grown, list(current_keys - baseline_keys), unit),
+        _describe_part("was removed", grown, list(baseline_keys - current_keys), unit),
     ]
     return "; ".join(part for part in parts if part)
 
 
-def _describe_part(
-    change: str, grown: Mapping[_Key, Fraction], keys: Sequence[_Key], format_value: Callable[[float], str]
-) -> str:
+def _describe_part(change: str, grown: Mapping[_Key, Fraction], keys: Sequence[_Key], unit: Unit) -> str:
     if not keys:
         return ""
     largest = max(keys, key=lambda key: (abs(grown[key]), key))
     more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-    return f"{_name_collective(largest)} {change}, {format_signed(float(grown[largest]), format_value)}{more}"
+    return f"{_name_collective(largest)} {change}, {format_signed(float(grown[largest]), unit)}{more}"
 
 
 def _name_collective(key: _Key) -> str:

@@ -13,11 +13,12 @@ from zprof.checks.gates.reading import (
     list_missing_ranks,
     list_newly_missing_ranks,
 )
-from zprof.checks.gates.sentences import clean_name, format_ratio, format_signed
+from zprof.checks.gates.sentences import clean_name
 from zprof.checks.limits import UNTAGGED
 from zprof.model.baseline import Baseline, MemoryBaseline
 from zprof.model.formatting import format_bytes
 from zprof.model.memory import RankMemory
+from zprof.model.quantities import Unit, format_signed
 from zprof.model.tenants import Tenant
 
 _RECORD_HINT = "record a memory window (--memory-steps 2) that all ranks reach"
@@ -31,7 +32,6 @@ def read_peak_memory(gate_input: GateInput) -> Reading:
             baseline=_make_peak_figure(baseline, ()),
             missing=_MISSING,
             remedy=_RECORD_HINT,
-            format_value=format_bytes,
         )
     index, rank = _find_highest_peak_rank(gate_input)
     phase = f" in the {clean_name(rank.peak_phase)}" if rank.peak_phase else ""
@@ -39,7 +39,6 @@ def read_peak_memory(gate_input: GateInput) -> Reading:
     return Reading(
         current=_make_peak_figure(current, missing),
         baseline=_make_peak_figure(baseline, _list_ranks_missing_in_baseline(baseline, current)),
-        format_value=format_bytes,
         report_path=f"memory.per_rank[{index}].peak_bytes",
         subject=f"rank {rank.rank}",
         value_note=f" on rank {rank.rank}{phase}{_describe_missing(missing)}",
@@ -67,7 +66,6 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
             baseline=_make_figure(baseline, baseline_bytes, ()),
             missing=missing,
             remedy=_RECORD_HINT,
-            format_value=format_bytes,
         )
     missing_ranks = list_missing_ranks(gate_input, current, baseline)
     leaf = "untagged_bytes" if tenant == UNTAGGED else f"tenants.{tenant}"
@@ -78,7 +76,6 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
             can_be_higher=current.lower_bound or bool(missing_ranks),
         ),
         baseline=_make_figure(baseline, baseline_bytes, _list_ranks_missing_in_baseline(baseline, current)),
-        format_value=format_bytes,
         report_path=f"memory.per_rank[{index}].{leaf}",
         subject=f"{tenant} on rank {rank.rank}",
         value_note=f" on rank {rank.rank}{_describe_missing(missing_ranks)}",
@@ -102,7 +99,6 @@ def read_untagged_ratio(gate_input: GateInput) -> Reading:
             baseline=_make_untagged_figure(baseline, ()),
             missing=_MISSING,
             remedy=_RECORD_HINT,
-            format_value=format_ratio,
         )
     index, rank = (
         _find_highest_peak_rank(gate_input) if is_relative(gate_input.limit) else _find_worst_rank(gate_input)
@@ -115,7 +111,6 @@ def read_untagged_ratio(gate_input: GateInput) -> Reading:
         baseline=None
         if baseline is None
         else _make_untagged_figure(baseline, _list_ranks_missing_in_baseline(baseline, current)),
-        format_value=format_ratio,
         report_path=f"memory.per_rank[{index}].untagged_bytes",
         subject=f"rank {rank.rank}",
         value_note=f" of the peak of rank {rank.rank}{_describe_missing(missing)}",
@@ -223,7 +218,7 @@ def _describe_growth(current: MemoryBaseline, baseline: MemoryBaseline | None) -
     grown = {tenant: size - baseline_sizes.get(tenant, 0) for tenant, size in sizes.items()}
     largest = max(grown, key=grown.__getitem__)
     return (
-        f"{_describe_tenant(largest)} grew most, {format_signed(grown[largest], format_bytes)}"
+        f"{_describe_tenant(largest)} grew most, {format_signed(grown[largest], Unit.BYTES)}"
         if grown[largest] > 0
         else ""
     )

@@ -6,7 +6,7 @@ A limit is a decimal number as written: 0.29 is 29/100, so 129 passes against 10
 the allowed one passes. A bound decides only if the true value cannot change the decision.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -141,7 +141,6 @@ class Reading:
     baseline: Figure | None = None
     missing: str = ""
     remedy: str = ""
-    format_value: Callable[[float], str]
     report_path: str = ""
     subject: str = ""
     value_note: str = ""

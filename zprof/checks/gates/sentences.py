@@ -3,13 +3,11 @@
 peak_memory: 21.4 MiB on rank 1 is 4.2 % above the baseline's 20.5 MiB, allowed +2% (20.9 MiB); …
 """
 
-from collections.abc import Callable
-
 from zprof.checks.gates.reading import Figure, Reading, is_relative
 from zprof.model.check import GateResult, Limit, Outcome, Sense
 from zprof.model.formatting import format_percent, printable, shorten
+from zprof.model.quantities import Unit, format_number, format_signed
 
-Formatter = Callable[[float], str]
 #: Smaller changes would be displayed as 0.0 %.
 _MIN_DISPLAYED_RATIO = 0.0005
 _MAX_NAME_COLUMNS = 60
@@ -20,29 +18,18 @@ def clean_name(text: object) -> str:
     return shorten(printable(text), _MAX_NAME_COLUMNS)
 
 
-def format_signed(value: float, format_value: Formatter) -> str:
-    """Format a change with its sign: ``+0.8 MiB`` or ``-12.0 ms``."""
-    return f"{'-' if value < 0 else '+'}{format_value(abs(value))}"
-
-
-def format_ratio(value: float) -> str:
-    """Format a ratio as a percentage."""
-    return format_percent(value)
-
-
 def format_points(change: float) -> str:
     """Format a difference of two ratios in percentage points."""
     return f"{change * 100:.1f} points" if change >= _MIN_DISPLAYED_RATIO else "less than 0.1 points"
 
 
-def format_count(value: float) -> str:
-    """Format a count per step, without decimals if it is an integer."""
-    return f"{value:.10g}"
-
-
 def describe_unjudged(result: GateResult, reading: Reading, reason: str) -> str:
     """Describe a limit that was not judged, with the reason."""
-    value = "" if result.value is None else f"{reading.format_value(result.value)}{reading.value_note}, "
+    value = (
+        ""
+        if result.value is None
+        else f"{format_number(result.value, result.limit.unit)}{reading.value_note}, "
+    )
     status = "unknown" if result.outcome is Outcome.UNKNOWN else "not judged"
     return f"{result.limit.gate}: {value}{status}: {reason}"
 
@@ -56,21 +43,19 @@ def describe_result(
     interval: tuple[float, float] | None,
 ) -> str:
     """Describe the result of a limit that was judged."""
-    limit, format_value = result.limit, reading.format_value
+    limit, unit = result.limit, result.limit.unit
     value = result.value or 0.0
-    parts = [
-        f"{limit.gate}: {format_value(value)}{reading.value_note}{_describe_baseline(result, format_value)}"
-    ]
-    parts.append(f", {_describe_allowed(limit, float(allowed.value), format_value)}")
-    parts.append(_describe_excess(value, float(allowed.value), format_value, within_limit=within_limit))
+    parts = [f"{limit.gate}: {format_number(value, unit)}{reading.value_note}{_describe_baseline(result)}"]
+    parts.append(f", {_describe_allowed(limit, float(allowed.value))}")
+    parts.append(_describe_excess(unit, value, float(allowed.value), within_limit=within_limit))
     if interval is not None:
-        parts.append(_describe_interval(limit, interval, format_value))
+        parts.append(_describe_interval(limit, interval))
     if result.outcome is Outcome.WITHIN_NOISE:
         reason = reading.chance_note if within_limit is False else "within the variation between steps"
         parts.append(f"; beyond the limit, but {reason}")
     if result.noise is not None:
         parts.append(
-            f"; the noise of ±{_format_change(limit, result.noise, format_value)} is larger than the limit "
+            f"; the noise of ±{_format_change(limit, result.noise)} is larger than the limit "
             "allows: a regression smaller than both combined cannot fail"
         )
     if within_limit is None:
@@ -82,58 +67,59 @@ def describe_result(
     return "".join(parts)
 
 
-def _describe_baseline(result: GateResult, format_value: Formatter) -> str:
+def _describe_baseline(result: GateResult) -> str:
     if result.baseline is None or result.value is None:
         return ""
     change = result.value - result.baseline
     if change == 0:
         return " is equal to the baseline"
     side = "above" if change > 0 else "below"
-    relative_change = _format_relative_change(result, abs(change), format_value)
-    return f" is {relative_change} {side} the baseline's {format_value(result.baseline)}"
+    relative_change = _format_relative_change(result, abs(change))
+    return f" is {relative_change} {side} the baseline's {format_number(result.baseline, result.limit.unit)}"
 
 
-def _format_relative_change(result: GateResult, change: float, format_value: Formatter) -> str:
-    if result.limit.unit == "ratio":
+def _format_relative_change(result: GateResult, change: float) -> str:
+    if result.limit.unit == Unit.RATIO:
         return format_points(change)
     base = result.baseline or 0.0
     return (
         format_percent(change / base)
         if base > 0 and change / base >= _MIN_DISPLAYED_RATIO
-        else format_value(change)
+        else format_number(change, result.limit.unit)
     )
 
 
-def _describe_allowed(limit: Limit, allowed: float, format_value: Formatter) -> str:
+def _describe_allowed(limit: Limit, allowed: float) -> str:
     if is_relative(limit):
-        return f"allowed {clean_name(limit.said)} ({format_value(allowed)})"
-    return f"allowed at {'most' if limit.sense is Sense.AT_MOST else 'least'} {format_value(allowed)}"
+        return f"allowed {clean_name(limit.said)} ({format_number(allowed, limit.unit)})"
+    side = "most" if limit.sense is Sense.AT_MOST else "least"
+    return f"allowed at {side} {format_number(allowed, limit.unit)}"
 
 
-def _describe_excess(
-    value: float, allowed: float, format_value: Formatter, *, within_limit: bool | None
-) -> str:
+def _describe_excess(unit: Unit, value: float, allowed: float, *, within_limit: bool | None) -> str:
     """Describe by how much the value is beyond the limit if both look the same when formatted."""
-    if within_limit is not False or format_value(value) != format_value(allowed):
+    if within_limit is not False or format_number(value, unit) != format_number(allowed, unit):
         return ""
-    return f", {format_value(abs(value - allowed))} beyond the limit"
+    return f", {format_number(abs(value - allowed), unit)} beyond the limit"
 
 
-def _describe_interval(limit: Limit, interval: tuple[float, float], format_value: Formatter) -> str:
+def _describe_interval(limit: Limit, interval: tuple[float, float]) -> str:
     quantity = "change" if is_relative(limit) else "distance to the limit"
     low, high = (
-        _format_signed_points(end) if limit.unit == "ratio" else format_signed(end, format_value)
+        _format_signed_points(end) if limit.unit == Unit.RATIO else format_signed(end, limit.unit)
         for end in interval
     )
     return f", {100 * (limit.confidence or 0.0):g} % interval of the {quantity} {low} to {high}"
 
 
-def _format_change(limit: Limit, change: float, format_value: Formatter) -> str:
-    return format_points(change) if limit.unit == "ratio" else format_value(change)
+def _format_change(limit: Limit, change: float) -> str:
+    return format_points(change) if limit.unit == Unit.RATIO else format_number(change, limit.unit)
 
 
 def _format_signed_points(change: float) -> str:
-    return format_signed(change, format_points) if abs(change) >= _MIN_DISPLAYED_RATIO else "±0.0 points"
+    if abs(change) < _MIN_DISPLAYED_RATIO:
+        return "±0.0 points"
+    return f"{'-' if change < 0 else '+'}{format_points(abs(change))}"
 
 
 def _describe_bound(reading: Reading) -> str:

@@ -22,10 +22,8 @@ from zprof.checks.gates.reading import (
     list_newly_missing_ranks,
     ratio_samples,
 )
-from zprof.checks.gates.sentences import format_ratio
 from zprof.model.baseline import TimeBaseline
 from zprof.model.findings import STEPS_LATEST_RATIO, Cause, Confidence, Finding
-from zprof.model.formatting import format_ns
 from zprof.model.report import Report
 
 _NO_COMMUNICATION = "no collective ran in the timed steps, so there is nothing to overlap"
@@ -40,7 +38,6 @@ def read_exposed_ratio(gate_input: GateInput) -> Reading:
         baseline=baseline_share.figure,
         missing=missing,
         remedy=RECORD_HINT,
-        format_value=format_ratio,
         report_path=STEPS_PATH,
         value_note=" of a step",
         samples=(current_share.samples, baseline_share.samples),
@@ -56,7 +53,6 @@ def read_overlap_ratio(gate_input: GateInput) -> Reading:
         baseline=baseline_share.figure,
         missing=missing or _NO_COMMUNICATION,
         remedy=RECORD_HINT,
-        format_value=format_ratio,
         report_path=STEPS_PATH,
         value_note=" of the communication overlapped",
         samples=(current_share.samples, baseline_share.samples),
@@ -105,7 +101,6 @@ def read_step_time(gate_input: GateInput) -> Reading:
         baseline=_make_mean_figure(baseline),
         missing=missing,
         remedy=RECORD_HINT,
-        format_value=format_ns,
         report_path=STEPS_PATH,
         value_note=" per step",
         samples=(_make_samples(current), _make_samples(baseline)),
@@ -133,7 +128,6 @@ def read_exposed_wait(gate_input: GateInput) -> Reading:
         baseline=_make_wait_figure(baseline),
         missing=missing,
         remedy=RECORD_HINT,
-        format_value=format_ns,
         report_path=STEPS_PATH,
         subject="" if late is None else f"rank {late}",
         value_note=" per step",

@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual import work
 from textual.binding import BindingType
 
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.keys import KEYS, Where, bindings
 from zprof.tui.live.presenter import explain_number, format_gaps
 from zprof.tui.live.screen import LiveScreen, LiveShell
@@ -135,6 +135,6 @@ class LiveApp(LiveShell):
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
         """Explain the opened number."""
-        if isinstance(event.cell, Figure) and event.cell.leaves:
+        if isinstance(event.cell, Value) and event.cell.leaves:
             title = f"{event.line.cells[0].text}: {event.cell.text}"
             self.push_screen(TextPopup(title, explain_number(event.cell)))

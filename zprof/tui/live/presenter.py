@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from zprof.model.leaves import read_value
+from zprof.model.metrics.catalogue import find_metric
+from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_NAMES
 from zprof.run.live import LiveRank, LiveState
 from zprof.run.manifest import PlannedSteps
-from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.live.watcher import JobState, LiveSnapshot
-from zprof.tui.metric_help.registry import find_help
 from zprof.tui.tables import Column, Line, Mark, Table, TextCell, numeric_column
 
 
@@ -127,8 +128,8 @@ def build_ledger_table(seen: LiveSnapshot) -> Table:
 
 
 def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Line:
-    share = figure(tree, Unit.RATIO, f"{_RANKS}.{term}", f"{_RANKS}.wall_ns", how=Aggregation.SHARE)
-    time = figure(tree, Unit.MS, f"{_RANKS}.{term}", how=Aggregation.MEAN)
+    share = read_value(tree, f"{_RANKS}.{term}", f"{_RANKS}.wall_ns", how=Aggregation.SHARE)
+    time = read_value(tree, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
     return Line(key=term, cells=(TextCell(name), time, share), mark=mark)
 
 
@@ -164,8 +165,8 @@ def build_tenants_table(seen: LiveSnapshot) -> Table:
 
 
 def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> Line:
-    size = figure(tree, Unit.BYTES, f"{stem}.{name}")
-    share = figure(tree, Unit.RATIO, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
+    size = read_value(tree, f"{stem}.{name}")
+    share = read_value(tree, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
     return Line(key=name, cells=(TextCell(label), size, share), mark=mark)
 
 
@@ -196,10 +197,10 @@ def get_verdict(seen: LiveSnapshot) -> str:
     return str(tree["verdict"]["sentence"]) if tree and tree["run"]["steps"] else ""
 
 
-def explain_number(number: Figure) -> str:
+def explain_number(number: Value) -> str:
     """Format the number's meaning, formula and leaves."""
-    metric = find_help(number.leaves[0]) if number.leaves else None
-    lines = [metric.says, *([f"formula  {metric.formula}"] if metric.formula else [])] if metric else []
+    metric = find_metric(number.leaves[0]) if number.leaves else None
+    lines = [metric.help, *([f"formula  {metric.formula}"] if metric.formula else [])] if metric else []
     lines += [f"this is  {number.how.value}", *(f"  {leaf}" for leaf in number.leaves)]
     return "\n".join([*lines, "", "press w to open all screens, which also show its inputs and source rows"])
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from zprof.model.formatting import format_bytes, format_ms
+from zprof.model.quantities import UNKNOWN
 from zprof.run.live import LiveRank
-from zprof.tui.figures import UNKNOWN
 
 #: Widths of a row's text columns, and the minimum terminal width for all memory columns.
 _RANK_WIDTH, _STEPS_WIDTH, _TIME_WIDTH, _BYTES_WIDTH = 6, 8, 10, 11

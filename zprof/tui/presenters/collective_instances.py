@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 
 from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
-from zprof.model.time import LateReason
-from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Bound, Figure, Unit
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Bound, Bounds, Value
+from zprof.model.time import SPLIT_BOUNDS, LateReason
 from zprof.tui.presenters.communication import format_group_and_type
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Table, TextCell
@@ -69,29 +70,33 @@ _COLUMNS = (
 
 
 def _make_cells(row: Mapping[Hashable, Any]) -> tuple[Cell, ...]:
-    is_bound = bool(row["bound"])
+    bounds = SPLIT_BOUNDS if row["bound"] else {}
     return (
-        _make_figure(row["rank"], Unit.COUNT),
-        _make_figure(row["step"], Unit.COUNT),
+        _make_value(row, "rank"),
+        _make_value(row, "step"),
         TextCell(_to_text(row["unit"])),
-        _make_figure(row["exposed_ns"], Unit.MS),
-        _make_figure(row["wait_ns"], Unit.MS, AT_LEAST if is_bound else EXACT),
-        _make_figure(row["transfer_ns"], Unit.MS, AT_MOST if is_bound else EXACT),
+        _make_value(row, "exposed_ns", in_ms=True),
+        _make_value(row, "wait_ns", bounds, in_ms=True),
+        _make_value(row, "transfer_ns", bounds, in_ms=True),
         TextCell(_format_last_rank(row)),
         TextCell(_format_late_reason(row)),
         TextCell("" if pd.isna(row["origin_rank"]) else str(row["origin_rank"])),
-        _make_figure(row["start_in_step_ns"], Unit.MS),
-        _make_figure(row["bytes"], Unit.BYTES),
-        _make_figure(row["launch_delay_ns"], Unit.NS),
+        _make_value(row, "start_in_step_ns", in_ms=True),
+        _make_value(row, "bytes"),
+        _make_value(row, "launch_delay_ns"),
         TextCell("yes" if row["matched"] else "no"),
     )
 
 
-def _make_figure(value: Any, unit: Unit, sign: str = EXACT) -> Figure:
-    number = None if pd.isna(value) else float(value)
-    if sign:
-        return Bound(value=number, unit=unit, leaves=(), sign=sign)
-    return Figure(value=number, unit=unit, leaves=())
+def _make_value(
+    row: Mapping[Hashable, Any], name: str, bounds: Bounds | None = None, *, in_ms: bool = False
+) -> Value:
+    return Value(
+        number=None if pd.isna(row[name]) else float(row[name]),
+        unit=find_unit(name),
+        bound=(bounds or {}).get(name, Bound.EXACT),
+        in_ms=in_ms,
+    )
 
 
 def _to_text(value: object) -> str:

@@ -7,19 +7,10 @@ from dataclasses import dataclass
 from zprof.model.collectives import CollectiveKind, is_unknown_size
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import GapKind
+from zprof.model.leaves import read_value
+from zprof.model.quantities import UNKNOWN, Aggregation, Value
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.tui.figures import (
-    AT_LEAST,
-    AT_MOST,
-    EXACT,
-    UNKNOWN,
-    Aggregation,
-    Figure,
-    Unit,
-    figure,
-    make_bound_figure,
-)
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import (
     MAX_LINES,
@@ -49,9 +40,9 @@ class Split:
     """Time of one kind of collective, split into hidden, exposed wait and exposed transfer."""
 
     name: str
-    hidden: Figure
-    wait: Figure
-    transfer: Figure
+    hidden: Value
+    wait: Value
+    transfer: Value
 
 
 def build_collectives_table(loaded: LoadedRun) -> Table:
@@ -113,7 +104,7 @@ def _list_fields(time: Time) -> Sequence[_Field]:
             _Field(column=Column(title="type", says="element type", from_width=100), cell=_make_dtype_cell)
         )
     fields += [
-        _make_number_field("n", time.name_basis("collectives per step and rank"), "count", Unit.COUNT),
+        _make_number_field("n", time.name_basis("collectives per step and rank"), "count"),
         _Field(
             column=Column(
                 title="bytes",
@@ -123,29 +114,19 @@ def _list_fields(time: Time) -> Sequence[_Field]:
             ),
             cell=_make_size_cell,
         ),
-        _make_number_field(
-            "total", _MS + "sum of the durations", "total_ns", Unit.MS, 110 if several_groups else 90
-        ),
+        _make_number_field("total", _MS + "sum of the durations", "total_ns", 110 if several_groups else 90),
         _Field(
             column=Column(title="hidden", says=_MS + "total minus exposed", numeric=True),
             cell=_make_hidden_cell,
         ),
-        _make_number_field(
-            "exposed", _MS + "the rank is blocked and does not compute", "exposed_ns", Unit.MS
-        ),
-        _make_number_field(
-            "wait", _MS + "before the last rank arrived, hidden or exposed", "wait_ns", Unit.MS, sign=AT_LEAST
-        ),
+        _make_number_field("exposed", _MS + "the rank is blocked and does not compute", "exposed_ns"),
+        _make_number_field("wait", _MS + "before the last rank arrived, hidden or exposed", "wait_ns"),
         _make_number_field(
             "transfer",
             _MS + "after the last rank arrived, hidden or exposed",
             "transfer_ns",
-            Unit.MS,
-            sign=AT_MOST,
         ),
-        _make_number_field(
-            "bus", "bus bandwidth", "busbw_bytes_per_s", Unit.BYTES_PER_S, 110 if several_groups else 0
-        ),
+        _make_number_field("bus", "bus bandwidth", "busbw_bytes_per_s", 110 if several_groups else 0),
         *_list_wide_fields(several_groups),
     ]
     return fields
@@ -158,45 +139,30 @@ def _list_wide_fields(several_groups: bool) -> Sequence[_Field]:
             "algorithm",
             "algorithm bandwidth: bytes / time",
             "algbw_bytes_per_s",
-            Unit.BYTES_PER_S,
             110 + extra,
         ),
-        _make_number_field(
-            "launch delay", "median, from launch to start", "launch_delay_ns", Unit.NS, 118 + extra
-        ),
-        _make_number_field(
-            "exposed wait", _MS + "exposed part of the wait", "exposed_wait_ns", Unit.MS, 150, sign=AT_LEAST
-        ),
+        _make_number_field("launch delay", "median, from launch to start", "launch_delay_ns", 118 + extra),
+        _make_number_field("exposed wait", _MS + "exposed part of the wait", "exposed_wait_ns", 150),
         _make_number_field(
             "exposed transfer",
             _MS + "exposed part of the transfer",
             "exposed_transfer_ns",
-            Unit.MS,
             150,
-            sign=AT_MOST,
         ),
         _make_number_field(
             "dependency",
             "part of the launch delay spent waiting for other work",
             "dependency_ns",
-            Unit.NS,
             170,
         ),
-        _make_number_field(
-            "tail", "median, from a rank's end to the last end", "tail_ns", Unit.NS, 170 + extra
-        ),
-        _make_number_field(
-            "intrinsic", "median, last start to first end", "intrinsic_ns", Unit.NS, 185 + extra
-        ),
+        _make_number_field("tail", "median, from a rank's end to the last end", "tail_ns", 170 + extra),
+        _make_number_field("intrinsic", "median, last start to first end", "intrinsic_ns", 185 + extra),
     ]
 
 
-def _make_number_field(
-    title: str, says: str, leaf: str, unit: Unit, from_width: int = 0, *, sign: str = EXACT
-) -> _Field:
+def _make_number_field(title: str, says: str, leaf: str, from_width: int = 0) -> _Field:
     def cell(loaded: LoadedRun, index: int) -> Cell:
-        bound_sign = sign if loaded.report.time.collectives[index].bound else EXACT
-        return make_bound_figure(loaded.tree, unit, f"time.collectives[{index}].{leaf}", sign=bound_sign)
+        return read_value(loaded.report, f"time.collectives[{index}].{leaf}", in_ms=says.startswith(_MS))
 
     return _Field(column=Column(title=title, says=says, numeric=True, from_width=from_width), cell=cell)
 
@@ -215,13 +181,15 @@ def _make_size_cell(loaded: LoadedRun, index: int) -> Cell:
 
 
 def _make_hidden_cell(loaded: LoadedRun, index: int) -> Cell:
-    return make_hidden_figure(loaded, index)
+    return _make_hidden_value(loaded, index, in_ms=True)
 
 
-def make_hidden_figure(loaded: LoadedRun, index: int, unit: Unit = Unit.MS) -> Figure:
+def _make_hidden_value(loaded: LoadedRun, index: int, *, in_ms: bool) -> Value:
     """Return the hidden time of a collective: total minus exposed."""
     stem = f"time.collectives[{index}]"
-    return figure(loaded.tree, unit, f"{stem}.total_ns", f"{stem}.exposed_ns", how=Aggregation.DIFFERENCE)
+    return read_value(
+        loaded.report, f"{stem}.total_ns", f"{stem}.exposed_ns", how=Aggregation.DIFFERENCE, in_ms=in_ms
+    )
 
 
 def find_split(loaded: LoadedRun, index: int) -> Split | None:
@@ -230,12 +198,11 @@ def find_split(loaded: LoadedRun, index: int) -> Split | None:
     if not 0 <= index < len(collectives):
         return None
     entry, stem = collectives[index], f"time.collectives[{index}]"
-    wait_sign, transfer_sign = (AT_LEAST, AT_MOST) if entry.bound else (EXACT, EXACT)
     return Split(
         name=printable(f"{format_kinds(collectives)[index]} {group_name(entry.group)}"),
-        hidden=make_hidden_figure(loaded, index, Unit.NS),
-        wait=make_bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_wait_ns", sign=wait_sign),
-        transfer=make_bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_transfer_ns", sign=transfer_sign),
+        hidden=_make_hidden_value(loaded, index, in_ms=False),
+        wait=read_value(loaded.report, f"{stem}.exposed_wait_ns"),
+        transfer=read_value(loaded.report, f"{stem}.exposed_transfer_ns"),
     )
 
 
@@ -280,4 +247,4 @@ def format_kinds(entries: Sequence[CollectiveTime]) -> tuple[str, ...]:
 
 def make_bytes_cell(loaded: LoadedRun, leaf: str, kind: CollectiveKind | str, size_bytes: int) -> Cell:
     """Return the bytes as a figure; 0 bytes for a collective that moves data means unknown."""
-    return TextCell(UNKNOWN) if is_unknown_size(kind, size_bytes) else figure(loaded.tree, Unit.BYTES, leaf)
+    return TextCell(UNKNOWN) if is_unknown_size(kind, size_bytes) else read_value(loaded.report, leaf)

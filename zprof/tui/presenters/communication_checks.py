@@ -3,13 +3,11 @@
 It checks bytes against the ZeRO formula and exposed time against the ledger, and shows the clock alignment.
 """
 
-from statistics import fmean
-
 from zprof.model.gaps import GapKind
+from zprof.model.leaves import read_value
+from zprof.model.quantities import UNKNOWN, Aggregation
 from zprof.model.report import Report
-from zprof.model.time import Alignment
-from zprof.reports.presenters.time_figures import unsplit_ns
-from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, UNKNOWN, Aggregation, Unit, figure, make_bound_figure
+from zprof.model.time import Alignment, mean_over_ranks
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
 
@@ -63,29 +61,25 @@ def _make_volume_row(loaded: LoadedRun) -> tuple[Cell, ...]:
         )
     return (
         title,
-        figure(tree, Unit.BYTES, "volume.seen_bytes"),
+        read_value(tree, "volume.seen_bytes"),
         TextCell("formula"),
-        figure(tree, Unit.BYTES, "volume.expected_bytes"),
-        figure(tree, Unit.RATIO, "volume.ratio"),
+        read_value(tree, "volume.expected_bytes"),
+        read_value(tree, "volume.ratio"),
         TextCell(reasons or "relative to the ZeRO formula for this stage", Mark.MUTED),
     )
 
 
 def _make_exposed_rows(loaded: LoadedRun) -> list[tuple[Cell, ...]]:
-    tree, stem = loaded.tree, "time.exposed_in_collectives"
-    is_bound = unsplit_ns(loaded.report.time.per_rank) > 0
-    signs = {"transfer": AT_MOST, "wait": AT_LEAST} if is_bound else {}
+    report, stem = loaded.report, "time.exposed_in_collectives"
     return [
         (
             TextCell(f"exposed {term}"),
-            make_bound_figure(tree, Unit.NS, f"{stem}.{term}_ns", sign=signs.get(term, EXACT)),
+            read_value(report, f"{stem}.{term}_ns"),
             TextCell("ledger"),
-            make_bound_figure(
-                tree,
-                Unit.NS,
+            read_value(
+                report,
                 f"time.per_rank[*].exposed_{term}_ns",
                 how=Aggregation.MEAN,
-                sign=signs.get(term, EXACT),
             ),
             TextCell(""),
             TextCell(_describe_agreement(loaded.report, term), Mark.MUTED),
@@ -98,7 +92,7 @@ def _describe_agreement(report: Report, term: str) -> str:
     sums, ranks = report.time.exposed_in_collectives, report.time.per_rank
     if sums is None or not ranks:
         return "no collective was recorded"
-    ledger = fmean(getattr(rank, f"exposed_{term}_ns") for rank in ranks)
+    ledger = mean_over_ranks(ranks, f"exposed_{term}_ns")
     total = getattr(sums, f"{term}_ns")
     noise_ns = max(rank.noise_floor_ns for rank in ranks)
     if abs(total - ledger) > max(_TOLERANCE_RATIO * max(total, ledger), noise_ns):
@@ -115,12 +109,12 @@ def _make_clocks_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     if alignment is None or len(alignment.offsets_ns) < 2:
         reason = TextCell(_explain_missing_alignment(loaded.report), Mark.MUTED)
         return (TextCell("clocks"), TextCell("not aligned"), TextCell(""), TextCell(""), TextCell(""), reason)
-    uncertainty = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
-    matched = figure(tree, Unit.COUNT, "time.alignment.matched")
-    method, unmatched = _format_method(alignment), figure(tree, Unit.COUNT, "time.alignment.unmatched")
+    uncertainty = read_value(tree, "time.alignment.uncertainty_ns")
+    matched = read_value(tree, "time.alignment.matched")
+    method, unmatched = _format_method(alignment), read_value(tree, "time.alignment.unmatched")
     rest = (
         (unmatched, TextCell(f"unmatched; {method}", Mark.MUTED))
-        if unmatched.value
+        if unmatched.number
         else (TextCell(""), TextCell(method, Mark.MUTED))
     )
     return (TextCell("clock error"), uncertainty, TextCell("matched"), matched, *rest)

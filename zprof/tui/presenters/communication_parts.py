@@ -6,15 +6,14 @@ In a wide terminal the tables are side by side, so the columns shown depend on t
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from zprof.model.leaves import read_value
 from zprof.model.time import LinkFit, MessageSizes, Time, UnitTime
 from zprof.reports.presenters.time_figures import (
-    bounded,
     select_most_exposed_messages,
     select_most_exposed_units,
     select_sized_messages,
     sort_fits_by_messages,
 )
-from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Unit, figure, make_bound_figure
 from zprof.tui.presenters.communication import format_group, has_groups, make_bytes_cell
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import (
@@ -82,19 +81,19 @@ def _make_size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: f
     return (
         TextCell(entry.kind),
         format_group(entry.group),
-        figure(loaded.tree, Unit.BYTES, f"{path}.at_least_bytes"),
-        figure(loaded.tree, Unit.BYTES, f"{path}.below_bytes"),
-        figure(loaded.tree, Unit.COUNT, f"{path}.count"),
+        read_value(loaded.report, f"{path}.at_least_bytes"),
+        read_value(loaded.report, f"{path}.below_bytes"),
+        read_value(loaded.report, f"{path}.count"),
         TextCell(_SQUARE * squares),
-        figure(loaded.tree, Unit.MS, f"{path}.exposed_ns"),
-        figure(loaded.tree, Unit.BYTES_PER_S, f"{path}.busbw_bytes_per_s"),
+        read_value(loaded.report, f"{path}.exposed_ns", in_ms=True),
+        read_value(loaded.report, f"{path}.busbw_bytes_per_s"),
     )
 
 
 def build_units_table(loaded: LoadedRun) -> Table:
     """Build the table of wrapped modules, the one with the most exposed collectives first."""
     time = loaded.report.time
-    entries, bound_groups = select_most_exposed_units(time, MAX_LINES), bounded(time)
+    entries = select_most_exposed_units(time, MAX_LINES)
     return Table(
         name="units",
         title="units (wrapped modules), most exposed first",
@@ -103,7 +102,7 @@ def build_units_table(loaded: LoadedRun) -> Table:
             "units",
             time.units,
             entries,
-            lambda entry, path: _make_unit_cells(loaded, entry, path, bound_groups),
+            lambda entry, path: _make_unit_cells(loaded, entry, path),
         ),
         help=f"Exposed time by the wrapped module that a collective belongs to: sum {time.basis}, averaged "
         "over the loaded ranks of the group.",
@@ -125,19 +124,15 @@ def _make_unit_columns(group_width: int, time: Time) -> tuple[Column, ...]:
     )
 
 
-def _make_unit_cells(
-    loaded: LoadedRun, entry: UnitTime, path: str, bound_groups: frozenset[tuple[str, str]]
-) -> tuple[Cell, ...]:
-    is_bound = (entry.kind, entry.group) in bound_groups
-    wait_sign, transfer_sign = (AT_LEAST, AT_MOST) if is_bound else (EXACT, EXACT)
+def _make_unit_cells(loaded: LoadedRun, entry: UnitTime, path: str) -> tuple[Cell, ...]:
     return (
         TextCell(entry.unit),
         TextCell(entry.kind),
         format_group(entry.group),
-        figure(loaded.tree, Unit.COUNT, f"{path}.count"),
+        read_value(loaded.report, f"{path}.count"),
         make_bytes_cell(loaded, f"{path}.bytes", entry.kind, entry.bytes),
-        make_bound_figure(loaded.tree, Unit.MS, f"{path}.exposed_wait_ns", sign=wait_sign),
-        make_bound_figure(loaded.tree, Unit.MS, f"{path}.exposed_transfer_ns", sign=transfer_sign),
+        read_value(loaded.report, f"{path}.exposed_wait_ns", in_ms=True),
+        read_value(loaded.report, f"{path}.exposed_transfer_ns", in_ms=True),
     )
 
 
@@ -189,13 +184,13 @@ def _make_fit_cells(loaded: LoadedRun, entry: LinkFit, path: str) -> tuple[Cell,
     return (
         TextCell(entry.kind),
         format_group(entry.group),
-        figure(loaded.tree, Unit.NS, f"{path}.latency_ns"),
-        figure(loaded.tree, Unit.BYTES_PER_S, f"{path}.busbw_bytes_per_s"),
-        figure(loaded.tree, Unit.BYTES_PER_S, f"{path}.algbw_bytes_per_s"),
-        figure(loaded.tree, Unit.RATIO, f"{path}.latency_share_ratio"),
-        figure(loaded.tree, Unit.RATIO, f"{path}.residual_ratio"),
-        figure(loaded.tree, Unit.COUNT, f"{path}.messages"),
-        figure(loaded.tree, Unit.COUNT, f"{path}.sizes"),
+        read_value(loaded.report, f"{path}.latency_ns"),
+        read_value(loaded.report, f"{path}.busbw_bytes_per_s"),
+        read_value(loaded.report, f"{path}.algbw_bytes_per_s"),
+        read_value(loaded.report, f"{path}.latency_share_ratio"),
+        read_value(loaded.report, f"{path}.residual_ratio"),
+        read_value(loaded.report, f"{path}.messages"),
+        read_value(loaded.report, f"{path}.sizes"),
     )
 
 

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
 from zprof.model.formatting import display_width, format_ns, printable, shorten
 from zprof.model.gaps import GapKind
-from zprof.model.side_by_side import Row, Setting
+from zprof.model.leaves import read_value
+from zprof.model.quantities import BOUND_SIGNS, Aggregation, Unit
+from zprof.model.side_by_side import ComparedRow, Setting
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.side_by_side import change, figure, select_shown_settings
-from zprof.tui.figures import Aggregation, Figure, Unit, add_bound_sign
-from zprof.tui.figures import figure as leaf_figure
 from zprof.tui.presenters.compare_rows import (
-    CompareFigure,
     RowPlace,
     SectionKind,
+    WordedValue,
     classify_section,
     make_interval,
     make_side_figure,
@@ -21,16 +22,12 @@ from zprof.tui.presenters.compare_rows import (
     select_places,
 )
 from zprof.tui.presenters.compare_verdict import (
-    Judgement,
-    Uncertainty,
     explain_judgement,
-    find_bound_sign,
     find_interval,
-    find_uncertainty,
+    find_side_bound,
     format_judgement,
     is_bound,
     judge_place,
-    judge_row,
 )
 from zprof.tui.presenters.overview import format_verdict
 from zprof.tui.session import LoadedRun
@@ -68,67 +65,59 @@ def _make_side_cell(loaded: LoadedRun, place: RowPlace, *, after: bool) -> Cell:
     value = place.row.b if after else place.row.a
     if place.row.unit != "text":
         number = make_side_figure(loaded, place.section, place.row, after=after)
-        return _add_sign(number, find_bound_sign(loaded, place, after=after))
+        return replace(number, bound=find_side_bound(loaded, place, after=after))
     if classify_section(place.section) is SectionKind.FINDINGS:
         return TextCell("not tested" if value is None else value if value == "not found" else "found")
     return TextCell(shorten(figure(value, "text"), _MAX_TEXT))
 
 
-def _add_sign(number: Figure, sign: str) -> Figure:
-    if isinstance(number, CompareFigure):
-        return replace(number, words=f"{sign}{number.text}") if sign and number.value is not None else number
-    return add_bound_sign(number, sign)
-
-
-def _make_change_cell(row: Row) -> Cell:
+def _make_change_cell(row: ComparedRow) -> Cell:
     """Make a cell with the change as ``zprof compare`` writes it; it sorts by the change relative to A."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return TextCell("")
     share = row.b - row.a if row.unit == "ratio" else row.b / row.a - 1 if row.a else None
-    return CompareFigure(value=share, unit=Unit.RATIO, leaves=(), words=change(row))
+    return WordedValue(number=share, unit=Unit.RATIO, words=change(row))
 
 
-def _make_exact_cell(row: Row, judgement: Judgement) -> TextCell:
+def _make_exact_cell(row: ComparedRow, judgement: Judgement) -> TextCell:
     is_known = judgement not in (Judgement.UNKNOWN, Judgement.UNJUDGED)
     return TextCell("exact" if row.unit in ("bytes", "count") and is_known else "", Mark.MUTED)
 
 
-def _make_limit_cell(row: Row, judgement: Judgement, uncertainty: Uncertainty) -> Cell:
+def _make_limit_cell(row: ComparedRow, judgement: Judgement, uncertainty: Uncertainty) -> Cell:
     """Make a cell with the change that a time must exceed to be significant, if it was judged by that."""
     is_judged = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE, Judgement.DIFFERS)
     if row.unit != "ns" or not is_judged or uncertainty.times_ns is None:
         return _make_exact_cell(row, judgement)
     limit = format_ns(uncertainty.times_ns)
-    return CompareFigure(value=uncertainty.times_ns, unit=Unit.NS, leaves=(), words=f"± {limit}")
+    return WordedValue(number=uncertainty.times_ns, unit=Unit.NS, words=f"± {limit}")
 
 
 def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
     """Build a row with a step time per token, summed over all ranks so that jobs of any size compare."""
-    row, tree = place.row, loaded.tree
-    before = leaf_figure(
-        tree,
-        Unit.NS,
+    row, report = place.row, loaded.report
+    before = read_value(
+        report,
         f"comparison.baseline_time[*].{row.name}",
         "comparison.equal_work.a_per_step",
         how=Aggregation.PER_WORK,
     )
-    after = leaf_figure(
-        tree,
-        Unit.NS,
+    after = read_value(
+        report,
         f"time.per_rank[*].{row.name}",
         "comparison.equal_work.b_per_step",
         how=Aggregation.PER_WORK,
     )
-    scaled = replace(row, a=before.value, b=after.value)
+    scaled = replace(row, a=before.number, b=after.number)
     is_wall = _is_wall_time(place)
     interval = _get_work_interval(loaded) if is_wall else None
     judgement = judge_row(scaled, uncertainty, own=interval, is_bound=is_bound(loaded, place))
     cells: Sequence[Cell] = (
         TextCell("rank time" if is_wall else name_row(place)),
-        add_bound_sign(before, find_bound_sign(loaded, place, after=False)),
-        add_bound_sign(after, find_bound_sign(loaded, place, after=True)),
+        replace(before, bound=find_side_bound(loaded, place, after=False)),
+        replace(after, bound=find_side_bound(loaded, place, after=True)),
         _make_change_cell(scaled),
-        make_interval(tree, "equal_work") if is_wall else _make_limit_cell(scaled, judgement, uncertainty),
+        make_interval(report, "equal_work") if is_wall else _make_limit_cell(scaled, judgement, uncertainty),
         format_judgement(judgement),
         TextCell("step times of all ranks / work of all ranks", Mark.MUTED),
     )
@@ -373,8 +362,8 @@ def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
     section, row, uncertainty = place.section, place.row, find_uncertainty(loaded.report)
     judgement = judge_place(loaded, place, uncertainty)
     values = [
-        f"{find_bound_sign(loaded, place, after=after)}{figure(row.b if after else row.a, row.unit)}"
-        for after in (False, True)
+        BOUND_SIGNS[find_side_bound(loaded, place, after=after)] + figure(value, row.unit)
+        for value, after in ((row.a, False), (row.b, True))
     ]
     lines = [
         f"{section.title}: {row.name}",

@@ -1,17 +1,17 @@
 """Select, order and name the rows of `zprof compare` for the screen, and find their report leaves."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from zprof.model.leaves import read_value
+from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Comparison, Report
-from zprof.model.side_by_side import Row, Section, SideBySide
+from zprof.model.side_by_side import ComparedRow, ComparedSection, SideBySide
 from zprof.model.tenants import Tenant
 from zprof.reports.presenters.side_by_side import change, label, select_shown_rows
 from zprof.reports.presenters.time_figures import select_extreme_ranks
-from zprof.tui.figures import UNKNOWN, Aggregation, Figure, Range, Unit, figure
 from zprof.tui.session import LoadedRun
 
 _MAX_RANKS, _MAX_KERNELS = 8, 60
@@ -22,8 +22,8 @@ _ALL_RANKS_SUFFIX = ", all ranks"
 class RowPlace:
     """Position of a row in the report of ``zprof compare``: ``sections[i].rows[j]``."""
 
-    section: Section
-    row: Row
+    section: ComparedSection
+    row: ComparedRow
     at: tuple[int, int]
 
     @property
@@ -45,7 +45,7 @@ def select_places(both: SideBySide, *, only_differences: bool) -> list[RowPlace]
     return [place for place in ordered if not only_differences or _differs(place.row)]
 
 
-def _select_section_rows(section: Section, at: int) -> Iterator[RowPlace]:
+def _select_section_rows(section: ComparedSection, at: int) -> Iterator[RowPlace]:
     informative = select_shown_rows(section, everything=False)
     max_rows = _MAX_KERNELS if classify_section(section) is SectionKind.KERNELS else len(section.rows)
     selected = {id(row) for row in informative[:max_rows]}
@@ -64,7 +64,7 @@ def _select_ranks(both: SideBySide) -> set[int | None]:
     return {None, *notable}
 
 
-def _differs(row: Row) -> bool:
+def _differs(row: ComparedRow) -> bool:
     return bool(change(row)) or (row.unit == "text" and row.a != row.b) or (row.a is None) != (row.b is None)
 
 
@@ -115,39 +115,18 @@ _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareFigure(Figure):
-    """A number from ``zprof compare``'s report, or computed from two of them, without a leaf in this report.
+class WordedValue(Value):
+    """A number computed from both runs, with the words for it: ``+3.2 %``, ``± 1.2 ms``."""
 
-    ``words``: its text in that report, if it is not formatted by unit.
-    """
-
-    words: str | None = None
+    words: str
 
     @property
     def text(self) -> str:
-        """Return the number as ``zprof compare`` shows it."""
-        return str(Figure.text.fget(self)) if self.words is None else self.words  # type: ignore[attr-defined]
-
-    def in_report(self) -> tuple[Figure, ...]:
-        """Return nothing; a separate test checks these against ``zprof compare -f json``."""
-        return ()
+        """The words."""
+        return self.words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareInterval(Range):
-    """Interval of a share with as few digits as needed: ``+53..+69 %``, ``+1.2..+2.3 %``."""
-
-    @property
-    def text(self) -> str:
-        """Return whole percents if either end is 10 % or more, else one decimal."""
-        if self.value is None or self.low.value is None:
-            return UNKNOWN
-        ends = (self.low.value * 100, self.value * 100)
-        digits = 0 if max(map(abs, ends)) >= _MIN_WHOLE_PERCENT else 1
-        return "{:+.{digits}f}..{:+.{digits}f} %".format(*ends, digits=digits)
-
-
-def classify_section(section: Section) -> SectionKind:
+def classify_section(section: ComparedSection) -> SectionKind:
     """Return the kind of a section, by its title."""
     title = section.title
     if _LATE.fullmatch(title):
@@ -159,14 +138,14 @@ def classify_section(section: Section) -> SectionKind:
     return SectionKind(title) if title in set(SectionKind) else SectionKind.COLLECTIVE
 
 
-def parse_rank(section: Section) -> int | None:
+def parse_rank(section: ComparedSection) -> int | None:
     """Return the rank that a section is about, or None."""
     match = _RANK.match(section.title)
     is_rank = classify_section(section) in (SectionKind.RANK, SectionKind.LATE)
     return int(match[1]) if match and is_rank else None
 
 
-def make_side_figure(loaded: LoadedRun, section: Section, row: Row, *, after: bool) -> Figure:
+def make_side_figure(loaded: LoadedRun, section: ComparedSection, row: ComparedRow, *, after: bool) -> Value:
     """Make one side's figure, with its report leaves if they yield exactly this number."""
     value = row.b if after else row.a
     assert not isinstance(value, str)
@@ -174,15 +153,15 @@ def make_side_figure(loaded: LoadedRun, section: Section, row: Row, *, after: bo
     source = _find_leaves(loaded.report, section, row, after=after)
     if source is not None:
         how, leaf = source
-        number = figure(loaded.tree, unit, leaf, how=how)
+        number = read_value(loaded.report, leaf, how=how)
         tolerance = 1.0 if unit in (Unit.NS, Unit.BYTES) else _RATIO_ROUNDING
-        if number.value is not None and value is not None and abs(number.value - value) <= tolerance:
+        if number.number is not None and value is not None and abs(number.number - value) <= tolerance:
             return number
-    return CompareFigure(value=value, unit=unit, leaves=())
+    return Value(number=value, unit=unit)
 
 
 def _find_leaves(
-    report: Report, section: Section, row: Row, *, after: bool
+    report: Report, section: ComparedSection, row: ComparedRow, *, after: bool
 ) -> tuple[Aggregation, str] | None:
     part, comparison = classify_section(section), report.comparison
     if comparison is None:
@@ -201,36 +180,30 @@ def _find_leaves(
     return (Aggregation.LEAF, f"volume.{row.name}") if part is SectionKind.VOLUME and after else None
 
 
-def _find_work_leaf(row: Row, *, after: bool) -> str:
+def _find_work_leaf(row: ComparedRow, *, after: bool) -> str:
     if row.unit == "ns":
         return "comparison.equal_work.b_ns" if after else "comparison.step_time.a_ns"
     return f"comparison.equal_work.{'b' if after else 'a'}_per_step"
 
 
 def _find_rank_leaf(
-    report: Report, comparison: Comparison, section: Section, leaf: str, *, after: bool
+    report: Report, comparison: Comparison, section: ComparedSection, leaf: str, *, after: bool
 ) -> tuple[Aggregation, str] | None:
     ranks = [entry.rank for entry in (report.time.per_rank if after else comparison.baseline_time)]
     rank = parse_rank(section)
     return (Aggregation.LEAF, leaf.format(ranks.index(rank))) if rank in ranks else None
 
 
-def make_interval(tree: Mapping[str, Any], quantity: str) -> Figure:
+def make_interval(report: Report, quantity: str) -> Value:
     """Make the 95 % interval of the change, relative to A's step time.
 
-    ``quantity``: ``step_time`` or ``equal_work``.
+    ``quantity``: ``step_time`` or ``equal_work``. Whole percents if either end is 10 % or more.
     """
-    low, high = (
-        figure(
-            tree,
-            Unit.RATIO,
-            f"comparison.{quantity}.ci95[{end}]",
-            "comparison.step_time.a_ns",
-            how=Aggregation.SHARE,
-            signed=True,
-        )
-        for end in (0, 1)
-    )
-    return ShareInterval(
-        value=high.value, unit=high.unit, leaves=high.leaves, how=high.how, signed=True, low=low
-    )
+    leaves = [(f"comparison.{quantity}.ci95[{end}]", "comparison.step_time.a_ns") for end in (0, 1)]
+    low, high = (read_value(report, *pair, how=Aggregation.SHARE, signed=True) for pair in leaves)
+    if high.number is None or low.number is None:
+        return high
+    ends = (low.number * 100, high.number * 100)
+    digits = 0 if max(map(abs, ends)) >= _MIN_WHOLE_PERCENT else 1
+    words = "{:+.{digits}f}..{:+.{digits}f} %".format(*ends, digits=digits)
+    return WordedValue(number=high.number, unit=high.unit, leaves=high.leaves, how=high.how, words=words)

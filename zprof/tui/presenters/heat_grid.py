@@ -5,14 +5,17 @@ thousand would vanish.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zprof.tui.figures import EXACT, Figure, Unit, make_bound_figure
+from zprof.model.leaves import read_value
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Bound, Value
+from zprof.model.report import Report
 from zprof.tui.theme import HEAT
 
 Floats = npt.NDArray[np.float64]
@@ -28,42 +31,41 @@ class HeatGrid:
 
     ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
     unknown; ``leaf`` formatted with the index is the number's path. A step of None stands for the entire run.
-    ``floor``: smallest significant difference. ``bounds``: bound sign of ranks whose values are only bounds.
+    ``floor``: smallest significant difference. ``bounds``: ranks whose values are bounds.
     """
 
     title: str
     says: str
     leaf: str
-    unit: Unit
     ranks: tuple[int, ...]
     steps: tuple[int | None, ...]
     values: Floats
     places: Int64s
-    tree: Mapping[str, Any] = field(repr=False)
+    report: Report = field(repr=False)
     unknown: str = ""
-    floor: Figure | None = None
-    bounds: Mapping[int, str] = field(default_factory=dict)
+    floor: Value | None = None
+    bounds: Mapping[int, Bound] = field(default_factory=dict)
 
     @cached_property
     def is_known(self) -> bool:
         """Return True if any number is known."""
         return bool(np.isfinite(self.values).any())
 
-    def figure_at(self, row: int, column: int) -> Figure:
+    def figure_at(self, row: int, column: int) -> Value:
         """Return the figure at a row and column of the grid."""
         index = int(self.places[row, column])
         if index < 0:
-            return Figure(value=None, unit=self.unit, leaves=(self.leaf.partition("[")[0],))
-        sign = self.bounds.get(self.ranks[row], EXACT)
-        return make_bound_figure(self.tree, self.unit, self.leaf.format(index), sign=sign)
+            return Value(number=None, unit=find_unit(self.leaf), leaves=(self.leaf.partition("[")[0],))
+        value = read_value(self.report, self.leaf.format(index))
+        return replace(value, bound=self.bounds.get(self.ranks[row], value.bound))
 
     @cached_property
-    def least(self) -> Figure:
+    def least(self) -> Value:
         """Return the smallest known number."""
         return self.figure_at(*_find_extremum(np.nanargmin, self.values))
 
     @cached_property
-    def most(self) -> Figure:
+    def most(self) -> Value:
         """Return the largest known number."""
         return self.figure_at(*_find_extremum(np.nanargmax, self.values))
 
@@ -78,7 +80,7 @@ class HeatGrid:
         if len(known) < _MIN_KNOWN:
             return np.inf
         low, high = np.percentile(known, (25, 75))
-        min_difference = self.floor.value if self.floor and self.floor.value else 0.0
+        min_difference = self.floor.number if self.floor and self.floor.number else 0.0
         return float(high + max(_FENCE_FACTOR * (high - low), _MIN_FENCE_RATIO * abs(high), min_difference))
 
 
@@ -215,7 +217,7 @@ def build_heat_page(grid: HeatGrid, cursor: Cursor, width: int, height: int, *, 
     cell = max(1, min(_MAX_CELL_WIDTH, max_cells // len(grid.steps)))
     columns = split_axis(len(grid.steps), max_cells // cell, cursor.column, folded=folded)
     worst = reduce_to_worst(grid.values, rows, columns)
-    limits = (grid.least.value or 0.0, grid.most.value or 0.0) if grid.is_known else (0.0, 0.0)
+    limits = (grid.least.number or 0.0, grid.most.number or 0.0) if grid.is_known else (0.0, 0.0)
     return HeatPage(
         grid=grid,
         rows=rows,

@@ -8,7 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.leaves import read_value
 from zprof.model.memory import Memory, RankMemory
+from zprof.model.quantities import Aggregation, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN
@@ -20,7 +22,6 @@ from zprof.reports.presenters.memory_formatting import (
     tenant_bytes,
     tenant_name,
 )
-from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
 from zprof.tui.theme import NON_PYTORCH, RESERVED_UNUSED, UNTAGGED
@@ -41,7 +42,7 @@ class RankBar:
 
     rank: int
     parts: tuple[tuple[str, int], ...]
-    peak: Figure
+    peak: Value
     bound: str
     moment: str
     is_subject: bool
@@ -58,7 +59,7 @@ class Stacks:
     bars: tuple[RankBar, ...]
     order: tuple[int, ...]
     subject: int
-    whole: Figure
+    whole: Value
     whole_is: str
     window: str
     legend: Table
@@ -117,7 +118,7 @@ def _build_bar(loaded: LoadedRun, index: int, is_subject: bool) -> RankBar:
     return RankBar(
         rank=rank.rank,
         parts=(*tenants, (UNTAGGED, rank.untagged_bytes), *outside),
-        peak=figure(loaded.tree, Unit.BYTES, f"{RANKS}[{index}].peak_bytes"),
+        peak=read_value(loaded.report, f"{RANKS}[{index}].peak_bytes"),
         bound=get_peak_mark(rank),
         moment=format_moment(rank.peak_step, rank.peak_phase),
         is_subject=is_subject,
@@ -129,7 +130,7 @@ def format_moment(step: int, phase: str) -> str:
     return " ".join(part for part in (f"step {step}" if step >= 0 else "", phase) if part)
 
 
-def _find_scale(loaded: LoadedRun, memory: Memory) -> tuple[Figure, str]:
+def _find_scale(loaded: LoadedRun, memory: Memory) -> tuple[Value, str]:
     """Return the size of a full bar and its name: the device, or the largest use of any rank."""
     sizes = [_sum_used(rank) for rank in memory.per_rank]
     largest = sizes.index(max(sizes))
@@ -137,7 +138,7 @@ def _find_scale(loaded: LoadedRun, memory: Memory) -> tuple[Figure, str]:
     peak = max(rank.peak_bytes for rank in memory.per_rank)
     if totals and max(totals) * _MIN_DEVICE_RATIO <= peak and max(sizes) <= max(totals):
         leaf = f"memory.devices[{totals.index(max(totals))}].device_total_bytes"
-        return figure(loaded.tree, Unit.BYTES, leaf), "device memory"
+        return read_value(loaded.report, leaf), "device memory"
     return make_used_figure(loaded, largest), "the largest rank"
 
 
@@ -150,13 +151,13 @@ OUTSIDE = ((RESERVED_UNUSED, "reserved_unused_bytes"), (NON_PYTORCH, "non_pytorc
 _NAMES = {UNTAGGED: "untagged", RESERVED_UNUSED: "reserved, unused", NON_PYTORCH: "outside PyTorch"}
 
 
-def make_used_figure(loaded: LoadedRun, index: int) -> Figure:
+def make_used_figure(loaded: LoadedRun, index: int) -> Value:
     """Return the total memory of a rank's process, as far as it is known."""
     stem, rank = f"{RANKS}[{index}]", loaded.report.memory.per_rank[index]
     known = [f"{stem}.{leaf}" for _, leaf in OUTSIDE if getattr(rank, leaf) is not None]
     if not known:
-        return figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes")
-    return figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes", *known, how=Aggregation.SUM)
+        return read_value(loaded.report, f"{stem}.peak_bytes")
+    return read_value(loaded.report, f"{stem}.peak_bytes", *known, how=Aggregation.SUM)
 
 
 def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table:
@@ -172,8 +173,8 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
             key=name,
             cells=(
                 TextCell(name_tenant(name)),
-                TextCell("unknown") if basis == UNKNOWN else figure(loaded.tree, Unit.BYTES, leaf),
-                figure(loaded.tree, Unit.RATIO, leaf, peak, how=Aggregation.SHARE),
+                TextCell("unknown") if basis == UNKNOWN else read_value(loaded.report, leaf),
+                read_value(loaded.report, leaf, peak, how=Aggregation.SHARE),
                 TextCell(basis),
             ),
         )
@@ -182,7 +183,7 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
     lines += [
         Line(key=name, cells=(TextCell(name_tenant(name)), number, TextCell(""), TextCell("")))
         for name, leaf in OUTSIDE
-        if (number := figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}")).value is not None
+        if (number := read_value(loaded.report, f"{stem}.{leaf}")).number is not None
     ]
     return Table(
         name="tenants",
@@ -214,7 +215,7 @@ def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
 
 def build_total(loaded: LoadedRun, rank: RankMemory, index: int) -> tuple[Cell, ...]:
     """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
-    peak = figure(loaded.tree, Unit.BYTES, f"{RANKS}[{index}].peak_bytes")
+    peak = read_value(loaded.report, f"{RANKS}[{index}].peak_bytes")
     cells: tuple[Cell, ...] = (
         TextCell(f"sum {get_peak_mark(rank)}".rstrip(), Mark.TITLE),
         peak,
@@ -236,7 +237,7 @@ def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> 
         notes.append((TextCell(note),))
     spread = loaded.report.memory.spread
     if spread is not None and spread.difference_bytes:
-        difference = figure(loaded.tree, Unit.BYTES, "memory.spread.difference_bytes")
+        difference = read_value(loaded.report, "memory.spread.difference_bytes")
         notes.append(
             (
                 TextCell(f"rank {spread.largest_rank} uses"),
@@ -253,7 +254,7 @@ def _find_largest_difference(loaded: LoadedRun) -> tuple[Cell, ...]:
     spread = loaded.report.memory.spread
     if spread is None or not spread.tenant:
         return ()
-    size = figure(loaded.tree, Unit.BYTES, f"memory.spread.delta_bytes.{spread.tenant}", signed=True)
+    size = read_value(loaded.report, f"memory.spread.delta_bytes.{spread.tenant}", signed=True)
     return (TextCell(f"· {name_tenant(spread.tenant)}"), size)
 
 

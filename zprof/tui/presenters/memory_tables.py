@@ -6,7 +6,9 @@ They are the largest allocations, the ZeRO formula check, phases, modules, and t
 import re
 
 from zprof.model.gaps import GapKind
+from zprof.model.leaves import read_value
 from zprof.model.memory import Allocation, AllocatorCounters, DeviceMemory, FormulaCheck, RankMemory
+from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
@@ -15,7 +17,6 @@ from zprof.reports.presenters.memory_formatting import (
     select_user_frames,
 )
 from zprof.reports.presenters.memory_groups import count_blocks, name_place
-from zprof.tui.figures import Aggregation, Figure, Unit, figure
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
@@ -86,7 +87,7 @@ def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> 
         key=str(index),
         cells=(
             TextCell(_name_module(entry)),
-            figure(loaded.tree, Unit.BYTES, _find_size_leaf(index, entry)),
+            read_value(loaded.report, _find_size_leaf(index, entry)),
             TextCell(f"{get_basis_mark(entry.basis)}{shorten_tenant(entry.tenant)}"),
             TextCell(entry.sub),
             TextCell(_name_place(entry)),
@@ -147,8 +148,7 @@ def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> L
     stem = f"memory.laws[{index}]"
     leaves = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
     sizes = [
-        figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}", signed=leaf == "unexplained_bytes")
-        for leaf in leaves
+        read_value(loaded.report, f"{stem}.{leaf}", signed=leaf == "unexplained_bytes") for leaf in leaves
     ]
     is_exact = not state.unexplained_bytes
     return Line(
@@ -198,16 +198,16 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
 
 
 def _build_point_line(loaded: LoadedRun, stem: str, name: TextCell, step: int | None) -> Line:
-    sizes = [figure(loaded.tree, Unit.BYTES, f"{stem}.tenants.{tenant.value}") for tenant in DISPLAY_ORDER]
+    sizes = [read_value(loaded.report, f"{stem}.tenants.{tenant.value}") for tenant in DISPLAY_ORDER]
     at: Cell = TextCell("") if step is None or step < 0 else TextCell(str(step))
     return Line(
         key=stem,
         cells=(
             name,
             at,
-            figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes"),
+            read_value(loaded.report, f"{stem}.peak_bytes"),
             *sizes,
-            figure(loaded.tree, Unit.BYTES, f"{stem}.untagged_bytes"),
+            read_value(loaded.report, f"{stem}.untagged_bytes"),
         ),
     )
 
@@ -248,9 +248,9 @@ def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
                 key=str(at),
                 cells=(
                     TextCell(_name_owner(entry.module)),
-                    figure(loaded.tree, Unit.BYTES, f"memory.modules[{at}].at_rank_peak_bytes"),
+                    read_value(loaded.report, f"memory.modules[{at}].at_rank_peak_bytes"),
                     _make_share(loaded, f"memory.modules[{at}].at_rank_peak_bytes", peak),
-                    figure(loaded.tree, Unit.BYTES, f"memory.modules[{at}].peak_bytes"),
+                    read_value(loaded.report, f"memory.modules[{at}].peak_bytes"),
                 ),
             )
             for at, entry in entries
@@ -264,8 +264,8 @@ def _name_owner(module: str) -> str:
     return strip_wrappers(module) or ("(wrapped model)" if module else "(entire model)")
 
 
-def _make_share(loaded: LoadedRun, part: str, total: str) -> Figure:
-    return figure(loaded.tree, Unit.RATIO, part, total, how=Aggregation.SHARE)
+def _make_share(loaded: LoadedRun, part: str, total: str) -> Value:
+    return read_value(loaded.report, part, total, how=Aggregation.SHARE)
 
 
 def _find_rank_index(loaded: LoadedRun, rank: int) -> int:
@@ -273,10 +273,10 @@ def _find_rank_index(loaded: LoadedRun, rank: int) -> int:
 
 
 _COUNTERS = (
-    ("peak_allocated_bytes", "peak allocated (allocator's counter)", Unit.BYTES),
-    ("peak_reserved_bytes", "peak reserved (allocator's counter)", Unit.BYTES),
-    ("retries", "allocation retries", Unit.COUNT),
-    ("ooms", "out-of-memory errors", Unit.COUNT),
+    ("peak_allocated_bytes", "peak allocated (allocator's counter)"),
+    ("peak_reserved_bytes", "peak reserved (allocator's counter)"),
+    ("retries", "allocation retries"),
+    ("ooms", "out-of-memory errors"),
 )
 
 
@@ -315,16 +315,16 @@ def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
 def _build_term_line(
     loaded: LoadedRun, moments: list[tuple[int, DeviceMemory]], leaf: str, name: str
 ) -> Line:
-    sizes = [figure(loaded.tree, Unit.BYTES, f"memory.devices[{at}].{leaf}") for at, _ in moments]
+    sizes = [read_value(loaded.report, f"memory.devices[{at}].{leaf}") for at, _ in moments]
     mark = Mark.TITLE if name.startswith("=") else Mark.PLAIN
     return Line(key=leaf, cells=(TextCell(name), *sizes), mark=mark)
 
 
 def _build_counter_lines(loaded: LoadedRun, at: int, entry: AllocatorCounters, columns: int) -> list[Line]:
     lines = []
-    for leaf, name, unit in _COUNTERS:
+    for leaf, name in _COUNTERS:
         if getattr(entry, leaf) is not None:
-            number = figure(loaded.tree, unit, f"memory.counters[{at}].{leaf}")
+            number = read_value(loaded.report, f"memory.counters[{at}].{leaf}")
             blank: list[Cell] = [TextCell("")] * (columns - 1)
             lines.append(Line(key=f"{at}.{leaf}", cells=(TextCell(name), number, *blank)))
     return lines

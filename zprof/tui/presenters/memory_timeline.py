@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import pairwise
 
 from zprof.model.memory import Memory, MemoryTimeline
+from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.presenters.memory_formatting import largest_rank
-from zprof.tui.figures import Aggregation, Figure, Unit
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Column, Line, Table, TextCell
@@ -46,21 +46,21 @@ class Curve:
         times = self.timeline.time_ns
         return times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1))
 
-    def total(self, point: int) -> Figure:
+    def total(self, point: int) -> Value:
         """Return the live bytes at a point: the sum of its leaves."""
         stem = f"memory.timelines[{self.place}].tenants"
         leaves = tuple(f"{stem}.{name}[{point}]" for name in self.timeline.tenants)
-        return Figure(value=self.heights[point], unit=Unit.BYTES, leaves=leaves, how=Aggregation.SUM)
+        return Value(number=self.heights[point], unit=Unit.BYTES, leaves=leaves, how=Aggregation.SUM)
 
-    def tenant(self, name: str, point: int) -> Figure:
+    def tenant(self, name: str, point: int) -> Value:
         """Return the bytes of a tenant at a point."""
         leaf = f"memory.timelines[{self.place}].tenants.{name}[{point}]"
-        return Figure(value=self.timeline.tenants[name][point], unit=Unit.BYTES, leaves=(leaf,))
+        return Value(number=self.timeline.tenants[name][point], unit=Unit.BYTES, leaves=(leaf,))
 
-    def time(self, point: int) -> Figure:
+    def time(self, point: int) -> Value:
         """Return the time of a point since the start of the window."""
         leaf = f"memory.timelines[{self.place}].time_ns[{point}]"
-        return Figure(value=self.timeline.time_ns[point], unit=Unit.NS, leaves=(leaf,))
+        return Value(number=self.timeline.time_ns[point], unit=Unit.NS, leaves=(leaf,))
 
 
 def find_curve(loaded: LoadedRun, rank: int) -> Curve | None:

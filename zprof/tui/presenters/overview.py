@@ -4,16 +4,17 @@ All functions are pure functions of a loaded run.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
+from zprof.model.leaves import read_range, read_value
+from zprof.model.quantities import Aggregation, Bound, Unit, Value
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import format_location, merge_gaps
 from zprof.reports.presenters.time_figures import ledger, step_change_ns
-from zprof.reports.presenters.time_formatting import AT_LEAST, AT_MOST, bounds
-from zprof.tui.figures import Aggregation, Figure, Range, Unit, figure, make_range
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import BarCell, Cell, Column, Line, Mark, Opens, Table, TextCell
 
@@ -101,8 +102,8 @@ def _format_findings_title(report: Report) -> str:
 
 
 def _make_finding_line(loaded: LoadedRun, index: int, finding: Finding) -> Line:
-    freed = _make_saving(loaded, index, "saving_bytes", Unit.BYTES) if finding.saving_bytes else None
-    saved = _make_saving(loaded, index, "saving_ns", Unit.NS) if finding.saving_ns[1] else None
+    freed = _make_saving(loaded, index, "saving_bytes") if finding.saving_bytes else None
+    saved = _make_saving(loaded, index, "saving_ns") if finding.saving_ns[1] else None
     return Line(
         key=str(index),
         cells=(
@@ -118,9 +119,8 @@ def _make_finding_line(loaded: LoadedRun, index: int, finding: Finding) -> Line:
     )
 
 
-def _make_saving(loaded: LoadedRun, index: int, name: str, unit: Unit) -> Range:
-    low, high = (figure(loaded.tree, unit, f"findings[{index}].{name}[{end}]") for end in (0, 1))
-    return make_range(low, high)
+def _make_saving(loaded: LoadedRun, index: int, name: str) -> Value:
+    return read_range(loaded.report, f"findings[{index}].{name}")
 
 
 def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
@@ -202,8 +202,8 @@ def _list_headroom_lines(loaded: LoadedRun) -> list[Line]:
     _, index, rank = min(known)
     stem = f"memory.devices[{index}]"
     total = f"{stem}.device_total_bytes"
-    free = figure(loaded.tree, Unit.BYTES, total, f"{stem}.device_used_bytes", how=Aggregation.DIFFERENCE)
-    capacity = figure(loaded.tree, Unit.BYTES, total)
+    free = read_value(loaded.report, total, f"{stem}.device_used_bytes", how=Aggregation.DIFFERENCE)
+    capacity = read_value(loaded.report, total)
     note = f"on the device of rank {rank}, the fullest"
     return [_make_line("headroom", "headroom", free, "of", capacity, note)]
 
@@ -218,9 +218,9 @@ def _list_unclaimed_lines(loaded: LoadedRun) -> list[Line]:
     owner = "" if rank is None else f" on rank {rank}"
     mostly = LEDGER_NAMES.get(largest, largest)
     note = f"{loaded.report.time.basis}{owner}, not explained by any finding; mostly {mostly}"
-    lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=Aggregation.SUM)
+    lost = read_value(loaded.report, "unclaimed[*]", how=Aggregation.SUM)
     wall = f"time.per_rank[{ranks.index(rank)}].wall_ns" if rank in ranks else "time.per_rank[*].wall_ns"
-    step = figure(loaded.tree, Unit.NS, wall, how=Aggregation.LARGEST)
+    step = read_value(loaded.report, wall, how=Aggregation.LARGEST)
     return [_make_line("unclaimed", "unclaimed", lost, "of", step, note)]
 
 
@@ -239,8 +239,8 @@ def _make_line(key: str, name: str, value: Cell, relation: str, other: Cell, not
     return Line(key=key, cells=(next(texts), value, next(texts), other, next(texts)))
 
 
-def _make_largest(loaded: LoadedRun, leaf: str) -> Figure:
-    return figure(loaded.tree, Unit.BYTES, leaf, how=Aggregation.LARGEST)
+def _make_largest(loaded: LoadedRun, leaf: str) -> Value:
+    return read_value(loaded.report, leaf, how=Aggregation.LARGEST)
 
 
 _RANKS, _BASELINE = "time.per_rank[*]", "comparison.baseline_time[*]"
@@ -248,7 +248,7 @@ _STEP = "wall_ns"
 _MAX_NAME = 20
 #: Rounds to 0.1 ms; smaller times would be shown as 0.0.
 _MIN_SHOWN_NS = 50_000
-_BOUND_TEXTS = {AT_LEAST: "at least", AT_MOST: "at most"}
+_BOUND_TEXTS = {Bound.AT_LEAST: ", at least", Bound.AT_MOST: ", at most", Bound.UNKNOWN: ", about"}
 
 
 def build_ledger_table(loaded: LoadedRun) -> Table:
@@ -327,28 +327,24 @@ def _build_term(
     *,
     is_compared: bool,
 ) -> Line:
-    tree, is_step = loaded.tree, term == _STEP
+    report, is_step = loaded.report, term == _STEP
+    time = read_value(report, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
+    share = read_value(report, f"{_RANKS}.{term}", f"{_RANKS}.{_STEP}", how=Aggregation.SHARE)
+    name = f"= {report.time.total_name}" if is_step else LEDGER_NAMES[term] + _BOUND_TEXTS.get(time.bound, "")
     cells: list[Cell] = [
-        TextCell("= step" if is_step else _name_term(loaded.report, term)),
-        figure(tree, Unit.MS, f"{_RANKS}.{term}", how=Aggregation.MEAN),
-        figure(tree, Unit.RATIO, f"{_RANKS}.{term}", f"{_RANKS}.{_STEP}", how=Aggregation.SHARE),
+        TextCell(name),
+        replace(time, bound=Bound.EXACT),
+        replace(share, bound=Bound.EXACT),
     ]
     if is_compared:
-        cells.append(figure(tree, Unit.MS, f"{_BASELINE}.{term}", how=Aggregation.MEAN))
+        cells.append(read_value(report, f"{_BASELINE}.{term}", how=Aggregation.MEAN, in_ms=True))
         cells.append(
-            figure(tree, Unit.MS, "comparison.ledger_delta[*]", how=Aggregation.SUM, signed=True)
+            read_value(report, "comparison.ledger_delta[*]", how=Aggregation.SUM, signed=True, in_ms=True)
             if is_step
-            else figure(tree, Unit.MS, f"comparison.ledger_delta.{term}", signed=True)
+            else read_value(report, f"comparison.ledger_delta.{term}", signed=True, in_ms=True)
         )
     cells.append(BarCell("", segments=segments[term]))
     return Line(key=term, cells=tuple(cells), mark=Mark.TITLE if is_step else Mark.PLAIN)
-
-
-def _name_term(report: Report, term: str) -> str:
-    """Return the term's name, with "at least" or "at most" if wait and transfer could not be separated."""
-    name = LEDGER_NAMES[term]
-    mark = bounds(report.time.per_rank).get(name)
-    return f"{name}, {_BOUND_TEXTS[mark]}" if mark else name
 
 
 def build_evidence_table(loaded: LoadedRun, index: int) -> Table:
@@ -363,7 +359,10 @@ def build_evidence_table(loaded: LoadedRun, index: int) -> Table:
         lines=tuple(
             Line(
                 key=str(number),
-                cells=(TextCell(fact.what), figure(loaded.tree, Unit(fact.unit), f"{stem}[{number}].value")),
+                cells=(
+                    TextCell(fact.what),
+                    Value(number=fact.value, unit=Unit(fact.unit), leaves=(f"{stem}[{number}].value",)),
+                ),
             )
             for number, fact in enumerate(facts)
         ),

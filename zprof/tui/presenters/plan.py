@@ -4,11 +4,13 @@ The tables show measured, modelled and predicted values.
 """
 
 from zprof.model.errors import ZprofError
+from zprof.model.leaves import read_value
+from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, PredictedFigure, Prediction
 from zprof.reports.presenters.memory_formatting import largest_rank
-from zprof.tui.figures import Aggregation, Figure, ModelFigure, Unit, figure
+from zprof.tui.model_value import ModelValue
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import shorten_tenant
 from zprof.tui.presenters.plan_prediction import (
@@ -152,15 +154,15 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     report = loaded.report
     is_compared = bool(report.comparison and report.comparison.baseline_time)
     rows = [
-        (PlanRow(part="step", name=term, title=name, unit=Unit.MS), Mark.PLAIN)
+        (PlanRow(part="step", name=term, title=name, unit=Unit.NS), Mark.PLAIN)
         for term, name in LEDGER_NAMES.items()
     ]
-    rows.append((PlanRow(part="step", name=_STEP, title="= step", unit=Unit.MS), Mark.TITLE))
+    rows.append((PlanRow(part="step", name=_STEP, title="= step", unit=Unit.NS), Mark.TITLE))
     lines = []
     for row, mark in rows:
-        measured = figure(loaded.tree, Unit.MS, f"{_RANKS}.{row.name}", how=Aggregation.MEAN)
+        measured = read_value(loaded.report, f"{_RANKS}.{row.name}", how=Aggregation.MEAN, in_ms=True)
         baseline = (
-            [figure(loaded.tree, Unit.MS, f"{_BASELINE}.{row.name}", how=Aggregation.MEAN)]
+            [read_value(loaded.report, f"{_BASELINE}.{row.name}", how=Aggregation.MEAN, in_ms=True)]
             if is_compared
             else []
         )
@@ -189,7 +191,7 @@ def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     lines = []
     for name, leaf, title in leaves:
         row = PlanRow(part="memory", name=name, title=title, unit=Unit.BYTES)
-        measured = figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}")
+        measured = read_value(loaded.report, f"{stem}.{leaf}")
         if _is_shown(planned, row, measured):
             mark = Mark.TITLE if name == _PEAK else Mark.PLAIN
             lines.append(_build_line(planned, row, mark, measured, []))
@@ -207,17 +209,17 @@ def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
 
 
 def _build_line(
-    planned: PlannedChange, row: PlanRow, mark: Mark, measured: Figure, baseline: list[Figure]
+    planned: PlannedChange, row: PlanRow, mark: Mark, measured: Value, baseline: list[Value]
 ) -> Line:
     predicted = build_prediction_cells(planned, row)
     return Line(key=row.name, cells=(TextCell(row.title), measured, *predicted, *baseline), mark=mark)
 
 
-def _is_shown(planned: PlannedChange, row: PlanRow, measured: Figure) -> bool:
+def _is_shown(planned: PlannedChange, row: PlanRow, measured: Value) -> bool:
     """Return True if a row has a visible value, measured or predicted; sums are always shown."""
     entry = find_entry(planned, row)
     predicted = (entry.modelled, entry.predicted, entry.high) if entry else ()
-    known = [abs(value) for value in (measured.value, *predicted) if value is not None]
+    known = [abs(value) for value in (measured.number, *predicted) if value is not None]
     return row.name in (_STEP, _PEAK) or any(value >= _MIN_SHOWN[row.part] for value in known)
 
 
@@ -294,8 +296,8 @@ def _build_fit_line(
             f"  {leaf}",
         ]
     )
-    number = ModelFigure(
-        value=value,
+    number = ModelValue(
+        number=value,
         unit=unit,
         leaves=(leaf,),
         words=format_value(value, unit),

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from zprof.model.errors import ZprofError
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.model.whatif import Calibration, Change, Outlook, PredictedFigure, Prediction
 from zprof.tui.background import Answer
-from zprof.tui.figures import PREDICTED_SIGN, UNKNOWN, Aggregation, Figure, ModelFigure, Unit, make_range
+from zprof.tui.model_value import PREDICTED_SIGN, ModelValue
 from zprof.tui.tables import Cell, Mark, TextCell
 
 
@@ -111,9 +112,9 @@ def build_prediction_cells(planned: PlannedChange, row: PlanRow) -> tuple[Cell, 
     return _build_known_cells(planned, row, entry)
 
 
-def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelFigure:
-    return ModelFigure(
-        value=None,
+def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelValue:
+    return ModelValue(
+        number=None,
         unit=unit,
         leaves=("outlook.gaps",),
         words="",
@@ -135,10 +136,10 @@ def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFig
         unit: Unit = row.unit,
         how: Aggregation = Aggregation.LEAF,
         is_predicted: bool = True,
-    ) -> ModelFigure:
+    ) -> ModelValue:
         paths = tuple(f"{stem}.{leaf}" for leaf in leaves)
-        return ModelFigure(
-            value=value,
+        return ModelValue(
+            number=value,
             unit=unit,
             leaves=paths,
             how=how,
@@ -148,22 +149,25 @@ def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFig
             is_predicted=is_predicted,
         )
 
-    unit = row.unit
+    def format_time(value: float | None, *, signed: bool = False) -> str:
+        return Value(number=value, unit=row.unit, signed=signed, in_ms=row.unit is Unit.NS).text
+
+    spread = format_range(entry.low, entry.high, row.unit, in_ms=row.unit is Unit.NS)
     change = None if entry.predicted is None or entry.measured is None else entry.predicted - entry.measured
     return (
-        make_cell(entry.modelled, _format_in_unit(entry.modelled, unit), "modelled", is_predicted=False),
+        make_cell(entry.modelled, format_time(entry.modelled), "modelled", is_predicted=False),
         make_cell(
             entry.error_ratio,
-            _format_in_unit(entry.error_ratio, Unit.RATIO, signed=True),
+            format_value(entry.error_ratio, Unit.RATIO, signed=True),
             "error_ratio",
             unit=Unit.RATIO,
             is_predicted=False,
         ),
-        make_cell(entry.predicted, _format_in_unit(entry.predicted, unit), "predicted"),
-        make_cell(_get_upper_end(entry), format_range(entry.low, entry.high, unit), "high"),
+        make_cell(entry.predicted, format_time(entry.predicted), "predicted"),
+        make_cell(_get_upper_end(entry), spread, "high"),
         make_cell(
             change,
-            _format_in_unit(change, unit, signed=True),
+            format_time(change, signed=True),
             "predicted",
             "measured",
             how=Aggregation.DIFFERENCE,
@@ -176,28 +180,18 @@ def _get_upper_end(entry: PredictedFigure) -> int | None:
     return None if entry.low is None else entry.high
 
 
-def _format_in_unit(value: float | None, unit: Unit, *, signed: bool = False) -> str:
-    return Figure(value=value, unit=unit, leaves=(), signed=signed).text
-
-
 _WHERE_IN_JSON = "in zprof whatif RUN -f json, and in the report written by e:"
 _NO_ERROR = "unknown: no measured value to compare with"
 
 
-def get_shown_unit(unit: Unit) -> Unit:
-    """Return the unit for a number outside a table: times then include their unit."""
-    return Unit.NS if unit is Unit.MS else unit
-
-
 def format_value(value: float | None, unit: Unit, *, signed: bool = False) -> str:
     """Format a value with its unit, or as unknown."""
-    return Figure(value=value, unit=get_shown_unit(unit), leaves=(), signed=signed).text
+    return Value(number=value, unit=unit, signed=signed).text
 
 
-def format_range(low: int | None, high: int | None, unit: Unit) -> str:
-    """Format a range as ``180.1..220.4``, or as unknown."""
-    ends = [Figure(value=end, unit=unit, leaves=()) for end in (low, high)]
-    return make_range(*ends).text
+def format_range(low: int | None, high: int | None, unit: Unit, *, in_ms: bool = False) -> str:
+    """Format a range as ``180.1..220.4 MiB``, or as unknown."""
+    return Value(number=None if low is None else high, low=low, unit=unit, in_ms=in_ms).text
 
 
 def format_model_error(entry: PredictedFigure) -> str:
@@ -214,7 +208,7 @@ def explain_prediction(
     outlook = planned.outlook
     assert outlook is not None
     change = None if None in (entry.predicted, entry.measured) else entry.predicted - entry.measured  # type: ignore[operator]
-    spread = format_range(entry.low, entry.high, get_shown_unit(unit))
+    spread = format_range(entry.low, entry.high, unit)
     lines = [
         f"{title}: PREDICTED, not measured, for: {planned.description or 'the unchanged run'}",
         "",

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from zprof.model.leaves import read_value
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare, Time
-from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Aggregation, Figure, Unit, figure, make_bound_figure
 from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
@@ -85,7 +87,6 @@ class _RankIndices:
         blames = {entry.rank: index for index, entry in enumerate(_list_blames(report))}
         is_judged = report.time.blame is not None and report.time.blame.judged > 0
         self.judged = blames if is_judged else {}
-        self.unsplit = {entry.rank for entry in report.time.per_rank if entry.unsplit_ns > 0}
         self.memory: dict[int, int] = {}
         for index, entry in enumerate(report.memory.per_rank):
             self.memory.setdefault(entry.rank, index)
@@ -116,23 +117,20 @@ def _make_columns(time: Time) -> tuple[Column, ...]:
 
 
 def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> Line:
-    def make_cell(
-        stem: str, index_by_rank: Mapping[int, int], name: str, unit: Unit = Unit.MS, sign: str = EXACT
-    ) -> Figure:
+    def make_cell(stem: str, index_by_rank: Mapping[int, int], name: str) -> Value:
         index = index_by_rank.get(rank)
         if index is None:
-            return Figure(value=None, unit=unit, leaves=(stem,))
-        return make_bound_figure(loaded.tree, unit, f"{stem}[{index}].{name}", sign=sign)
+            return Value(number=None, unit=find_unit(name), leaves=(stem,))
+        return read_value(loaded.report, f"{stem}[{index}].{name}", in_ms=name.endswith("_ns"))
 
-    signs = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST} if rank in indices.unsplit else {}
-    times = [make_cell("time.per_rank", indices.times, name, sign=signs.get(name, EXACT)) for name in _TIMES]
+    times = [make_cell("time.per_rank", indices.times, name) for name in _TIMES]
     cells: list[Cell] = [
         TextCell(f"r{rank}"),
         *times,
         make_cell(_BLAME, indices.judged, "exposed_wait_per_rank_ns"),
-        make_cell(_BLAME, indices.judged, "last_ratio", Unit.RATIO),
+        make_cell(_BLAME, indices.judged, "last_ratio"),
         _find_reason(indices, rank),
-        make_cell("memory.per_rank", indices.memory, "peak_bytes", Unit.BYTES),
+        make_cell("memory.per_rank", indices.memory, "peak_bytes"),
         _sum_path_shares(loaded, indices.path.get(rank, [])),
         _name_host(loaded.analysis.hosts, rank),
     ]
@@ -153,9 +151,9 @@ def _sum_path_shares(loaded: LoadedRun, shares: Sequence[int]) -> Cell:
     if not shares and _list_shares(loaded.report):
         return TextCell("-", Mark.MUTED)
     if not shares:
-        return Figure(value=None, unit=Unit.MS, leaves=("time.critical_path",))
+        return Value(number=None, unit=Unit.NS, leaves=("time.critical_path",))
     leaves = [f"time.critical_path.shares[{share}].ns" for share in shares]
-    return figure(loaded.tree, Unit.MS, *leaves, how=Aggregation.SUM)
+    return read_value(loaded.report, *leaves, how=Aggregation.SUM, in_ms=True)
 
 
 def _name_host(hosts: Mapping[int, str], rank: int) -> TextCell:
@@ -168,13 +166,13 @@ def build_path_parts(loaded: LoadedRun) -> list[list[Cell]]:
     if path is None or not path.shares:
         return []
     wall = "time.critical_path.wall_ns"
-    parts: list[list[Cell]] = [[TextCell("critical path", Mark.MUTED), figure(loaded.tree, Unit.NS, wall)]]
+    parts: list[list[Cell]] = [[TextCell("critical path", Mark.MUTED), read_value(loaded.report, wall)]]
     order = sorted(range(len(path.shares)), key=lambda index: -path.shares[index].ns)
     for index in order[:_MAX_PATH_SHARES]:
         share = path.shares[index]
         if share.ns >= _MIN_PATH_RATIO * path.wall_ns:
             part = f"time.critical_path.shares[{index}].ns"
-            ratio = figure(loaded.tree, Unit.RATIO, part, wall, how=Aggregation.SHARE)
+            ratio = read_value(loaded.report, part, wall, how=Aggregation.SHARE)
             parts.append([TextCell(f"r{share.rank} {share.what.value}"), ratio])
     return parts
 
@@ -211,8 +209,6 @@ class _Source:
     unknown: str = _NOT_TIMED
 
 
-#: For ranks in whose collectives other ranks are missing: wait is a lower bound, transfer an upper bound.
-_SIGNS = {Metric.EXPOSED_WAIT: AT_LEAST, Metric.EXPOSED_TRANSFER: AT_MOST}
 _STEPS = "time.steps[{}]"
 _SOURCES = {
     Metric.LATENESS: _Source("time.lateness[{}].mean_ns", "delay after the first rank", _NOT_MATCHED),
@@ -255,26 +251,29 @@ class MetricGrids:
         return next((metric for metric in Metric if self.of(metric).is_known), Metric.LATENESS)
 
     def _make_grid(self, metric: Metric) -> HeatGrid:
-        source, sign = _SOURCES[metric], _SIGNS.get(metric)
+        source = _SOURCES[metric]
+        name = source.leaf.rpartition(".")[2]
+        bounds = {
+            entry.rank: entry.bounds[name]
+            for entry in self.loaded.report.time.per_rank
+            if name in entry.bounds
+        }
         steps = self.steps if metric is not Metric.PEAK_MEMORY else ()
         values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), source.leaf, steps)
         is_aligned = metric is Metric.LATENESS and self.loaded.report.time.alignment is not None
-        uncertainty = (
-            figure(self.loaded.tree, Unit.NS, "time.alignment.uncertainty_ns") if is_aligned else None
-        )
+        uncertainty = read_value(self.loaded.report, "time.alignment.uncertainty_ns") if is_aligned else None
         return HeatGrid(
             title=metric.value,
             says=source.says,
             leaf=source.leaf,
-            unit=Unit.BYTES if metric is Metric.PEAK_MEMORY else Unit.NS,
             ranks=self.ranks,
             steps=steps or (None,),
             values=values,
             places=places,
-            tree=self.loaded.tree,
+            report=self.loaded.report,
             unknown=source.unknown,
             floor=uncertainty,
-            bounds=dict.fromkeys(_list_unsplit_ranks(self.loaded.report), sign) if sign else {},
+            bounds=bounds,
         )
 
     def _fill_arrays(
@@ -290,10 +289,6 @@ class MetricGrids:
         values[row, column] = [getattr(entry, name) for entry in entries]
         places[row, column] = np.arange(len(entries))
         return values, places
-
-
-def _list_unsplit_ranks(report: Report) -> list[int]:
-    return [entry.rank for entry in report.time.per_rank if entry.unsplit_ns > 0]
 
 
 def _list_entries(report: Report, metric: Metric) -> Sequence[_Entry]:

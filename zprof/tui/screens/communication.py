@@ -14,7 +14,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import shorten
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.communication import Split, build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
@@ -165,7 +165,7 @@ class SplitLine(Static):
             self.split.name, self.app.size.width - legend.cell_len - len(_HIDDEN_LABEL) - _MIN_BAR - 1
         )
         text = Text(f" {name}{_HIDDEN_LABEL}", no_wrap=True)
-        sizes = [(paint, max(0.0, number.value or 0.0)) for paint, number in parts]
+        sizes = [(paint, max(0.0, number.number or 0.0)) for paint, number in parts]
         bar_width = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
         total = sum(size for _, size in sizes)
         text.append_text(render_parts(sizes, bar_width, total, look, ascii_only=ascii_only)).append_text(
@@ -173,6 +173,6 @@ class SplitLine(Static):
         )
         self.update(text)
 
-    def shown_figures(self) -> list[Figure]:
+    def shown_figures(self) -> list[Value]:
         """Return the displayed numbers; the hidden part is only drawn."""
         return [self.split.wait, self.split.transfer] if self.split else []

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Static
 
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.presenters.ranks import Metric, MetricGrids, build_path_parts, build_ranks_table
@@ -133,6 +133,6 @@ class FigureLine(Static):
             self._shown.append(cells)
         self.update(line)
 
-    def shown_figures(self) -> list[Figure]:
+    def shown_figures(self) -> list[Value]:
         """Return the displayed numbers."""
-        return [cell for cells in self._shown for cell in cells if isinstance(cell, Figure)]
+        return [cell for cells in self._shown for cell in cells if isinstance(cell, Value)]

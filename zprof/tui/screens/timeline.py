@@ -16,7 +16,8 @@ from zprof.analysis.step_timeline.build import build_step_model
 from zprof.analysis.step_timeline.step_model import StepModel, find_gap
 from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
-from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Unit, make_bound_figure
+from zprof.model.leaves import read_value
+from zprof.model.quantities import Bound
 from zprof.tui.keys import Where, bindings
 from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
@@ -206,7 +207,6 @@ _TERMS = (
     ("unexplained_ns", "unexpl."),
     ("overlapped_ns", "hidden"),
 )
-_SIGNS = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST}
 _TERM_HELP = {
     "compute_ns": "the rank computes",
     "exposed_transfer_ns": "data moves while nothing computes",
@@ -248,13 +248,14 @@ def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
 
 def _build_line(loaded: LoadedRun, index: int) -> Line:
     stem = f"time.steps[{index}]"
-    rank = loaded.report.time.steps[index].rank
-    is_split = all(entry.unsplit_ns == 0 for entry in loaded.report.time.per_rank if entry.rank == rank)
-    signs = {} if is_split else _SIGNS
+    time = loaded.report.time
+    bounds = time.get_rank_bounds(time.steps[index].rank)
     return Line(
         key="step",
         cells=tuple(
-            make_bound_figure(loaded.tree, Unit.MS, f"{stem}.{term}", sign=signs.get(term, EXACT))
+            replace(
+                read_value(loaded.report, f"{stem}.{term}", in_ms=True), bound=bounds.get(term, Bound.EXACT)
+            )
             for term in ("wall_ns", *(term for term, _ in _TERMS))
         ),
     )

@@ -17,7 +17,7 @@ from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
 from zprof.model.formatting import printable, shorten
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.tables import (
     MAX_ROWS,
@@ -238,13 +238,10 @@ class FactTable(DataTable[object]):
         label = printable(f"{column.title} {mark}" if mark else column.title)
         return Text(label, justify="right" if column.numeric else "left")
 
-    def shown_figures(self) -> list[Figure]:
-        """Return the figures in visible rows and columns.
-
-        Numbers that do not belong to this report (as in ``zprof compare``) are excluded by ``in_report``.
-        """
+    def shown_figures(self) -> list[Value]:
+        """Return the numbers in visible rows and columns that the report's JSON has or yields."""
         cells = [line.cells[column] for line in self._lines for column in self._columns]
-        return [figure for cell in cells if isinstance(cell, Figure) for figure in cell.in_report()]
+        return [cell for cell in cells if isinstance(cell, Value) and cell.leaves]
 
     def go_to(self, key: str) -> None:
         """Move the cursor to the line with this key, if it is shown."""

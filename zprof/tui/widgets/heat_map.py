@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
 from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
@@ -157,7 +157,7 @@ class HeatView(Widget):
         names = (TextCell(str(grid.ranks[position[0]])), TextCell("run" if step is None else str(step)))
         return Line(key="focused", cells=(*names, number)), number
 
-    def shown_figures(self) -> list[Figure]:
+    def shown_figures(self) -> list[Value]:
         """Return the focused number and the ends of the scale."""
         grid, position = self.grid, self.focused_cell()
         if grid is None or position is None or not grid.is_known:
@@ -222,7 +222,7 @@ class HeatView(Widget):
             return [paint.plain(f"{grid.title} is unknown: {grid.unknown}; press g for details")]
         position = page.worst_at(self.cursor)
         number = grid.figure_at(*position)
-        outlier_note = "  ! far above the rest" if (number.value or 0.0) > grid.fence else ""
+        outlier_note = "  ! far above the rest" if (number.number or 0.0) > grid.fence else ""
         shared_note = page.shared(self.cursor)
         return [
             paint.plain(f"{self.describe_position(*position)}: "),
@@ -234,7 +234,7 @@ class HeatView(Widget):
     def _draw_scale_line(self, grid: HeatGrid, paint: HeatPaint) -> list[Segment]:
         if not grid.is_known:
             return [paint.muted(grid.says)]
-        resolution = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.value is not None else ""
+        resolution = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.number is not None else ""
         low, high = f" {grid.least.text} ", f" {grid.most.text}"
         scale = [paint.bold(grid.title), paint.plain(low), *paint.scale(), paint.plain(high)]
         return [*scale, paint.muted(f"  {grid.says}{resolution}")]
@@ -270,7 +270,7 @@ class HeatMap(HeatView, can_focus=True):
     class NumberRequested(Message):
         """Request to open the focused number."""
 
-        def __init__(self, number: Figure, title: str) -> None:
+        def __init__(self, number: Value, title: str) -> None:
             super().__init__()
             self.number, self.number_title = number, title
 

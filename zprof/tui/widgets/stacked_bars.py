@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from zprof.model.formatting import printable, shorten
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.presenters.memory import RankBar, Stacks
 from zprof.tui.tables import Cell, Line, Table
 from zprof.tui.theme import TENANTS, Look, get_look
@@ -54,14 +54,14 @@ class StackedBars(Static, can_focus=True):
         """Return as many bars as fit, in the order of the ranks."""
         return select_bars(self.stacks, self.max_bars) if self.stacks else []
 
-    def shown_figures(self) -> list[Figure]:
+    def shown_figures(self) -> list[Value]:
         """Return the scale, peaks of the bars, the legend with its sum, and the notes' numbers."""
         if self.stacks is None:
             return []
         legend = [line.cells[1] for line in self.stacks.legend.lines]
         notes = [cell for note in self.stacks.notes[: self.max_notes] for cell in note]
         cells = [*legend, *self.stacks.total, *notes]
-        numbers = [cell for cell in cells if isinstance(cell, Figure)]
+        numbers = [cell for cell in cells if isinstance(cell, Value)]
         return [self.stacks.whole, *(entry.peak for entry in self.list_shown_bars()), *numbers]
 
     def get_focused_line(self) -> tuple[Line, Cell] | None:
@@ -172,7 +172,7 @@ def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor:
     moment_width = max((cell_len(_format_moment(entry)) for entry in bars), default=0)
     return [
         _draw_headline(stacks, len(bars), width, pen),
-        *(_draw_bar(entry, stacks.whole.value or 0, width, moment_width, pen) for entry in bars),
+        *(_draw_bar(entry, stacks.whole.number or 0, width, moment_width, pen) for entry in bars),
         *_draw_legend(stacks.legend.lines, width, cursor, pen),
         *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:max_notes])),
     ]

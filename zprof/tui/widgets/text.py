@@ -10,7 +10,8 @@ from rich.text import Text
 from textual import events
 from textual.widgets import Static
 
-from zprof.tui.figures import Figure, ModelFigure
+from zprof.model.quantities import Value
+from zprof.tui.model_value import ModelValue
 from zprof.tui.tables import BarCell, Cell, Mark
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
 
@@ -31,8 +32,8 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
 
 def _find_mark(cell: Cell) -> Mark:
     """Return the cell's mark; figures inherit their row's mark unless they are predicted."""
-    if isinstance(cell, Figure):
-        return Mark.PREDICTED if isinstance(cell, ModelFigure) and cell.is_predicted else Mark.PLAIN
+    if isinstance(cell, Value):
+        return Mark.PREDICTED if isinstance(cell, ModelValue) and cell.is_predicted else Mark.PLAIN
     return cell.mark
 
 

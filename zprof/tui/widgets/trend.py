@@ -7,8 +7,8 @@ from textual import events
 from textual.widgets import Static
 
 from zprof.model.formatting import printable, shorten
+from zprof.model.quantities import Value
 from zprof.reports.presenters.memory_formatting import tenant_name
-from zprof.tui.figures import Figure
 from zprof.tui.presenters.memory_timeline import (
     ORDER,
     Curve,
@@ -47,7 +47,7 @@ class Trend(Static, can_focus=True):
         self.curve = curve
         self.redraw()
 
-    def shown_figures(self) -> list[Figure]:
+    def shown_figures(self) -> list[Value]:
         """Return the displayed figures: the peak (top of the scale) and those at the cursor."""
         if self.curve is None:
             return []

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from zprof.analysis.tables import select_rows
-from zprof.tui.figures import Figure
+from zprof.model.quantities import Value
 from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Table
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_leaf(loaded: LoadedRun) -> None:
 def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedRun) -> None:
     table = build_instances_table(loaded, 0)
     place = [each.title for each in table.columns].index("exposed")
-    values = [cell.value or 0.0 for line in table.lines if isinstance(cell := line.cells[place], Figure)]
+    values = [cell.number or 0.0 for line in table.lines if isinstance(cell := line.cells[place], Value)]
     assert len(values) == 90
     assert values == sorted(values, reverse=True)
     longest = max(step.wall_ns for step in loaded.report.time.steps) / MS

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.tui.figures import Figure, Unit
+from zprof.model.quantities import Unit, Value
 from zprof.tui.presenters.heat_grid import (
     HeatGrid,
     find_cell,
@@ -32,13 +32,12 @@ def grid(values: np.ndarray, floor_ns: float | None = None) -> HeatGrid:
         title="t",
         says="s",
         leaf="steps[{}].ns",
-        unit=Unit.NS,
         ranks=tuple(range(len(values))),
         steps=tuple(range(3, 3 + values.shape[1])),
         values=values,
         places=places,
-        tree={"steps": [{"ns": value} for value in values.ravel().tolist()]},
-        floor=Figure(value=floor_ns, unit=Unit.NS, leaves=("u",)) if floor_ns is not None else None,
+        report={"steps": [{"ns": value} for value in values.ravel().tolist()]},
+        floor=Value(number=floor_ns, unit=Unit.NS, leaves=("u",)) if floor_ns is not None else None,
     )
 
 

@@ -64,7 +64,7 @@ def test_a_column_is_as_high_as_its_bytes(sizes: list[int], rows: int, more: int
 def test_a_curve_has_the_peak_of_its_rank_or_that_of_the_largest(alone: LoadedRun) -> None:
     curve = find_curve(alone, 1)
     assert (curve.timeline.rank, curve.instead_of) == (1, None)
-    assert curve.total(curve.peak).value == alone.report.memory.per_rank[1].peak_bytes
+    assert curve.total(curve.peak).number == alone.report.memory.per_rank[1].peak_bytes
     assert format_moment_at(curve, curve.peak) == "step 2 backward"
     other = find_curve(with_memory(alone, full_memory()), 0)
     assert (other.timeline.rank, other.instead_of) == (1, 0)

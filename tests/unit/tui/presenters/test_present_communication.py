@@ -5,9 +5,10 @@ from statistics import fmean
 
 import pytest
 
+from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.quantities import UNKNOWN, Value
 from zprof.model.time import ExposedInCollectives, Time
-from zprof.tui.figures import UNKNOWN, Figure
 from zprof.tui.presenters.communication import build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
@@ -23,8 +24,8 @@ def text(table: Table, line: Line, title: str) -> str:
 
 def value(table: Table, line: Line, title: str) -> float:
     found = line.cells[[column.title for column in table.columns].index(title)]
-    assert isinstance(found, Figure)
-    return found.value
+    assert isinstance(found, Value)
+    return found.number
 
 
 def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
@@ -64,7 +65,9 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(loaded: LoadedRun) ->
     assert not text(table, second, "wait").startswith("≥")
     split = find_split(found, 0)
     assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
-    units, kinds = build_units_table(found), [entry.kind for entry in found.report.time.collectives]
+    kinds = [entry.kind for entry in found.report.time.collectives]
+    entries = [replace(entry, bound=entry.kind == kinds[0]) for entry in found.report.time.units]
+    units = build_units_table(with_time(found, units=tuple(entries)))
     for line in units.lines:
         is_bound = text(units, line, "exp. transfer").startswith("≤")
         assert is_bound == (line.cells[1].text == kinds[0])
@@ -117,8 +120,8 @@ def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> N
     plain, off = check_texts(loaded), check_texts(with_time(loaded, exposed_in_collectives=double))
     assert off["exposed transfer"][-1] != plain["exposed transfer"][-1], "a sum that differs says why"
     assert off["exposed wait"] == plain["exposed wait"]
-    unsplit = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in ranks)
-    bounds = check_texts(with_time(loaded, per_rank=unsplit))
+    sums = replace(found, bound=True)
+    bounds = check_texts(with_time(loaded, per_rank=make_unsplit(ranks), exposed_in_collectives=sums))
     assert bounds["exposed transfer"][1].startswith("≤ ")
     assert bounds["exposed wait"][3].startswith("≥ ")
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
+from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.json_format import to_json
+from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
 from zprof.rules.diagnose import diagnose_side_by_side
 from zprof.run.reader import load as open_run
-from zprof.tui.figures import Aggregation, Figure
 from zprof.tui.presenters.compare import (
     CompareOptions,
     build_compare_table,
     build_settings_table,
     describe_row,
 )
-from zprof.tui.presenters.compare_rows import CompareFigure
+from zprof.tui.presenters.compare_rows import WordedValue
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import Line, Table
 
@@ -68,18 +69,18 @@ def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) ->
     for one in table.lines:
         row, change = find_node(compared, one.key), one.cells[CHANGE]
         for cell, value in ((one.cells[A], row["a"]), (one.cells[B], row["b"])):
-            assert isinstance(cell, Figure) == (row["unit"] != "text")
-            if isinstance(cell, Figure):
+            assert isinstance(cell, Value) == (row["unit"] != "text")
+            if isinstance(cell, Value):
                 off = 1 if row["unit"] in ("ns", "bytes") else 1e-9
-                assert cell.value == (None if value is None else pytest.approx(value, abs=off)), one.key
+                assert cell.number == (None if value is None else pytest.approx(value, abs=off)), one.key
                 assert cell.unit.value == row["unit"]
         known = row["unit"] != "text" and None not in (row["a"], row["b"])
-        assert isinstance(change, CompareFigure) == known
-        if isinstance(change, CompareFigure) and row["unit"] == "ratio":
-            assert change.value == pytest.approx(row["b"] - row["a"])
-        elif isinstance(change, CompareFigure):
+        assert isinstance(change, WordedValue) == known
+        if isinstance(change, WordedValue) and row["unit"] == "ratio":
+            assert change.number == pytest.approx(row["b"] - row["a"])
+        elif isinstance(change, WordedValue):
             expected = row["b"] / row["a"] - 1 if row["a"] else None
-            assert change.value == (None if expected is None else pytest.approx(expected))
+            assert change.number == (None if expected is None else pytest.approx(expected))
             assert change.text == format_change(row["a"], row["b"])
 
 
@@ -106,7 +107,7 @@ def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
 ) -> None:
     report = loaded.report
     ranks = report.time.per_rank if side == B else report.comparison.baseline_time
-    unsplit = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in ranks)
+    unsplit = make_unsplit(ranks)
     if side == B:
         report = replace(report, time=replace(report.time, per_rank=unsplit))
     else:
@@ -116,7 +117,11 @@ def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
     verdicts = read_verdicts(table)
     assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "judged"
     assert verdicts["step time"] == verdicts["idle"] == "worse"
-    for name, sign in (("exposed transfer", "≤ "), ("exposed wait", "≥ "), ("all_gather transfer", "≤ ")):
+    for name, sign in (
+        ("exposed transfer", "≤ "),
+        ("exposed wait", "≥ "),
+        ("all_gather transfer time", "≤ "),
+    ):
         line = find_line(table, name)
         assert [cell.text.startswith(sign) for cell in line.cells[A : B + 1]] == [side == A, side == B], name
         assert sign in describe_row(unsure, line.key)[1]
@@ -127,9 +132,9 @@ def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
 def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -> None:
     table = build_compare_table(loaded, TOKENS)
     step = find_line(table, "rank time").cells[B]
-    assert isinstance(step, Figure)
+    assert isinstance(step, Value)
     assert step.how is Aggregation.PER_WORK
-    assert step.value == pytest.approx(sum(rank.wall_ns for rank in loaded.report.time.per_rank) / 64)
+    assert step.number == pytest.approx(sum(rank.wall_ns for rank in loaded.report.time.per_rank) / 64)
     verdicts, of_step = read_verdicts(table), read_verdicts(build_compare_table(loaded, ALL))
     for name, verdict in verdicts.items():
         assert verdict == of_step["step time" if name == "rank time" else name], "the same work in a step"

@@ -10,8 +10,8 @@ from tests.support.memories import MIB
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Allocation, FormulaCheck, Memory
+from zprof.model.quantities import Value
 from zprof.model.tenants import Tenant
-from zprof.tui.figures import Figure
 from zprof.tui.opening import describe_allocation, describe_formula_check
 from zprof.tui.presenters.memory import (
     MAX_BARS,
@@ -41,7 +41,7 @@ def stacks(loaded: LoadedRun, memory: Memory, rank: int = 0) -> Stacks:
 
 
 def sizes(drawn: Stacks) -> dict[str, float | None]:
-    return {line.key: line.cells[1].value for line in drawn.legend.lines if isinstance(line.cells[1], Figure)}
+    return {line.key: line.cells[1].number for line in drawn.legend.lines if isinstance(line.cells[1], Value)}
 
 
 def notes(drawn: Stacks) -> str:
@@ -55,22 +55,24 @@ def texts(table: Table | None) -> list[list[str]]:
 def test_parts_of_a_bar_sum_to_its_peak_and_the_legend_is_of_the_selected_rank(alone: LoadedRun) -> None:
     drawn = build_stacks(alone, Selection(rank=1))
     assert drawn.subject == 1
-    assert all(sum(size for _, size in entry.parts) == entry.peak.value for entry in drawn.bars)
+    assert all(sum(size for _, size in entry.parts) == entry.peak.number for entry in drawn.bars)
     assert sizes(stacks(alone, full_memory(), 0))["temporary_buffers"] == 2 * MIB
     assert sizes(stacks(alone, full_memory(), 1))["temporary_buffers"] == 2 * MIB + 1024
 
 
 def test_bars_share_the_scale_of_the_device_or_of_the_largest(alone: LoadedRun) -> None:
     on_device = stacks(alone, on_a_device())
-    assert on_device.whole.value == 512 * MIB
+    assert on_device.whole.number == 512 * MIB
     assert (sizes(on_device)["reserved_unused"], sizes(on_device)["non_pytorch"]) == (24 * MIB, 100 * MIB)
     without = replace(on_a_device(), devices=())
     largest = max(
         rank.peak_bytes + (rank.reserved_unused_bytes or 0) + (rank.non_pytorch_bytes or 0)
         for rank in without.per_rank
     )
-    assert stacks(alone, without).whole.value == largest
-    assert stacks(alone, full_memory()).whole.value == max(rank.peak_bytes for rank in full_memory().per_rank)
+    assert stacks(alone, without).whole.number == largest
+    assert stacks(alone, full_memory()).whole.number == max(
+        rank.peak_bytes for rank in full_memory().per_rank
+    )
 
 
 def test_of_many_ranks_the_selected_the_largest_and_the_smallest_are_shown(alone: LoadedRun) -> None:
@@ -124,7 +126,7 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
 def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
     for loaded in (alone, with_memory(alone, on_a_device())):
         for line in [line for make in MAKERS if (table := make(loaded, rank)) for line in table.lines]:
-            leaves = [leaf for cell in line.cells if isinstance(cell, Figure) for leaf in cell.leaves]
+            leaves = [leaf for cell in line.cells if isinstance(cell, Value) for leaf in cell.leaves]
             places = [re.fullmatch(r"memory\.(\w+)\[(\d+)\]\..+", leaf) for leaf in leaves]
             found = [(place[1], int(place[2])) for place in places if place]
             assert len(found) == len(leaves)

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.diagnosis_reports import DIAGNOSES, alone
 from tests.support.reports import SITUATIONS
+from zprof.model.metrics.catalogue import find_metric
+from zprof.model.quantities import Value
 from zprof.model.report import Report, RunFacts
-from zprof.tui.figures import Figure
-from zprof.tui.metric_help.registry import find_help
 from zprof.tui.presenters.overview import (
     build_findings_table,
     build_ledger_table,
@@ -44,9 +44,9 @@ def test_terms_of_the_ledger_come_by_weight_and_sum_to_the_step(loaded: LoadedRu
     assert list(rows(table)) == ["exposed transfer", "idle", "exposed wait", "compute", "= step"]
     for column in (1, 3, 4):
         *terms, step = [line.cells[column] for line in table.lines]
-        assert isinstance(step, Figure)
-        values = [cell.value or 0 for cell in terms if isinstance(cell, Figure)]
-        assert sum(values) == pytest.approx(step.value, abs=60_000)
+        assert isinstance(step, Value)
+        values = [cell.number or 0 for cell in terms if isinstance(cell, Value)]
+        assert sum(values) == pytest.approx(step.number, abs=60_000)
     *bars, whole = [line.cells[-1] for line in build_ledger_table(alone).lines]
     assert sum(map(length, bars)) == pytest.approx(1, abs=1e-3)
     assert length(whole) == pytest.approx(1, abs=1e-3)
@@ -94,8 +94,8 @@ def test_every_number_of_any_report_is_known_and_has_help(name: str) -> None:
     for table in tables:
         assert all(len(line.cells) == len(table.columns) for line in table.lines)
         for figure in table.figures():
-            assert figure.value is not None, figure
-            assert all(find_help(leaf) for part in figure.in_report() for leaf in part.leaves), figure
+            assert figure.number is not None, figure
+            assert all(find_metric(leaf) for leaf in figure.leaves), figure
     assert bool(tables[0].lines) == bool(at.report.time.per_rank)
 
 

@@ -10,9 +10,10 @@ from tests.support.outlooks import ASSUMPTIONS, NO_MEMORY, NO_TIME, foreseen
 from tests.support.tui_leaves import assert_leaves
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
+from zprof.model.quantities import Value
 from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.tui.background import Answer, predict
-from zprof.tui.figures import Figure, ModelFigure
+from zprof.tui.model_value import ModelValue
 from zprof.tui.presenters.plan import (
     build_fit_table,
     build_headline,
@@ -117,7 +118,7 @@ def test_what_is_not_predicted_is_no_number(loaded: LoadedRun, answer: Answer | 
         for line in table.lines:
             assert {cell.text for cell in line.cells[2:7]} == {"..." if answer is None else "unknown"}
             assert line.cells[1].text[0].isdigit()
-            assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, ModelFigure)), "it opens"
+            assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, ModelValue)), "it opens"
     assert not build_fit_table(found).lines
 
 
@@ -139,16 +140,16 @@ def test_every_number_is_a_leaf_of_the_report_that_is_written(loaded: LoadedRun,
     made = tables(loaded, found)
     tree = json.loads(to_json(replace(loaded.report, outlook=found.outlook)))
     numbers = [number for table in made for number in table.figures()]
-    assert len([number for number in numbers if isinstance(number, ModelFigure)]) > 50
+    assert len([number for number in numbers if isinstance(number, ModelValue)]) > 50
     assert_leaves(tree, numbers)
     for number in numbers:
-        is_predicted = isinstance(number, ModelFigure) and number.is_predicted
+        is_predicted = isinstance(number, ModelValue) and number.is_predicted
         assert number.text.startswith("~") == is_predicted, number
     measured = {line.key: line.cells[1] for table in made[:2] for line in table.lines}
     for one in (*found.prediction.step, *found.prediction.memory):
         number = measured.get(one.name)
-        assert number is None or isinstance(number, Figure)
-        assert number is None or number.value == pytest.approx(one.measured, abs=1)
+        assert number is None or isinstance(number, Value)
+        assert number is None or number.number == pytest.approx(one.measured, abs=1)
 
 
 def test_the_planner_answers_every_choice_of_every_knob_from_what_the_report_measured(
@@ -166,9 +167,9 @@ def test_the_planner_answers_every_choice_of_every_knob_from_what_the_report_mea
         entries = {one.name.removesuffix("_bytes"): one for one in (*prediction.memory, *prediction.step)}
         assert {"wall_ns", "peak"} <= set(entries)
         for key, (_, measured, *others) in zip(keys, cells, strict=True):
-            assert isinstance(measured, Figure)
+            assert isinstance(measured, Value)
             if known := entries.get(key.removesuffix("_bytes")):
-                assert measured.value == pytest.approx(known.measured, abs=1)
+                assert measured.number == pytest.approx(known.measured, abs=1)
             assert all(
-                cell.assumption for cell in others if isinstance(cell, ModelFigure) and cell.is_predicted
+                cell.assumption for cell in others if isinstance(cell, ModelValue) and cell.is_predicted
             )

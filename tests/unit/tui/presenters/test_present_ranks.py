@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.support.many_steps import MS, with_ranks
+from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.memory import Memory
+from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_TERMS, Time
-from zprof.tui.figures import Figure, Unit
 from zprof.tui.number_popup import find_rows
 from zprof.tui.presenters.ranks import (
     MAX_RANKS,
@@ -49,10 +50,10 @@ def cell(table: Table, key: str, title: str) -> str:
     return line.cells[[column.title for column in table.columns].index(title)].text
 
 
-def figure(table: Table, key: str, title: str) -> Figure:
+def figure(table: Table, key: str, title: str) -> Value:
     line = next(line for line in table.lines if line.key == key)
     found = line.cells[[column.title for column in table.columns].index(title)]
-    assert isinstance(found, Figure)
+    assert isinstance(found, Value)
     return found
 
 
@@ -63,7 +64,7 @@ def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: Me
     for entry in many.report.time.steps[:: 1 + 20 * 37]:
         row, column = grid.ranks.index(entry.rank), grid.steps.index(entry.step)
         number = grid.figure_at(row, column)
-        assert number.value == grid.values[row, column] == getattr(entry, FIELDS[metric])
+        assert number.number == grid.values[row, column] == getattr(entry, FIELDS[metric])
         assert number.leaves[0].endswith(FIELDS[metric])
 
 
@@ -72,15 +73,15 @@ def test_lateness_and_memory_have_lists_of_their_own(many: LoadedRun, alone: Loa
     assert (grid.values[341] == 27 * MS).all()
     assert grid.figure_at(341, 2).leaves == ("time.lateness[6822].mean_ns",)
     memory = MetricGrids(alone).of(Metric.PEAK_MEMORY)
-    assert (memory.steps, memory.unit) == ((None,), Unit.BYTES)
+    assert (memory.steps, memory.figure_at(0, 0).unit) == ((None,), Unit.BYTES)
     peaks = [entry.peak_bytes for entry in alone.report.memory.per_rank]
-    assert [memory.figure_at(row, 0).value for row in (0, 1)] == peaks
+    assert [memory.figure_at(row, 0).number for row in (0, 1)] == peaks
 
 
 def test_what_is_not_in_the_report_is_unknown(many: LoadedRun, alone: LoadedRun) -> None:
     grids = MetricGrids(with_time(many, steps=many.report.time.steps[:-1], lateness=()))
     assert np.isnan(grids.of(Metric.COMPUTE).values).sum() == 1
-    assert grids.of(Metric.COMPUTE).figure_at(0, 0).value is None
+    assert grids.of(Metric.COMPUTE).figure_at(0, 0).number is None
     assert not grids.of(Metric.LATENESS).is_known
     assert grids.first() is Metric.STEP_TIME
     run = replace(alone.report.run, ranks_loaded=())
@@ -97,7 +98,7 @@ def test_the_rank_that_others_wait_for_is_first_and_sorting_finds_the_largest_of
     ]
     table = build_ranks_table(with_time(many, per_rank=tuple(ranks)))
     assert (table.lines[0].key, table.lines[0].target) == ("341", 341)
-    assert figure(table, "341", "caused").value == 26 * MS // 3
+    assert figure(table, "341", "caused").number == 26 * MS // 3
     assert [cell(table, "341", title) for title in ("last", "because")] == ["90.0 %", "compute"]
     assert len(table.lines) == MAX_RANKS
     by_idle = sort_lines(table, table.lines, [one.title for one in table.columns].index("idle"), reverse=True)
@@ -121,7 +122,7 @@ def test_nobody_is_blamed_where_nothing_was_judged(alone: LoadedRun) -> None:
 
 def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> None:
     first, second = alone.report.time.per_rank
-    loaded = with_time(alone, per_rank=(replace(first, unsplit_ns=5), second))
+    loaded = with_time(alone, per_rank=(*make_unsplit([first]), second))
     table, grids = build_ranks_table(loaded), MetricGrids(loaded)
     signs = {"wait": "≥", "transfer": "≤", "compute": ""}
     metrics = {"wait": Metric.EXPOSED_WAIT, "transfer": Metric.EXPOSED_TRANSFER, "compute": Metric.COMPUTE}
@@ -137,14 +138,14 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> 
 
 def test_the_critical_path_is_told_by_its_largest_shares(alone: LoadedRun) -> None:
     path = alone.report.time.critical_path
-    shares = [share for part in build_path_parts(alone) for share in part if isinstance(share, Figure)]
-    assert shares[0].value == path.wall_ns
+    shares = [share for part in build_path_parts(alone) for share in part if isinstance(share, Value)]
+    assert shares[0].number == path.wall_ns
     largest = sorted(path.shares, key=lambda part: -part.ns)[: len(shares) - 1]
-    assert [share.value for share in shares[1:]] == [
+    assert [share.number for share in shares[1:]] == [
         pytest.approx(part.ns / path.wall_ns) for part in largest
     ]
     on_path = sum(part.ns for part in path.shares if part.rank == 0)
-    assert figure(build_ranks_table(alone), "0", "on path").value == on_path
+    assert figure(build_ranks_table(alone), "0", "on path").number == on_path
     assert cell(build_ranks_table(with_ranks(alone, 3, 1)), "2", "on path") == "-"
 
 
@@ -166,14 +167,14 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
         table = build_step_table(alone, Selection(rank=entry.rank, step=entry.step), ascii_only=True)
         assert all(column.title.isascii() for column in table.columns)
         wall, *terms, hidden = table.figures()
-        assert (wall.value, hidden.value) == (entry.wall_ns, entry.overlapped_ns)
-        assert sum(term.value or 0 for term in terms) == entry.wall_ns
+        assert (wall.number, hidden.number) == (entry.wall_ns, entry.overlapped_ns)
+        assert sum(term.number or 0 for term in terms) == entry.wall_ns
         assert {leaf.rpartition(".")[2] for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
     for number in (wall, *terms, hidden):
         rows = find_rows(number, alone)
         assert len(rows)
         if "rank" in rows.columns:
             assert rows["rank"].tolist() == [entry.rank]
-            assert rows[number.leaves[0].rpartition(".")[2]].tolist() == [number.value]
+            assert rows[number.leaves[0].rpartition(".")[2]].tolist() == [number.number]
     for selected in (Selection(rank=0, step=999), Selection()):
         assert build_step_table(alone, selected).lines == ()

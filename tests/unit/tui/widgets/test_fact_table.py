@@ -9,8 +9,8 @@ from textual.containers import Horizontal
 from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle
+from zprof.model.quantities import Unit, Value
 from zprof.tui.app import ZprofApp
-from zprof.tui.figures import Figure, Unit
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import LinePopup, Popup
 from zprof.tui.session import LoadedRun
@@ -19,7 +19,7 @@ from zprof.tui.widgets.fact_table import FactTable, shrink_widths
 
 
 def line(at: int, name: str = "") -> Line:
-    number = Figure(value=at, unit=Unit.COUNT, leaves=("a",))
+    number = Value(number=at, unit=Unit.COUNT, leaves=("a",))
     return Line(key=str(at), cells=(TextCell(name or f"name {at}"), number, TextCell(f"more of {at}")))
 
 

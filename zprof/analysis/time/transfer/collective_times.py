@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.time.collective_rows import StepCounts, group_rows_by_text
+from zprof.analysis.time.ledger import is_unsplit
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
 
@@ -151,7 +152,7 @@ def _make_message_sizes(
     )
 
 
-_UNIT_COLUMNS = ("rank", "bytes", "exposed_wait_ns", "exposed_transfer_ns")
+_UNIT_COLUMNS = ("rank", "bytes", "bound", "exposed_wait_ns", "exposed_transfer_ns")
 
 
 def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ...]:
@@ -179,6 +180,7 @@ def _make_unit_time(unit: str, kind: str, group: str, rows: pd.DataFrame, rank_s
         bytes=int(rows["bytes"].sum()) // rank_steps,
         exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
         exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
+        bound=bool(rows["bound"].any()),
     )
 
 
@@ -199,4 +201,5 @@ def sum_exposed_in_collectives(frame: pd.DataFrame, steps: StepCounts) -> Expose
         float(weight[rank] @ frame[name].to_numpy(np.float64))
         for name in ("exposed_wait_ns", "exposed_transfer_ns")
     )
-    return ExposedInCollectives(wait_ns=round(waits), transfer_ns=round(transfers))
+    bound = is_unsplit(sum_exposed(frame), sum_exposed(frame[frame["bound"].astype(bool)]))
+    return ExposedInCollectives(wait_ns=round(waits), transfer_ns=round(transfers), bound=bound)

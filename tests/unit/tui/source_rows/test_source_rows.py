@@ -8,19 +8,21 @@ import pandas as pd
 import pytest
 
 from tests.support.full_times import full_time
+from zprof.model.leaves import read_value
+from zprof.model.metrics.catalogue import METRICS, find_metric
+from zprof.model.metrics.communication import COMMUNICATION
+from zprof.model.metrics.metric import Metric, resolve_input, strip_indices
+from zprof.model.metrics.overview import OVERVIEW
+from zprof.model.metrics.ranks import RANKS
+from zprof.model.metrics.time import TIME
+from zprof.model.quantities import Aggregation, Value
 from zprof.model.time import LEDGER_TERMS
-from zprof.tui.figures import Aggregation, Figure, Unit, figure, resolve
-from zprof.tui.metric_help.communication import COMMUNICATION
-from zprof.tui.metric_help.metric import MetricHelp, resolve_input, strip_indices
-from zprof.tui.metric_help.overview import OVERVIEW
-from zprof.tui.metric_help.ranks import RANKS
-from zprof.tui.metric_help.registry import METRIC_HELP, find_help
-from zprof.tui.metric_help.time import TIME
 from zprof.tui.number_popup import explain_number, find_rows
 from zprof.tui.presenters.communication import build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
-from zprof.tui.presenters.ranks import Metric, MetricGrids, build_path_parts, build_ranks_table
+from zprof.tui.presenters.ranks import Metric as RankMetric
+from zprof.tui.presenters.ranks import MetricGrids, build_path_parts, build_ranks_table
 from zprof.tui.session import LoadedRun
 
 #: Sums, what a CPU cannot measure, and what no finding of the fixture has.
@@ -45,7 +47,7 @@ def list_leaves(tree: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def list_figures(loaded: LoadedRun) -> Iterator[Figure]:
+def list_figures(loaded: LoadedRun) -> Iterator[Value]:
     """Yield the numbers of the communication and ranks screens."""
     for make in (build_sizes_table, build_units_table, build_fits_table, build_checks_table):
         yield from make(loaded).figures()
@@ -53,11 +55,11 @@ def list_figures(loaded: LoadedRun) -> Iterator[Figure]:
     yield from build_ranks_table(loaded).figures()
     split = find_split(loaded, 0)
     yield from (split.hidden, split.wait, split.transfer)
-    yield from (MetricGrids(loaded).of(metric).figure_at(0, 0) for metric in Metric)
-    yield from (cell for part in build_path_parts(loaded) for cell in part if isinstance(cell, Figure))
+    yield from (MetricGrids(loaded).of(metric).figure_at(0, 0) for metric in RankMetric)
+    yield from (cell for part in build_path_parts(loaded) for cell in part if isinstance(cell, Value))
 
 
-def rows_of(loaded: LoadedRun, number: Figure) -> pd.DataFrame:
+def rows_of(loaded: LoadedRun, number: Value) -> pd.DataFrame:
     rows = find_rows(number, loaded)
     assert len(rows), number
     return rows
@@ -65,30 +67,30 @@ def rows_of(loaded: LoadedRun, number: Figure) -> pd.DataFrame:
 
 def test_help_is_registered_once_and_its_inputs_are_leaves_of_the_report(loaded: LoadedRun) -> None:
     known = set(list_leaves(loaded.tree))
-    leaves = [help.leaf for help in (*TIME, *OVERVIEW, *RANKS, *COMMUNICATION)]
+    leaves = [help.path for help in (*TIME, *OVERVIEW, *RANKS, *COMMUNICATION)]
     assert len(set(leaves)) == len(leaves)
-    assert all(METRIC_HELP[leaf].leaf == leaf == strip_indices(leaf) for leaf in leaves)
-    for found in METRIC_HELP.values():
-        for leaf in (path for path in known if strip_indices(path) == found.leaf):
+    assert all(METRICS[leaf].path == leaf == strip_indices(leaf) for leaf in leaves)
+    for found in METRICS.values():
+        for leaf in (path for path in known if strip_indices(path) == found.path):
             for name in found.inputs:
                 assert resolve_input(leaf, name).replace("[*]", "[0]") in known, (leaf, name)
 
 
-@pytest.mark.parametrize("found", [*TIME, *OVERVIEW], ids=lambda found: found.leaf)
-def test_help_of_time_and_overview_is_shown_with_known_inputs(loaded: LoadedRun, found: MetricHelp) -> None:
-    leaf = found.leaf.replace("[]", "[0]")
-    lines = explain_number(figure(loaded.tree, Unit.COUNT, leaf), loaded)
-    assert found.says in lines
+@pytest.mark.parametrize("found", [*TIME, *OVERVIEW], ids=lambda found: found.path)
+def test_help_of_time_and_overview_is_shown_with_known_inputs(loaded: LoadedRun, found: Metric) -> None:
+    leaf = found.path.replace("[]", "[0]")
+    lines = explain_number(read_value(loaded.report, leaf), loaded)
+    assert found.help in lines
     assert "unknown" not in "\n".join(lines).partition("\ninputs")[2]
-    assert list(resolve(loaded.tree, leaf)) != [None] or leaf.endswith(NOT_IN_FIXTURE)
+    assert read_value(loaded.report, leaf).number is not None or leaf.endswith(NOT_IN_FIXTURE)
 
 
 def test_every_number_of_communication_and_ranks_has_help_and_rows(loaded: LoadedRun) -> None:
-    own = {found.leaf for found in COMMUNICATION}
+    own = {found.path for found in COMMUNICATION}
     for number in list_figures(loaded):
-        found = find_help(number.leaves[0])
+        found = find_metric(number.leaves[0])
         assert found is not None, number
-        if found.leaf in own and "unmatched" not in found.leaf:
+        if found.path in own and "unmatched" not in found.path:
             assert len(rows_of(loaded, number))
     traced = replace(loaded, report=replace(loaded.report, time=full_time(loaded.report.time)))
     assert all(explain_number(number, traced) for number in list_figures(traced))
@@ -96,14 +98,14 @@ def test_every_number_of_communication_and_ranks_has_help_and_rows(loaded: Loade
 
 def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
     for line in build_units_table(loaded).lines:
-        assert isinstance(line.cells[-1], Figure)
+        assert isinstance(line.cells[-1], Value)
         assert set(rows_of(loaded, line.cells[-1])["unit"]) == {line.cells[0].text}
     rows = loaded.analysis.collectives
     for exposed in (rows["bytes"], rows["bytes"].max() - rows["bytes"]):
         skewed = rows.assign(exposed_wait_ns=0, exposed_transfer_ns=exposed)
         changed = replace(loaded, analysis=replace(loaded.analysis, collectives=skewed))
         for place, entry in enumerate(loaded.report.time.messages):
-            number = figure(loaded.tree, Unit.NS, f"time.messages[{place}].exposed_ns")
+            number = read_value(loaded.report, f"time.messages[{place}].exposed_ns")
             sizes = rows_of(changed, number)["bytes"]
             assert entry.at_least_bytes <= sizes.min() <= sizes.max() < entry.below_bytes
 
@@ -111,27 +113,27 @@ def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
 @pytest.mark.parametrize("term", LEDGER_TERMS)
 def test_a_term_has_a_formula_and_the_rows_of_its_rank(loaded: LoadedRun, term: str) -> None:
     for stem in ("time.per_rank", "comparison.baseline_time"):
-        number = figure(loaded.tree, Unit.NS, f"{stem}[1].{term}")
-        found = find_help(number.leaves[0])
+        number = read_value(loaded.report, f"{stem}[1].{term}")
+        found = find_metric(number.leaves[0])
         assert found.formula
         assert set(rows_of(loaded, number)["rank"]) == {1}
 
 
 @pytest.mark.parametrize("stem", ["time.per_rank", "comparison.baseline_time"])
 def test_rows_of_the_whole_are_of_all_ranks_of_its_run(loaded: LoadedRun, stem: str) -> None:
-    number = figure(loaded.tree, Unit.NS, f"{stem}[*].wall_ns", how=Aggregation.MEAN)
+    number = read_value(loaded.report, f"{stem}[*].wall_ns", how=Aggregation.MEAN)
     rows = rows_of(loaded, number)
     assert set(rows["rank"]) == {0, 1}
     assert rows["wall_ns"].is_monotonic_decreasing
-    assert rows["wall_ns"].mean() == pytest.approx(number.value, abs=1)
+    assert rows["wall_ns"].mean() == pytest.approx(number.number, abs=1)
 
 
 def test_rows_of_exposed_transfer_are_collectives_the_worst_first(loaded: LoadedRun) -> None:
-    rows = rows_of(loaded, figure(loaded.tree, Unit.NS, "time.per_rank[0].exposed_transfer_ns"))
+    rows = rows_of(loaded, read_value(loaded.report, "time.per_rank[0].exposed_transfer_ns"))
     known = loaded.analysis.collectives
     assert rows["exposed_transfer_ns"].is_monotonic_decreasing
     assert rows["exposed_transfer_ns"].iloc[0] == known[known["rank"] == 0]["exposed_transfer_ns"].max()
     step = loaded.report.time.steps[0]
-    own = rows_of(loaded, figure(loaded.tree, Unit.NS, "time.steps[0].exposed_transfer_ns"))
+    own = rows_of(loaded, read_value(loaded.report, "time.steps[0].exposed_transfer_ns"))
     assert own["exposed_transfer_ns"].sum() == step.exposed_transfer_ns
-    assert "launch_ns" in rows_of(loaded, figure(loaded.tree, Unit.NS, "time.per_rank[0].idle_ns")).columns
+    assert "launch_ns" in rows_of(loaded, read_value(loaded.report, "time.per_rank[0].idle_ns")).columns

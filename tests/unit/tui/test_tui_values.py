@@ -11,8 +11,9 @@ from textual.pilot import Pilot
 from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text, settle
 from tests.support.tui_leaves import assert_leaves
 from zprof.model.json_format import to_json
+from zprof.model.leaves import combine, read_range, read_value
+from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.tui.app import SCREENS, ZprofApp
-from zprof.tui.figures import UNKNOWN, Aggregation, Figure, Unit, combine, figure, make_range, resolve
 from zprof.tui.session import LoadedRun
 
 TREE = {
@@ -46,7 +47,8 @@ WALLS = "time.per_rank[*].wall_ns"
     ],
 )
 def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
-    assert list(resolve(TREE, leaf)) == values
+    every = read_value(TREE, leaf, how=Aggregation.SUM).number
+    assert every == (None if values == [None] else sum(value for value in values if value))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,8 @@ def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
     ],
 )
 def test_leaves_are_combined(how: Aggregation, leaves: list[str], value: float | None) -> None:
-    made = figure(TREE, Unit.NS, *leaves, how=how)
-    assert made.value == (None if value is None else pytest.approx(value))
+    made = read_value(TREE, *leaves, how=how)
+    assert made.number == (None if value is None else pytest.approx(value))
     assert made.leaves == tuple(leaves)
 
 
@@ -84,9 +86,9 @@ def test_unknown_is_never_zero(values: list[float | None]) -> None:
     ("value", "unit", "signed", "text"),
     [
         (412_000_000, Unit.NS, False, "412.0 ms"),
-        (412_000_000, Unit.MS, True, "+412.0"),
-        (-412_000_000, Unit.MS, True, "-412.0"),
-        (400, Unit.MS, True, "0.0"),
+        (412_000_000, Unit.NS, True, "+412.0 ms"),
+        (-412_000_000, Unit.NS, True, "-412.0 ms"),
+        (0, Unit.NS, True, "0 ns"),
         (1_572_864, Unit.BYTES, False, "1.5 MiB"),
         (0.384, Unit.RATIO, False, "38.4 %"),
         (96.0, Unit.COUNT, False, "96"),
@@ -96,7 +98,7 @@ def test_unknown_is_never_zero(values: list[float | None]) -> None:
     ],
 )
 def test_a_figure_reads_in_its_unit(value: float | None, unit: Unit, signed: bool, text: str) -> None:
-    assert Figure(value=value, unit=unit, leaves=(), signed=signed).text == text
+    assert Value(number=value, unit=unit, leaves=(), signed=signed).text == text
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,19 @@ def test_a_figure_reads_in_its_unit(value: float | None, unit: Unit, signed: boo
     [("saving_ns", "31.9..125.8 ms"), ("small", "800.0 µs..1.2 ms"), ("none", UNKNOWN)],
 )
 def test_a_range_has_both_leaves_and_sorts_by_its_upper_end(name: str, text: str) -> None:
-    low, high = (figure(TREE, Unit.NS, f"{name}[{end}]") for end in (0, 1))
-    made = make_range(low, high)
+    made = read_range({name: TREE[name], "saving_ns": TREE[name]}, "saving_ns")
     assert made.text == text
-    assert made.value == high.value
-    assert [part.leaves for part in made.in_report()] == [low.leaves, high.leaves]
-    assert make_range(low, low).text == low.text
+    assert (made.low, made.number) == tuple(TREE[name])  # type: ignore[arg-type]
+    assert made.leaves == ("saving_ns[0]", "saving_ns[1]")
+
+
+@pytest.mark.parametrize(("bound", "text"), [("at_least", "≥ 4.0"), ("at_most", "≤ 4.0"), ("exact", "4.0")])
+def test_a_bound_is_read_from_the_report_and_drawn_with_its_sign(bound: str, text: str) -> None:
+    tree = {"per_rank": [{"exposed_wait_ns": 4_000_000, "bounds": {"exposed_wait_ns": bound}}]}
+    assert read_value(tree, "per_rank[0].exposed_wait_ns", in_ms=True).text == text
+    assert read_value(tree, "per_rank[*].exposed_wait_ns", how=Aggregation.MEAN, in_ms=True).text == text
+    falls = read_value(tree, "per_rank[0].wall_ns", "per_rank[0].exposed_wait_ns", how=Aggregation.DIFFERENCE)
+    assert falls.number is None
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=str)

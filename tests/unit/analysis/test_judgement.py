@@ -5,21 +5,34 @@ from dataclasses import replace
 import pytest
 
 from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
+from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
 from zprof.model.findings import Cause
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.metrics.catalogue import find_metric
 from zprof.model.report import Difference
-from zprof.model.side_by_side import Figure, Row
-from zprof.tui.presenters.compare_verdict import (
-    Judgement,
-    Uncertainty,
-    find_uncertainty,
-    format_judgement,
-    judge_row,
-)
+from zprof.model.side_by_side import ComparedRow, ComparedValue
+from zprof.tui.presenters.compare_verdict import format_judgement
 
 MS = 1_000_000
+#: The list of the report that a row of this name is of, if it is not a rank's time.
+STEMS = {
+    "latency_ns": "time.fits[]",
+    "uncertainty_ns": "time.alignment",
+    "seen_bytes": "volume",
+    "expected_bytes": "volume",
+    "peak_bytes": "memory.per_rank[]",
+    "non_pytorch_bytes": "memory.per_rank[]",
+    "count": "time.collectives[]",
+    "busbw_bytes_per_s": "time.collectives[]",
+}
 KNOWN = Uncertainty(times_ns=5 * MS)
 UNKNOWN = Uncertainty(times_ns=None, reason="too few steps")
+
+
+def make_row(name: str, unit: str, a: ComparedValue, b: ComparedValue) -> ComparedRow:
+    leaf = f"{STEMS.get(name, 'time.per_rank[]')}.{name}"
+    assert unit == "text" or find_metric(leaf), leaf
+    return ComparedRow(name=name, unit=unit, a=a, b=b, leaf=leaf)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +65,9 @@ UNKNOWN = Uncertainty(times_ns=None, reason="too few steps")
     ],
 )
 def test_a_row_is_judged_by_its_unit_and_name(
-    name: str, unit: str, a: Figure, b: Figure, expected: Judgement
+    name: str, unit: str, a: ComparedValue, b: ComparedValue, expected: Judgement
 ) -> None:
-    assert judge_row(Row(name=name, unit=unit, a=a, b=b), KNOWN) is expected
+    assert judge_row(make_row(name, unit, a, b), KNOWN) is expected
 
 
 @pytest.mark.parametrize(
@@ -72,13 +85,13 @@ def test_a_row_is_judged_by_its_unit_and_name(
 def test_step_time_and_hidden_share_have_intervals_of_their_own(
     name: str, unit: str, own: tuple[float, float], expected: Judgement
 ) -> None:
-    assert judge_row(Row(name=name, unit=unit, a=1, b=2), KNOWN, own=own) is expected
+    assert judge_row(make_row(name, unit, 1, 2), KNOWN, own=own) is expected
 
 
 def test_without_an_interval_and_of_bounds_no_merit_is_known() -> None:
-    compute = Row(name="compute_ns", unit="ns", a=1, b=10**12)
-    peak = Row(name="peak_bytes", unit="bytes", a=1, b=2)
-    step = Row(name="wall_ns", unit="ns", a=1, b=2)
+    compute = make_row("compute_ns", "ns", 1, 10**12)
+    peak = make_row("peak_bytes", "bytes", 1, 2)
+    step = make_row("wall_ns", "ns", 1, 2)
     assert judge_row(compute, UNKNOWN) is Judgement.UNJUDGED
     assert judge_row(step, UNKNOWN, own=(1, 9)) is Judgement.UNJUDGED
     assert judge_row(peak, UNKNOWN) is Judgement.WORSE

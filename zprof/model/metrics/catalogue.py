@@ -1,0 +1,20 @@
+"""Find the catalogue's entry on a number of the report."""
+
+from collections.abc import Mapping
+
+from zprof.model.metrics.communication import COMMUNICATION
+from zprof.model.metrics.memory import MEMORY
+from zprof.model.metrics.metric import Metric, strip_indices
+from zprof.model.metrics.overview import OVERVIEW
+from zprof.model.metrics.ranks import RANKS
+from zprof.model.metrics.time import STEPS, TIME
+
+#: The catalogue by path: one entry for each number that a person reads.
+METRICS: Mapping[str, Metric] = {
+    metric.path: metric for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *OVERVIEW)
+}
+
+
+def find_metric(leaf: str) -> Metric | None:
+    """Return the entry on a leaf such as ``time.per_rank[3].wall_ns``, or None."""
+    return METRICS.get(strip_indices(leaf))

@@ -1,0 +1,140 @@
+"""Define a number that a person reads: its unit, the leaves it comes from, and whether it is exact."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
+
+#: How an unknown number is shown on a screen.
+UNKNOWN = "unknown"
+
+
+class Unit(StrEnum):
+    """Unit of a number; ``PSI``: multiples of the bytes of all parameters."""
+
+    NS = "ns"
+    BYTES = "bytes"
+    RATIO = "ratio"
+    COUNT = "count"
+    BYTES_PER_S = "bytes_per_s"
+    FACTOR = "times"
+    PSI = "psi"
+
+
+class Bound(StrEnum):
+    """Whether a number is exact or a bound; ``UNKNOWN``: the true number may be lower or higher."""
+
+    EXACT = "exact"
+    AT_LEAST = "at_least"
+    AT_MOST = "at_most"
+    UNKNOWN = "unknown"
+
+
+#: Bounds by name of the field; fields that are not named are exact.
+Bounds = Mapping[str, Bound]
+
+
+class Aggregation(StrEnum):
+    """How a number is computed from its leaves, in order; unknown leaves are skipped."""
+
+    LEAF = "taken directly from the report"
+    SUM = "sum of"
+    MEAN = "mean of"
+    LARGEST = "largest of"
+    SMALLEST = "smallest of"
+    DIFFERENCE = "first minus the others"
+    SHARE = "first as a share of the sum of the others"
+    PER_WORK = "sum of all ranks / tokens or samples of all ranks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A number as shown; None is unknown.
+
+    ``leaves`` are paths in the report (``time.per_rank[3].wall_ns``, ``[*]`` for all entries of a list), and
+    ``how`` says how they combine; of a range, the number is the upper end and ``low`` the lower. ``signed``:
+    a change, shown with its sign. ``in_ms``: it is shown in a column headed ``ms``.
+    """
+
+    number: float | None
+    unit: Unit
+    leaves: tuple[str, ...] = ()
+    bound: Bound = Bound.EXACT
+    how: Aggregation = Aggregation.LEAF
+    low: float | None = None
+    signed: bool = False
+    in_ms: bool = False
+
+    @property
+    def text(self) -> str:
+        """The number as a screen shows it."""
+        return format_value(self)
+
+
+#: Signs in front of a number that is not exact.
+BOUND_SIGNS: Mapping[Bound, str] = {
+    Bound.EXACT: "",
+    Bound.AT_LEAST: "≥ ",
+    Bound.AT_MOST: "≤ ",
+    Bound.UNKNOWN: "≈ ",
+}
+#: The same in words, for sentences.
+BOUND_WORDS: Mapping[Bound, str] = {
+    Bound.EXACT: "",
+    Bound.AT_LEAST: "at least ",
+    Bound.AT_MOST: "at most ",
+    Bound.UNKNOWN: "about ",
+}
+_MAX_EXACT_COUNT = 1e6
+_FORMATTERS: Mapping[Unit, Callable[[float], str]] = {
+    Unit.NS: format_ns,
+    Unit.BYTES: format_bytes,
+    Unit.RATIO: format_percent,
+    Unit.COUNT: lambda count: f"{count:g}" if abs(count) < _MAX_EXACT_COUNT else f"{count:.0f}",
+    Unit.BYTES_PER_S: format_rate,
+    Unit.FACTOR: lambda factor: f"{factor:.2f}x",
+    Unit.PSI: format_psi,
+}
+
+
+def format_value(value: Value, unknown: str = UNKNOWN) -> str:
+    """Format a number with its unit, bound and sign, and a range as ``31.9..125.8 ms``."""
+    if value.number is None:
+        return unknown
+    high = _format_end(value, value.number)
+    low = high if value.low is None else _format_end(value, value.low)
+    sign = BOUND_SIGNS[value.bound]
+    if low == high:
+        return f"{sign}{high}"
+    number, _, unit = low.rpartition(" ")
+    return f"{sign}{number if number and high.endswith(f' {unit}') else low}..{high}"
+
+
+def _format_end(value: Value, number: float) -> str:
+    shown = format_ms(number) if value.in_ms else format_number(number, value.unit)
+    is_zero = not any(digit in shown for digit in "123456789")
+    return f"+{shown}" if value.signed and number > 0 and not is_zero else shown
+
+
+def format_number(number: float, unit: Unit) -> str:
+    """Format a number in its unit."""
+    return _FORMATTERS[unit](number)
+
+
+def format_signed(change: float, unit: Unit) -> str:
+    """Format a change with its sign: ``+0.8 MiB`` or ``-12.0 ms``."""
+    return f"{'-' if change < 0 else '+'}{format_number(abs(change), unit)}"
+
+
+def combine_bounds(bounds: Iterable[Bound]) -> Bound:
+    """Return the bound of a number computed from several, each of which it grows with."""
+    kinds = set(bounds) - {Bound.EXACT}
+    if len(kinds) > 1:
+        return Bound.UNKNOWN
+    return kinds.pop() if kinds else Bound.EXACT
+
+
+def negate_bound(bound: Bound) -> Bound:
+    """Return the bound of a number that falls as the bounded one grows."""
+    return {Bound.AT_LEAST: Bound.AT_MOST, Bound.AT_MOST: Bound.AT_LEAST}.get(bound, bound)

@@ -1,1 +1,0 @@
-"""Help on each metric: title, explanation, formula, inputs and source rows, per kind of report leaf."""

@@ -1,0 +1,1 @@
+"""The rows that numbers of the report were measured from, by leaf."""
