@@ -112,7 +112,7 @@ class ModelGuard:
     It also compares the sample of 16-bit parameters, whose result the optimizer's step uses.
     """
 
-    def __init__(self, model: nn.Module, units: Sequence[FlatUnit], edits: EditSample) -> None:
+    def __init__(self, model: nn.Module, units: Sequence[FlatUnit], edits: EditSample | None) -> None:
         """Register a hook on the model."""
         self._edits = edits
         self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
@@ -127,7 +127,8 @@ class ModelGuard:
                 for parameter in module._parameters.values():
                     if parameter is not None and known.get(id(parameter)) is not parameter.requires_grad:
                         self._raise_changed(model, parameter)
-        self._edits.compare()
+        if self._edits is not None:
+            self._edits.compare()
 
     def _raise_changed(self, model: nn.Module, parameter: nn.Parameter) -> None:
         name = next(name for name, other in model.named_parameters() if other is parameter)

@@ -25,13 +25,13 @@ from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit, get_policy
 from zprof.reference_engine.gather import ParameterGatherer, PostStepGatherWaiter
 from zprof.reference_engine.gradients.reducer import GradientReducer, Gradients, get_constant_elements
-from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch
+from zprof.reference_engine.hooks import BackwardPass, InputWatch
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
 from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_groups
 from zprof.reference_engine.optimizer.scale_and_clip import DynamicLossScale
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dtype, split_into_units
-from zprof.reference_engine.weight_edits import EditSample
+from zprof.reference_engine.weight_edits import make_edit_sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ def _build_engine(
     )
     backward.watch(model)
     watch = InputWatch(module_units, backward, on_end=reducer.end_unit_backward)
-    edits = EditSample([] if config.compare_all_weights else flat)
+    edits = None if config.compare_all_weights else make_edit_sample(flat)
     schedule = (
         watch,
         _make_parameter_schedule(module_units, config, backward),
@@ -176,6 +176,7 @@ def _build_engine(
     facts = collect_facts(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
     optimizer = ZeroOptimizer(
+        flat,
         gradients.by_unit,
         reducer,
         config,
@@ -186,7 +187,6 @@ def _build_engine(
         mp=mp,
         loss_scale=loss_scale,
     )
-    optimizer.register_step_post_hook(EngineHook(wrapped._after_step))
     return wrapped, optimizer
 
 
@@ -326,11 +326,6 @@ class ZeroModel(nn.Module):
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(parameter, []).append(name)
         return names
-
-    def _after_step(self, *_: object) -> None:
-        for unit in self._units:
-            unit.release()  # still gathered after a forward without a backward, and now outdated
-            unit.bump_versions()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ZeroModel":
         raise RuntimeError(

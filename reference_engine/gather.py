@@ -20,7 +20,7 @@ from torch.autograd.graph import Node
 from zprof.reference_engine.comm import native
 from zprof.reference_engine.config import Keep
 from zprof.reference_engine.flat_unit import ModuleUnit
-from zprof.reference_engine.hooks import BackwardPass, ModuleHook, collect_nodes, is_in_backward
+from zprof.reference_engine.hooks import BackwardPass, EngineHook, ModuleHook, collect_nodes, is_in_backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,8 @@ class ParameterGatherer:
         self._call_inputs: dict[str, list[set[Node]]] = {unit.name: [] for unit in units}
         self._kept: set[str] = set()
         self._units_in_backward: set[str] = set()
-        backward.on_start.append(self._start_backward)
-        backward.on_end.append(self.release_all)
+        backward.on_start.append(EngineHook(self._start_backward))
+        backward.on_end.append(EngineHook(self.release_all))
         for unit in units:
             self._hook(unit)
 

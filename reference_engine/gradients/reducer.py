@@ -122,8 +122,8 @@ class GradientReducer:
         self._complete_units: set[FlatUnit] = set()
         self._launched_count = 0
         self._handles: list[Handle] = []
-        backward.on_start.append(self._start_pass)
-        backward.on_end.append(self._end_pass)
+        backward.on_start.append(EngineHook(self._start_pass))
+        backward.on_end.append(EngineHook(self._end_pass))
         for number, unit in enumerate(self._order):
             for index, parameter in enumerate(unit.parameters):
                 hook = EngineHook(self._gradient_ready, number, index)

@@ -140,6 +140,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
+        units: Sequence[FlatUnit],
         gradients: Mapping[FlatUnit, UnitGradients],
         reducer: GradientReducer,
         config: ZeroConfig,
@@ -147,16 +148,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
         groups: Sequence[Mapping[str, Any]],
         update: Update,
         comm: Comm,
-        edits: EditSample,
+        edits: EditSample | None,
         mp: Comm | None = None,
         loss_scale: DynamicLossScale | None = None,
     ) -> None:
         """Create the optimizer state on this rank.
 
-        ``gradients`` is in forward order; ``groups`` are the hyperparameters of each parameter group;
-        ``edits`` has looked for edited weights when the forward started; ``mp`` is the tensor-parallel group.
+        ``units`` are all units, and ``gradients`` those of the trainable ones, in forward order; ``groups``
+        are the hyperparameters of each parameter group; ``edits`` has looked for edited weights when the
+        forward started; ``mp`` is the tensor-parallel group.
         """
         self._groups_fixed = False
+        self._all_units = tuple(units)
         self._units = tuple(gradients)
         self._gradients = gradients
         self._reducer = reducer
@@ -231,15 +234,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._increment_step_counts(
             control, [segment for unit_segments in segments.values() for segment in unit_segments]
         )
-        compare = self._edits.take_result() or self._compare_all_weights
+        edited = self._edits is not None and self._edits.take_result()
         for units in self._batches:
-            self._take_edits(units, compare=compare)
+            self._take_edits(units, compare=edited or self._compare_all_weights)
             self._update_units(units, segments, control)
         if self._loss_scale is not None and control is not None:
             self._loss_scale.update(control.found_inf)
         if not self._overlap_gather:
             for unit in self._units:
                 unit.wait()
+        for unit in self._all_units:
+            unit.release()  # still gathered after a forward without a backward, and now outdated
+            unit.bump_versions()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
