@@ -24,7 +24,8 @@ from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit, get_policy
 from zprof.reference_engine.gather import ParameterGatherer, PostStepGatherWaiter
-from zprof.reference_engine.gradients.reducer import GradientReducer, Gradients, get_constant_elements
+from zprof.reference_engine.gradients.build import build_gradients, get_constant_elements
+from zprof.reference_engine.gradients.reducer import GradientReducer
 from zprof.reference_engine.hooks import BackwardPass, InputWatch
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
 from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_groups
@@ -154,16 +155,9 @@ def _build_engine(
     mp: Comm | None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     flat = [unit for module_unit in module_units for unit in module_unit.flat]
-    gradients = Gradients(module_units, config, comm)
+    gradients, pools = build_gradients(module_units, config, comm)
     backward = BackwardPass([parameter for unit in flat if unit.trainable for parameter in unit.parameters])
-    reducer = GradientReducer(
-        gradients.by_unit,
-        micro_batches=config.micro_batches,
-        reduce_each=config.reduces_each_micro_batch,
-        overlap=config.overlap_reduce,
-        backward=backward,
-        wait_pending=gradients.wait_pending,
-    )
+    reducer = GradientReducer(gradients, pools, config, backward)
     backward.watch(model)
     watch = InputWatch(module_units, backward, on_end=reducer.end_unit_backward)
     edits = None if config.compare_all_weights else make_edit_sample(flat)
@@ -177,7 +171,7 @@ def _build_engine(
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
     optimizer = ZeroOptimizer(
         flat,
-        gradients.by_unit,
+        gradients,
         reducer,
         config,
         groups=parameter_groups.hyperparameters,

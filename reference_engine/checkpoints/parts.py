@@ -19,14 +19,18 @@ random generators are saved, and restored if the number of ranks is the same.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from zprof.reference_engine.comm.collective import Comm
-from zprof.reference_engine.flat_unit import FlatUnit, Piece
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.flat_layout import Piece
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,40 +78,6 @@ def _iter_within_row(shape: tuple[int, ...], start: int, stop: int) -> Iterator[
         yield Box(offsets=(index, *box.offsets), sizes=(1, *box.sizes))
 
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-class CheckpointedModel(Protocol):
-    """The attributes of a ``ZeroModel`` that checkpoints use."""
-
-    module: nn.Module
-    comm: Comm
-    mp: Comm | None
-
-    @property
-    def units(self) -> tuple[FlatUnit, ...]:
-        """All flat units."""
-
-    def synchronize(self) -> None:
-        """Wait for gathers in flight."""
-
-
-class CheckpointedOptimizer(Protocol):
-    """The attributes of a ``ZeroOptimizer`` that checkpoints use."""
-
-    state: Any
-    param_groups: list[dict[str, Any]]
-
-    def scalar_state(self) -> dict[str, Any]:
-        """Return step counts, loss scale and the hyperparameters of all groups."""
-
-    def load_scalar_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`scalar_state`."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
     """Elements [start, start + len(values)) of the flattened tensor ``key``; ``values`` is their memory."""
@@ -125,7 +95,7 @@ class Part:
             position += box.numel
 
 
-def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
+def list_parts_to_save(engine: ZeroModel, optimizer: ZeroOptimizer) -> Iterator[Part]:
     """Yield this rank's shards of all parameters and optimizer states."""
     first = engine.mp is None or engine.mp.rank == 0
     for unit in engine.units:
@@ -139,7 +109,7 @@ def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimiz
             yield from _make_parts(unit, flat, template, base, own_pieces, keys)
 
 
-def list_parts_to_load(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
+def list_parts_to_load(engine: ZeroModel, optimizer: ZeroOptimizer) -> Iterator[Part]:
     """Yield the parts that this rank must read, with their memory."""
     for unit in engine.units:
         pieces = unit.layout.pieces(engine.comm.rank)
@@ -158,9 +128,7 @@ def is_split(unit: FlatUnit, name: str) -> bool:
     return bool(getattr(unit.parameters[index], "tensor_parallel_split", False))
 
 
-def _iter_flat_tensors(
-    unit: FlatUnit, optimizer: CheckpointedOptimizer
-) -> Iterator[tuple[torch.Tensor, str, int]]:
+def _iter_flat_tensors(unit: FlatUnit, optimizer: ZeroOptimizer) -> Iterator[tuple[torch.Tensor, str, int]]:
     """Yield flat tensors, the template of their keys, and the start of this rank's shard in them."""
     if unit.weights is None:
         yield unit.shard.detach(), "model.{}", 0
@@ -234,7 +202,7 @@ def make_generator_parts(states: dict[str, torch.Tensor]) -> Iterator[Part]:
         yield Part(key=key, shape=tuple(state.shape), start=0, values=state)
 
 
-def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, torch.Tensor]:
+def read_generator_states(engine: ZeroModel, rank: int) -> dict[str, torch.Tensor]:
     """Return the states of torch's random generators on the CPU and on the parameters' GPU, by key."""
     states = {f"rng.{rank}.cpu": torch.get_rng_state()}
     device = engine.units[0].full.device
@@ -253,7 +221,7 @@ def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> 
     }
 
 
-def set_generator_states(engine: CheckpointedModel, states: dict[str, torch.Tensor]) -> None:
+def set_generator_states(engine: ZeroModel, states: dict[str, torch.Tensor]) -> None:
     """Set the states of torch's random generators."""
     for key, state in states.items():
         if key.endswith(".cuda"):

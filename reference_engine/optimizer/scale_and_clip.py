@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.config import LossScale
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gradients.reducer import UnitGradients
+from zprof.reference_engine.gradients.unit_gradients import UnitGradients
 from zprof.reference_engine.optimizer.adamw import StepControl, Update
 
 #: Unit name of the norm's all-reduce.

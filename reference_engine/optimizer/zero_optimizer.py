@@ -16,7 +16,8 @@ import torch
 from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gradients.reducer import GradientReducer, UnitGradients
+from zprof.reference_engine.gradients.reducer import GradientReducer
+from zprof.reference_engine.gradients.unit_gradients import UnitGradients
 from zprof.reference_engine.optimizer.adamw import (
     AdamWHyperparameters,
     Shard,
@@ -57,12 +58,10 @@ def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any])
     """Split this rank's shard of a unit into segments; may add step counts to ``state``."""
     elements = unit.owned_range.stop - unit.owned_range.start
     no_gradient = {}
-    for index in gradients.presence.list_missing_locally():
+    for index in gradients.list_missing_in_step():
         part = _find_owned_part(unit, index)
         if part is not None:
-            no_gradient[index] = gradients.presence.flag_missing_everywhere(
-                index, gradients.mean_shard[part.start]
-            )
+            no_gradient[index] = gradients.flag_missing_everywhere(index, part.start)
             state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
     segments = []
     position = 0
@@ -169,7 +168,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._edits = edits
         self._compare_all_weights = config.compare_all_weights
         self._clip_norm = config.clip_norm
-        self._micro_batches = config.micro_batches
         self._overlap_gather = config.overlap_gather
         self._squares: SumOfSquares | None = None
         if config.clip_norm is not None or loss_scale is not None:
@@ -225,7 +223,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._check_reduced()
+        self._reducer.check_reduced()
         control = self._compute_control()
         segments = {
             unit: split_shard(unit, self._gradients[unit], self.state[_get_weights(unit)])
@@ -299,20 +297,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "exp_avg_sq": torch.zeros_like(weights.detach()),
         }
         if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
-            weights.grad = self._gradients[unit].mean_shard  # a GradShard attaches sharded gradients itself
-
-    def _check_reduced(self) -> None:
-        if self._reducer.reduced:
-            return
-        missing = self._reducer.missing_backwards
-        if missing == 0:
-            raise RuntimeError(
-                "a backward() was interrupted: call zero_grad(), and backward() again, before step()"
-            )
-        raise RuntimeError(
-            f"{missing} of the step's {self._micro_batches} backward() calls are missing: call backward() "
-            "for every micro-batch before step()"
-        )
+            weights.grad = self._gradients[unit].mean_shard  # sharded ones attach themselves
 
     def _compute_control(self) -> StepControl | None:
         if self._squares is None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.reference_engine.flat_unit import Layout, build_layout
+from zprof.reference_engine.flat_layout import Layout, build_layout
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=6)
 RANKS = st.integers(1, 9)
