@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.hooks import EngineHook, ModuleHook, is_in_backward
+from zprof.reference_engine.hooks import EngineHook, UntracedHook, is_in_backward
 from zprof.reference_engine.unit_split import NEVER_CALLED
 from zprof.reference_engine.weight_edits import EditSample
 
@@ -116,7 +116,7 @@ class ModelGuard:
         """Register a hook on the model."""
         self._edits = edits
         self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
-        model.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
+        model.register_forward_pre_hook(UntracedHook(self._before_forward), prepend=True)
 
     def _before_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not torch.is_grad_enabled() or is_in_backward():

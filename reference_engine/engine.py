@@ -35,58 +35,6 @@ from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dty
 from zprof.reference_engine.weight_edits import make_edit_sample
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroFacts:
-    """Sizes of one engine.  Each ``*_bytes`` is bytes per element.
-
-    ``parameters`` is the number of elements (the paper's psi), frozen ones included.  ``padding_elements`` is
-    the sum over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
-    ``step_counters`` is the number of the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is
-    the size of a gradient element on the wire.  ``constant_buffers`` is the number of elements in a
-    constant-size buffer; None if buffers have the size of the unit.
-    """
-
-    engine: str = "zero"
-    stage: int
-    shard_ranks: int
-    parameters: int
-    trainable_parameters: int
-    padding_elements: int
-    step_counters: int
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_state_bytes: int
-    communication_bytes: int
-    reduce_bytes: int
-    micro_batches: int
-    reduces_each_micro_batch: bool
-    constant_buffers: int | None
-    units: tuple[str, ...]
-
-
-def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
-    """Collect the sizes of an engine with these units."""
-    element = config.dtype.itemsize
-    trainable = [unit for unit in units if unit.trainable]
-    return ZeroFacts(
-        stage=config.stage,
-        shard_ranks=ranks,
-        parameters=sum(unit.layout.numel for unit in units),
-        trainable_parameters=sum(unit.layout.numel for unit in trainable),
-        padding_elements=sum(unit.layout.padding for unit in units),
-        step_counters=len(trainable),
-        parameter_bytes=element,
-        gradient_bytes=config.wire_dtype.itemsize if config.stage >= 2 else element,
-        optimizer_state_bytes=8 if config.dtype == torch.float32 else 12,
-        communication_bytes=element,
-        reduce_bytes=config.wire_dtype.itemsize,
-        micro_batches=config.micro_batches,
-        reduces_each_micro_batch=config.reduces_each_micro_batch,
-        constant_buffers=get_constant_elements(config, ranks),
-        units=tuple(unit.name for unit in units),
-    )
-
-
 def zero(
     model: nn.Module,
     config: ZeroConfig,
@@ -206,6 +154,58 @@ def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
     comm.broadcast(contiguous, "buffers").wait()
     if contiguous.data_ptr() != unexpanded.data_ptr():
         unexpanded.copy_(contiguous)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroFacts:
+    """Sizes of one engine.  Each ``*_bytes`` is bytes per element.
+
+    ``parameters`` is the number of elements (the paper's psi), frozen ones included.  ``padding_elements`` is
+    the sum over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
+    ``step_counters`` is the number of the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is
+    the size of a gradient element on the wire.  ``constant_buffers`` is the number of elements in a
+    constant-size buffer; None if buffers have the size of the unit.
+    """
+
+    engine: str = "zero"
+    stage: int
+    shard_ranks: int
+    parameters: int
+    trainable_parameters: int
+    padding_elements: int
+    step_counters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    communication_bytes: int
+    reduce_bytes: int
+    micro_batches: int
+    reduces_each_micro_batch: bool
+    constant_buffers: int | None
+    units: tuple[str, ...]
+
+
+def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
+    """Collect the sizes of an engine with these units."""
+    element = config.dtype.itemsize
+    trainable = [unit for unit in units if unit.trainable]
+    return ZeroFacts(
+        stage=config.stage,
+        shard_ranks=ranks,
+        parameters=sum(unit.layout.numel for unit in units),
+        trainable_parameters=sum(unit.layout.numel for unit in trainable),
+        padding_elements=sum(unit.layout.padding for unit in units),
+        step_counters=len(trainable),
+        parameter_bytes=element,
+        gradient_bytes=config.wire_dtype.itemsize if config.stage >= 2 else element,
+        optimizer_state_bytes=8 if config.dtype == torch.float32 else 12,
+        communication_bytes=element,
+        reduce_bytes=config.wire_dtype.itemsize,
+        micro_batches=config.micro_batches,
+        reduces_each_micro_batch=config.reduces_each_micro_batch,
+        constant_buffers=get_constant_elements(config, ranks),
+        units=tuple(unit.name for unit in units),
+    )
 
 
 class ZeroModel(nn.Module):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 
-def build_layout(shapes: Iterable[tuple[str, Sequence[int]]], *, ranks: int, alignment: int) -> "Layout":
+def build_layout(shapes: Iterable[tuple[str, Sequence[int]]], *, ranks: int, alignment: int) -> "FlatLayout":
     """Lay out named parameters of the given shapes, in order.
 
     Raises:
@@ -29,18 +29,18 @@ def build_layout(shapes: Iterable[tuple[str, Sequence[int]]], *, ranks: int, ali
     """
     if ranks < 1 or alignment < 1:
         raise ValueError(f"ranks is {ranks} and alignment is {alignment}; both must be 1 or more")
-    slots: list[Slot] = []
+    slots: list[ParameterSlot] = []
     offset = 0
     for name, shape in shapes:
         numel = math.prod(shape)
-        slots.append(Slot(name=name, shape=tuple(shape), numel=numel, offset=offset))
+        slots.append(ParameterSlot(name=name, shape=tuple(shape), numel=numel, offset=offset))
         offset += numel
     multiple = ranks * alignment
-    return Layout(slots=tuple(slots), numel=offset, padded=-(-offset // multiple) * multiple, ranks=ranks)
+    return FlatLayout(slots=tuple(slots), numel=offset, padded=-(-offset // multiple) * multiple, ranks=ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class ParameterSlot:
     """Position of one parameter in the flat tensor; sizes in elements."""
 
     name: str
@@ -50,7 +50,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ShardPiece:
     """The part of one parameter in one shard; offsets and sizes in elements."""
 
     name: str
@@ -60,10 +60,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Layout of one unit's parameters.  ``numel`` is without padding, ``padded`` with it."""
+class FlatLayout:
+    """FlatLayout of one unit's parameters.  ``numel`` is without padding, ``padded`` with it."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[ParameterSlot, ...]
     numel: int
     padded: int
     ranks: int
@@ -82,18 +82,18 @@ class Layout:
         """Return the range of elements that a rank owns."""
         return slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
 
-    def pieces(self, rank: int) -> tuple[Piece, ...]:
+    def pieces(self, rank: int) -> tuple[ShardPiece, ...]:
         """Return the parts of parameters in a rank's shard, without padding."""
         shard = self.shard(rank)
         return tuple(piece for slot in self.slots if (piece := _overlap_shard(slot, shard)) is not None)
 
 
-def _overlap_shard(slot: Slot, shard: slice) -> Piece | None:
+def _overlap_shard(slot: ParameterSlot, shard: slice) -> ShardPiece | None:
     first = max(slot.offset, shard.start)
     last = min(slot.offset + slot.numel, shard.stop)
     if first >= last:
         return None
-    return Piece(
+    return ShardPiece(
         name=slot.name,
         parameter_offset=first - slot.offset,
         shard_offset=first - shard.start,
@@ -136,7 +136,7 @@ class ElementRun:
     elements: ElementRange
 
 
-def find_runs(layout: Layout, piece: ElementRange) -> tuple[ElementRun, ...]:
+def find_runs(layout: FlatLayout, piece: ElementRange) -> tuple[ElementRun, ...]:
     """Find the runs that fill a buffer with elements ``piece`` of every shard, in order and without gaps."""
     runs: list[ElementRun] = []
     for rank in range(layout.ranks):
@@ -154,7 +154,7 @@ def find_runs(layout: Layout, piece: ElementRange) -> tuple[ElementRun, ...]:
     return tuple(runs)
 
 
-def _iter_overlaps(layout: Layout, start: int, stop: int) -> Iterator[tuple[int | None, int, int]]:
+def _iter_overlaps(layout: FlatLayout, start: int, stop: int) -> Iterator[tuple[int | None, int, int]]:
     """Yield (parameter index or None for padding, first, last) for the flat elements [start, stop)."""
     first_slot = bisect_right([slot.offset + slot.numel for slot in layout.slots], start)
     for index in range(first_slot, len(layout.slots)):
@@ -182,7 +182,7 @@ class FirstElements:
         return list(zip(buffer, range(self.flat.start, self.flat.stop, self.flat.step or 1), strict=True))
 
 
-def find_first_elements(layout: Layout, piece: ElementRange | None) -> list[FirstElements]:
+def find_first_elements(layout: FlatLayout, piece: ElementRange | None) -> list[FirstElements]:
     """Find the first elements of every parameter in every shard that are in ``piece``; None: all."""
     size = layout.shard_numel
     first, elements = (0, size) if piece is None else (piece.first, piece.elements)

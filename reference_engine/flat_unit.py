@@ -95,6 +95,12 @@ class FlatUnit:
             return None
         return self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
 
+    def find_owned_part(self, index: int) -> slice | None:
+        """Return a parameter's range within ``owned_range``, or None if it has no elements there."""
+        owned, slot = self.owned_range, self.layout.slots[index]
+        first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
+        return slice(first - owned.start, last - owned.start) if first < last else None
+
     def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the parts of a tensor of ``layout.padded`` elements, shaped like the parameters."""
         for slot in self.layout.slots:
@@ -170,13 +176,12 @@ class FlatUnit:
 
     def set_master_weights(self, index: int, values: torch.Tensor) -> None:
         """Copy a parameter's fp32 values to the master weights if they round to the stored 16-bit values."""
-        slot, owned = self.layout.slots[index], self.owned_range
-        first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
-        if self.weights is None or self.low_precision is None or first >= last:
+        part = self.find_owned_part(index)
+        if self.weights is None or self.low_precision is None or part is None:
             return
-        part = slice(first - owned.start, last - owned.start)
         weights, low = self.weights.detach()[part], self.low_precision[part]
-        new = values.detach().reshape(-1)[first - slot.offset : last - slot.offset].to(weights)
+        first = self.owned_range.start + part.start - self.layout.slots[index].offset
+        new = values.detach().reshape(-1)[first : first + weights.numel()].to(weights)
         weights.copy_(torch.where(new.to(low.dtype) == low, new, weights))
 
     def master_weights(self) -> Iterator[torch.Tensor]:

@@ -66,7 +66,7 @@ class EngineHook:
         raise RuntimeError("a module in a ZeRO engine cannot be pickled: save model.state_dict() instead")
 
 
-class ModuleHook(EngineHook):
+class UntracedHook(EngineHook):
     """A module hook that torch.compile does not trace; it still compiles the code before and after it."""
 
     @_disable_dynamo
@@ -122,8 +122,8 @@ class BackwardPass:
 
     def watch(self, root: nn.Module) -> None:
         """Hook the outermost module; call it before any other part of the engine registers hooks."""
-        root.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
-        root.register_forward_hook(ModuleHook(self._after_forward))
+        root.register_forward_pre_hook(UntracedHook(self._before_forward), prepend=True)
+        root.register_forward_hook(UntracedHook(self._after_forward))
 
     def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not is_in_backward():
@@ -183,7 +183,7 @@ class InputWatch:
         self._forward_count = 0
         backward.on_end.append(EngineHook(self._reset))
         for unit in units:
-            hook = ModuleHook(self._before_forward, unit.name)
+            hook = UntracedHook(self._before_forward, unit.name)
             unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
     def end_call(self, call: "_Call") -> None:

@@ -82,10 +82,6 @@ def _sample_parameters(unit: FlatUnit, owned: torch.Tensor) -> list[torch.Tensor
 
     The stride is odd, so that the sample of a matrix is not one of its columns.
     """
-    start = unit.owned_range.start
-    views = []
-    for slot in unit.layout.slots:
-        part = owned[max(slot.offset - start, 0) : max(slot.offset + slot.numel - start, 0)]
-        if part.numel():
-            views.append(part[:: (part.numel() // SAMPLE_ELEMENTS) | 1])
-    return views
+    parts = [unit.find_owned_part(index) for index in range(len(unit.layout.slots))]
+    values = [owned[part] for part in parts if part is not None]
+    return [part[:: (part.numel() // SAMPLE_ELEMENTS) | 1] for part in values]
