@@ -94,7 +94,7 @@ class Comm(Protocol):
         """Shut the transport down; nothing may be launched afterwards."""
 
 
-class CollectiveKind(StrEnum):
+class CollectiveType(StrEnum):
     """Kind of a collective."""
 
     ALL_GATHER = "all_gather"
@@ -107,7 +107,7 @@ class CollectiveKind(StrEnum):
 class LaunchedCollective:
     """One collective; its fields are equal on all ranks.  ``bytes`` is the size of the full tensor."""
 
-    kind: CollectiveKind
+    kind: CollectiveType
     group: str
     sequence: int
     unit: str
@@ -115,14 +115,14 @@ class LaunchedCollective:
     dtype: str
 
 
-def get_ring_factor(kind: CollectiveKind, ranks: int) -> float:
+def get_ring_factor(kind: CollectiveType, ranks: int) -> float:
     """Return the bytes that each rank moves per byte of the full tensor."""
     if ranks == 1:
         return 0.0
-    if kind is CollectiveKind.BROADCAST:
+    if kind is CollectiveType.BROADCAST:
         return 1.0
     share = (ranks - 1) / ranks
-    return 2 * share if kind is CollectiveKind.ALL_REDUCE else share
+    return 2 * share if kind is CollectiveType.ALL_REDUCE else share
 
 
 class CollectiveOrder:

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from zprof.reference_engine.comm import native
 from zprof.reference_engine.comm.collective import (
     POLL_S,
-    CollectiveKind,
     CollectiveOrder,
+    CollectiveType,
     Handle,
     LaunchedCollective,
     get_ring_factor,
@@ -87,7 +87,7 @@ class ModelledComm(NativeComm):
                 self.order.close()
 
     def _start(
-        self, kind: CollectiveKind, full: torch.Tensor, unit: str, launch: Callable[..., dist.Work | None]
+        self, kind: CollectiveType, full: torch.Tensor, unit: str, launch: Callable[..., dist.Work | None]
     ) -> Handle:
         if full.device.type != "cpu":  # the link's thread would wait on a different stream
             raise ValueError(f"unit {unit} is on {full.device}; a modelled link supports only CPU tensors")

@@ -24,8 +24,8 @@ from torch.profiler import record_function
 
 from zprof.reference_engine.comm.collective import (
     POLL_S,
-    CollectiveKind,
     CollectiveOrder,
+    CollectiveType,
     Handle,
     LaunchedCollective,
     get_ring_factor,
@@ -68,20 +68,20 @@ class NativeComm:
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
         """Gather every rank's ``shard`` into ``out``."""
-        return self._start(CollectiveKind.ALL_GATHER, out, unit, partial(_all_gather, out, shard))
+        return self._start(CollectiveType.ALL_GATHER, out, unit, partial(_all_gather, out, shard))
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
         """Sum ``full`` over the ranks into ``out``, this rank's slice."""
-        return self._start(CollectiveKind.REDUCE_SCATTER, full, unit, partial(_reduce_scatter, out, full))
+        return self._start(CollectiveType.REDUCE_SCATTER, full, unit, partial(_reduce_scatter, out, full))
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
         """Sum ``tensor`` over the ranks, in place."""
-        return self._start(CollectiveKind.ALL_REDUCE, tensor, unit, partial(dist.all_reduce, tensor))
+        return self._start(CollectiveType.ALL_REDUCE, tensor, unit, partial(dist.all_reduce, tensor))
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
         """Overwrite ``tensor`` with rank 0's values."""
         launch = partial(dist.broadcast, tensor, group_src=0)
-        return self._start(CollectiveKind.BROADCAST, tensor, unit, launch)
+        return self._start(CollectiveType.BROADCAST, tensor, unit, launch)
 
     def close(self) -> None:
         """Drop the reference to the process group, which the caller owns."""
@@ -90,7 +90,7 @@ class NativeComm:
             self.order.close()
 
     def _start(
-        self, kind: CollectiveKind, full: torch.Tensor, unit: str, launch: Callable[..., dist.Work | None]
+        self, kind: CollectiveType, full: torch.Tensor, unit: str, launch: Callable[..., dist.Work | None]
     ) -> Handle:
         collective = LaunchedCollective(
             kind=kind,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from zprof.reference_engine.comm import native
-from zprof.reference_engine.comm.collective import CollectiveKind, Comm, Handle
+from zprof.reference_engine.comm.collective import CollectiveType, Comm, Handle
 from zprof.reference_engine.flat_unit import FlatUnit
 from zprof.reference_engine.program.modelled_compute import BlockCallback, add_block_callbacks
 
@@ -65,7 +65,7 @@ class InFlightComm:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._comm, name)
-        return partial(self._launch, attribute) if name in list(CollectiveKind) else attribute
+        return partial(self._launch, attribute) if name in list(CollectiveType) else attribute
 
     def wait_all(self) -> None:
         """Wait for all collectives launched so far."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zprof.reference_engine.comm.collective import CollectiveKind, LaunchedCollective
+from zprof.reference_engine.comm.collective import CollectiveType, LaunchedCollective
 from zprof.reference_engine.comm.mesh import check_mesh, make_mesh
 from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
@@ -54,9 +54,9 @@ def test_nothing_split_is_the_default_group_and_no_other():
 @pytest.mark.parametrize(
     ("kind", "moved"),
     [
-        (CollectiveKind.ALL_GATHER, 750),
-        (CollectiveKind.REDUCE_SCATTER, 750),
-        (CollectiveKind.ALL_REDUCE, 1500),
+        (CollectiveType.ALL_GATHER, 750),
+        (CollectiveType.REDUCE_SCATTER, 750),
+        (CollectiveType.ALL_REDUCE, 1500),
     ],
 )
 def test_a_link_takes_its_latency_and_the_ring_volume(kind, moved):
