@@ -51,14 +51,7 @@ def test_nothing_split_is_the_default_group_and_no_other():
         make_mesh(transport, dp=1, mp=2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "moved"),
-    [
-        (CollectiveType.ALL_GATHER, 750),
-        (CollectiveType.REDUCE_SCATTER, 750),
-        (CollectiveType.ALL_REDUCE, 1500),
-    ],
-)
+@pytest.mark.parametrize(("kind", "moved"), zip(CollectiveType, (750, 750, 1500, 1000), strict=True))
 def test_a_link_takes_its_latency_and_the_ring_volume(kind, moved):
     link = LinkModel(bandwidth_bytes_per_s=1000, latency_s=2, rank_factors={3: 2.0})
     collective = LaunchedCollective(kind=kind, group="0", sequence=0, unit="u", bytes=1000, dtype="float32")
