@@ -1,7 +1,7 @@
 """A readable, measurable ZeRO engine: stages 0 to 3 on plain torch.distributed.
 
 Reading order: ``flat_unit`` (what a stage shards, and how parameters are stored), ``gather`` (when they are
-gathered and released), ``gradients`` (``storage``, ``reductions``, ``reducer``: how gradients are averaged
+gathered and released), ``gradients`` (``reducer``, ``unit_gradients``: when and how gradients are averaged
 over the ranks), ``optimizer``, and ``engine``, which combines them.  ``comm`` has the collectives and the
 ranges that a profiler sees; ``train`` is a complete training program.
 """

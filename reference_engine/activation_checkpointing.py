@@ -19,7 +19,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from zprof.reference_engine.activation_stores import (
-    BufferAllocator,
     ChunkedBuffers,
     CopyStore,
     DeviceTransfer,
@@ -28,7 +27,7 @@ from zprof.reference_engine.activation_stores import (
     ReferenceStore,
     SeparateBuffers,
     Store,
-    StoredCheckpoint,
+    StoredActivation,
     allocate_device_memory,
     allocate_host_memory,
 )
@@ -99,9 +98,7 @@ def _make_store(config: ActivationConfig, blocks: int, mp: Comm | None) -> Store
     if not (config.partition or config.host or config.contiguous):
         return ReferenceStore()
     allocate = allocate_host_memory if config.host else allocate_device_memory
-    allocator: BufferAllocator = (
-        ChunkedBuffers(allocate, blocks) if config.contiguous else SeparateBuffers(allocate)
-    )
+    allocator = ChunkedBuffers(allocate, blocks) if config.contiguous else SeparateBuffers(allocate)
     copies = CopyStore(allocator, HostTransfer() if config.host else DeviceTransfer())
     return PartitionedStore(copies, mp) if config.partition and mp is not None else copies
 
@@ -115,18 +112,18 @@ class CheckpointedBlocks:
         self._preserve_rng_state = preserve_rng_state
 
     def __call__(self, unit: str, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        """See :class:`BlockRunner`."""
+        """Call the block; autograd saves only what the store keeps of its input."""
         with saved_tensors_hooks(self._make_saver(unit), _load_checkpoint), set_checkpoint_early_stop(False):
             output: torch.Tensor = checkpoint(
                 block, x, use_reentrant=False, preserve_rng_state=self._preserve_rng_state
             )
         return output
 
-    def _make_saver(self, unit: str) -> Callable[[torch.Tensor], StoredCheckpoint]:
+    def _make_saver(self, unit: str) -> Callable[[torch.Tensor], StoredActivation]:
         # torch's own hooks intercept and drop what the block saves.  These hooks see only the input and, in
         # some versions of torch, an empty tensor that carries it.
         return lambda tensor: (self._store if tensor.numel() else ReferenceStore()).put(tensor, unit)
 
 
-def _load_checkpoint(stored: StoredCheckpoint) -> torch.Tensor:
+def _load_checkpoint(stored: StoredActivation) -> torch.Tensor:
     return stored.get()

@@ -15,30 +15,26 @@ import torch.nn.functional as F
 
 from zprof.reference_engine.comm.collective import Comm
 
+ALIGNMENT_BYTES = 256
+"""Alignment of the slots of a chunk: enough for any dtype, vector loads and NCCL."""
 
-class Transfer(Protocol):
-    """Copies tensors between the device and a buffer."""
-
-    def store(self, source: torch.Tensor, buffer: torch.Tensor) -> None:
-        """Copy ``source`` into ``buffer``, which has the same shape; ``source`` may be freed right after."""
-
-    def load(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Return the contents on ``device``, ready for use on the current stream."""
+Allocate = Callable[[int, torch.device], torch.Tensor]
+"""Allocates ``size_bytes`` for a device's checkpoints and returns them as a uint8 tensor."""
 
 
 class DeviceTransfer:
     """Copies within device memory, and reads the buffer in place."""
 
     def store(self, source: torch.Tensor, buffer: torch.Tensor) -> None:
-        """See :class:`Transfer`."""
+        """Copy ``source`` into ``buffer``, which has the same shape; ``source`` may be freed right after."""
         buffer.copy_(source)
 
     def load(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """See :class:`Transfer`."""
+        """Return the contents on ``device``, ready for use on the current stream."""
         return buffer
 
 
-class HostTransfer:
+class HostTransfer(DeviceTransfer):
     """Copies to host memory on a separate stream, overlapped with the block's forward.
 
     The copy back runs on the current stream, because its result is needed right away.
@@ -50,7 +46,7 @@ class HostTransfer:
         self._copy_done: torch.cuda.Event | None = None
 
     def store(self, source: torch.Tensor, buffer: torch.Tensor) -> None:
-        """See :class:`Transfer`."""
+        """Copy ``source`` on the separate stream, which keeps it alive until it is copied."""
         if source.device.type == "cpu":
             buffer.copy_(source)
             return
@@ -65,7 +61,7 @@ class HostTransfer:
         self._in_flight_source, self._copy_done = source, self._stream.record_event()
 
     def load(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """See :class:`Transfer`."""
+        """Return a copy on ``device``."""
         if device.type != "cpu":
             self._wait_for_last(torch.cuda.current_stream(device))
         loaded = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
@@ -78,13 +74,6 @@ class HostTransfer:
         if self._copy_done is not None:
             current.wait_event(self._copy_done)
         self._in_flight_source = None
-
-
-ALIGNMENT_BYTES = 256
-"""Alignment of the slots of a chunk: enough for any dtype, vector loads and NCCL."""
-
-Allocate = Callable[[int, torch.device], torch.Tensor]
-"""Allocates ``size_bytes`` for a device's checkpoints and returns them as a uint8 tensor."""
 
 
 def allocate_device_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
@@ -103,38 +92,25 @@ def allocate_host_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
     return torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)
 
 
-class CheckpointBuffer(Protocol):
-    """Memory for one checkpoint, freed when the object is deleted."""
-
-    @property
-    def memory(self) -> torch.Tensor:
-        """A uint8 tensor of at least the requested size."""
-
-
-class BufferAllocator(Protocol):
-    """Allocates checkpoint buffers."""
-
-    def allocate(self, size_bytes: int, device: torch.device) -> CheckpointBuffer:
-        """Return an uninitialized buffer of at least ``size_bytes``."""
-
-
 class SeparateBuffers:
     """Allocates each checkpoint separately; the memory is freed after the block's backward."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
 
-    def allocate(self, size_bytes: int, device: torch.device) -> CheckpointBuffer:
-        """See :class:`BufferAllocator`."""
-        return _SeparateBuffer(self._allocate(size_bytes, device))
+    def allocate(self, size_bytes: int, device: torch.device) -> "CheckpointBuffer":
+        """Return an uninitialized buffer of at least ``size_bytes``, freed when the object is deleted."""
+        return CheckpointBuffer(self._allocate(size_bytes, device))
 
 
-class _SeparateBuffer:
+class CheckpointBuffer:
+    """Memory for one checkpoint, as a uint8 tensor."""
+
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
 
 
-class ChunkedBuffers:
+class ChunkedBuffers(SeparateBuffers):
     """Allocates all checkpoints of one forward from one chunk (MD), which the next forward reuses.
 
     The first checkpoint determines the slot size.  A larger checkpoint, or another forward before the
@@ -143,7 +119,7 @@ class ChunkedBuffers:
 
     def __init__(self, allocate: Allocate, slots: int) -> None:
         """Expect ``slots`` checkpoints per forward."""
-        self._allocate = allocate
+        super().__init__(allocate)
         self._slots = slots
         self._chunks: list[_Chunk] = []
 
@@ -153,7 +129,7 @@ class ChunkedBuffers:
         return sum(chunk.memory.numel() for chunk in self._chunks)
 
     def allocate(self, size_bytes: int, device: torch.device) -> CheckpointBuffer:
-        """See :class:`BufferAllocator`."""
+        """Return an unused slot of a chunk, or of a new one if there is none."""
         self._chunks = [chunk for chunk in self._chunks if chunk.fits(size_bytes, device)]
         for chunk in self._chunks:
             if chunk.free:
@@ -176,20 +152,20 @@ class _Chunk:
         return size_bytes <= self.slot_bytes and device == self.device
 
 
-class _ChunkSlot:
+class _ChunkSlot(CheckpointBuffer):
     """One slot of a chunk, freed when autograd drops the checkpoint, with or without a backward."""
 
     def __init__(self, chunk: _Chunk) -> None:
         self._chunk = chunk
         self._index = chunk.free.pop()
         start = self._index * chunk.slot_bytes
-        self.memory = chunk.memory[start : start + chunk.slot_bytes]
+        super().__init__(chunk.memory[start : start + chunk.slot_bytes])
 
     def __del__(self) -> None:
         self._chunk.free.append(self._index)
 
 
-class StoredCheckpoint(Protocol):
+class StoredActivation(Protocol):
     """A checkpoint in a store; its memory is freed when the object is deleted."""
 
     def get(self) -> torch.Tensor:
@@ -199,15 +175,15 @@ class StoredCheckpoint(Protocol):
 class Store(Protocol):
     """Stores checkpoints between a block's forward and backward."""
 
-    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
+    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredActivation:
         """Store the checkpoint of the block named ``unit``."""
 
 
 class ReferenceStore:
     """Keeps a reference to the tensor itself."""
 
-    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
-        """See :class:`Store`."""
+    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredActivation:
+        """Keep the tensor."""
         return _CheckpointReference(checkpoint.detach(), unit)
 
 
@@ -225,12 +201,12 @@ class _CheckpointReference:
 class CopyStore:
     """Copies each checkpoint into a buffer."""
 
-    def __init__(self, allocator: BufferAllocator, transfer: Transfer) -> None:
+    def __init__(self, allocator: SeparateBuffers, transfer: DeviceTransfer) -> None:
         self._allocator = allocator
         self._transfer = transfer
 
-    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
-        """See :class:`Store`."""
+    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredActivation:
+        """Copy the tensor."""
         source = checkpoint.detach().contiguous()
         buffer = self._allocator.allocate(source.nbytes, source.device)
         stored = _CheckpointCopy(buffer, source, self._transfer)
@@ -239,7 +215,7 @@ class CopyStore:
 
 
 class _CheckpointCopy:
-    def __init__(self, buffer: CheckpointBuffer, source: torch.Tensor, transfer: Transfer) -> None:
+    def __init__(self, buffer: CheckpointBuffer, source: torch.Tensor, transfer: DeviceTransfer) -> None:
         self._buffer = buffer
         self._transfer = transfer
         self._device = source.device
@@ -257,8 +233,8 @@ class PartitionedStore:
         self._parts = parts
         self._mp = mp
 
-    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
-        """See :class:`Store`."""
+    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredActivation:
+        """Store this rank's part of the tensor."""
         flat = checkpoint.detach().reshape(-1)
         part_elements = -(-flat.numel() // self._mp.world_size)
         part = flat[self._mp.rank * part_elements : (self._mp.rank + 1) * part_elements]
@@ -267,7 +243,7 @@ class PartitionedStore:
 
 
 class _PartitionedCheckpoint:
-    def __init__(self, part: StoredCheckpoint, shape: torch.Size, mp: Comm, unit: str) -> None:
+    def __init__(self, part: StoredActivation, shape: torch.Size, mp: Comm, unit: str) -> None:
         self._part, self._shape, self._mp, self._unit = part, shape, mp, unit
 
     def get(self) -> torch.Tensor:

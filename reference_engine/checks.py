@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.hooks import EngineHook, ModuleHook, is_in_backward
+from zprof.reference_engine.hooks import EngineHook, UntracedHook, is_in_backward
 from zprof.reference_engine.unit_split import NEVER_CALLED
 from zprof.reference_engine.weight_edits import EditSample
 
@@ -112,11 +112,11 @@ class ModelGuard:
     It also compares the sample of 16-bit parameters, whose result the optimizer's step uses.
     """
 
-    def __init__(self, model: nn.Module, units: Sequence[FlatUnit], edits: EditSample) -> None:
+    def __init__(self, model: nn.Module, units: Sequence[FlatUnit], edits: EditSample | None) -> None:
         """Register a hook on the model."""
         self._edits = edits
         self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
-        model.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
+        model.register_forward_pre_hook(UntracedHook(self._before_forward), prepend=True)
 
     def _before_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not torch.is_grad_enabled() or is_in_backward():
@@ -127,7 +127,8 @@ class ModelGuard:
                 for parameter in module._parameters.values():
                     if parameter is not None and known.get(id(parameter)) is not parameter.requires_grad:
                         self._raise_changed(model, parameter)
-        self._edits.compare()
+        if self._edits is not None:
+            self._edits.compare()
 
     def _raise_changed(self, model: nn.Module, parameter: nn.Parameter) -> None:
         name = next(name for name, other in model.named_parameters() if other is parameter)

@@ -24,66 +24,15 @@ from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit, get_policy
 from zprof.reference_engine.gather import ParameterGatherer, PostStepGatherWaiter
-from zprof.reference_engine.gradients.reducer import GradientReducer, Gradients, get_constant_elements
-from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch
+from zprof.reference_engine.gradients.build import build_gradients, get_constant_elements
+from zprof.reference_engine.gradients.reducer import GradientReducer
+from zprof.reference_engine.hooks import BackwardPass, InputWatch
 from zprof.reference_engine.optimizer.adamw import Update, choose_update
 from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_groups
 from zprof.reference_engine.optimizer.scale_and_clip import DynamicLossScale
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dtype, split_into_units
-from zprof.reference_engine.weight_edits import EditSample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroFacts:
-    """Sizes of one engine.  Each ``*_bytes`` is bytes per element.
-
-    ``parameters`` is the number of elements (the paper's psi), frozen ones included.  ``padding_elements`` is
-    the sum over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
-    ``step_counters`` is the number of the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is
-    the size of a gradient element on the wire.  ``constant_buffers`` is the number of elements in a
-    constant-size buffer; None if buffers have the size of the unit.
-    """
-
-    engine: str = "zero"
-    stage: int
-    shard_ranks: int
-    parameters: int
-    trainable_parameters: int
-    padding_elements: int
-    step_counters: int
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_state_bytes: int
-    communication_bytes: int
-    reduce_bytes: int
-    micro_batches: int
-    reduces_each_micro_batch: bool
-    constant_buffers: int | None
-    units: tuple[str, ...]
-
-
-def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
-    """Collect the sizes of an engine with these units."""
-    element = config.dtype.itemsize
-    trainable = [unit for unit in units if unit.trainable]
-    return ZeroFacts(
-        stage=config.stage,
-        shard_ranks=ranks,
-        parameters=sum(unit.layout.numel for unit in units),
-        trainable_parameters=sum(unit.layout.numel for unit in trainable),
-        padding_elements=sum(unit.layout.padding for unit in units),
-        step_counters=len(trainable),
-        parameter_bytes=element,
-        gradient_bytes=config.wire_dtype.itemsize if config.stage >= 2 else element,
-        optimizer_state_bytes=8 if config.dtype == torch.float32 else 12,
-        communication_bytes=element,
-        reduce_bytes=config.wire_dtype.itemsize,
-        micro_batches=config.micro_batches,
-        reduces_each_micro_batch=config.reduces_each_micro_batch,
-        constant_buffers=get_constant_elements(config, ranks),
-        units=tuple(unit.name for unit in units),
-    )
+from zprof.reference_engine.weight_edits import make_edit_sample
 
 
 def zero(
@@ -154,19 +103,12 @@ def _build_engine(
     mp: Comm | None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     flat = [unit for module_unit in module_units for unit in module_unit.flat]
-    gradients = Gradients(module_units, config, comm)
+    gradients, pools = build_gradients(module_units, config, comm)
     backward = BackwardPass([parameter for unit in flat if unit.trainable for parameter in unit.parameters])
-    reducer = GradientReducer(
-        gradients.by_unit,
-        micro_batches=config.micro_batches,
-        reduce_each=config.reduces_each_micro_batch,
-        overlap=config.overlap_reduce,
-        backward=backward,
-        wait_pending=gradients.wait_pending,
-    )
+    reducer = GradientReducer(gradients, pools, config, backward)
     backward.watch(model)
     watch = InputWatch(module_units, backward, on_end=reducer.end_unit_backward)
-    edits = EditSample([] if config.compare_all_weights else flat)
+    edits = None if config.compare_all_weights else make_edit_sample(flat)
     schedule = (
         watch,
         _make_parameter_schedule(module_units, config, backward),
@@ -176,7 +118,8 @@ def _build_engine(
     facts = collect_facts(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
     optimizer = ZeroOptimizer(
-        gradients.by_unit,
+        flat,
+        gradients,
         reducer,
         config,
         groups=parameter_groups.hyperparameters,
@@ -186,7 +129,6 @@ def _build_engine(
         mp=mp,
         loss_scale=loss_scale,
     )
-    optimizer.register_step_post_hook(EngineHook(wrapped._after_step))
     return wrapped, optimizer
 
 
@@ -212,6 +154,58 @@ def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
     comm.broadcast(contiguous, "buffers").wait()
     if contiguous.data_ptr() != unexpanded.data_ptr():
         unexpanded.copy_(contiguous)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroFacts:
+    """Sizes of one engine.  Each ``*_bytes`` is bytes per element.
+
+    ``parameters`` is the number of elements (the paper's psi), frozen ones included.  ``padding_elements`` is
+    the sum over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
+    ``step_counters`` is the number of the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is
+    the size of a gradient element on the wire.  ``constant_buffers`` is the number of elements in a
+    constant-size buffer; None if buffers have the size of the unit.
+    """
+
+    engine: str = "zero"
+    stage: int
+    shard_ranks: int
+    parameters: int
+    trainable_parameters: int
+    padding_elements: int
+    step_counters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    communication_bytes: int
+    reduce_bytes: int
+    micro_batches: int
+    reduces_each_micro_batch: bool
+    constant_buffers: int | None
+    units: tuple[str, ...]
+
+
+def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
+    """Collect the sizes of an engine with these units."""
+    element = config.dtype.itemsize
+    trainable = [unit for unit in units if unit.trainable]
+    return ZeroFacts(
+        stage=config.stage,
+        shard_ranks=ranks,
+        parameters=sum(unit.layout.numel for unit in units),
+        trainable_parameters=sum(unit.layout.numel for unit in trainable),
+        padding_elements=sum(unit.layout.padding for unit in units),
+        step_counters=len(trainable),
+        parameter_bytes=element,
+        gradient_bytes=config.wire_dtype.itemsize if config.stage >= 2 else element,
+        optimizer_state_bytes=8 if config.dtype == torch.float32 else 12,
+        communication_bytes=element,
+        reduce_bytes=config.wire_dtype.itemsize,
+        micro_batches=config.micro_batches,
+        reduces_each_micro_batch=config.reduces_each_micro_batch,
+        constant_buffers=get_constant_elements(config, ranks),
+        units=tuple(unit.name for unit in units),
+    )
 
 
 class ZeroModel(nn.Module):
@@ -326,11 +320,6 @@ class ZeroModel(nn.Module):
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(parameter, []).append(name)
         return names
-
-    def _after_step(self, *_: object) -> None:
-        for unit in self._units:
-            unit.release()  # still gathered after a forward without a backward, and now outdated
-            unit.bump_versions()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ZeroModel":
         raise RuntimeError(

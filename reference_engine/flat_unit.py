@@ -1,19 +1,11 @@
-"""Keep a unit's parameters in one flat storage: layout, this rank's shard, gather and release.
+"""Keep a unit's parameters in one flat storage: this rank's shard, gather and release.
 
 If parameters are sharded, a gather resizes the storage to its full size, and a release to zero.  `.data` is
 never swapped, so that tensors saved by autograd do not keep memory alive.  While a parameter is released, it
-has another Python class, which raises an error when its values are used.
-
-Parameters are stored one after the other, padded with zeros to a multiple of ranks x alignment, so that all
-shards have the same size:
-
-    | p0 | p1 | p2 ... | padding |        rank r owns elements [r, r + 1) x padded / ranks
-
-A parameter may span several shards.  The layout is the same for all stages.
+has another Python class, which raises an error when its values are used.  ``flat_layout`` has the layout.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import ref
@@ -25,6 +17,19 @@ from torch.autograd.graph import increment_version
 
 from zprof.reference_engine.comm.collective import Comm, Handle
 from zprof.reference_engine.config import ZeroConfig
+from zprof.reference_engine.flat_layout import build_layout
+
+#: Attributes and methods of a tensor that need no values.
+_METADATA_NAMES = frozenset(
+    (
+        *("shape", "dtype", "device", "layout", "ndim", "names", "name", "itemsize", "nbytes", "output_nr"),
+        *("grad", "_grad", "grad_fn", "_grad_fn", "requires_grad", "requires_grad_", "retains_grad"),
+        *("_version", "_base", "_cdata", "_backward_hooks", "_post_accumulate_grad_hooks"),
+        *("register_hook", "register_post_accumulate_grad_hook", "untyped_storage", "data_ptr", "get_device"),
+        *("size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size"),
+        *("__len__", "__hash__", "__dir__"),
+    )
+)
 
 
 class FlatUnit:
@@ -60,6 +65,10 @@ class FlatUnit:
             ranks=comm.world_size,
             alignment=config.alignment,
         )
+        #: This rank's range in the flat tensor, and the one that its optimizer updates.
+        self.shard_range = self.layout.shard(comm.rank)
+        sharded = self.policy.shard_optimizer
+        self.owned_range = self.shard_range if sharded else slice(0, self.layout.padded)
         self._comm = comm
         self._classes = tuple(type(parameter) for parameter in self.parameters)
         self._ungathered_class = make_ungathered_class(self)
@@ -75,16 +84,6 @@ class FlatUnit:
         self.release()
 
     @property
-    def shard_range(self) -> slice:
-        """This rank's range in the flat tensor."""
-        return self.layout.shard(self._comm.rank)
-
-    @property
-    def owned_range(self) -> slice:
-        """The range in the flat tensor that this rank's optimizer updates."""
-        return self.shard_range if self.policy.shard_optimizer else slice(0, self.layout.padded)
-
-    @property
     def is_in_flight(self) -> bool:
         """True from the launch of an all-gather of the parameters until it was waited for."""
         return self._pending is not None
@@ -95,6 +94,12 @@ class FlatUnit:
         if self.weights is None or self.weights.dtype == self.full.dtype:
             return None
         return self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
+
+    def find_owned_part(self, index: int) -> slice | None:
+        """Return a parameter's range within ``owned_range``, or None if it has no elements there."""
+        owned, slot = self.owned_range, self.layout.slots[index]
+        first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
+        return slice(first - owned.start, last - owned.start) if first < last else None
 
     def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the parts of a tensor of ``layout.padded`` elements, shaped like the parameters."""
@@ -171,13 +176,12 @@ class FlatUnit:
 
     def set_master_weights(self, index: int, values: torch.Tensor) -> None:
         """Copy a parameter's fp32 values to the master weights if they round to the stored 16-bit values."""
-        slot, owned = self.layout.slots[index], self.owned_range
-        first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
-        if self.weights is None or self.low_precision is None or first >= last:
+        part = self.find_owned_part(index)
+        if self.weights is None or self.low_precision is None or part is None:
             return
-        part = slice(first - owned.start, last - owned.start)
         weights, low = self.weights.detach()[part], self.low_precision[part]
-        new = values.detach().reshape(-1)[first - slot.offset : last - slot.offset].to(weights)
+        first = self.owned_range.start + part.start - self.layout.slots[index].offset
+        new = values.detach().reshape(-1)[first : first + weights.numel()].to(weights)
         weights.copy_(torch.where(new.to(low.dtype) == low, new, weights))
 
     def master_weights(self) -> Iterator[torch.Tensor]:
@@ -296,98 +300,6 @@ class Policy:
 def get_policy(stage: int) -> Policy:
     """Return the policy of a ZeRO stage; stage 0 is plain data parallelism."""
     return Policy(shard_optimizer=stage >= 1, shard_gradients=stage >= 2, shard_parameters=stage >= 3)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """Position of one parameter in the flat tensor; sizes in elements."""
-
-    name: str
-    shape: tuple[int, ...]
-    numel: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """The part of one parameter in one shard; offsets and sizes in elements."""
-
-    name: str
-    parameter_offset: int
-    shard_offset: int
-    numel: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Layout of one unit's parameters.  ``numel`` is without padding, ``padded`` with it."""
-
-    slots: tuple[Slot, ...]
-    numel: int
-    padded: int
-    ranks: int
-
-    @property
-    def padding(self) -> int:
-        """Number of padding elements; they are zero and stay zero."""
-        return self.padded - self.numel
-
-    @property
-    def shard_numel(self) -> int:
-        """Elements of one rank's shard."""
-        return self.padded // self.ranks
-
-    def shard(self, rank: int) -> slice:
-        """Return the range of elements that a rank owns."""
-        return slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
-
-    def pieces(self, rank: int) -> tuple[Piece, ...]:
-        """Return the parts of parameters in a rank's shard, without padding."""
-        shard = self.shard(rank)
-        return tuple(piece for slot in self.slots if (piece := _overlap_shard(slot, shard)) is not None)
-
-
-def build_layout(shapes: Iterable[tuple[str, Sequence[int]]], *, ranks: int, alignment: int) -> Layout:
-    """Lay out named parameters of the given shapes, in order.
-
-    Raises:
-        ValueError: ``ranks`` or ``alignment`` is less than 1.
-    """
-    if ranks < 1 or alignment < 1:
-        raise ValueError(f"ranks is {ranks} and alignment is {alignment}; both must be 1 or more")
-    slots: list[Slot] = []
-    offset = 0
-    for name, shape in shapes:
-        numel = math.prod(shape)
-        slots.append(Slot(name=name, shape=tuple(shape), numel=numel, offset=offset))
-        offset += numel
-    multiple = ranks * alignment
-    return Layout(slots=tuple(slots), numel=offset, padded=-(-offset // multiple) * multiple, ranks=ranks)
-
-
-def _overlap_shard(slot: Slot, shard: slice) -> Piece | None:
-    first = max(slot.offset, shard.start)
-    last = min(slot.offset + slot.numel, shard.stop)
-    if first >= last:
-        return None
-    return Piece(
-        name=slot.name,
-        parameter_offset=first - slot.offset,
-        shard_offset=first - shard.start,
-        numel=last - first,
-    )
-
-
-_METADATA_NAMES = frozenset(
-    (
-        *("shape", "dtype", "device", "layout", "ndim", "names", "name", "itemsize", "nbytes", "output_nr"),
-        *("grad", "_grad", "grad_fn", "_grad_fn", "requires_grad", "requires_grad_", "retains_grad"),
-        *("_version", "_base", "_cdata", "_backward_hooks", "_post_accumulate_grad_hooks"),
-        *("register_hook", "register_post_accumulate_grad_hook", "untyped_storage", "data_ptr", "get_device"),
-        *("size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size"),
-        *("__len__", "__hash__", "__dir__"),
-    )
-)
 
 
 class ParameterOwner(Protocol):

@@ -20,7 +20,7 @@ from torch.autograd.graph import Node
 from zprof.reference_engine.comm import native
 from zprof.reference_engine.config import Keep
 from zprof.reference_engine.flat_unit import ModuleUnit
-from zprof.reference_engine.hooks import BackwardPass, ModuleHook, collect_nodes, is_in_backward
+from zprof.reference_engine.hooks import BackwardPass, EngineHook, UntracedHook, collect_nodes, is_in_backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class PostStepGatherWaiter:
         """Register hooks on the modules."""
         self._units = {unit.name: unit for unit in units}
         for unit in units:
-            unit.module.register_forward_pre_hook(ModuleHook(self._before_forward, unit.name), prepend=True)
+            unit.module.register_forward_pre_hook(UntracedHook(self._before_forward, unit.name), prepend=True)
 
     def _before_forward(self, name: str, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self._units[name].wait()
@@ -100,8 +100,8 @@ class ParameterGatherer:
         self._call_inputs: dict[str, list[set[Node]]] = {unit.name: [] for unit in units}
         self._kept: set[str] = set()
         self._units_in_backward: set[str] = set()
-        backward.on_start.append(self._start_backward)
-        backward.on_end.append(self.release_all)
+        backward.on_start.append(EngineHook(self._start_backward))
+        backward.on_end.append(EngineHook(self.release_all))
         for unit in units:
             self._hook(unit)
 
@@ -113,9 +113,9 @@ class ParameterGatherer:
 
     def _hook(self, unit: ModuleUnit) -> None:
         # The first pre-hook and the last forward hook, so that the user's own hooks see gathered parameters.
-        pre_hook = ModuleHook(self._before_forward, unit.name)
+        pre_hook = UntracedHook(self._before_forward, unit.name)
         unit.module.register_forward_pre_hook(pre_hook, prepend=True, with_kwargs=True)
-        unit.module.register_forward_hook(ModuleHook(self._after_forward, unit.name))
+        unit.module.register_forward_hook(UntracedHook(self._after_forward, unit.name))
 
     def _before_forward(
         self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]

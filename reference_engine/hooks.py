@@ -66,7 +66,7 @@ class EngineHook:
         raise RuntimeError("a module in a ZeRO engine cannot be pickled: save model.state_dict() instead")
 
 
-class ModuleHook(EngineHook):
+class UntracedHook(EngineHook):
     """A module hook that torch.compile does not trace; it still compiles the code before and after it."""
 
     @_disable_dynamo
@@ -77,28 +77,6 @@ class ModuleHook(EngineHook):
 
 def do_nothing(*arguments: Any, **named: Any) -> None:
     """Replace a hook in deep copies of a module."""
-
-
-class CallbackList:
-    """Callbacks, called in the order in which they were added.
-
-    Bound methods are referenced weakly, for the reason above: the caller must keep their objects alive.
-    """
-
-    def __init__(self) -> None:
-        self._getters: list[Callable[[], Callable[[], None] | None]] = []
-
-    def append(self, method: Callable[[], None]) -> None:
-        """Add a callback."""
-        bound = hasattr(method, "__func__")
-        self._getters.append(WeakMethod(method) if bound else lambda: method)
-
-    def __call__(self) -> None:
-        """Call all callbacks."""
-        for get_method in self._getters:
-            method = get_method()
-            if method is not None:
-                method()
 
 
 def is_in_backward() -> bool:
@@ -129,22 +107,23 @@ class BackwardPass:
         #: True if the running pass, or the last one, accumulates into ``.grad``.
         self.accumulates = True
         self._parameters = parameters
-        self.on_start = CallbackList()
-        self.on_end = CallbackList()
+        self.on_start: list[EngineHook] = []
+        self.on_end: list[EngineHook] = []
 
     def enter(self) -> None:
         """Start the pass if it is not running; every hook in the backward must call this."""
         if self.running:
             return
         self.accumulates = self._is_backward()
-        self.on_start()
+        for callback in self.on_start:
+            callback()
         self.running = True
         Variable._execution_engine.queue_callback(self._end)
 
     def watch(self, root: nn.Module) -> None:
         """Hook the outermost module; call it before any other part of the engine registers hooks."""
-        root.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
-        root.register_forward_hook(ModuleHook(self._after_forward))
+        root.register_forward_pre_hook(UntracedHook(self._before_forward), prepend=True)
+        root.register_forward_hook(UntracedHook(self._after_forward))
 
     def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not is_in_backward():
@@ -184,7 +163,8 @@ class BackwardPass:
 
     def _end(self) -> None:
         self.running = False
-        self.on_end()
+        for callback in self.on_end:
+            callback()
 
 
 class InputWatch:
@@ -201,9 +181,9 @@ class InputWatch:
         self._unwatched_calls: Counter[str] = Counter()
         self._root = units[0].name
         self._forward_count = 0
-        backward.on_end.append(self._reset)
+        backward.on_end.append(EngineHook(self._reset))
         for unit in units:
-            hook = ModuleHook(self._before_forward, unit.name)
+            hook = UntracedHook(self._before_forward, unit.name)
             unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
     def end_call(self, call: "_Call") -> None:

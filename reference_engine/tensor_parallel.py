@@ -30,6 +30,9 @@ from torch import nn
 
 from zprof.reference_engine.comm.collective import Comm
 
+SPLIT_MARK = "tensor_parallel_split"
+"""Attribute of parameters that are split over the ranks; others are replicated."""
+
 
 class ColumnParallelLinear(nn.Module):
     """A linear layer whose output features are split over the ranks."""
@@ -207,10 +210,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         return gradients[0].narrow(-1, ctx.mp.rank * ctx.width, ctx.width), None, None
-
-
-SPLIT_MARK = "tensor_parallel_split"
-"""Attribute of parameters that are split over the ranks; others are replicated."""
 
 
 def divide_among_ranks(size: int, mp: Comm, what: str) -> int:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import NoReturn, Protocol, TextIO
+from typing import NoReturn, Protocol, TextIO, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch import nn
 from zprof.reference_engine.activation_checkpointing import make_block_runner
 from zprof.reference_engine.checkpoints import check_checkpoint_path, load_checkpoint, save_checkpoint
 from zprof.reference_engine.comm.collective import Comm
-from zprof.reference_engine.comm.mesh import Mesh, make_mesh
+from zprof.reference_engine.comm.mesh import RankMesh, make_mesh
 from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.engine import ZeroModel, zero
@@ -33,60 +33,11 @@ from zprof.reference_engine.program.modelled_compute import attach_modelled_comp
 from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.train_config import TrainConfig, Units
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltProgram:
-    """Model, optimizer, and ``begin_step``, which must be called with the step number before each step."""
-
-    model: ZeroModel
-    optimizer: ZeroOptimizer
-    begin_step: Callable[[int], None]
-
-
-def build_program(config: TrainConfig, mesh: Mesh) -> BuiltProgram:
-    """Build the model and wrap it with the engine (collective).
-
-    Raises:
-        ValueError: the engine does not support it; the one-line message has the reason.
-    """
-    torch.manual_seed(config.seed)
-    run_block = make_block_runner(config.activations, blocks=config.gpt.layers, mp=mesh.mp)
-    module = GPT(config.gpt, mesh.mp, run_block)
-    blocks = {f"blocks.{index}": block for index, block in enumerate(module.blocks)}
-    begin_step = _attach_compute(config, blocks, mesh)
-    in_flight_comm = InFlightComm(mesh.dp) if config.host.sync_each_block else None
-    attach_faults(blocks, config.host, in_flight_comm)
-    units = select_unit_modules(module, config.units)
-    model, optimizer = zero(module, config.zero, in_flight_comm or mesh.dp, units=units, mp=mesh.mp)
-    if config.host.regather_in_recompute:
-        regather_in_recompute(blocks, model.units)
-    return BuiltProgram(model=model, optimizer=optimizer, begin_step=begin_step)
-
-
-def select_unit_modules(model: nn.Module, choice: Units) -> list[nn.Module] | None:
-    """Return the unit modules of the engine, or None for its default."""
-    if choice is Units.BLOCKS:
-        return None
-    if choice is Units.MODEL:
-        return []
-    return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-
-
-def _attach_compute(config: TrainConfig, blocks: dict[str, nn.Module], mesh: Mesh) -> Callable[[int], None]:
-    if config.compute is None:
-        return lambda step: None
-    modelled = attach_modelled_compute(
-        blocks,
-        config.compute,
-        rank=mesh.dp_index * mesh.mp_size + mesh.mp_index,
-        ranks=mesh.dp_size * mesh.mp_size,
-        full_length=config.gpt.context,
-    )
-    return modelled.begin_step
-
-
 _INTERRUPTED = 130
 _INVALID_SETTINGS = 2
+
+_BAR_WIDTH = 24
+_MAX_PLAIN_LINES = 20
 
 
 class Observer(Protocol):
@@ -126,7 +77,7 @@ def _make_transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> 
     return NativeComm(group) if link is None else ModelledComm(link, group)
 
 
-def _run_training(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[float]:
+def _run_training(config: TrainConfig, mesh: RankMesh, observer: Observer | None) -> list[float]:
     if config.save is not None:
         check_checkpoint_path(config.save, overwrite=True)
     built = build_program(config, mesh)
@@ -144,7 +95,7 @@ def _run_training(config: TrainConfig, mesh: Mesh, observer: Observer | None) ->
 
 
 def _train_steps(
-    config: TrainConfig, mesh: Mesh, built: BuiltProgram, steps: range, observer: Observer | None
+    config: TrainConfig, mesh: RankMesh, built: "BuiltProgram", steps: range, observer: Observer | None
 ) -> list[float]:
     progress = Progress(steps.stop, first=steps.start) if dist.get_rank() == 0 else None
     batches = iter_micro_batches(make_batches(config, mesh), steps)
@@ -162,7 +113,7 @@ def _train_steps(
     return losses
 
 
-def _resume(config: TrainConfig, built: BuiltProgram) -> int:
+def _resume(config: TrainConfig, built: "BuiltProgram") -> int:
     """Load the checkpoint to resume from, if any, and return the first step of this run."""
     if config.resume is None:
         return 0
@@ -242,6 +193,61 @@ def _print_error(message: str, rank: int, *, code: int, only_first: bool = False
     return code
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltProgram:
+    """Model, optimizer, and ``begin_step``, which must be called with the step number before each step."""
+
+    model: ZeroModel
+    optimizer: ZeroOptimizer
+    begin_step: Callable[[int], None]
+
+
+def build_program(config: TrainConfig, mesh: RankMesh) -> BuiltProgram:
+    """Build the model and wrap it with the engine (collective).
+
+    Raises:
+        ValueError: the engine does not support it; the one-line message has the reason.
+    """
+    torch.manual_seed(config.seed)
+    run_block = make_block_runner(config.activations, blocks=config.gpt.layers, mp=mesh.mp)
+    module = GPT(config.gpt, mesh.mp, run_block)
+    blocks = {f"blocks.{index}": block for index, block in enumerate(module.blocks)}
+    begin_step = _attach_compute(config, blocks, mesh)
+    in_flight_comm = InFlightComm(mesh.dp) if config.host.sync_each_block else None
+    attach_faults(blocks, config.host, in_flight_comm)
+    units = select_unit_modules(module, config.units)
+    model, optimizer = zero(
+        module, config.zero, cast(Comm, in_flight_comm or mesh.dp), units=units, mp=mesh.mp
+    )
+    if config.host.regather_in_recompute:
+        regather_in_recompute(blocks, model.units)
+    return BuiltProgram(model=model, optimizer=optimizer, begin_step=begin_step)
+
+
+def select_unit_modules(model: nn.Module, choice: Units) -> list[nn.Module] | None:
+    """Return the unit modules of the engine, or None for its default."""
+    if choice is Units.BLOCKS:
+        return None
+    if choice is Units.MODEL:
+        return []
+    return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+
+
+def _attach_compute(
+    config: TrainConfig, blocks: dict[str, nn.Module], mesh: RankMesh
+) -> Callable[[int], None]:
+    if config.compute is None:
+        return lambda step: None
+    modelled = attach_modelled_compute(
+        blocks,
+        config.compute,
+        rank=mesh.dp_index * mesh.mp_size + mesh.mp_index,
+        ranks=mesh.dp_size * mesh.mp_size,
+        full_length=config.gpt.context,
+    )
+    return modelled.begin_step
+
+
 def train_step(
     built: BuiltProgram, batches: Iterator[torch.Tensor], step: int, *, micro_batches: int
 ) -> float:
@@ -258,7 +264,7 @@ def train_step(
     return float(torch.stack(losses).mean())
 
 
-def make_batches(config: TrainConfig, mesh: Mesh) -> Batches:
+def make_batches(config: TrainConfig, mesh: RankMesh) -> Batches:
     """Return this rank's training data, which is equal on ranks that share a model."""
     return Batches(
         seed=config.seed,
@@ -271,10 +277,6 @@ def make_batches(config: TrainConfig, mesh: Mesh) -> Batches:
         length=config.length(mesh.dp_index, mesh.dp_size),
         delay_s=config.host.data_delay_s,
     )
-
-
-_BAR_WIDTH = 24
-_MAX_PLAIN_LINES = 20
 
 
 class Progress:

@@ -13,6 +13,21 @@ from zprof.reference_engine.flat_unit import FlatUnit
 SAMPLE_ELEMENTS = 32
 
 
+def make_edit_sample(units: Sequence[FlatUnit]) -> "EditSample | None":
+    """Choose the elements; None if there are none, as in fp32 and in stage 3, which releases parameters.
+
+    Fake tensors, with which a plan is verified, have no values to compare.
+    """
+    at_rest = [
+        unit
+        for unit in units
+        if unit.low_precision is not None
+        and not unit.policy.shard_parameters
+        and type(unit.low_precision) is torch.Tensor
+    ]
+    return EditSample(at_rest) if at_rest else None
+
+
 class EditSample:
     """Compares a sample of the 16-bit parameters with their master weights, before each training forward.
 
@@ -25,21 +40,10 @@ class EditSample:
     """
 
     def __init__(self, units: Sequence[FlatUnit]) -> None:
-        """Choose the elements; there are none in fp32 and in stage 3, which releases parameters at rest.
-
-        Fake tensors, with which a plan is verified, have no values to compare.
-        """
         self._samples = [
-            (
-                unit,
-                sample_parameters(unit, unit.weights.detach()),
-                sample_parameters(unit, unit.low_precision),
-            )
+            (unit, _sample_parameters(unit, weights.detach()), _sample_parameters(unit, low_precision))
             for unit in units
-            if unit.weights is not None
-            and unit.low_precision is not None
-            and not unit.policy.shard_parameters
-            and type(unit.weights.detach()) is torch.Tensor
+            if (weights := unit.weights) is not None and (low_precision := unit.low_precision) is not None
         ]
         self._differs: torch.Tensor | bool = False
         self._copied: torch.cuda.Event | None = None
@@ -73,15 +77,11 @@ class EditSample:
         return differs
 
 
-def sample_parameters(unit: FlatUnit, owned: torch.Tensor) -> list[torch.Tensor]:
+def _sample_parameters(unit: FlatUnit, owned: torch.Tensor) -> list[torch.Tensor]:
     """Return a view of about 32 elements of each parameter; ``owned`` is the unit's ``owned_range``.
 
     The stride is odd, so that the sample of a matrix is not one of its columns.
     """
-    start = unit.owned_range.start
-    views = []
-    for slot in unit.layout.slots:
-        part = owned[max(slot.offset - start, 0) : max(slot.offset + slot.numel - start, 0)]
-        if part.numel():
-            views.append(part[:: (part.numel() // SAMPLE_ELEMENTS) | 1])
-    return views
+    parts = [unit.find_owned_part(index) for index in range(len(unit.layout.slots))]
+    values = [owned[part] for part in parts if part is not None]
+    return [part[:: (part.numel() // SAMPLE_ELEMENTS) | 1] for part in values]

@@ -37,13 +37,40 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from zprof.reference_engine.checkpoints.parts import Box, CheckpointedModel, Part
+from zprof.reference_engine.checkpoints.saved_tensors import Box, TensorPart
+from zprof.reference_engine.engine import ZeroModel
+
+METADATA = ".metadata"
+
+_DCP = "torch.distributed.checkpoint"
+_ALLOWED = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+    (f"{_DCP}.filesystem", "_StorageInfo"),
+    *(
+        (f"{_DCP}.metadata", name)
+        for name in (
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ),
+}
+
+T = TypeVar("T")
 
 
 class PartsSavePlanner(DefaultSavePlanner):
     """Plans the writes of parts; DCP checks that all ranks' parts cover every tensor without overlaps."""
 
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, parts: Iterable[TensorPart]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._items: list[WriteItem] = []
         self._memory: dict[MetadataIndex, torch.Tensor] = {}
@@ -60,7 +87,7 @@ class PartsSavePlanner(DefaultSavePlanner):
         """Return the memory of a box."""
         return self._memory[index]
 
-    def _add(self, part: Part, box: Box, values: torch.Tensor) -> None:
+    def _add(self, part: TensorPart, box: Box, values: torch.Tensor) -> None:
         index = MetadataIndex(part.key, box.offsets)
         data = TensorWriteData(
             chunk=_make_chunk(box),
@@ -74,7 +101,7 @@ class PartsSavePlanner(DefaultSavePlanner):
 class PartsLoadPlanner(DefaultLoadPlanner):
     """Plans reads into the memory of parts; raises before the first read if elements are missing."""
 
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, parts: Iterable[TensorPart]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._parts = tuple(parts)
         self._memory: dict[MetadataIndex, torch.Tensor] = {}
@@ -88,7 +115,7 @@ class PartsLoadPlanner(DefaultLoadPlanner):
         """Return the memory of a box."""
         return self._memory[index]
 
-    def _reads(self, part: Part, metadata: Metadata) -> list[ReadItem]:
+    def _reads(self, part: TensorPart, metadata: Metadata) -> list[ReadItem]:
         stored = get_stored_record(metadata, part.key, part.shape)
         chunks = []
         for box, values in part.chunks():
@@ -117,31 +144,6 @@ def get_stored_record(metadata: Metadata, key: str, shape: tuple[int, ...]) -> T
 
 def _make_chunk(box: Box) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(offsets=torch.Size(box.offsets), sizes=torch.Size(box.sizes))
-
-
-METADATA = ".metadata"
-
-_DCP = "torch.distributed.checkpoint"
-_ALLOWED = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),
-    (f"{_DCP}.filesystem", "_StorageInfo"),
-    *(
-        (f"{_DCP}.metadata", name)
-        for name in (
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "Metadata",
-            "MetadataIndex",
-            "StorageMeta",
-            "TensorProperties",
-            "TensorStorageMetadata",
-            "_MEM_FORMAT_ENCODING",
-        )
-    ),
-}
 
 
 def read_metadata(folder: Path, files: Collection[str]) -> Metadata:
@@ -196,11 +198,8 @@ def _get_enum_member(kind: object, name: str) -> Enum:
     raise pickle.UnpicklingError("it reads an attribute, which does not belong in an index")
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
+class _RankFailure:
     line: str
     is_value_error: bool
 
@@ -208,7 +207,7 @@ class _Failure:
 class RankGroup:
     """All ranks of the mesh; ``message_prefix`` is the start of every error message."""
 
-    def __init__(self, engine: CheckpointedModel, message_prefix: str) -> None:
+    def __init__(self, engine: ZeroModel, message_prefix: str) -> None:
         model_parallel = 1 if engine.mp is None else engine.mp.world_size
         self.size = engine.comm.world_size * model_parallel
         self.alone = self.size == 1
@@ -250,7 +249,7 @@ class RankGroup:
         # Raised outside of the handler: the frames of the caught error would keep the process group alive.
         raise _make_exception(failure)
 
-    def _try(self, action: Callable[[], T]) -> tuple[_Failure | None, T | None]:
+    def _try(self, action: Callable[[], T]) -> tuple[_RankFailure | None, T | None]:
         try:
             return None, action()
         except Exception as error:
@@ -267,19 +266,19 @@ class RankGroup:
             failure = self._make_failure(error, self.rank)
         raise _make_exception(failure)
 
-    def _make_failure(self, error: BaseException, rank: int) -> _Failure:
+    def _make_failure(self, error: BaseException, rank: int) -> _RankFailure:
         text = str(error).strip().split("\n")[0] or type(error).__name__
         if not isinstance(error, ValueError | RuntimeError):
             text = f"{type(error).__name__}: {text}"
         suffix = "" if self.alone else f" (rank {rank})"
         line = f"{self._message_prefix}: {text}{suffix}"
-        return _Failure(line=line, is_value_error=isinstance(error, ValueError))
+        return _RankFailure(line=line, is_value_error=isinstance(error, ValueError))
 
-    def _raise_first(self, failures: list[_Failure | None]) -> None:
+    def _raise_first(self, failures: list[_RankFailure | None]) -> None:
         for failure in failures:
             if failure is not None:
                 raise _make_exception(failure)
 
 
-def _make_exception(failure: _Failure) -> Exception:
+def _make_exception(failure: _RankFailure) -> Exception:
     return ValueError(failure.line) if failure.is_value_error else RuntimeError(failure.line)

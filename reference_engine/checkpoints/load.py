@@ -16,9 +16,7 @@ from zprof.reference_engine.checkpoints.manifest import (
     check_matches_model,
     read_manifest,
 )
-from zprof.reference_engine.checkpoints.parts import (
-    CheckpointedModel,
-    CheckpointedOptimizer,
+from zprof.reference_engine.checkpoints.saved_tensors import (
     filter_known_states,
     iter_persistent_buffers,
     list_parts_to_load,
@@ -27,10 +25,12 @@ from zprof.reference_engine.checkpoints.parts import (
     read_generator_states,
     set_generator_states,
 )
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], model: CheckpointedModel, optimizer: CheckpointedOptimizer
+    path: str | os.PathLike[str], model: ZeroModel, optimizer: ZeroOptimizer
 ) -> dict[str, int | float | str]:
     """Restore a checkpoint's weights and state (collective), and return the caller's progress.
 
@@ -73,7 +73,7 @@ def load_checkpoint(
 
 
 def _open_checkpoint(
-    folder: CheckpointFolder, ranks: RankGroup, model: CheckpointedModel, optimizer: CheckpointedOptimizer
+    folder: CheckpointFolder, ranks: RankGroup, model: ZeroModel, optimizer: ZeroOptimizer
 ) -> Manifest:
     manifest = read_manifest(folder.path)
     saved_groups, groups = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
@@ -86,8 +86,8 @@ def _open_checkpoint(
 
 
 def _apply_loaded_state(
-    model: CheckpointedModel,
-    optimizer: CheckpointedOptimizer,
+    model: ZeroModel,
+    optimizer: ZeroOptimizer,
     manifest: Manifest,
     buffers: Mapping[str, torch.Tensor],
 ) -> None:
@@ -113,7 +113,7 @@ def _restore_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "groups": groups}
 
 
-def _rank_count_differs(manifest: Manifest, model: CheckpointedModel) -> bool:
+def _rank_count_differs(manifest: Manifest, model: ZeroModel) -> bool:
     return manifest.data_parallel != model.comm.world_size
 
 

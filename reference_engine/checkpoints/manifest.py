@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zprof.reference_engine.checkpoints.parts import CheckpointedModel, is_split, iter_persistent_buffers
+from zprof.reference_engine.checkpoints.saved_tensors import is_split, iter_persistent_buffers
+from zprof.reference_engine.engine import ZeroModel
 
 MANIFEST = "zero.json"
 FORMAT = "zero.checkpoint"
@@ -192,7 +193,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
+def describe_parameters(engine: ZeroModel) -> dict[str, dict[str, Any]]:
     """Return the entry of every parameter by name; with tensor parallelism the shape is a slice's."""
     return {
         slot.name: {
@@ -206,7 +207,7 @@ def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
     }
 
 
-def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
+def describe_buffers(engine: ZeroModel) -> dict[str, dict[str, Any]]:
     """Return the entry of every persistent buffer by name."""
     return {
         name: {"shape": list(buffer.shape), "dtype": str(buffer.dtype).removeprefix("torch.")}
@@ -214,7 +215,7 @@ def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
     }
 
 
-def check_matches_model(manifest: Manifest, engine: CheckpointedModel) -> None:
+def check_matches_model(manifest: Manifest, engine: ZeroModel) -> None:
     """Check that a checkpoint matches the model that loads it.
 
     Raises:

@@ -20,24 +20,24 @@ from zprof.reference_engine.checkpoints.manifest import (
     describe_parameters,
     write_manifest,
 )
-from zprof.reference_engine.checkpoints.parts import (
-    CheckpointedModel,
-    CheckpointedOptimizer,
-    Part,
+from zprof.reference_engine.checkpoints.saved_tensors import (
+    TensorPart,
     iter_persistent_buffers,
     list_parts_to_save,
     make_buffer_parts,
     make_generator_parts,
     read_generator_states,
 )
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 
 Progress = Mapping[str, int | float | str]
 
 
 def save_checkpoint(
     path: str | os.PathLike[str],
-    model: CheckpointedModel,
-    optimizer: CheckpointedOptimizer,
+    model: ZeroModel,
+    optimizer: ZeroOptimizer,
     *,
     progress: Progress | None = None,
     overwrite: bool = False,
@@ -82,8 +82,8 @@ def check_checkpoint_path(path: str | os.PathLike[str], *, overwrite: bool = Fal
 def _write_checkpoint(
     folder: CheckpointFolder,
     ranks: RankGroup,
-    model: CheckpointedModel,
-    optimizer: CheckpointedOptimizer,
+    model: ZeroModel,
+    optimizer: ZeroOptimizer,
     progress: Progress,
 ) -> None:
     planner = PartsSavePlanner(_list_parts(model, optimizer, ranks))
@@ -110,9 +110,7 @@ def _write_checkpoint(
     ranks.run_on_first(publish)
 
 
-def _list_parts(
-    model: CheckpointedModel, optimizer: CheckpointedOptimizer, ranks: RankGroup
-) -> Iterator[Part]:
+def _list_parts(model: ZeroModel, optimizer: ZeroOptimizer, ranks: RankGroup) -> Iterator[TensorPart]:
     yield from list_parts_to_save(model, optimizer)
     yield from make_generator_parts(read_generator_states(model, ranks.rank))
     if ranks.rank == 0:
@@ -134,7 +132,7 @@ def _dcp_save(writer: FileSystemWriter, planner: PartsSavePlanner, ranks: RankGr
         )
 
 
-def _get_stage(model: CheckpointedModel) -> int:
+def _get_stage(model: ZeroModel) -> int:
     policy = model.units[0].policy
     return policy.shard_optimizer + policy.shard_gradients + policy.shard_parameters
 

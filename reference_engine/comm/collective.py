@@ -41,6 +41,12 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
+#: Seconds that a wait blocks between checks for a deviating rank.
+POLL_S: Final = 1.0
+_FOLLOWER = -1
+_RECORD = struct.Struct("=q16s")  # position, and a hash of the collective at that position
+_TEXT_BYTES = 512
+
 
 class Handle(Protocol):
     """A collective in flight."""
@@ -88,7 +94,7 @@ class Comm(Protocol):
         """Shut the transport down; nothing may be launched afterwards."""
 
 
-class Kind(StrEnum):
+class CollectiveType(StrEnum):
     """Kind of a collective."""
 
     ALL_GATHER = "all_gather"
@@ -98,10 +104,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class LaunchedCollective:
     """One collective; its fields are equal on all ranks.  ``bytes`` is the size of the full tensor."""
 
-    kind: Kind
+    kind: CollectiveType
     group: str
     sequence: int
     unit: str
@@ -109,21 +115,14 @@ class Collective:
     dtype: str
 
 
-def get_ring_factor(kind: Kind, ranks: int) -> float:
+def get_ring_factor(kind: CollectiveType, ranks: int) -> float:
     """Return the bytes that each rank moves per byte of the full tensor."""
     if ranks == 1:
         return 0.0
-    if kind is Kind.BROADCAST:
+    if kind is CollectiveType.BROADCAST:
         return 1.0
     share = (ranks - 1) / ranks
-    return 2 * share if kind is Kind.ALL_REDUCE else share
-
-
-#: Seconds that a wait blocks between checks for a deviating rank.
-POLL_S: Final = 1.0
-_FOLLOWER = -1
-_RECORD = struct.Struct("=q16s")  # position, and a hash of the collective at that position
-_TEXT_BYTES = 512
+    return 2 * share if kind is CollectiveType.ALL_REDUCE else share
 
 
 class CollectiveOrder:
@@ -140,12 +139,12 @@ class CollectiveOrder:
         self._group = group
         self._ranks = dist.get_process_group_ranks(group)
         self._history = RepeatedSequence()
-        self._launched: deque[Collective] = deque(maxlen=1024)
+        self._launched: deque[LaunchedCollective] = deque(maxlen=1024)
         self._side_group: dist.ProcessGroupGloo | None = None
         self._store: Any = None
         self._error: str | None = None
 
-    def check(self, collective: Collective) -> None:
+    def check(self, collective: LaunchedCollective) -> None:
         """Check that all ranks launch this collective at this position; call it before every launch.
 
         Raises:
@@ -186,7 +185,7 @@ class CollectiveOrder:
         """Release the process groups of the engine and of the comparisons; later calls do nothing."""
         self._group = self._side_group = self._store = None
 
-    def _compare(self, own_next: Collective | None) -> None:
+    def _compare(self, own_next: LaunchedCollective | None) -> None:
         """Compare every rank's next collective; ``own_next`` is None if this rank followed the prediction."""
         try:
             records = self._exchange(
@@ -202,7 +201,7 @@ class CollectiveOrder:
         self._error = _format_disagreement(position, self._ranks, [text.decode().rstrip() for text in texts])
         raise RuntimeError(self._error)
 
-    def _describe_position(self, position: int, own_next: Collective | None) -> bytes:
+    def _describe_position(self, position: int, own_next: LaunchedCollective | None) -> bytes:
         collectives = [*self._launched, *([] if own_next is None else [own_next])]
         descriptions = (_describe_collective(one) for one in collectives if one.sequence == position)
         text = next(descriptions, "nothing yet")
@@ -233,7 +232,7 @@ class CollectiveOrder:
             self._side_group = dist.ProcessGroupGloo(self._store, rank, len(self._ranks), _get_timeout(group))
         return self._side_group
 
-    def _make_timeout_error(self, own_next: Collective | None, error: BaseException) -> RuntimeError:
+    def _make_timeout_error(self, own_next: LaunchedCollective | None, error: BaseException) -> RuntimeError:
         if own_next is None:
             return RuntimeError(f"ranks disagree about the order of units, and one has exited: {error}")
         expected = self._history.expected
@@ -324,12 +323,12 @@ class RepeatedSequence:
             positions.extend(remaining)
 
 
-def _pack_record(collective: Collective) -> bytes:
+def _pack_record(collective: LaunchedCollective) -> bytes:
     digest = hashlib.blake2b(_describe_collective(collective).encode(), digest_size=16).digest()
     return _RECORD.pack(collective.sequence, digest)
 
 
-def _describe_collective(collective: Collective) -> str:
+def _describe_collective(collective: LaunchedCollective) -> str:
     return f"{collective.kind} of unit {collective.unit} ({collective.bytes} bytes of {collective.dtype})"
 
 

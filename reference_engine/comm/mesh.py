@@ -17,7 +17,7 @@ CommFactory = Callable[[dist.ProcessGroup | None], Comm]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class RankMesh:
     """This rank's coordinates in the mesh and its two groups; ``mp`` is None without model parallelism."""
 
     dp: Comm
@@ -52,7 +52,7 @@ def check_mesh(*, world_size: int, dp: int, mp: int) -> None:
         raise ValueError(f"dp {dp} x mp {mp} is {dp * mp} ranks, but there are {world_size}")
 
 
-def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> Mesh:
+def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> RankMesh:
     """Arrange the ranks of the default group in a mesh (collective).
 
     ``make_comm`` creates the transport of a group; None is the default group, which is the data-parallel
@@ -64,12 +64,12 @@ def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> Mesh:
     check_mesh(world_size=dist.get_world_size(), dp=dp, mp=mp)
     dp_index, mp_index = divmod(dist.get_rank(), mp)
     if mp == 1:
-        return Mesh(dp=make_comm(None), mp=None, dp_index=dp_index, mp_index=0, dp_size=dp, mp_size=1)
+        return RankMesh(dp=make_comm(None), mp=None, dp_index=dp_index, mp_index=0, dp_size=dp, mp_size=1)
     # Every rank creates every group, in the same order: new_group() is a collective of all ranks.
     rows = [dist.new_group([row * mp + column for column in range(mp)]) for row in range(dp)]
     columns = [dist.new_group([row * mp + column for row in range(dp)]) for column in range(mp)]
     column, row = columns[mp_index], rows[dp_index]
-    return Mesh(
+    return RankMesh(
         dp=make_comm(column),
         mp=make_comm(row),
         dp_index=dp_index,

@@ -20,10 +20,10 @@ import torch.distributed as dist
 from zprof.reference_engine.comm import native
 from zprof.reference_engine.comm.collective import (
     POLL_S,
-    Collective,
     CollectiveOrder,
+    CollectiveType,
     Handle,
-    Kind,
+    LaunchedCollective,
     get_ring_factor,
 )
 from zprof.reference_engine.comm.native import NativeComm, make_failure
@@ -54,7 +54,7 @@ class LinkModel:
         if any(not factor > 0 for factor in self.rank_factors.values()):
             raise ValueError(f"rank_factors is {dict(self.rank_factors)}; every factor must be above 0")
 
-    def seconds(self, collective: Collective, ranks: int) -> float:
+    def seconds(self, collective: LaunchedCollective, ranks: int) -> float:
         """Return the transfer time of a collective in seconds, without waits; 0 for a single rank."""
         if ranks == 1:
             return 0.0
@@ -87,13 +87,13 @@ class ModelledComm(NativeComm):
                 self.order.close()
 
     def _start(
-        self, kind: Kind, full: torch.Tensor, unit: str, launch: Callable[[], dist.Work | None]
+        self, kind: CollectiveType, full: torch.Tensor, unit: str, launch: Callable[..., dist.Work | None]
     ) -> Handle:
         if full.device.type != "cpu":  # the link's thread would wait on a different stream
             raise ValueError(f"unit {unit} is on {full.device}; a modelled link supports only CPU tensors")
         return super()._start(kind, full, unit, launch)
 
-    def _make_handle(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
+    def _make_handle(self, collective: LaunchedCollective, work: dist.Work, full: torch.Tensor) -> Handle:
         if self._closed:
             raise RuntimeError("the link is closed")
         transfer = _Transfer(collective, work, self._link.seconds(collective, self.world_size), self.order)
@@ -127,7 +127,7 @@ class _Transfer:
     """One collective on the link: the link's thread runs it, the caller's thread waits for it."""
 
     def __init__(
-        self, collective: Collective, work: dist.Work, seconds: float, order: CollectiveOrder | None
+        self, collective: LaunchedCollective, work: dist.Work, seconds: float, order: CollectiveOrder | None
     ) -> None:
         self._collective = collective
         self._order = order

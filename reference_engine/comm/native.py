@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,10 +24,10 @@ from torch.profiler import record_function
 
 from zprof.reference_engine.comm.collective import (
     POLL_S,
-    Collective,
     CollectiveOrder,
+    CollectiveType,
     Handle,
-    Kind,
+    LaunchedCollective,
     get_ring_factor,
 )
 
@@ -38,6 +39,8 @@ from zprof.reference_engine.comm.collective import (
 # torch 2.13 renamed both and warns about the old names; torch 2.8 has only the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+RANGE_PREFIX = "zero::"
 
 
 class NativeComm:
@@ -64,34 +67,21 @@ class NativeComm:
         return self._group
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._start(
-            Kind.ALL_GATHER, out, unit, lambda: _all_gather(out, shard, group=self._group, async_op=True)
-        )
+        """Gather every rank's ``shard`` into ``out``."""
+        return self._start(CollectiveType.ALL_GATHER, out, unit, partial(_all_gather, out, shard))
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._start(
-            Kind.REDUCE_SCATTER,
-            full,
-            unit,
-            lambda: _reduce_scatter(out, full, group=self._group, async_op=True),
-        )
+        """Sum ``full`` over the ranks into ``out``, this rank's slice."""
+        return self._start(CollectiveType.REDUCE_SCATTER, full, unit, partial(_reduce_scatter, out, full))
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._start(
-            Kind.ALL_REDUCE, tensor, unit, lambda: dist.all_reduce(tensor, group=self._group, async_op=True)
-        )
+        """Sum ``tensor`` over the ranks, in place."""
+        return self._start(CollectiveType.ALL_REDUCE, tensor, unit, partial(dist.all_reduce, tensor))
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._start(
-            Kind.BROADCAST,
-            tensor,
-            unit,
-            lambda: dist.broadcast(tensor, group=self._group, group_src=0, async_op=True),
-        )
+        """Overwrite ``tensor`` with rank 0's values."""
+        launch = partial(dist.broadcast, tensor, group_src=0)
+        return self._start(CollectiveType.BROADCAST, tensor, unit, launch)
 
     def close(self) -> None:
         """Drop the reference to the process group, which the caller owns."""
@@ -100,9 +90,9 @@ class NativeComm:
             self.order.close()
 
     def _start(
-        self, kind: Kind, full: torch.Tensor, unit: str, launch: Callable[[], dist.Work | None]
+        self, kind: CollectiveType, full: torch.Tensor, unit: str, launch: Callable[..., dist.Work | None]
     ) -> Handle:
-        collective = Collective(
+        collective = LaunchedCollective(
             kind=kind,
             group=self._group_name,
             sequence=self._launched,
@@ -114,7 +104,7 @@ class NativeComm:
             self.order.check(collective)
         try:
             with launch_range(collective):
-                work = launch()
+                work = launch(group=self._group, async_op=True)
         except RuntimeError as error:
             # Without its traceback, whose frames keep the process group alive (see above).
             raise make_failure(collective, error) from error.with_traceback(None)
@@ -123,7 +113,7 @@ class NativeComm:
         self.moved[kind] += round(collective.bytes * get_ring_factor(kind, self.world_size))
         return self._make_handle(collective, work, full)
 
-    def _make_handle(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
+    def _make_handle(self, collective: LaunchedCollective, work: dist.Work, full: torch.Tensor) -> Handle:
         # On a GPU a wait only orders streams: with a timeout it would block the host.
         order = self.order if full.device.type == "cpu" else None
         return _WorkHandle(collective, work, order)
@@ -132,7 +122,9 @@ class NativeComm:
 class _WorkHandle:
     """Handle of a collective that waits for the process group's work object."""
 
-    def __init__(self, collective: Collective, work: dist.Work, order: CollectiveOrder | None) -> None:
+    def __init__(
+        self, collective: LaunchedCollective, work: dist.Work, order: CollectiveOrder | None
+    ) -> None:
         self._collective = collective
         self._work: dist.Work | None = work
         self._order = order
@@ -168,7 +160,7 @@ class _WorkHandle:
         return True
 
 
-def make_failure(collective: Collective, error: BaseException) -> RuntimeError:
+def make_failure(collective: LaunchedCollective, error: BaseException) -> RuntimeError:
     """Make the one-line error of a failed collective."""
     return RuntimeError(f"{collective.kind} of unit {collective.unit} failed: {error}")
 
@@ -179,20 +171,17 @@ def _get_group_name(group: dist.ProcessGroup | None) -> str:
     return group.group_name
 
 
-RANGE_PREFIX = "zero::"
-
-
-def launch_range(collective: Collective) -> record_function:
+def launch_range(collective: LaunchedCollective) -> record_function:
     """Return the range around the launch of a collective, on the calling thread."""
     return record_function(f"{RANGE_PREFIX}launch {_format_identity(collective)} {_format_size(collective)}")
 
 
-def wait_range(collective: Collective) -> record_function:
+def wait_range(collective: LaunchedCollective) -> record_function:
     """Return the range around the wait for a collective, on the calling thread."""
     return record_function(f"{RANGE_PREFIX}wait {_format_identity(collective)}")
 
 
-def comm_range(collective: Collective) -> record_function:
+def comm_range(collective: LaunchedCollective) -> record_function:
     """Return the range of the transfer itself, on the thread of a modelled link."""
     return record_function(f"{RANGE_PREFIX}comm {_format_identity(collective)} {_format_size(collective)}")
 
@@ -212,9 +201,9 @@ def prefetch_miss_range(unit: str, expected: str) -> record_function:
     return record_function(f"{RANGE_PREFIX}prefetch_miss unit={unit} expected={expected}")
 
 
-def _format_identity(collective: Collective) -> str:
+def _format_identity(collective: LaunchedCollective) -> str:
     return f"{collective.kind} pg={collective.group} seq={collective.sequence} unit={collective.unit}"
 
 
-def _format_size(collective: Collective) -> str:
+def _format_size(collective: LaunchedCollective) -> str:
     return f"bytes={collective.bytes} dtype={collective.dtype}"

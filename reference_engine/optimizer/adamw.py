@@ -21,6 +21,11 @@ import torch
 
 from zprof.reference_engine.config import AdamKernel, ZeroConfig
 
+INSTALL = "pip install 'zprof[cuda]'"
+
+#: Number of squares summed at a time: their float64 copy (2 MiB) fits in a CPU's cache.
+NORM_PIECE_ELEMENTS = 2**18
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamWHyperparameters:
@@ -90,9 +95,6 @@ class Update(Protocol):
         """Update shards in place.  Without ``control``, the divisor is 1 and nothing is skipped."""
 
 
-INSTALL = "pip install 'zprof[cuda]'"
-
-
 def choose_update(config: ZeroConfig, device: torch.device) -> Update:
     """Return the engine's CUDA kernel if requested, or available with ``auto``; else torch's fused AdamW.
 
@@ -137,10 +139,6 @@ def _import_cuda_package() -> ModuleType:
 
 def _add_install_hint(reason: str) -> str:
     return reason if INSTALL in reason else f"{reason} ({INSTALL})"
-
-
-#: Number of squares summed at a time: their float64 copy (2 MiB) fits in a CPU's cache.
-NORM_PIECE_ELEMENTS = 2**18
 
 
 class TorchAdamW:

@@ -18,12 +18,15 @@ from torch.utils._pytree import tree_map
 from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.config import LossScale
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gradients.reducer import UnitGradients
+from zprof.reference_engine.gradients.unit_gradients import UnitGradients
 from zprof.reference_engine.optimizer.adamw import StepControl, Update
 
 #: Unit name of the norm's all-reduce.
 NORM_UNIT = "gradient_norm"
 _MAX_FLOAT32 = torch.finfo(torch.float32).max
+
+#: Lower bound: repeated overflows would otherwise halve the scale to 0, and unscaling would compute 0 / 0.
+MIN_LOSS_SCALE = torch.finfo(torch.float32).tiny
 
 
 class SumOfSquares:
@@ -69,14 +72,12 @@ def list_counted_ranges(unit: FlatUnit, *, counts_replicated: bool) -> Sequence[
     if counts_replicated:
         return [slice(0, owned.stop - owned.start)]
     parts: list[slice] = []
-    for slot, parameter in zip(unit.layout.slots, unit.parameters, strict=True):
-        first = max(slot.offset, owned.start) - owned.start
-        last = min(slot.offset + slot.numel, owned.stop) - owned.start
-        if not getattr(parameter, "tensor_parallel_split", False) or first >= last:
+    for index, parameter in enumerate(unit.parameters):
+        part = unit.find_owned_part(index)
+        if part is None or not getattr(parameter, "tensor_parallel_split", False):
             continue
-        if parts and parts[-1].stop == first:
-            first = parts.pop().start
-        parts.append(slice(first, last))
+        first = parts.pop().start if parts and parts[-1].stop == part.start else part.start
+        parts.append(slice(first, part.stop))
     return parts
 
 
@@ -100,10 +101,6 @@ def compute_step_control(
     return StepControl(
         divisor=divisor.clamp(max=_MAX_FLOAT32).float(), found_inf=norm.isfinite().logical_not().float()
     )
-
-
-#: Lower bound: repeated overflows would otherwise halve the scale to 0, and unscaling would compute 0 / 0.
-MIN_LOSS_SCALE = torch.finfo(torch.float32).tiny
 
 
 class DynamicLossScale:

@@ -16,7 +16,8 @@ import torch
 from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gradients.reducer import GradientReducer, UnitGradients
+from zprof.reference_engine.gradients.reducer import GradientReducer
+from zprof.reference_engine.gradients.unit_gradients import UnitGradients
 from zprof.reference_engine.optimizer.adamw import (
     AdamWHyperparameters,
     Shard,
@@ -33,85 +34,6 @@ from zprof.reference_engine.optimizer.scale_and_clip import (
 from zprof.reference_engine.weight_edits import EditSample
 
 _OWN_STEP_PREFIX = "step."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A range of this rank's shard of a unit.
-
-    ``has_own_step``  True if ``step`` belongs to this range alone
-    ``no_gradient``   1.0 if no rank had a gradient in this step, else 0.0; None if this rank had one
-    """
-
-    part: slice
-    step: torch.Tensor
-    has_own_step: bool = False
-    no_gradient: torch.Tensor | None = None
-
-    def control(self, step_control: StepControl | None) -> StepControl | None:
-        """Return the control of this segment, which is skipped if no rank had a gradient."""
-        return combine_skip(step_control, self.no_gradient)
-
-
-def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any]) -> list[Segment]:
-    """Split this rank's shard of a unit into segments; may add step counts to ``state``."""
-    elements = unit.owned_range.stop - unit.owned_range.start
-    no_gradient = {}
-    for index in gradients.presence.list_missing_locally():
-        part = _find_owned_part(unit, index)
-        if part is not None:
-            no_gradient[index] = gradients.presence.flag_missing_everywhere(
-                index, gradients.mean_shard[part.start]
-            )
-            state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
-    segments = []
-    position = 0
-    for index in _find_own_steps(unit, state):
-        part = _find_owned_part(unit, index)
-        if part is None:
-            continue
-        if position < part.start:
-            segments.append(Segment(part=slice(position, part.start), step=state["step"]))
-        step = state[_OWN_STEP_PREFIX + unit.layout.slots[index].name]
-        segments.append(Segment(part=part, step=step, has_own_step=True, no_gradient=no_gradient.get(index)))
-        position = part.stop
-    if position < elements:
-        segments.append(Segment(part=slice(position, elements), step=state["step"]))
-    return segments
-
-
-def read_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> dict[str, int]:
-    """Return the step counts of parameters that differ from the unit's (waits for the device)."""
-    common = int(state["step"])
-    own_steps = {
-        unit.layout.slots[index].name: int(state[_OWN_STEP_PREFIX + unit.layout.slots[index].name])
-        for index in _find_own_steps(unit, state)
-    }
-    return {name: count for name, count in own_steps.items() if count != common}
-
-
-def set_steps(unit: FlatUnit, state: dict[str, Any], common: int, own: Mapping[str, int]) -> None:
-    """Set the unit's step count, and those of single parameters as returned by :func:`read_own_steps`."""
-    state["step"].fill_(common)
-    for key in [key for key in state if key.startswith(_OWN_STEP_PREFIX)]:
-        del state[key]
-    for index, slot in enumerate(unit.layout.slots):
-        if slot.name in own and _find_owned_part(unit, index) is not None:
-            state[_OWN_STEP_PREFIX + slot.name] = torch.full_like(state["step"], own[slot.name])
-
-
-def _find_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> list[int]:
-    if not any(key.startswith(_OWN_STEP_PREFIX) for key in state):
-        return []
-    return [index for index, slot in enumerate(unit.layout.slots) if _OWN_STEP_PREFIX + slot.name in state]
-
-
-def _find_owned_part(unit: FlatUnit, index: int) -> slice | None:
-    """Return the range of a parameter within this rank's shard, or None if it has no elements there."""
-    owned, slot = unit.owned_range, unit.layout.slots[index]
-    first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
-    return slice(first - owned.start, last - owned.start) if first < last else None
-
 
 #: Elements that a rank updates before it launches their all-gathers: 117 MB at 28 bytes, 35 us at 3.35 TB/s.
 BATCH_ELEMENTS = 2**22
@@ -140,6 +62,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
+        units: Sequence[FlatUnit],
         gradients: Mapping[FlatUnit, UnitGradients],
         reducer: GradientReducer,
         config: ZeroConfig,
@@ -147,16 +70,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
         groups: Sequence[Mapping[str, Any]],
         update: Update,
         comm: Comm,
-        edits: EditSample,
+        edits: EditSample | None,
         mp: Comm | None = None,
         loss_scale: DynamicLossScale | None = None,
     ) -> None:
         """Create the optimizer state on this rank.
 
-        ``gradients`` is in forward order; ``groups`` are the hyperparameters of each parameter group;
-        ``edits`` has looked for edited weights when the forward started; ``mp`` is the tensor-parallel group.
+        ``units`` are all units, and ``gradients`` those of the trainable ones, in forward order; ``groups``
+        are the hyperparameters of each parameter group; ``edits`` has looked for edited weights when the
+        forward started; ``mp`` is the tensor-parallel group.
         """
         self._groups_fixed = False
+        self._all_units = tuple(units)
         self._units = tuple(gradients)
         self._gradients = gradients
         self._reducer = reducer
@@ -166,7 +91,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._edits = edits
         self._compare_all_weights = config.compare_all_weights
         self._clip_norm = config.clip_norm
-        self._micro_batches = config.micro_batches
         self._overlap_gather = config.overlap_gather
         self._squares: SumOfSquares | None = None
         if config.clip_norm is not None or loss_scale is not None:
@@ -222,7 +146,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._check_reduced()
+        self._reducer.check_reduced()
         control = self._compute_control()
         segments = {
             unit: split_shard(unit, self._gradients[unit], self.state[_get_weights(unit)])
@@ -231,15 +155,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._increment_step_counts(
             control, [segment for unit_segments in segments.values() for segment in unit_segments]
         )
-        compare = self._edits.take_result() or self._compare_all_weights
+        edited = self._edits is not None and self._edits.take_result()
         for units in self._batches:
-            self._take_edits(units, compare=compare)
+            self._take_edits(units, compare=edited or self._compare_all_weights)
             self._update_units(units, segments, control)
         if self._loss_scale is not None and control is not None:
             self._loss_scale.update(control.found_inf)
         if not self._overlap_gather:
             for unit in self._units:
                 unit.wait()
+        for unit in self._all_units:
+            unit.release()  # still gathered after a forward without a backward, and now outdated
+            unit.bump_versions()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -293,20 +220,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "exp_avg_sq": torch.zeros_like(weights.detach()),
         }
         if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
-            weights.grad = self._gradients[unit].mean_shard  # a GradShard attaches sharded gradients itself
-
-    def _check_reduced(self) -> None:
-        if self._reducer.reduced:
-            return
-        missing = self._reducer.missing_backwards
-        if missing == 0:
-            raise RuntimeError(
-                "a backward() was interrupted: call zero_grad(), and backward() again, before step()"
-            )
-        raise RuntimeError(
-            f"{missing} of the step's {self._micro_batches} backward() calls are missing: call backward() "
-            "for every micro-batch before step()"
-        )
+            weights.grad = self._gradients[unit].mean_shard  # sharded ones attach themselves
 
     def _compute_control(self) -> StepControl | None:
         if self._squares is None:
@@ -314,7 +228,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.gradient_norm = compute_norm(self._squares.sum(), self.loss_scale)
         return compute_step_control(self.gradient_norm, self.loss_scale, self._clip_norm)
 
-    def _increment_step_counts(self, control: StepControl | None, segments: Sequence[Segment]) -> None:
+    def _increment_step_counts(
+        self, control: StepControl | None, segments: "Sequence[UpdateSegment]"
+    ) -> None:
         counts = [self.state[_get_weights(unit)]["step"] for unit in self._units]
         counts += [
             segment.step for segment in segments if segment.has_own_step and segment.no_gradient is None
@@ -337,7 +253,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def _update_units(
         self,
         units: Sequence[FlatUnit],
-        segments: Mapping[FlatUnit, Sequence[Segment]],
+        segments: "Mapping[FlatUnit, Sequence[UpdateSegment]]",
         control: StepControl | None,
     ) -> None:
         shards: dict[AdamWHyperparameters, list[Shard]] = {}
@@ -350,7 +266,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             if unit.policy.gathers_after_step:
                 unit.gather_updated()
 
-    def _make_shard(self, unit: FlatUnit, segment: Segment) -> Shard:
+    def _make_shard(self, unit: FlatUnit, segment: "UpdateSegment") -> Shard:
         weights, part = _get_weights(unit), segment.part
         state = self.state[weights]
         return Shard(
@@ -390,6 +306,77 @@ def split_batches(units: Sequence[FlatUnit], update: Update) -> list[list[FlatUn
         batches[-1].append(unit)
         elements += unit.owned_range.stop - unit.owned_range.start
     return batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSegment:
+    """A range of this rank's shard of a unit.
+
+    ``has_own_step``  True if ``step`` belongs to this range alone
+    ``no_gradient``   1.0 if no rank had a gradient in this step, else 0.0; None if this rank had one
+    """
+
+    part: slice
+    step: torch.Tensor
+    has_own_step: bool = False
+    no_gradient: torch.Tensor | None = None
+
+    def control(self, step_control: StepControl | None) -> StepControl | None:
+        """Return the control of this segment, which is skipped if no rank had a gradient."""
+        return combine_skip(step_control, self.no_gradient)
+
+
+def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any]) -> list[UpdateSegment]:
+    """Split this rank's shard of a unit into segments; may add step counts to ``state``."""
+    elements = unit.owned_range.stop - unit.owned_range.start
+    no_gradient = {}
+    for index in gradients.list_missing_in_step():
+        part = unit.find_owned_part(index)
+        if part is not None:
+            no_gradient[index] = gradients.flag_missing_everywhere(index, part.start)
+            state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
+    segments = []
+    position = 0
+    for index in _find_own_steps(unit, state):
+        part = unit.find_owned_part(index)
+        if part is None:
+            continue
+        if position < part.start:
+            segments.append(UpdateSegment(part=slice(position, part.start), step=state["step"]))
+        step = state[_OWN_STEP_PREFIX + unit.layout.slots[index].name]
+        segments.append(
+            UpdateSegment(part=part, step=step, has_own_step=True, no_gradient=no_gradient.get(index))
+        )
+        position = part.stop
+    if position < elements:
+        segments.append(UpdateSegment(part=slice(position, elements), step=state["step"]))
+    return segments
+
+
+def read_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> dict[str, int]:
+    """Return the step counts of parameters that differ from the unit's (waits for the device)."""
+    common = int(state["step"])
+    own_steps = {
+        unit.layout.slots[index].name: int(state[_OWN_STEP_PREFIX + unit.layout.slots[index].name])
+        for index in _find_own_steps(unit, state)
+    }
+    return {name: count for name, count in own_steps.items() if count != common}
+
+
+def set_steps(unit: FlatUnit, state: dict[str, Any], common: int, own: Mapping[str, int]) -> None:
+    """Set the unit's step count, and those of single parameters as returned by :func:`read_own_steps`."""
+    state["step"].fill_(common)
+    for key in [key for key in state if key.startswith(_OWN_STEP_PREFIX)]:
+        del state[key]
+    for index, slot in enumerate(unit.layout.slots):
+        if slot.name in own and unit.find_owned_part(index) is not None:
+            state[_OWN_STEP_PREFIX + slot.name] = torch.full_like(state["step"], own[slot.name])
+
+
+def _find_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> list[int]:
+    if not any(key.startswith(_OWN_STEP_PREFIX) for key in state):
+        return []
+    return [index for index, slot in enumerate(unit.layout.slots) if _OWN_STEP_PREFIX + slot.name in state]
 
 
 def _get_weights(unit: FlatUnit) -> torch.nn.Parameter:

@@ -1,76 +1,18 @@
 """Plant host faults in a run: stalls, blocking synchronization, and unnecessary all-gathers."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from zprof.reference_engine.comm import native
-from zprof.reference_engine.comm.collective import Comm, Handle
+from zprof.reference_engine.comm.collective import CollectiveType, Comm, Handle
 from zprof.reference_engine.flat_unit import FlatUnit
 from zprof.reference_engine.program.modelled_compute import BlockCallback, add_block_callbacks
-
-
-class InFlightComm:
-    """A :class:`~zprof.reference_engine.comm.collective.Comm` that records the handles of another one."""
-
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self._in_flight: list[Handle] = []
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process in the group."""
-        return self._comm.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks in the group."""
-        return self._comm.world_size
-
-    @property
-    def moved(self) -> Mapping[str, int]:
-        """Bytes that this rank has moved so far."""
-        return self._comm.moved
-
-    @property
-    def process_group(self) -> Any:
-        """The process group of the transport, or None if it has none."""
-        return getattr(self._comm, "process_group", None)
-
-    def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._record(self._comm.all_gather(out, shard, unit))
-
-    def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._record(self._comm.reduce_scatter(out, full, unit))
-
-    def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._record(self._comm.all_reduce(tensor, unit))
-
-    def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        return self._record(self._comm.broadcast(tensor, unit))
-
-    def wait_all(self) -> None:
-        """Wait for all collectives launched so far."""
-        in_flight, self._in_flight = self._in_flight, []
-        for handle in in_flight:
-            handle.wait()
-
-    def close(self) -> None:
-        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
-        self._in_flight.clear()
-        self._comm.close()
-
-    def _record(self, handle: Handle) -> Handle:
-        self._in_flight.append(handle)
-        return handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +40,7 @@ class HostFaults:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
-def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InFlightComm | None) -> None:
+def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: "InFlightComm | None") -> None:
     """Plant host faults before each block; call it before the engine hooks the blocks."""
 
     def start(x: torch.Tensor) -> None:
@@ -112,6 +54,28 @@ def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InF
             add_block_callbacks(block, before_forward=start, before_backward=start)
         if faults.checkpoint_copy_s:
             add_block_callbacks(block, before_forward=_make_copier(name, faults.checkpoint_copy_s))
+
+
+class InFlightComm:
+    """A transport that records the handles of the collectives that ``comm`` launches."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._in_flight: list[Handle] = []
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._comm, name)
+        return partial(self._launch, attribute) if name in list(CollectiveType) else attribute
+
+    def wait_all(self) -> None:
+        """Wait for all collectives launched so far."""
+        in_flight, self._in_flight = self._in_flight, []
+        for handle in in_flight:
+            handle.wait()
+
+    def _launch(self, collective: Callable[..., Handle], *arguments: Any) -> Handle:
+        self._in_flight.append(collective(*arguments))
+        return self._in_flight[-1]
 
 
 def _make_copier(unit: str, seconds: float) -> BlockCallback:

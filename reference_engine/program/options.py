@@ -15,6 +15,12 @@ from zprof.reference_engine.program import plants
 from zprof.reference_engine.program.plants import Plant
 from zprof.reference_engine.program.train_config import TrainConfig, Units, replace_fields
 
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+_DEFAULTS = TrainConfig()
+
+_PREFETCH_FIELDS = ("zero.forward_prefetch", "zero.backward_prefetch")
+_REDUCE_EACH_FIELDS = ("zero.reduce_each_micro_batch",)
+
 
 class _ListPlants(argparse.Action):
     """Print the plants for ``--plant list`` and exit, like --help; store any other value."""
@@ -110,10 +116,6 @@ def _check_option_pairs(fields: dict[str, Any], *, rotates: bool) -> None:
         raise ValueError("--straggler-rank and --straggler-ms must be given together")
 
 
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
-_DEFAULTS = TrainConfig()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One command-line option.
@@ -196,9 +198,6 @@ def _dtype_option(name: str, field: str, text: str) -> Option:
 def _path_option(name: str, field: str, text: str) -> Option:
     return Option(name=name, fields=(field,), kind=str, metavar="PATH", convert=Path, help=text)
 
-
-_PREFETCH_FIELDS = ("zero.forward_prefetch", "zero.backward_prefetch")
-_REDUCE_EACH_FIELDS = ("zero.reduce_each_micro_batch",)
 
 OPTION_GROUPS: Mapping[str, tuple[Option, ...]] = {
     "run": (

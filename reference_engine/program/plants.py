@@ -17,6 +17,25 @@ from zprof.reference_engine.program.train_config import TrainConfig, Units, repl
 
 Fields = Mapping[str, Any]
 
+#: A small model on a modelled link with modelled compute behaves on two cores as on a cluster.  With two
+#: ranks, the all-gather of a block takes 8 ms on this link and can be hidden by a block's compute.
+MODELLED: Fields = {
+    "gpt.layers": 4,
+    "gpt.hidden": 128,
+    "gpt.vocabulary": 64,
+    "gpt.context": 16,
+    "batch": 4,
+    "link.bandwidth_bytes_per_s": 0.4e9 / 8,
+    "link.latency_s": 50e-6,
+    "compute.forward_s": 0.012,
+    "compute.backward_s": 0.024,
+}
+#: The last block stays gathered, so its backward starts immediately (releasing it is a separate cause).
+_STAGE_3: Fields = {**MODELLED, "zero.stage": 3, "zero.keep_after_forward": Keep.LAST}
+_MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
+_TWO_OR_MORE = range(2, 1 << 20)
+_STRAGGLER_S = 0.04
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
@@ -84,26 +103,6 @@ def _format_allowed(allowed: Collection[Any]) -> str:
 
 def _format_value(value: object) -> str:
     return str(value).removeprefix("torch.")
-
-
-#: A small model on a modelled link with modelled compute behaves on two cores as on a cluster.  With two
-#: ranks, the all-gather of a block takes 8 ms on this link and can be hidden by a block's compute.
-MODELLED: Fields = {
-    "gpt.layers": 4,
-    "gpt.hidden": 128,
-    "gpt.vocabulary": 64,
-    "gpt.context": 16,
-    "batch": 4,
-    "link.bandwidth_bytes_per_s": 0.4e9 / 8,
-    "link.latency_s": 50e-6,
-    "compute.forward_s": 0.012,
-    "compute.backward_s": 0.024,
-}
-#: The last block stays gathered, so its backward starts immediately (releasing it is a separate cause).
-_STAGE_3: Fields = {**MODELLED, "zero.stage": 3, "zero.keep_after_forward": Keep.LAST}
-_MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
-_TWO_OR_MORE = range(2, 1 << 20)
-_STRAGGLER_S = 0.04
 
 
 PLANTS: tuple[Plant, ...] = (

@@ -13,6 +13,9 @@ from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.host_faults import HostFaults
 from zprof.reference_engine.program.modelled_compute import ComputeModel
 
+#: Parts of a config that are None by default, and their types.
+_OPTIONAL_PARTS: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
+
 
 class Units(StrEnum):
     """Modules that are gathered and reduced as one."""
@@ -119,10 +122,6 @@ class TrainConfig:
         micro_batches = self.zero.micro_batches
         ranks = f"the {dp} {'ranks' if self.mp == 1 else 'data-parallel ranks'}"
         return ranks if micro_batches == 1 else f"{ranks} x {micro_batches} micro-batches"
-
-
-#: Parts of a config that are None by default, and their types.
-_OPTIONAL_PARTS: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
 
 
 def replace_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainConfig:

@@ -29,6 +29,11 @@ OPTIONS: Final[dict[str, Any]] = {
     "prec_sqrt": False,
 }
 
+CACHE_MAGIC: Final = "zprof-cubin/1"
+
+INSTALL = "pip install 'zprof[cuda]'"
+INSTALL_CUDA_12 = "pip install 'zprof[cuda12]'"
+
 
 class KernelError(RuntimeError):
     """Compiling, loading or launching the kernel failed; the one-line message has the step and the reason."""
@@ -83,9 +88,6 @@ def find_first_error(log: str) -> str:
 def read_first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or the name of its type if it has none."""
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-CACHE_MAGIC: Final = "zprof-cubin/1"
 
 
 def get_cache_folder() -> Path | None:
@@ -159,10 +161,6 @@ def _write_cached(path: Path, key: str, code: bytes) -> None:
 
 def _format_header(key: str, code: bytes) -> bytes:
     return f"{CACHE_MAGIC} {key} {hashlib.sha256(code).hexdigest()}".encode()
-
-
-INSTALL = "pip install 'zprof[cuda]'"
-INSTALL_CUDA_12 = "pip install 'zprof[cuda12]'"
 
 
 def explain_unavailable() -> str | None:

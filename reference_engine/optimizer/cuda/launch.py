@@ -23,6 +23,25 @@ from zprof.reference_engine.optimizer.cuda.compilation import (
 #: Threads per block of every kernel; must equal ``THREADS`` in the source.
 THREADS = 256
 
+#: Elements that a thread processes per tile; must equal ``PACKS`` x ``PACK`` in the source.
+THREAD_ELEMENTS = 2 * 4
+#: Squares that a thread adds in fp32, with a relative error of at most 2^-17.  A constant, so that the order
+#: of summation is the same on every GPU.
+MAX_SQUARES = 128
+#: Tiles that a block sums: each is ``THREAD_ELEMENTS`` squares per thread, plus one in the first tile of an
+#: array for an element outside of the packs.
+MAX_SUM_TILES = MAX_SQUARES // (THREAD_ELEMENTS + 1)
+#: Size of the table cache.  An optimizer needs one table per list of shards that it updates together, and one
+#: for the norm.
+MAX_TABLES = 1024
+
+_TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_STATE_TYPES = {torch.float32: "float32"}
+_LOW_TYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+#: Pointers and length of an array, in the order of ``Shard`` and ``GradientPart`` in the source.
+_Row = tuple[int, ...]
+
 
 class Runtime(Protocol):
     """Launches kernels by name.  Arguments: ``int`` for a pointer or a 64-bit count, ``float`` for a double.
@@ -111,26 +130,6 @@ class TorchStreamAdapter:
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return the protocol version and the ``cudaStream_t``."""
         return 0, self._stream.cuda_stream
-
-
-#: Elements that a thread processes per tile; must equal ``PACKS`` x ``PACK`` in the source.
-THREAD_ELEMENTS = 2 * 4
-#: Squares that a thread adds in fp32, with a relative error of at most 2^-17.  A constant, so that the order
-#: of summation is the same on every GPU.
-MAX_SQUARES = 128
-#: Tiles that a block sums: each is ``THREAD_ELEMENTS`` squares per thread, plus one in the first tile of an
-#: array for an element outside of the packs.
-MAX_SUM_TILES = MAX_SQUARES // (THREAD_ELEMENTS + 1)
-#: Size of the table cache.  An optimizer needs one table per list of shards that it updates together, and one
-#: for the norm.
-MAX_TABLES = 1024
-
-_TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_STATE_TYPES = {torch.float32: "float32"}
-_LOW_TYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
-
-#: Pointers and length of an array, in the order of ``Shard`` and ``GradientPart`` in the source.
-_Row = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from zprof.reference_engine.activation_checkpointing import (
     call_block,
     make_block_runner,
 )
-from zprof.reference_engine.activation_stores import ReferenceStore, StoredCheckpoint
+from zprof.reference_engine.activation_stores import ReferenceStore, StoredActivation
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 CONFIG = GPTConfig(layers=3, hidden=8, heads=2, vocabulary=12, context=6)
@@ -83,7 +83,7 @@ class Seen(ReferenceStore):
         self.units: list[str] = []
         self.sizes: list[int] = []
 
-    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
+    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredActivation:
         self.units.append(unit)
         self.sizes.append(checkpoint.numel())
         return super().put(checkpoint, unit)

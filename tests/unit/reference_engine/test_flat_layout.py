@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.reference_engine.flat_unit import Layout, build_layout
+from zprof.reference_engine.flat_layout import FlatLayout, build_layout
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=6)
 RANKS = st.integers(1, 9)
 ALIGNMENTS = st.integers(1, 17)
 
 
-def layout(shapes: list[tuple[int, ...]], ranks: int, alignment: int) -> Layout:
+def layout(shapes: list[tuple[int, ...]], ranks: int, alignment: int) -> FlatLayout:
     named = [(f"p{index}", shape) for index, shape in enumerate(shapes)]
     return build_layout(named, ranks=ranks, alignment=alignment)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from zprof.reference_engine.comm.collective import Handle, Kind, get_ring_factor
+from zprof.reference_engine.comm.collective import CollectiveType, Handle, get_ring_factor
 
 T = TypeVar("T")
 TIMEOUT_S = 60
@@ -75,26 +75,26 @@ class ThreadComm:
         self._number = 0
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        return self._start(Kind.ALL_GATHER, shard, out, unit, torch.cat)
+        return self._start(CollectiveType.ALL_GATHER, shard, out, unit, torch.cat)
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
         mine = slice(self.rank * out.numel(), (self.rank + 1) * out.numel())
         if out.untyped_storage().data_ptr() == full.untyped_storage().data_ptr():
             assert out.data_ptr() == full[mine].data_ptr(), "NCCL works in place at the rank's own part only"
-        return self._start(Kind.REDUCE_SCATTER, full, out, unit, lambda all_of: _sum(all_of)[mine])
+        return self._start(CollectiveType.REDUCE_SCATTER, full, out, unit, lambda all_of: _sum(all_of)[mine])
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
-        return self._start(Kind.ALL_REDUCE, tensor, tensor, unit, _sum)
+        return self._start(CollectiveType.ALL_REDUCE, tensor, tensor, unit, _sum)
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        return self._start(Kind.BROADCAST, tensor, tensor, unit, lambda all_of: all_of[0])
+        return self._start(CollectiveType.BROADCAST, tensor, tensor, unit, lambda all_of: all_of[0])
 
     def close(self) -> None:
         pass
 
     def _start(
         self,
-        kind: Kind,
+        kind: CollectiveType,
         brought: torch.Tensor,
         out: torch.Tensor,
         unit: str,
@@ -127,7 +127,7 @@ def on_ranks(ranks: int, run: Callable[[ThreadComm], T]) -> list[T]:
 
 
 def launches(comm: ThreadComm) -> list[tuple[str, str]]:
-    """Kind and unit of every collective that the rank has launched."""
+    """CollectiveType and unit of every collective that the rank has launched."""
     return [(one.kind, one.unit) for one in comm.launched]
 
 

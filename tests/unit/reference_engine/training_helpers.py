@@ -10,7 +10,7 @@ import torch
 from fake_comm import FakeComm
 
 from zprof.reference_engine.comm.collective import Handle
-from zprof.reference_engine.comm.mesh import Mesh
+from zprof.reference_engine.comm.mesh import RankMesh
 from zprof.reference_engine.program.data import iter_micro_batches
 from zprof.reference_engine.program.plants import find_plant
 from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
@@ -77,8 +77,8 @@ class Run:
             self.comm.events.append(f"sleep {1e3 * seconds:g}")
 
 
-def mesh_of(comm: CountingComm) -> Mesh:
-    return Mesh(dp=comm, mp=None, dp_index=comm.place, mp_index=0, dp_size=comm.world_size, mp_size=1)
+def mesh_of(comm: CountingComm) -> RankMesh:
+    return RankMesh(dp=comm, mp=None, dp_index=comm.place, mp_index=0, dp_size=comm.world_size, mp_size=1)
 
 
 def started(

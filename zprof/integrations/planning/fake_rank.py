@@ -21,7 +21,7 @@ from zprof.model.errors import BadInput
 from zprof.model.job import ElementBytes, Job
 from zprof.reference_engine import engine
 from zprof.reference_engine.activation_checkpointing import ActivationConfig, make_block_runner
-from zprof.reference_engine.comm.mesh import Mesh, make_mesh
+from zprof.reference_engine.comm.mesh import RankMesh, make_mesh
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import Keep, ZeroConfig
 from zprof.reference_engine.engine import ZeroModel
@@ -148,7 +148,7 @@ class Rank:
 
 
 @contextmanager
-def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
+def fake_world(*, dp: int, mp: int) -> Iterator[RankMesh]:
     """Yield rank 0's mesh in a group whose collectives do nothing; enter it before making fake tensors."""
     dist.init_process_group("fake", store=make_fake_store(), rank=0, world_size=dp * mp)
     try:
@@ -178,13 +178,13 @@ def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
         yield
 
 
-def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: Mesh) -> Rank:
+def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: RankMesh) -> Rank:
     """Return a rank with the engine's own GPT."""
     run_block = make_block_runner(settings.activations, blocks=config.layers, mp=mesh.mp)
     return _make_rank(GPT(config, mesh.mp, run_block), settings, mesh)
 
 
-def make_user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
+def make_user_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> Rank:
     """Return a rank with a user's model; with checkpointing, its units save only their inputs."""
     if settings.activations.checkpoint:
         for unit in find_default_units(model):
@@ -194,7 +194,7 @@ def make_user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
     return _make_rank(model, settings, mesh)
 
 
-def _make_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
+def _make_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> Rank:
     """Wrap the model in the engine, with its default split into units."""
     units = {spec.name: spec.module for spec in split_into_units(model) if spec.module is not model}
     zero_model, optimizer = engine.zero(model, settings.zero, mesh.dp, mp=mesh.mp)

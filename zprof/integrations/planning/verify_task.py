@@ -31,7 +31,7 @@ from zprof.integrations.planning.user_model import find_builder, find_differenti
 from zprof.model.errors import ZprofError
 from zprof.model.job import Job
 from zprof.model.tenants import Tenant
-from zprof.reference_engine.comm.mesh import Mesh
+from zprof.reference_engine.comm.mesh import RankMesh
 
 
 class OwnerClaims:
@@ -166,7 +166,7 @@ class _UnitTracker:
         self._ledger.location = f"backward of {self._name}"
 
 
-Build = Callable[[Settings, Mesh], Rank]
+Build = Callable[[Settings, RankMesh], Rank]
 
 
 def verify_stages(task: dict[str, Any], write_answer: WriteAnswer) -> None:

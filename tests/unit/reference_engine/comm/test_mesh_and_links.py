@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zprof.reference_engine.comm.collective import Collective, Kind
+from zprof.reference_engine.comm.collective import CollectiveType, LaunchedCollective
 from zprof.reference_engine.comm.mesh import check_mesh, make_mesh
 from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
@@ -51,12 +51,10 @@ def test_nothing_split_is_the_default_group_and_no_other():
         make_mesh(transport, dp=1, mp=2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "moved"), [(Kind.ALL_GATHER, 750), (Kind.REDUCE_SCATTER, 750), (Kind.ALL_REDUCE, 1500)]
-)
+@pytest.mark.parametrize(("kind", "moved"), zip(CollectiveType, (750, 750, 1500, 1000), strict=True))
 def test_a_link_takes_its_latency_and_the_ring_volume(kind, moved):
     link = LinkModel(bandwidth_bytes_per_s=1000, latency_s=2, rank_factors={3: 2.0})
-    collective = Collective(kind=kind, group="0", sequence=0, unit="u", bytes=1000, dtype="float32")
+    collective = LaunchedCollective(kind=kind, group="0", sequence=0, unit="u", bytes=1000, dtype="float32")
     assert link.seconds(collective, 4) == pytest.approx((2 + moved / 1000) * 2)
     assert link.seconds(collective, 1) == 0
 

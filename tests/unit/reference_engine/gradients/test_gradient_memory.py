@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.comm.collective import Handle
-from zprof.reference_engine.gradients.storage import BucketPool, PersistentBucketMemory
+from zprof.reference_engine.gradients.unit_gradients import BucketPool
 from zprof.reference_engine.program.gpt import GPTConfig
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -187,7 +187,7 @@ def test_with_defragment_a_backward_allocates_nothing(stage, each, constant, dty
 
 def test_a_pool_gives_the_smallest_chunk_that_fits_and_waits_when_there_is_none():
     large, small = Mock(), Mock()
-    pool = BucketPool(PersistentBucketMemory([10, 6, 6], FP32, CPU), limit=9)
+    pool = BucketPool(9, FP32, CPU, chunk_sizes=[10, 6, 6])
     taken = [pool.acquire(5), pool.acquire(6), pool.acquire(4)]
     assert [bucket.untyped_storage().nbytes() // 4 for bucket in taken] == [6, 6, 10]
     pool.lend(taken[0], small)

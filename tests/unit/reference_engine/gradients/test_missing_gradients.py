@@ -10,7 +10,7 @@ from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.config import LossScale
-from zprof.reference_engine.gradients.presence import probe_sign_of_zero
+from zprof.reference_engine.gradients.build import probe_sign_of_zero
 
 STAGES = range(4)
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16

@@ -95,7 +95,8 @@ _REDUCE = {
     _FSDP2 + "_fsdp_collectives.py": ("foreach_reduce", "foreach_reduce_scatter_copy_in"),
     _FSDP2 + "_fsdp_param_group.py": ("post_backward",),
     _FSDP1 + "_runtime_utils.py": ("_reduce_grad", "_get_reduce_scatter_tensors", "_post_backward_hook"),
-    "/reference_engine/gradients/storage.py": ("allocate", "acquire", "take_bucket"),
+    "/reference_engine/gradients/unit_gradients.py": ("acquire", "take_bucket"),
+    "/reference_engine/gradients/storage.py": ("allocate", "acquire", "take_bucket"),  # an older version
 }
 _SHARD = {
     _FSDP2 + "_fsdp_param.py": ("_init_sharded_param", "reset_sharded_param"),

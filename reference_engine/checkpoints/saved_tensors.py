@@ -19,14 +19,170 @@ random generators are saved, and restored if the number of ranks is the same.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from zprof.reference_engine.comm.collective import Comm
-from zprof.reference_engine.flat_unit import FlatUnit, Piece
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.flat_layout import ShardPiece
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def list_parts_to_save(engine: ZeroModel, optimizer: ZeroOptimizer) -> "Iterator[TensorPart]":
+    """Yield this rank's shards of all parameters and optimizer states."""
+    first = engine.mp is None or engine.mp.rank == 0
+    for unit in engine.units:
+        keys = _make_keys(unit, engine.mp)
+        pieces = [
+            *unit.layout.pieces(engine.comm.rank),
+            *(_list_empty_pieces(unit) if engine.comm.rank == 0 else ()),
+        ]
+        own_pieces = [piece for piece in pieces if first or is_split(unit, piece.name)]
+        for flat, template, base in _iter_flat_tensors(unit, optimizer):
+            yield from _make_parts(unit, flat, template, base, own_pieces, keys)
+
+
+def list_parts_to_load(engine: ZeroModel, optimizer: ZeroOptimizer) -> "Iterator[TensorPart]":
+    """Yield the parts that this rank must read, with their memory."""
+    for unit in engine.units:
+        pieces = unit.layout.pieces(engine.comm.rank)
+        if unit.trainable and not unit.policy.shard_optimizer:
+            pieces = _list_all_pieces(unit)
+        for flat, template, base in _iter_flat_tensors(unit, optimizer):
+            unsharded = unit.trainable and not unit.policy.shard_optimizer
+            yield from _make_parts(
+                unit, flat, template, 0 if unsharded else base, pieces, _make_keys(unit, engine.mp)
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TensorPart:
+    """Elements [start, start + len(values)) of the flattened tensor ``key``; ``values`` is their memory."""
+
+    key: str
+    shape: tuple[int, ...]
+    start: int
+    values: torch.Tensor
+
+    def chunks(self) -> "Iterator[tuple[Box, torch.Tensor]]":
+        """Yield the part as boxes of the unsharded tensor, each with its memory, shaped like the box."""
+        position = 0
+        for box in split_into_boxes(self.shape, self.start, self.start + self.values.numel()):
+            yield box, self.values[position : position + box.numel].view(box.sizes)
+            position += box.numel
+
+
+def is_split(unit: FlatUnit, name: str) -> bool:
+    """Return True if this rank has only a tensor-parallel slice of the parameter."""
+    index = next(index for index, slot in enumerate(unit.layout.slots) if slot.name == name)
+    return bool(getattr(unit.parameters[index], "tensor_parallel_split", False))
+
+
+def _iter_flat_tensors(unit: FlatUnit, optimizer: ZeroOptimizer) -> Iterator[tuple[torch.Tensor, str, int]]:
+    """Yield flat tensors, the template of their keys, and the start of this rank's shard in them."""
+    if unit.weights is None:
+        yield unit.shard.detach(), "model.{}", 0
+        return
+    base = unit.shard_range.start - unit.owned_range.start
+    yield unit.weights.detach(), "model.{}", base
+    for moment in MOMENTS:
+        yield optimizer.state[unit.weights][moment], "optimizer.state.{}." + moment, base
+
+
+def _make_parts(
+    unit: FlatUnit,
+    flat: torch.Tensor,
+    template: str,
+    base: int,
+    pieces: Iterable[ShardPiece],
+    keys: Mapping[str, str],
+) -> Iterator[TensorPart]:
+    shapes = {slot.name: slot.shape for slot in unit.layout.slots}
+    for piece in pieces:
+        first = base + piece.shard_offset
+        yield TensorPart(
+            key=template.format(keys[piece.name]),
+            shape=shapes[piece.name],
+            start=piece.parameter_offset,
+            values=flat[first : first + piece.numel],
+        )
+
+
+def _make_keys(unit: FlatUnit, mp: Comm | None) -> dict[str, str]:
+    if mp is None or mp.world_size == 1:
+        return {slot.name: slot.name for slot in unit.layout.slots}
+    split = f"/mp{mp.rank}of{mp.world_size}"
+    return {slot.name: slot.name + (split if is_split(unit, slot.name) else "") for slot in unit.layout.slots}
+
+
+def _list_all_pieces(unit: FlatUnit) -> tuple[ShardPiece, ...]:
+    return tuple(
+        ShardPiece(name=slot.name, parameter_offset=0, shard_offset=slot.offset, numel=slot.numel)
+        for slot in unit.layout.slots
+        if slot.numel
+    )
+
+
+def _list_empty_pieces(unit: FlatUnit) -> tuple[ShardPiece, ...]:
+    # Empty parameters are in no shard, but are written so that other DCP readers find every parameter.
+    return tuple(
+        ShardPiece(name=slot.name, parameter_offset=0, shard_offset=0, numel=0)
+        for slot in unit.layout.slots
+        if not slot.numel
+    )
+
+
+def iter_persistent_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each persistent buffer once, with its name."""
+    for prefix, child in module.named_modules():
+        for name, buffer in child.named_buffers(prefix=prefix, recurse=False):
+            if name.rpartition(".")[2] not in child._non_persistent_buffers_set:
+                yield name, buffer
+
+
+def make_buffer_parts(buffers: dict[str, torch.Tensor]) -> Iterator[TensorPart]:
+    """Yield each buffer as one part; buffers must be contiguous."""
+    for name, buffer in buffers.items():
+        yield TensorPart(key=f"model.{name}", shape=tuple(buffer.shape), start=0, values=buffer.view(-1))
+
+
+def make_generator_parts(states: dict[str, torch.Tensor]) -> Iterator[TensorPart]:
+    """Yield each state of a random generator as one part."""
+    for key, state in states.items():
+        yield TensorPart(key=key, shape=tuple(state.shape), start=0, values=state)
+
+
+def read_generator_states(engine: ZeroModel, rank: int) -> dict[str, torch.Tensor]:
+    """Return the states of torch's random generators on the CPU and on the parameters' GPU, by key."""
+    states = {f"rng.{rank}.cpu": torch.get_rng_state()}
+    device = engine.units[0].full.device
+    if device.type == "cuda":
+        states[f"rng.{rank}.cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> dict[str, torch.Tensor]:
+    """Return the states that a checkpoint has with the same shape (torch versions may differ)."""
+    stored = metadata.state_dict_metadata
+    return {
+        key: state
+        for key, state in states.items()
+        if isinstance(record := stored.get(key), TensorStorageMetadata) and record.size == state.size()
+    }
+
+
+def set_generator_states(engine: ZeroModel, states: dict[str, torch.Tensor]) -> None:
+    """Set the states of torch's random generators."""
+    for key, state in states.items():
+        if key.endswith(".cuda"):
+            torch.cuda.set_rng_state(state, engine.units[0].full.device)
+        else:
+            torch.set_rng_state(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,191 +228,3 @@ def _iter_within_row(shape: tuple[int, ...], start: int, stop: int) -> Iterator[
     index, first = divmod(start, math.prod(shape[1:]))
     for box in _iter_rows(shape[1:], first, first + stop - start):
         yield Box(offsets=(index, *box.offsets), sizes=(1, *box.sizes))
-
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-class CheckpointedModel(Protocol):
-    """The attributes of a ``ZeroModel`` that checkpoints use."""
-
-    module: nn.Module
-    comm: Comm
-    mp: Comm | None
-
-    @property
-    def units(self) -> tuple[FlatUnit, ...]:
-        """All flat units."""
-
-    def synchronize(self) -> None:
-        """Wait for gathers in flight."""
-
-
-class CheckpointedOptimizer(Protocol):
-    """The attributes of a ``ZeroOptimizer`` that checkpoints use."""
-
-    state: Any
-    param_groups: list[dict[str, Any]]
-
-    def scalar_state(self) -> dict[str, Any]:
-        """Return step counts, loss scale and the hyperparameters of all groups."""
-
-    def load_scalar_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`scalar_state`."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
-    """Elements [start, start + len(values)) of the flattened tensor ``key``; ``values`` is their memory."""
-
-    key: str
-    shape: tuple[int, ...]
-    start: int
-    values: torch.Tensor
-
-    def chunks(self) -> Iterator[tuple[Box, torch.Tensor]]:
-        """Yield the part as boxes of the unsharded tensor, each with its memory, shaped like the box."""
-        position = 0
-        for box in split_into_boxes(self.shape, self.start, self.start + self.values.numel()):
-            yield box, self.values[position : position + box.numel].view(box.sizes)
-            position += box.numel
-
-
-def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
-    """Yield this rank's shards of all parameters and optimizer states."""
-    first = engine.mp is None or engine.mp.rank == 0
-    for unit in engine.units:
-        keys = _make_keys(unit, engine.mp)
-        pieces = [
-            *unit.layout.pieces(engine.comm.rank),
-            *(_list_empty_pieces(unit) if engine.comm.rank == 0 else ()),
-        ]
-        own_pieces = [piece for piece in pieces if first or is_split(unit, piece.name)]
-        for flat, template, base in _iter_flat_tensors(unit, optimizer):
-            yield from _make_parts(unit, flat, template, base, own_pieces, keys)
-
-
-def list_parts_to_load(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
-    """Yield the parts that this rank must read, with their memory."""
-    for unit in engine.units:
-        pieces = unit.layout.pieces(engine.comm.rank)
-        if unit.trainable and not unit.policy.shard_optimizer:
-            pieces = _list_all_pieces(unit)
-        for flat, template, base in _iter_flat_tensors(unit, optimizer):
-            unsharded = unit.trainable and not unit.policy.shard_optimizer
-            yield from _make_parts(
-                unit, flat, template, 0 if unsharded else base, pieces, _make_keys(unit, engine.mp)
-            )
-
-
-def is_split(unit: FlatUnit, name: str) -> bool:
-    """Return True if this rank has only a tensor-parallel slice of the parameter."""
-    index = next(index for index, slot in enumerate(unit.layout.slots) if slot.name == name)
-    return bool(getattr(unit.parameters[index], "tensor_parallel_split", False))
-
-
-def _iter_flat_tensors(
-    unit: FlatUnit, optimizer: CheckpointedOptimizer
-) -> Iterator[tuple[torch.Tensor, str, int]]:
-    """Yield flat tensors, the template of their keys, and the start of this rank's shard in them."""
-    if unit.weights is None:
-        yield unit.shard.detach(), "model.{}", 0
-        return
-    base = unit.shard_range.start - unit.owned_range.start
-    yield unit.weights.detach(), "model.{}", base
-    for moment in MOMENTS:
-        yield optimizer.state[unit.weights][moment], "optimizer.state.{}." + moment, base
-
-
-def _make_parts(
-    unit: FlatUnit,
-    flat: torch.Tensor,
-    template: str,
-    base: int,
-    pieces: Iterable[Piece],
-    keys: Mapping[str, str],
-) -> Iterator[Part]:
-    shapes = {slot.name: slot.shape for slot in unit.layout.slots}
-    for piece in pieces:
-        first = base + piece.shard_offset
-        yield Part(
-            key=template.format(keys[piece.name]),
-            shape=shapes[piece.name],
-            start=piece.parameter_offset,
-            values=flat[first : first + piece.numel],
-        )
-
-
-def _make_keys(unit: FlatUnit, mp: Comm | None) -> dict[str, str]:
-    if mp is None or mp.world_size == 1:
-        return {slot.name: slot.name for slot in unit.layout.slots}
-    split = f"/mp{mp.rank}of{mp.world_size}"
-    return {slot.name: slot.name + (split if is_split(unit, slot.name) else "") for slot in unit.layout.slots}
-
-
-def _list_all_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
-    return tuple(
-        Piece(name=slot.name, parameter_offset=0, shard_offset=slot.offset, numel=slot.numel)
-        for slot in unit.layout.slots
-        if slot.numel
-    )
-
-
-def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
-    # Empty parameters are in no shard, but are written so that other DCP readers find every parameter.
-    return tuple(
-        Piece(name=slot.name, parameter_offset=0, shard_offset=0, numel=0)
-        for slot in unit.layout.slots
-        if not slot.numel
-    )
-
-
-def iter_persistent_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each persistent buffer once, with its name."""
-    for prefix, child in module.named_modules():
-        for name, buffer in child.named_buffers(prefix=prefix, recurse=False):
-            if name.rpartition(".")[2] not in child._non_persistent_buffers_set:
-                yield name, buffer
-
-
-def make_buffer_parts(buffers: dict[str, torch.Tensor]) -> Iterator[Part]:
-    """Yield each buffer as one part; buffers must be contiguous."""
-    for name, buffer in buffers.items():
-        yield Part(key=f"model.{name}", shape=tuple(buffer.shape), start=0, values=buffer.view(-1))
-
-
-def make_generator_parts(states: dict[str, torch.Tensor]) -> Iterator[Part]:
-    """Yield each state of a random generator as one part."""
-    for key, state in states.items():
-        yield Part(key=key, shape=tuple(state.shape), start=0, values=state)
-
-
-def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, torch.Tensor]:
-    """Return the states of torch's random generators on the CPU and on the parameters' GPU, by key."""
-    states = {f"rng.{rank}.cpu": torch.get_rng_state()}
-    device = engine.units[0].full.device
-    if device.type == "cuda":
-        states[f"rng.{rank}.cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> dict[str, torch.Tensor]:
-    """Return the states that a checkpoint has with the same shape (torch versions may differ)."""
-    stored = metadata.state_dict_metadata
-    return {
-        key: state
-        for key, state in states.items()
-        if isinstance(record := stored.get(key), TensorStorageMetadata) and record.size == state.size()
-    }
-
-
-def set_generator_states(engine: CheckpointedModel, states: dict[str, torch.Tensor]) -> None:
-    """Set the states of torch's random generators."""
-    for key, state in states.items():
-        if key.endswith(".cuda"):
-            torch.cuda.set_rng_state(state, engine.units[0].full.device)
-        else:
-            torch.set_rng_state(state)
