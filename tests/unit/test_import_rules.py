@@ -60,7 +60,7 @@ def all_imports() -> list[tuple[str, Path, str]]:
 def is_outside(part: str, path: Path, name: str) -> bool:
     """Whether a part may not import that name."""
     top, *rest = name.split(".")
-    if top in TOP_LEVEL:
+    if top in {*TOP_LEVEL, "benchmarks", "tests"}:
         return True
     if top == "zprof":
         return bool(rest) and rest[0] not in {"version", part, *ALLOWED[part].split()}
@@ -78,6 +78,12 @@ def test_data_flows_one_way() -> None:
         if is_outside(part, path, name)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_simulated_jobs_know_nothing_of_zprof() -> None:
+    paths = sorted((ROOT / "benchmarks/jobs").rglob("*.py"))
+    assert paths
+    assert not [path for path in paths for name in imports_of(path) if name.startswith("zprof")]
 
 
 def test_every_folder_has_a_rule() -> None:
