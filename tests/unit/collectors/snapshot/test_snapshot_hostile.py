@@ -29,8 +29,9 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import random_history
 from zprof.collectors.snapshot.child import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.collectors.snapshot.limits import apply_limits, compute_limits
+from zprof.collectors.snapshot.reader import compute_limits
 from zprof.model.errors import BadInput
+from zprof.model.sandbox import apply_limits
 
 attacks = code("touch " + sys.argv[1]) | {name: content for name, (content, _) in opcodes().items()}
 attacks |= {name: pickle.dumps(value, protocol=4) for name, (value, _) in shapes().items()}
