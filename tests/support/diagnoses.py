@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from tests.support.simulated_fixes import plant_and_fix
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence, Finding
@@ -12,7 +13,6 @@ from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
 from zprof.simulator.causes import Cause, plant
-from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Gathering, Plan, Vendor
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import Truth

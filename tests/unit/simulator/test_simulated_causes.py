@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_fixes import plant_and_fix
 from zprof.model.errors import BadInput
 from zprof.simulator.causes import Cause, choose_affected_rank, plant
-from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Plan
 from zprof.simulator.simulate import simulate
 
