@@ -37,7 +37,7 @@ from benchmarks.diagnosis_own import (
     tabulate_outcomes,
 )
 from benchmarks.jobs import CAUSES
-from zprof.simulator.causes import Cause
+from zprof.simulator.causes import PLANTS
 from zprof.simulator.plan import Vendor
 
 RESULTS = Path(__file__).parent / "results"
@@ -70,7 +70,7 @@ def _independent(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _own(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    chosen = [Cause(name) for name in arguments.causes] or [c for c in Cause if c not in HEALTHY]
+    chosen = arguments.causes or [name for name in PLANTS if name not in HEALTHY]
     planted_cases = list_cases(chosen, _VENDORS, arguments.seeds, arguments.strengths)
     healthy_cases = list_cases(HEALTHY, _VENDORS, arguments.healthy, ())
     outcomes = spread(diagnose_case, [*planted_cases, *healthy_cases], arguments.processes)

@@ -46,7 +46,7 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
-from zprof.simulator.causes import Cause, plant
+from zprof.simulator.causes import NONE, plant
 from zprof.simulator.plan import Vendor
 from zprof.simulator.simulate import simulate
 
@@ -178,7 +178,7 @@ def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
 
 def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, pd.DataFrame]:
     """Diagnose a job of a vendor's form; also return its collectives."""
-    cause = Cause(case.cause or Cause.NONE)
+    cause = case.cause or NONE
     simulate(plant(base(case.seed, Vendor(case.bed)), cause), folder / "traces")
     lose_events(folder / "traces", lost, case.seed)
     import_paths(sorted((folder / "traces").glob("rank*")), folder / "run.zprof")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
-from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Difference, EqualWork, Report, WorkUnit
 from zprof.rules.claims import Unexplained
@@ -32,7 +32,7 @@ def found(
 ) -> Finding:
     """A finding with more evidence than the diagnosis shows."""
     return Finding(
-        id=FINDING_IDS[cause],
+        id=cause.finding_id,
         cause=cause,
         severity=Severity.HIGH,
         sentence=sentence,
@@ -44,7 +44,7 @@ def found(
         confidence=confidence,
         fix=f"FSDP2:\n    fix_of_{cause.value}()",
         disprove="turn it off",
-        doc=f"docs/findings/{FINDING_IDS[cause]}.md",
+        doc=f"docs/findings/{cause.finding_id}.md",
     )
 
 

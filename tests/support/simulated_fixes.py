@@ -6,11 +6,12 @@ The cost of a cause is the step time of the planted plan minus that of the fixed
 from collections.abc import Callable
 from dataclasses import replace
 
-from zprof.simulator.causes import Cause, plant
+from zprof.model.findings import Cause
+from zprof.simulator.causes import plant
 from zprof.simulator.plan import Plan
 
 
-def plant_and_fix(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
+def plant_and_fix(plan: Plan, cause: str, strength: float = 1.0) -> Plan:
     """Return ``plant(plan, cause, strength)`` with its fix applied."""
     planted = plant(plan, cause, strength)
     apply_fix = FIXES.get(cause)
@@ -103,7 +104,7 @@ def _fix_windows(plan: Plan, planted: Plan) -> Plan:
     return replace(planted, windows=plan.windows)
 
 
-FIXES: dict[Cause, Callable[[Plan, Plan], Plan]] = {
+FIXES: dict[str, Callable[[Plan, Plan], Plan]] = {
     Cause.STRAGGLER_RANK: _fix_speed,
     Cause.ROTATING_STRAGGLER: _fix_delays,
     Cause.LATENCY_BOUND_COLLECTIVES: _fix_units,
