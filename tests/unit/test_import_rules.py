@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_calls import run_python
+
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = ("collectors", "reports", "reference_engine")
 #: What each part may import, beside itself: the table of docs/architecture.md.
@@ -119,5 +121,4 @@ def test_reading_starts_without_heavy_packages() -> None:
         "import sys, zprof, zprof.reports.formats; zprof.Run, zprof.load, zprof.diagnose, zprof.Report;"
         "print(sorted({'torch', 'hta', 'textual'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code, cwd=ROOT).strip() == "[]"
