@@ -1,6 +1,6 @@
 """Diagnose jobs of the independent simulator: what was planted, what was found, what each fix really saves.
 
-:mod:`zprof.simulator.jobs` draws jobs without knowledge of the rules, and says what removing any cause saves,
+:mod:`benchmarks.jobs` draws jobs without knowledge of the rules, and says what removing any cause saves,
 planted or not.  So a finding of a cause that was not planted is judged like any other: by what its fix would
 save.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_job
 from tests.support.diagnoses import device_with_room
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
@@ -19,7 +20,6 @@ from zprof.model.findings import Confidence
 from zprof.model.memory import Memory
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
-from zprof.simulator.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_job
 
 #: Shares of the step: a cause that costs less need not be found, and a fix that saves less is a false
 #: accusation.

@@ -17,13 +17,14 @@ from tests.support.diagnoses import (
     step_ns,
     true_saving_ns,
 )
-from zprof.simulator.causes import Cause, plant
+from zprof.model.findings import Cause
+from zprof.simulator.causes import NONE, TIGHT, plant
 from zprof.simulator.plan import Plan, Vendor
 
 #: Causes visible only in comparison; on a CPU also padding, whose kernels look like all others there.
 BESIDE_HEALTHY = frozenset({Cause.LOW_BUS_BANDWIDTH, Cause.LOST_COMPUTE_EFFICIENCY})
 BESIDE_HEALTHY_ON_CPU = BESIDE_HEALTHY | {Cause.UNEVEN_SHAPES}
-HEALTHY = (Cause.NONE, Cause.TIGHT)
+HEALTHY = (NONE, TIGHT)
 #: A cause that costs a smaller share of the step counts as absent: nothing need be found.
 COSTS_RATIO = 0.02
 
@@ -32,7 +33,7 @@ COSTS_RATIO = 0.02
 class Case:
     """One simulated job."""
 
-    cause: Cause
+    cause: str
     vendor: Vendor
     seed: int
     strength: float
@@ -83,7 +84,7 @@ class Outcome:
 
 
 def list_cases(
-    causes: Sequence[Cause], vendors: Sequence[Vendor], seeds: int, strengths: Sequence[float]
+    causes: Sequence[str], vendors: Sequence[Vendor], seeds: int, strengths: Sequence[float]
 ) -> list[Case]:
     """Return all cases; healthy jobs have one strength."""
     return [

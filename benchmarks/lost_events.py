@@ -11,7 +11,7 @@ marks of steps or hosts ("unmarked").
 
 Jobs with a planted cause are also diagnosed, with all events and after events were removed from their files
 ("imported"), which keep no sequence numbers: a cause that leads the findings should still lead them.  Jobs of
-:mod:`zprof.simulator.jobs` are of NVIDIA's form; those of the other simulator are of the form of a vendor.
+:mod:`benchmarks.jobs` are of NVIDIA's form; those of the other simulator are of the form of a vendor.
 
 Each recording is printed and written to ``benchmarks/results/lost-events-DATE.json`` as soon as it is judged.
 """
@@ -37,6 +37,7 @@ from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import RESULTS
 from benchmarks.diagnosis_jobs import JobCase, judge_job
 from benchmarks.diagnosis_own import healthy_plan
+from benchmarks.jobs import draw_job, write_job
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.time.synchronise import synchronise
@@ -45,8 +46,7 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
-from zprof.simulator.causes import Cause, plant
-from zprof.simulator.jobs import draw_job, write_job
+from zprof.simulator.causes import NONE, plant
 from zprof.simulator.plan import Vendor
 from zprof.simulator.simulate import simulate
 
@@ -178,7 +178,7 @@ def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
 
 def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, pd.DataFrame]:
     """Diagnose a job of a vendor's form; also return its collectives."""
-    cause = Cause(case.cause or Cause.NONE)
+    cause = case.cause or NONE
     simulate(plant(base(case.seed, Vendor(case.bed)), cause), folder / "traces")
     lose_events(folder / "traces", lost, case.seed)
     import_paths(sorted((folder / "traces").glob("rank*")), folder / "run.zprof")

@@ -1,17 +1,15 @@
 """Load the documentation page of a finding by id or cause, from ``docs/findings`` or from the wheel.
 
-A page is Markdown: ``# ZPnnn cause``, a one-sentence summary in bold, then sections.
+A page is Markdown: ``# ZPnnn cause``, what the cause means in bold, then sections.
 """
 
-import re
 from importlib import resources
 
 from zprof.model.errors import BadInput
-from zprof.model.findings import FINDING_IDS, Cause
+from zprof.model.findings import Cause
 from zprof.model.suggestions import ask_for_name
 
 _FOLDER = "findings"
-_SUMMARY = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE | re.DOTALL)
 
 
 def find_cause(name: str) -> Cause:
@@ -21,11 +19,11 @@ def find_cause(name: str) -> Cause:
         BadInput: the name is unknown; the hint lists the closest names.
     """
     normalized = name.strip().lower().replace("-", "_").replace(" ", "_")
-    known = {cause.value: cause for cause in FINDING_IDS}
-    known |= {identifier.lower(): cause for cause, identifier in FINDING_IDS.items()}
+    known = {cause.value: cause for cause in Cause}
+    known |= {cause.finding_id.lower(): cause for cause in Cause}
     if normalized in known:
         return known[normalized]
-    question = ask_for_name(normalized, [*FINDING_IDS.values(), *FINDING_IDS])
+    question = ask_for_name(normalized, [*(cause.finding_id for cause in Cause), *Cause])
     raise BadInput(
         f"no finding {name[:64]!r}",
         hint=f"{question} all: zprof explain --list" if question else "zprof explain --list shows all",
@@ -38,27 +36,13 @@ def page(cause: Cause) -> str:
     Raises:
         BadInput: this version has no page for the cause.
     """
-    identifier = FINDING_IDS[cause]
+    identifier = cause.finding_id
     try:
         return _read_page_file(identifier)
     except OSError:
         raise BadInput(
             f"{identifier} {cause.value} has no page in this version", hint="zprof explain --list shows all"
         ) from None
-
-
-def claims() -> dict[Cause, str]:
-    """Return the one-line summary of each cause, sorted by id; empty if the cause has no page."""
-    ordered = sorted(FINDING_IDS, key=FINDING_IDS.__getitem__)
-    return {cause: _read_summary(cause) for cause in ordered}
-
-
-def _read_summary(cause: Cause) -> str:
-    try:
-        match = _SUMMARY.search(_read_page_file(FINDING_IDS[cause]))
-    except OSError:
-        return ""
-    return " ".join(match[1].split()) if match else ""
 
 
 def _read_page_file(identifier: str) -> str:

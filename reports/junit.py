@@ -7,7 +7,7 @@ finding does not pass.
 
 from collections.abc import Iterator
 
-from zprof.model.findings import FINDING_IDS, Finding
+from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus
@@ -68,7 +68,7 @@ def _make_finding_case(finding: Finding) -> Case:
 
 def _make_gap_cases(group: GapGroup) -> list[Case]:
     message = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
-    names = [f"{FINDING_IDS[cause]} {cause.value}" for cause in group.causes]
+    names = [f"{cause.finding_id} {cause.value}" for cause in group.causes]
     if names:
         return [_make_skipped_case("zprof.findings", name, message) for name in names]
     return [_make_skipped_case("zprof.measured", f"{group.what}{group.where}", message)]

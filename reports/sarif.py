@@ -86,7 +86,7 @@ def _make_rule(finding: Finding) -> Rule:
         page = finding_pages.page(finding.cause)
     except BadInput:
         page = ""
-    summary = finding_pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
+    summary = finding.cause.meaning
     return Rule(
         id=finding.id,
         name=finding.cause.value,

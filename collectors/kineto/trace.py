@@ -22,7 +22,6 @@ ARGUMENT_KEYS = {
     "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems",
     "split_in": "In split size",
-    "split_out": "Out split size",
     "group": "Process Group Name",
     "group_id": "Process Group ID",
     "group_description": "Process Group Description",
@@ -34,10 +33,6 @@ ARGUMENT_KEYS = {
     "destination_rank": "Dst Rank",
     "first_global_rank": "Global rank start",
     "global_rank_stride": "Global rank stride",
-    "sync_kind": "cuda_sync_kind",
-    "sync_stream": "wait_on_stream",
-    "sync_record": "wait_on_cuda_event_record_corr_id",
-    "sync_event": "wait_on_cuda_event_id",
 }
 
 
@@ -58,7 +53,6 @@ class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
     elements_in: Any = None
     elements_out: Any = None
     split_in: Any = None
-    split_out: Any = None
     group: Any = None
     group_id: Any = None
     group_description: Any = None
@@ -74,10 +68,6 @@ class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
     grid: Any = None
     kind: Any = None
     bytes: Any = None
-    sync_kind: Any = None
-    sync_stream: Any = None
-    sync_record: Any = None
-    sync_event: Any = None
 
 
 #: Types that the profiler writes for arguments that are not tensors.
@@ -180,7 +170,6 @@ class TraceHeader:
     groups: tuple[Group, ...] = ()
     devices: tuple[str, ...] = ()
     host: str = ""
-    with_shapes: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

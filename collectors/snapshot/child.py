@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from zprof.collectors.snapshot.columns import HINT, format_name
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.collectors.snapshot.limits import Limits, apply_limits
 from zprof.model.errors import BadInput
+from zprof.model.sandbox import Limits, apply_limits
 from zprof.run.schema import TABLES
 
 ANSWER = "answer.json"
-_DAMAGED_HINT = "this is not expected for a valid snapshot of its size: dump it again"
+DAMAGED_HINT = "this is not expected for a valid snapshot of its size: dump it again"
 _MAX_GAPS = 200
 _RESERVE_BYTES = 1 << 20
 
@@ -38,13 +38,13 @@ def main(folder: Path, limits: Limits) -> None:
     reserve = bytearray(_RESERVE_BYTES)
     try:
         apply_limits(limits)
-        answer = _write_tables(folder, limits)
+        answer = _write_tables(folder)
     except BadInput as error:
         answer = {"error": error.message, "hint": error.hint}
     except MemoryError:
         del reserve
         mebibytes = limits.memory_bytes >> 20
-        answer = {"error": f"reading it takes more than {mebibytes} MiB", "hint": _DAMAGED_HINT}
+        answer = {"error": f"reading it takes more than {mebibytes} MiB", "hint": DAMAGED_HINT}
     except OSError as error:
         answer = _make_error(f"its tables cannot be written ({error.strerror})")
     except Exception as error:
@@ -52,10 +52,10 @@ def main(folder: Path, limits: Limits) -> None:
     (folder / ANSWER).write_text(json.dumps(answer), encoding="utf-8")
 
 
-def _write_tables(folder: Path, limits: Limits) -> dict[str, Any]:
+def _write_tables(folder: Path) -> dict[str, Any]:
     with open(0, "rb", closefd=False) as file:
         snapshot = load_plain_data(file)
-    tables = convert_snapshot(snapshot, max_rows=limits.rows)
+    tables = convert_snapshot(snapshot, max_rows=os.fstat(0).st_size)
     return {
         "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
         "gaps": [asdict(gap) for gap in tables.gaps[:_MAX_GAPS]],

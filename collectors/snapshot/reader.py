@@ -6,9 +6,6 @@ them. Its tables are checked again here: its output is not trusted.
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,39 +17,25 @@ from typing import Any, BinaryIO
 import msgspec
 import pyarrow as pa
 
-import zprof
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
-from zprof.collectors.snapshot.limits import (
-    MAX_FILE_BYTES,
-    Limits,
-    compute_limits,
-    compute_max_inflated_bytes,
-)
+from zprof.collectors.snapshot.child import ANSWER, DAMAGED_HINT
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
+from zprof.model.sandbox import Limits, Sandbox, make_program
 from zprof.run.schema import TABLES
 
-_ANSWER = "answer.json"
+_MEBIBYTE = 1 << 20
+#: Larger files are rejected: the allocator's ring buffer stays far below this size with practical settings.
+MAX_FILE_BYTES = 2 << 30
+_MAX_MEMORY_BYTES = 28 << 30
+#: Maximum compression ratio; real files have 10 to 40.
+_MAX_INFLATION = 200
 _TABLES = ("block", "segment", "stack", "mark")
 _MAX_ROWS = 50_000_000
+_CHUNK_BYTES = 1 << 20
+_GZIP = 31
 _MAX_ANSWER_BYTES = 4 << 20
 _DUMP_AGAIN = "dump the snapshot again; if it fails again, please report it"
-_DAMAGED_HINT = "this is not expected for a valid snapshot of its size: dump it again"
-#: The child's search path: the standard library, then this zprof, then installed packages.
-_BOOT = (
-    "import sys;"
-    "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
-    "sys.path.insert(at, sys.argv[1]);"
-    "from zprof.collectors.snapshot.child import start;"
-    "start(sys.argv[2:])"
-)
-#: Arrow's own allocators map gigabytes at once, and each thread a stack: both would exceed the limit.
-_LOW_MEMORY_VARIABLES = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_ARENA_MAX": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +73,8 @@ def read_snapshot(path: Path, limits: Limits | None = None) -> Iterator[Snapshot
         try:
             with _open_plain(path, folder) as file:
                 size = os.fstat(file.fileno()).st_size
-                child_limits = limits or compute_limits(size)
-                status = _run_child(file, folder, child_limits)
-            contents = _read_result(folder, status, child_limits)
+                _run_child(file, folder, limits or compute_limits(size))
+            contents = _read_result(folder)
         except BadInput as error:
             raise type(error)(f"{path}: {error.message}", hint=error.hint) from None
         yield contents
@@ -112,7 +94,7 @@ def _open_plain(path: Path, folder: Path) -> Iterator[BinaryIO]:
                 yield file
                 return
             unpacked = folder / "unpacked.pickle"
-            inflate(file, unpacked, compute_max_inflated_bytes(os.fstat(file.fileno()).st_size))
+            inflate(file, unpacked, min(_MAX_INFLATION * os.fstat(file.fileno()).st_size, MAX_FILE_BYTES))
         with unpacked.open("rb") as file:
             yield file
     except OSError as error:
@@ -151,40 +133,37 @@ def reject_other_kinds(kind: FileKind) -> None:
         )
 
 
-def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> int | None:
-    """Return the child's exit status; None if it exceeded its time and was killed."""
-    root = str(Path(zprof.__file__).parents[1])
-    command = [sys.executable, "-I", "-c", _BOOT, root, str(folder), json.dumps(asdict(limits))]
-    child = subprocess.Popen(
-        command,
-        stdin=file,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-        env=os.environ | _LOW_MEMORY_VARIABLES,
-        start_new_session=True,
+def compute_limits(file_bytes: int) -> Limits:
+    """Return the limits of the process that reads a file of this size (an uncompressed pickle).
+
+    A well-formed file of n bytes needs about 7n bytes of memory.
+    """
+    cpu_s = 20 + file_bytes // (2 * _MEBIBYTE)
+    return Limits(
+        memory_bytes=min(12 * file_bytes + 512 * _MEBIBYTE, _MAX_MEMORY_BYTES),
+        cpu_s=cpu_s,
+        wall_s=60.0 + 4.0 * cpu_s,
+        output_bytes=4 * file_bytes + 64 * _MEBIBYTE,
+        open_files=32,
     )
-    try:
-        return child.wait(timeout=limits.wall_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        child.kill()
-        child.wait()
 
 
-def _read_result(folder: Path, status: int | None, limits: Limits) -> SnapshotFile:
-    if status is None:
-        raise SnapshotReaderKilled(
-            f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_DAMAGED_HINT
-        )
-    if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise SnapshotReaderKilled(
-            f"reading it takes more than {limits.cpu_s} seconds of CPU time, or more memory than available",
-            hint=_DAMAGED_HINT,
-        )
-    if status != 0:
-        raise BadInput(f"it crashes the process that reads it (status {status})", hint=_DAMAGED_HINT)
+def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> None:
+    """Let the child write the file's tables into the folder.
+
+    Raises:
+        BadInput: it crashed or was killed.
+    """
+    arguments = [str(folder), json.dumps(asdict(limits))]
+    program = make_program("zprof.collectors.snapshot.child")
+    with Sandbox(program, arguments, limits, folder=folder, stdin=file) as child:
+        failure = child.wait()
+    if failure is not None:
+        kind = SnapshotReaderKilled if failure.exceeded_limit else BadInput
+        raise kind(f"the process that reads it failed: {failure.message}", hint=DAMAGED_HINT)
+
+
+def _read_result(folder: Path) -> SnapshotFile:
     answer = _read_answer(folder)
     if answer.error:
         raise BadInput(answer.error, hint=answer.hint)
@@ -194,7 +173,7 @@ def _read_result(folder: Path, status: int | None, limits: Limits) -> SnapshotFi
 
 
 def _read_answer(folder: Path) -> _Answer:
-    path = folder / _ANSWER
+    path = folder / ANSWER
     try:
         if path.stat().st_size > _MAX_ANSWER_BYTES:
             raise BadInput("the result of its reader is too long", hint=_DUMP_AGAIN)
@@ -216,10 +195,6 @@ def _read_table(folder: Path, name: str, rows: int) -> Any:
     if table.schema != TABLES[name] or table.num_rows != rows or rows > _MAX_ROWS or nulls:
         raise BadInput(f"its table {name} has the wrong schema, row count or nulls", hint=_DUMP_AGAIN)
     return table
-
-
-_CHUNK_BYTES = 1 << 20
-_GZIP = 31
 
 
 def inflate(source: BinaryIO, target: Path, max_bytes: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zprof.model.doctor import Check, CheckStatus, Doctor
-from zprof.model.findings import FINDING_IDS
+from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
@@ -12,7 +12,6 @@ from zprof.model.second_opinion import Figure as VerifiedFigure
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
 from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.model.time import RankTime
-from zprof.reports.finding_pages import claims
 from zprof.reports.page import (
     UNKNOWN,
     Block,
@@ -210,21 +209,21 @@ def _baseline_change(row: ComparedRow) -> str:
 
 
 def build_finding_list_page() -> Page:
-    """Build the page of all causes by family, with the summary of each."""
+    """Build the page of all causes by family, with the meaning of each."""
     sections = (
         section
         for family, title in _FAMILIES.items()
         for section in make_section(
-            family.lower(), title, "", ItemList(items=tuple(_make_summary_items(family)))
+            family.lower(), title, "", ItemList(items=tuple(_make_meaning_items(family)))
         )
     )
     return _make_page("zprof explain", *sections)
 
 
-def _make_summary_items(family: str) -> Iterator[Item]:
-    for cause, summary in claims().items():
-        if FINDING_IDS[cause].startswith(family):
-            yield Item(label=f"{FINDING_IDS[cause]} {cause.value}", text=summary or "no page yet")
+def _make_meaning_items(family: str) -> Iterator[Item]:
+    for cause in sorted(Cause, key=lambda cause: cause.finding_id):
+        if cause.finding_id.startswith(family):
+            yield Item(label=f"{cause.finding_id} {cause.value}", text=cause.meaning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,7 +160,8 @@ def _collective(kind: str, dtype: str, count: float, size_bytes: int, *, size: i
 
 
 def _volume(seen: int, parameters: int) -> Volume:
-    return Volume(expected_bytes=1800, seen_bytes=seen, ratio=seen / 1800, parameter_bytes=parameters)
+    expected = 3 * parameters or 1800
+    return Volume(expected_bytes=expected, seen_bytes=seen, ratio=seen / expected, parameter_bytes=parameters)
 
 
 _OTHER = Gap(what="steps", reason="", remedy="record again")

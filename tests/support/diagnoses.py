@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from tests.support.simulated_fixes import plant_and_fix
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.memory import DeviceMemory, Memory
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
-from zprof.simulator.causes import Cause, plant
-from zprof.simulator.fixes import plant_and_fix
+from zprof.simulator.causes import plant
 from zprof.simulator.plan import Gathering, Plan, Vendor
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import Truth
@@ -79,19 +79,19 @@ def device_with_room(rank: int, free_bytes: int) -> DeviceMemory:
     )
 
 
-def planted(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
+def planted(cause: str, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
     """The job with a cause in it, by itself; dropping units is needless only where there is room for them."""
-    room = _ROOM_BYTES if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD else None
+    room = _ROOM_BYTES if cause == Cause.NEEDLESS_RESHARD_AFTER_FORWARD else None
     return diagnosed(plant(plan, cause, strength), folder, free_bytes=room)
 
 
-def planted_beside_healthy(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
+def planted_beside_healthy(cause: str, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
     """The job with a cause in it, and the healthy job as its baseline."""
     healthy = diagnosed(plan, folder / "healthy")
     return diagnosed(plant(plan, cause, strength), folder / "planted", healthy.analysis)
 
 
-def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> float:
+def true_saving_ns(cause: str, plan: Plan, folder: Path, strength: float = 1.0) -> float:
     """How much shorter a step gets when the cause is fixed: means over ranks and steps."""
     sick = simulate(plant(plan, cause, strength), folder / "sick")
     well = simulate(plant_and_fix(plan, cause, strength), folder / "well")
@@ -100,7 +100,7 @@ def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0
 
 def assert_first_and_priced(
     job: Diagnosed,
-    cause: Cause,
+    cause: str,
     plan: Plan,
     folder: Path,
     strength: float = 1.0,

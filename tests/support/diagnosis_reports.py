@@ -1,12 +1,15 @@
-"""Reports for the tests of the diagnosis: findings, gaps and rest are made by hand, no rule is asked."""
+"""Reports for the tests of the diagnosis: findings and gaps by hand, the verdict by the product."""
 
 from dataclasses import replace
 
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
-from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.report import Difference, EqualWork, Report, Verdict, VerdictStatus, WorkUnit
+from zprof.model.report import Difference, EqualWork, Report, WorkUnit
+from zprof.rules.claims import Unexplained
+from zprof.rules.registry import all_rules
+from zprof.rules.verdict import judge
 
 _NO_COUNTER = Gap(
     what="reserved memory", reason="no device counter covers this process", remedy="record on a GPU"
@@ -29,7 +32,7 @@ def found(
 ) -> Finding:
     """A finding with more evidence than the diagnosis shows."""
     return Finding(
-        id=FINDING_IDS[cause],
+        id=cause.finding_id,
         cause=cause,
         severity=Severity.HIGH,
         sentence=sentence,
@@ -41,8 +44,18 @@ def found(
         confidence=confidence,
         fix=f"FSDP2:\n    fix_of_{cause.value}()",
         disprove="turn it off",
-        doc=f"docs/findings/{FINDING_IDS[cause]}.md",
+        doc=f"docs/findings/{cause.finding_id}.md",
     )
+
+
+def judged(report: Report) -> Report:
+    """The report with the verdict on what is in it."""
+    loss = Unexplained(rank=report.unclaimed_rank, terms=report.unclaimed)
+    verdict = judge(
+        report.run, report.time, report.comparison, findings=report.findings, gaps=report.gaps,
+        memory=report.memory, rules=all_rules(), unexplained=loss, volume=report.volume,
+    )  # fmt: skip
+    return replace(report, verdict=verdict)
 
 
 LATE = found(Cause.NO_PREFETCH, "gathers start when they are needed", (60, 130))
@@ -52,14 +65,9 @@ GUESS = found(Cause.STRAGGLER_RANK, "rank 1 may be late", (0, 5), Confidence.LOW
 
 def against_baseline() -> Report:
     """Two findings and a guess; the first is the verdict's."""
-    report = slower()
-    verdict = Verdict(
-        status=VerdictStatus.SLOWER,
-        sentence=f"SLOWER 431.4 ms vs 243.9 ms a step, +77 % [+76.6, +77.2], because {LATE.sentence}",
-    )
     rest = {"exposed_transfer_ns": 31 * MS, "idle_ns": 0, "exposed_wait_ns": 2 * MS}
-    return replace(
-        report, verdict=verdict, findings=(LATE, FULL, GUESS), gaps=GAPS, unclaimed=rest, unclaimed_rank=1
+    return judged(
+        replace(slower(), findings=(LATE, FULL, GUESS), gaps=GAPS, unclaimed=rest, unclaimed_rank=1)
     )
 
 
@@ -81,19 +89,13 @@ def larger_batch() -> Report:
             Difference(key="tokens_per_step", what="tokens a step", a="8192", b="32768"),
         ),
     )
-    sentence = "OK 431.4 ms vs 243.9 ms a step, with 4 times the tokens on a rank: -56 % at equal work"
-    verdict = Verdict(status=VerdictStatus.OK, sentence=sentence)
-    return replace(report, comparison=comparison, verdict=verdict, findings=(), gaps=())
+    return judged(replace(report, comparison=comparison, findings=(), gaps=()))
 
 
 def alone() -> Report:
     """Four ranks without a baseline: nothing is sure."""
-    verdict = Verdict(
-        status=VerdictStatus.INCONCLUSIVE, sentence="INCONCLUSIVE 200.0 ms a step: not tested: x"
-    )
-    report = replace(straggler(), verdict=verdict, findings=(GUESS,), gaps=())
     rest = {"exposed_wait_ns": 40 * MS, "exposed_transfer_ns": 1 * MS}
-    return replace(report, unclaimed=rest, unclaimed_rank=3)
+    return judged(replace(straggler(), findings=(GUESS,), gaps=(), unclaimed=rest, unclaimed_rank=3))
 
 
 def untimed() -> Report:
@@ -101,8 +103,7 @@ def untimed() -> Report:
     frees = replace(
         LATE, cause=Cause.LOGITS_DOMINATE, id="ZP204", saving_ns=(0, 0), saving_bytes=(1 << 30, 2 << 30)
     )
-    verdict = Verdict(status=VerdictStatus.RISK, sentence="RISK peak 8.0 GiB on rank 1")
-    return replace(memory_only(), verdict=verdict, findings=(frees,), gaps=(), unclaimed={})
+    return judged(replace(memory_only(), findings=(frees,), gaps=(), unclaimed={}))
 
 
 DIAGNOSES = {

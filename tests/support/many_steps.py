@@ -66,3 +66,8 @@ def _blame(rank: int, late: bool) -> Blame:
         wait_per_rank_ns=10 * MS * late,
         exposed_wait_per_rank_ns=26 * MS // 3 * late,
     )
+
+
+def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
+    time = replace(loaded.report.time, **changes)
+    return replace(loaded, report=replace(loaded.report, time=time))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.support import diagnosis_reports, plans
-from tests.support.checks_by_hand import CHECKS
+from tests.support.judged_checks import CHECKS
 from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report

@@ -117,3 +117,7 @@ def wall_for(value: float, ratio: float) -> float:
     near = [wall, *(np.nextafter(wall, to) for to in (0.0, np.inf))]
     near += [np.nextafter(other, to) for other in near for to in (0.0, np.inf)]
     return float(next(other for other in near if ratio * other == value))
+
+
+def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
+    return replace(analysis, run=replace(analysis.run, world_size=1))

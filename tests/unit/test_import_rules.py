@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_calls import run_python
+
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = ("collectors", "reports", "reference_engine")
 #: What each part may import, beside itself: the table of docs/architecture.md.
@@ -60,7 +62,7 @@ def all_imports() -> list[tuple[str, Path, str]]:
 def is_outside(part: str, path: Path, name: str) -> bool:
     """Whether a part may not import that name."""
     top, *rest = name.split(".")
-    if top in TOP_LEVEL:
+    if top in {*TOP_LEVEL, "benchmarks", "tests"}:
         return True
     if top == "zprof":
         return bool(rest) and rest[0] not in {"version", part, *ALLOWED[part].split()}
@@ -78,6 +80,12 @@ def test_data_flows_one_way() -> None:
         if is_outside(part, path, name)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_simulated_jobs_know_nothing_of_zprof() -> None:
+    paths = sorted((ROOT / "benchmarks/jobs").rglob("*.py"))
+    assert paths
+    assert not [path for path in paths for name in imports_of(path) if name.startswith("zprof")]
 
 
 def test_every_folder_has_a_rule() -> None:
@@ -113,5 +121,4 @@ def test_reading_starts_without_heavy_packages() -> None:
         "import sys, zprof, zprof.reports.formats; zprof.Run, zprof.load, zprof.diagnose, zprof.Report;"
         "print(sorted({'torch', 'hta', 'textual'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code, cwd=ROOT).strip() == "[]"

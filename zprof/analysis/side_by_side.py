@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import FINDING_IDS, Cause, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.memory import RankMemory
 from zprof.model.metrics.metric import find_unit
@@ -256,7 +256,7 @@ def build_finding_section(a: Report, b: Report) -> ComparedSection:
     causes = list(dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings))
     rows = [
         ComparedRow(
-            name=f"{FINDING_IDS[cause]} {cause.value}",
+            name=f"{cause.finding_id} {cause.value}",
             unit="text",
             a=_describe_finding(by_cause[0].get(cause), cause, a),
             b=_describe_finding(by_cause[1].get(cause), cause, b),

@@ -83,10 +83,10 @@ def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Ite
 
 
 def _complete_finding(prefix: str) -> Iterator[str]:
-    from zprof.model.findings import FINDING_IDS
+    from zprof.model.findings import Cause
 
-    for cause, identifier in FINDING_IDS.items():
-        yield from (name for name in (identifier, cause.value) if name.startswith(prefix))
+    for cause in Cause:
+        yield from (name for name in (cause.finding_id, cause.value) if name.startswith(prefix))
 
 
 def _complete_path(prefix: str, suffixes: tuple[str, ...] = ("",)) -> Iterator[str]:

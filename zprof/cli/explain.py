@@ -4,7 +4,6 @@ import argparse
 
 from zprof.cli import console
 from zprof.model.errors import BadInput
-from zprof.model.findings import FINDING_IDS
 
 _MEMORY_IDS = "ZP2"
 _REPLAY_NOTE = """
@@ -44,6 +43,6 @@ class ExplainCommand:
             console.print_page(build_finding_list_page())
         else:
             cause = find_cause(arguments.finding)
-            text = page(cause) + ("" if FINDING_IDS[cause].startswith(_MEMORY_IDS) else _REPLAY_NOTE)
+            text = page(cause) + ("" if cause.finding_id.startswith(_MEMORY_IDS) else _REPLAY_NOTE)
             console.print_data(render_markdown_text(text, colour=console.has_colour()))
         return 0

@@ -99,10 +99,10 @@ def _expand_help(topic: Sequence[str], commands: Sequence[Entry]) -> list[str]:
 
 def _is_finding(topic: str) -> bool:
     """Return True for the name of a finding, and for what looks like the ID of one."""
-    from zprof.model.findings import FINDING_IDS
+    from zprof.model.findings import Cause
 
     name = topic.lower()
-    return (name[:2] == "zp" and name[2:].isdecimal()) or name.replace("-", "_") in set(FINDING_IDS)
+    return (name[:2] == "zp" and name[2:].isdecimal()) or name.replace("-", "_") in set(Cause)
 
 
 def _check_command(name: str, commands: Sequence[Entry]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from zprof.cli import console
 from zprof.model.errors import BadInput
+from zprof.model.findings import Cause
 from zprof.model.formatting import printable
-from zprof.simulator.causes import Cause, plant
+from zprof.simulator.causes import NONE, PLANTS, TIGHT, plant
 from zprof.simulator.plan import Plan, Recording, Vendor
 
 _VENDORS = ("nvidia", "amd", "gloo")
@@ -33,11 +34,9 @@ class SimulateCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the simulated job and the output folder."""
-        from zprof.simulator.causes import Cause
-
         parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="output folder")
         parser.add_argument("--force", action="store_true", help="replace a simulation in DIR")
-        causes = [str(cause) for cause in Cause]
+        causes = [str(cause) for cause in PLANTS]
         cause_help = f"cause to plant (default: %(default)s): {', '.join(causes)}"
         parser.add_argument("--cause", metavar="NAME", choices=causes, default="none", help=cause_help)
         for name, default, what in (
@@ -69,7 +68,6 @@ class SimulateCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate the job, and print what was planted."""
         from zprof.run.output_lock import lock_output
-        from zprof.simulator.causes import PRESETS, Cause
         from zprof.simulator.simulate import simulate
 
         plan = build_plan(arguments)
@@ -82,13 +80,21 @@ class SimulateCommand:
                 f"{folder}: cannot be written ({error.strerror})", hint="choose another folder"
             ) from None
         written = sum(rank.file is not None for rank in truth.per_rank)
-        description = PRESETS[Cause(plan.cause)].says
         console.print_note(
             f"zprof: simulated {_format_count(written, 'rank')}, {_format_count(plan.steps, 'step')}, "
-            f"stage {plan.stage}, {plan.vendor}; planted {plan.cause}: {description}"
+            f"stage {plan.stage}, {plan.vendor}; {_describe_plant(plan.cause)}"
         )
         console.print_note(f"zprof: wrote {printable(folder)}; next, zprof diagnose {printable(folder)}")
         return 0
+
+
+def _describe_plant(cause: str) -> str:
+    """Name what was planted, with its meaning."""
+    if cause == NONE:
+        return "nothing is planted"
+    if cause == TIGHT:
+        return "nothing is planted, but communication barely fits behind compute"
+    return f"planted {cause}: {Cause(cause).meaning.removesuffix('.')}"
 
 
 def _format_count(count: int, noun: str) -> str:
@@ -119,7 +125,7 @@ def build_plan(arguments: argparse.Namespace) -> Plan:
         recording=Recording(pad_to_bytes=int(arguments.megabytes * 1e6)),
     )
     plan = replace(plan, offsets_ns=_draw_clock_offsets(plan, arguments.skew_us))
-    return plant(plan, Cause(arguments.cause), arguments.strength)
+    return plant(plan, arguments.cause, arguments.strength)
 
 
 def clear_output_folder(folder: Path, *, force: bool) -> Path:

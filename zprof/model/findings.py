@@ -11,96 +11,230 @@ from enum import StrEnum
 class Cause(StrEnum):
     """Cause of a slow step or of high memory use; the value is its name in reports."""
 
-    MEASUREMENT_ARTIFACT = "measurement_artifact"
-    SLOWED_BY_INSTRUMENTS = "slowed_by_instruments"
-    BUFFERS_DOMINATE = "buffers_dominate"
-    FRAGMENTATION = "fragmentation"
-    ACTIVATIONS_DOMINATE = "activations_dominate"
-    LOGITS_DOMINATE = "logits_dominate"
-    REPLICATED_STATE = "replicated_state"
-    WRONG_STAGE = "wrong_stage"
-    RETAINED_GRADIENTS = "retained_gradients"
-    INIT_SPIKE = "init_spike"
-    OUTSIDE_ALLOCATOR = "outside_allocator"
-    ATTENTION_SCORES = "attention_scores"
-    WEIGHT_COPIES = "weight_copies"
-    STATES_DOMINATE = "states_dominate"
-    OUT_OF_MEMORY = "out_of_memory"
-    STRAGGLER_RANK = "straggler_rank"
-    ROTATING_STRAGGLER = "rotating_straggler"
-    NO_PREFETCH = "no_prefetch"
-    LOW_BUS_BANDWIDTH = "low_bus_bandwidth"
-    LATENCY_BOUND_COLLECTIVES = "latency_bound_collectives"
-    UNITS_TOO_SMALL = "units_too_small"
-    SINGLE_UNIT = "single_unit"
-    RATE_LIMITED_PREFETCH = "rate_limited_prefetch"
-    COMPUTE_BLOCKS_COMM = "compute_blocks_comm"
-    SHARDING_SPANS_NODES = "sharding_spans_nodes"
-    FP32_REDUCE = "fp32_reduce"
-    FP32_GATHER = "fp32_gather"
-    ACCUMULATION_SYNCS = "accumulation_syncs"
-    ACCUMULATION_REGATHERS = "accumulation_regathers"
-    NEEDLESS_RESHARD_AFTER_FORWARD = "needless_reshard_after_forward"
-    LAST_UNIT_REGATHERED = "last_unit_regathered"
-    CHECKPOINT_REGATHERS = "checkpoint_regathers"
-    UNHIDDEN_OPTIMIZER_GATHER = "unhidden_optimizer_gather"
-    UNEVEN_SHAPES = "uneven_shapes"
-    OPTION_WITHOUT_EFFECT = "option_without_effect"
-    ALLOCATOR_RETRIES = "allocator_retries"
-    CPU_BOUND_LAUNCH = "cpu_bound_launch"
-    BLOCKING_SYNC = "blocking_sync"
-    DATA_LOADER = "data_loader"
-    OFFLOAD_ON_CRITICAL_PATH = "offload_on_critical_path"
-    COMM_SLOWS_COMPUTE = "comm_slows_compute"
-    COPY_OVERHEAD = "copy_overhead"
-    LOST_COMPUTE_EFFICIENCY = "lost_compute_efficiency"
+    #: Stable id.
+    finding_id: str
+    #: What the cause says about a run; also the first line of its page.
+    meaning: str
 
+    def __new__(cls, name: str, finding_id: str = "", meaning: str = "") -> "Cause":
+        """Make a member from its name in reports, its id and its meaning."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.finding_id, member.meaning = finding_id, meaning
+        return member
 
-FINDING_IDS: dict[Cause, str] = {
-    Cause.MEASUREMENT_ARTIFACT: "ZP101",
-    Cause.SLOWED_BY_INSTRUMENTS: "ZP102",
-    Cause.BUFFERS_DOMINATE: "ZP201",
-    Cause.FRAGMENTATION: "ZP202",
-    Cause.ACTIVATIONS_DOMINATE: "ZP203",
-    Cause.LOGITS_DOMINATE: "ZP204",
-    Cause.REPLICATED_STATE: "ZP205",
-    Cause.WRONG_STAGE: "ZP206",
-    Cause.RETAINED_GRADIENTS: "ZP207",
-    Cause.INIT_SPIKE: "ZP208",
-    Cause.OUTSIDE_ALLOCATOR: "ZP209",
-    Cause.ATTENTION_SCORES: "ZP211",
-    Cause.WEIGHT_COPIES: "ZP212",
-    Cause.STATES_DOMINATE: "ZP213",
-    Cause.OUT_OF_MEMORY: "ZP210",
-    Cause.STRAGGLER_RANK: "ZP301",
-    Cause.ROTATING_STRAGGLER: "ZP302",
-    Cause.NO_PREFETCH: "ZP401",
-    Cause.LOW_BUS_BANDWIDTH: "ZP402",
-    Cause.LATENCY_BOUND_COLLECTIVES: "ZP403",
-    Cause.UNITS_TOO_SMALL: "ZP404",
-    Cause.SINGLE_UNIT: "ZP405",
-    Cause.RATE_LIMITED_PREFETCH: "ZP406",
-    Cause.COMPUTE_BLOCKS_COMM: "ZP407",
-    Cause.SHARDING_SPANS_NODES: "ZP408",
-    Cause.FP32_REDUCE: "ZP409",
-    Cause.FP32_GATHER: "ZP410",
-    Cause.ACCUMULATION_SYNCS: "ZP411",
-    Cause.ACCUMULATION_REGATHERS: "ZP412",
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: "ZP413",
-    Cause.LAST_UNIT_REGATHERED: "ZP414",
-    Cause.CHECKPOINT_REGATHERS: "ZP415",
-    Cause.UNHIDDEN_OPTIMIZER_GATHER: "ZP416",
-    Cause.UNEVEN_SHAPES: "ZP417",
-    Cause.OPTION_WITHOUT_EFFECT: "ZP418",
-    Cause.ALLOCATOR_RETRIES: "ZP501",
-    Cause.CPU_BOUND_LAUNCH: "ZP502",
-    Cause.BLOCKING_SYNC: "ZP503",
-    Cause.DATA_LOADER: "ZP504",
-    Cause.OFFLOAD_ON_CRITICAL_PATH: "ZP505",
-    Cause.COMM_SLOWS_COMPUTE: "ZP506",
-    Cause.COPY_OVERHEAD: "ZP507",
-    Cause.LOST_COMPUTE_EFFICIENCY: "ZP508",
-}
+    MEASUREMENT_ARTIFACT = (
+        "measurement_artifact",
+        "ZP101",
+        "The recording itself made part of what it shows.",
+    )
+    SLOWED_BY_INSTRUMENTS = (
+        "slowed_by_instruments",
+        "ZP102",
+        "The program's own loggers or debug settings slow the steps that were recorded.",
+    )
+    BUFFERS_DOMINATE = (
+        "buffers_dominate",
+        "ZP201",
+        "Communication buffers hold far more memory than the units in flight need.",
+    )
+    FRAGMENTATION = (
+        "fragmentation",
+        "ZP202",
+        "The allocator holds memory that is free and of no use to anybody.",
+    )
+    ACTIVATIONS_DOMINATE = (
+        "activations_dominate",
+        "ZP203",
+        "What autograd keeps for the backward is most of the peak, and none of it is recomputed.",
+    )
+    LOGITS_DOMINATE = (
+        "logits_dominate",
+        "ZP204",
+        "Tensors of [tokens, vocabulary] are a large part of the peak.",
+    )
+    REPLICATED_STATE = (
+        "replicated_state",
+        "ZP205",
+        "Every rank keeps parameters, gradients or optimizer state that the other ranks keep too.",
+    )
+    WRONG_STAGE = (
+        "wrong_stage",
+        "ZP206",
+        "This sharding stage frees less than it costs, or another one would free more.",
+    )
+    RETAINED_GRADIENTS = (
+        "retained_gradients",
+        "ZP207",
+        "Gradients are alive while a forward runs, and need not be.",
+    )
+    INIT_SPIKE = ("init_spike", "ZP208", "The program's highest point lies before its first step.")
+    OUTSIDE_ALLOCATOR = (
+        "outside_allocator",
+        "ZP209",
+        "Much of the device's memory is held outside of torch's allocator.",
+    )
+    ATTENTION_SCORES = (
+        "attention_scores",
+        "ZP211",
+        "The matrix of attention scores is kept, for each head and each pair of tokens.",
+    )
+    WEIGHT_COPIES = (
+        "weight_copies",
+        "ZP212",
+        "Autocast keeps a copy of each weight in 16 bit beside the fp32 weights.",
+    )
+    STATES_DOMINATE = (
+        "states_dominate",
+        "ZP213",
+        "Parameters, gradients and optimizer state of one device are most of its peak.",
+    )
+    OUT_OF_MEMORY = (
+        "out_of_memory",
+        "ZP210",
+        "An allocation failed, and the snapshot shows what filled the device.",
+    )
+    STRAGGLER_RANK = (
+        "straggler_rank",
+        "ZP301",
+        "One rank is late, step after step, and the others wait for it.",
+    )
+    ROTATING_STRAGGLER = (
+        "rotating_straggler",
+        "ZP302",
+        "In each step another rank's host stalls, and all others wait for it.",
+    )
+    NO_PREFETCH = (
+        "no_prefetch",
+        "ZP401",
+        "all_gathers are launched when their result is already needed, so nothing hides them.",
+    )
+    LOW_BUS_BANDWIDTH = (
+        "low_bus_bandwidth",
+        "ZP402",
+        "Large messages move at far less than the bandwidth they should have.",
+    )
+    LATENCY_BOUND_COLLECTIVES = (
+        "latency_bound_collectives",
+        "ZP403",
+        "Messages spend their time on the latency of the link, not on their bytes.",
+    )
+    UNITS_TOO_SMALL = (
+        "units_too_small",
+        "ZP404",
+        "Wrapped units are so small that gathering one takes longer than computing it, "
+        "on a link that is fine.",
+    )
+    SINGLE_UNIT = (
+        "single_unit",
+        "ZP405",
+        "The model is gathered, or its gradients are reduced, as a whole: no compute can run beside it.",
+    )
+    RATE_LIMITED_PREFETCH = (
+        "rate_limited_prefetch",
+        "ZP406",
+        "Gathers are held back until memory is free, and the compute that should follow "
+        "has not been launched yet.",
+    )
+    COMPUTE_BLOCKS_COMM = (
+        "compute_blocks_comm",
+        "ZP407",
+        "All_gathers that could start stand behind kernels of the unit that computes, "
+        "and are exposed for it.",
+    )
+    SHARDING_SPANS_NODES = (
+        "sharding_spans_nodes",
+        "ZP408",
+        "Parameters are sharded over hosts, so every gather crosses the slow link between them.",
+    )
+    FP32_REDUCE = (
+        "fp32_reduce",
+        "ZP409",
+        "Gradients travel in float32 although parameters travel, or kernels compute, in half precision.",
+    )
+    FP32_GATHER = (
+        "fp32_gather",
+        "ZP410",
+        "Parameters travel in float32 although they are used in half precision.",
+    )
+    ACCUMULATION_SYNCS = (
+        "accumulation_syncs",
+        "ZP411",
+        "Gradients are reduced in every micro-batch, although the step needs their sum only once.",
+    )
+    ACCUMULATION_REGATHERS = (
+        "accumulation_regathers",
+        "ZP412",
+        "Every micro-batch gathers all parameters again, although they change once per step.",
+    )
+    NEEDLESS_RESHARD_AFTER_FORWARD = (
+        "needless_reshard_after_forward",
+        "ZP413",
+        "Units are dropped after their forward, and the backward waits while they are gathered again.",
+    )
+    LAST_UNIT_REGATHERED = (
+        "last_unit_regathered",
+        "ZP414",
+        "The last unit is dropped after its forward and gathered again at once, for the backward.",
+    )
+    CHECKPOINT_REGATHERS = (
+        "checkpoint_regathers",
+        "ZP415",
+        "The recomputation of a checkpointed unit gathers it a third time.",
+    )
+    UNHIDDEN_OPTIMIZER_GATHER = (
+        "unhidden_optimizer_gather",
+        "ZP416",
+        "A step of ZeRO stage 1 or 2 ends with a gather of all new parameters, with nothing beside it.",
+    )
+    UNEVEN_SHAPES = (
+        "uneven_shapes",
+        "ZP417",
+        "Shapes do not divide evenly: padding travels with every gather and reduction, "
+        "or one rank has more to do.",
+    )
+    OPTION_WITHOUT_EFFECT = (
+        "option_without_effect",
+        "ZP418",
+        "An option that is set to hide communication changes nothing here.",
+    )
+    ALLOCATOR_RETRIES = (
+        "allocator_retries",
+        "ZP501",
+        "The allocator freed its cached segments and asked the device for memory again.",
+    )
+    CPU_BOUND_LAUNCH = (
+        "cpu_bound_launch",
+        "ZP502",
+        "The host launches slower than kernels run, and the device runs dry between them.",
+    )
+    BLOCKING_SYNC = (
+        "blocking_sync",
+        "ZP503",
+        "The host waits for its device again and again, and each time the queue runs dry.",
+    )
+    DATA_LOADER = (
+        "data_loader",
+        "ZP504",
+        "The device has nothing to run while the host waits for the next batch.",
+    )
+    OFFLOAD_ON_CRITICAL_PATH = (
+        "offload_on_critical_path",
+        "ZP505",
+        "Shards travel to host memory and back with no compute beside them, or the CPU "
+        "updates them meanwhile.",
+    )
+    COMM_SLOWS_COMPUTE = (
+        "comm_slows_compute",
+        "ZP506",
+        "Kernels take longer while a collective runs beside them: hidden communication is not free.",
+    )
+    COPY_OVERHEAD = ("copy_overhead", "ZP507", "Copies around collectives hold the compute up.")
+    LOST_COMPUTE_EFFICIENCY = (
+        "lost_compute_efficiency",
+        "ZP508",
+        "The same kernels take longer than in the baseline, and collectives are not the reason.",
+    )
 
 
 class Severity(StrEnum):

@@ -22,7 +22,7 @@ _LIBRARY_BYTES = {
     "torch": 768 * _MIB,
 }
 #: Settings that reduce reserved address space, which counts towards the limit even if unused.
-_LOW_MEMORY_ENVIRONMENT = {
+LOW_MEMORY_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -47,7 +47,7 @@ def import_within_memory_limit() -> Iterator[None]:
     if read_memory_limit() is None:
         yield
         return
-    for name, value in _LOW_MEMORY_ENVIRONMENT.items():
+    for name, value in LOW_MEMORY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     finder = _AddressSpaceCheck()
     sys.meta_path.insert(0, finder)

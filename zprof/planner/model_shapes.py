@@ -45,11 +45,6 @@ def count_parameters(shape: Shape) -> int:
     return shape.layers * count_block_parameters(shape) + tables * shape.hidden + final_norm
 
 
-def count_active_parameters(shape: Shape) -> int:
-    """Return the parameters that one token passes: all but those of the experts it is not sent to."""
-    return count_parameters(shape) - shape.layers * _count_idle_elements(shape, ranks=1)
-
-
 def count_block_parameters(shape: Shape) -> int:
     """Return the parameters of one block of the full model."""
     return 12 * shape.hidden**2 if shape.block is None else _count_llama_elements(shape, ranks=1)

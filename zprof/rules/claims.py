@@ -102,23 +102,6 @@ def _limit_saving(
     return replace(finding, saving_ns=(min(low, limit), min(high, limit)))
 
 
-def compute_unclaimed_loss(
-    findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
-) -> Mapping[str, int]:
-    """Return the loss of the largest rank that no finding claims, by ledger term, in ns."""
-    rule_by_cause = {rule.cause: rule for rule in rules}
-    remaining = _find_largest_terms(_LOST, ranks, ())
-    for finding in findings:
-        rule = rule_by_cause.get(finding.cause)
-        if rule is not None:
-            _take_from_terms(
-                remaining, [term for term in rule.claims if term in remaining], finding.saving_ns[1]
-            )
-            for term in rule.other_rank_terms:
-                _take_from_terms(remaining, (term,), finding.saving_ns[1])
-    return remaining
-
-
 def _find_explained_causes(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:
     """Return the causes whose signal another finding above low confidence produces."""
     sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}

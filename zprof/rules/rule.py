@@ -12,7 +12,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity, SourceLocation
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 
 #: A cause is present if the gain exceeds this share of the step.
@@ -97,7 +97,7 @@ def make_finding(
     location: SourceLocation | None = None,
 ) -> Finding:
     """Build a finding with the id and doc page of its cause, and savings in integer ns and bytes."""
-    identifier = FINDING_IDS[cause]
+    identifier = cause.finding_id
     low, high = saving_ns
     return Finding(
         id=identifier,

@@ -1,18 +1,21 @@
-"""Plant performance faults in a plan, one per cause.
+"""Plant the causes of slow steps in a plan.
 
 ``strength`` 1 gives a clear effect, 0.5 half of it, 2 twice as much; causes that are only present or absent
-ignore it.  Names match the findings in reports.  Causes that matter only if communication barely fits behind
-compute also slow down the network (``tighten_network``): compare them with the healthy plan "tight".
+ignore it.  Causes that matter only if communication barely fits behind compute also slow down the network
+(``tighten_network``): compare them with the healthy plan "tight".
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from zprof.model.errors import BadInput
+from zprof.model.findings import Cause
 from zprof.simulator.plan import DType, HostDelay, Limiter, Plan, Vendor, Window
+
+#: Healthy jobs: as it is, and with communication that barely fits behind compute.
+NONE, TIGHT = "none", "tight"
 
 
 def choose_affected_rank(plan: Plan) -> int:
@@ -244,50 +247,7 @@ def keep_plan(plan: Plan, strength: float) -> Plan:
     return plan
 
 
-class Cause(StrEnum):
-    """Cause that can be planted.  NONE and TIGHT are healthy."""
-
-    NONE = "none"
-    TIGHT = "tight"
-    STRAGGLER_RANK = "straggler_rank"
-    ROTATING_STRAGGLER = "rotating_straggler"
-    LATENCY_BOUND_COLLECTIVES = "latency_bound_collectives"
-    UNITS_TOO_SMALL = "units_too_small"
-    SINGLE_UNIT = "single_unit"
-    NO_PREFETCH = "no_prefetch"
-    RATE_LIMITED_PREFETCH = "rate_limited_prefetch"
-    CPU_BOUND_LAUNCH = "cpu_bound_launch"
-    ALLOCATOR_RETRIES = "allocator_retries"
-    COMM_SLOWS_COMPUTE = "comm_slows_compute"
-    COMPUTE_BLOCKS_COMM = "compute_blocks_comm"
-    LOW_BUS_BANDWIDTH = "low_bus_bandwidth"
-    SHARDING_SPANS_NODES = "sharding_spans_nodes"
-    FP32_REDUCE = "fp32_reduce"
-    FP32_GATHER = "fp32_gather"
-    ACCUMULATION_SYNCS = "accumulation_syncs"
-    ACCUMULATION_REGATHERS = "accumulation_regathers"
-    NEEDLESS_RESHARD_AFTER_FORWARD = "needless_reshard_after_forward"
-    LAST_UNIT_REGATHERED = "last_unit_regathered"
-    CHECKPOINT_REGATHERS = "checkpoint_regathers"
-    OFFLOAD_ON_CRITICAL_PATH = "offload_on_critical_path"
-    BLOCKING_SYNC = "blocking_sync"
-    DATA_LOADER = "data_loader"
-    UNHIDDEN_OPTIMIZER_GATHER = "unhidden_optimizer_gather"
-    COPY_OVERHEAD = "copy_overhead"
-    UNEVEN_SHAPES = "uneven_shapes"
-    LOST_COMPUTE_EFFICIENCY = "lost_compute_efficiency"
-    MEASUREMENT_ARTIFACT = "measurement_artifact"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    """Function that plants a cause; ``says`` describes its effect in one line."""
-
-    says: str
-    change: Callable[[Plan, float], Plan]
-
-
-def plant(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
+def plant(plan: Plan, cause: str, strength: float = 1.0) -> Plan:
     """Return the plan with a cause planted.
 
     Raises:
@@ -297,72 +257,40 @@ def plant(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
         raise BadInput(
             f"strength must be above 0 and at most 100, not {strength}", hint="1 gives a clear effect"
         )
-    planted = PRESETS[cause].change(plan, strength)
-    return replace(planted, cause=str(cause), strength=0.0 if cause is Cause.NONE else strength)
+    planted = PLANTS[cause](plan, strength)
+    return replace(planted, cause=str(cause), strength=0.0 if cause == NONE else strength)
 
 
-PRESETS: dict[Cause, Preset] = {
-    Cause.NONE: Preset(says="nothing is wrong", change=keep_plan),
-    Cause.TIGHT: Preset(
-        says="nothing is wrong, but communication barely fits",
-        change=lambda plan, _: tighten_network(plan),
-    ),
-    Cause.STRAGGLER_RANK: Preset(says="one rank computes slower", change=plant_straggler),
-    Cause.ROTATING_STRAGGLER: Preset(
-        says="another rank's host stalls in every step", change=plant_rotating_straggler
-    ),
-    Cause.LATENCY_BOUND_COLLECTIVES: Preset(
-        says="small messages over a network with high latency", change=plant_latency
-    ),
-    Cause.UNITS_TOO_SMALL: Preset(says="many small wrapped units", change=plant_small_units),
-    Cause.SINGLE_UNIT: Preset(says="the entire model is one wrapped unit", change=plant_single_unit),
-    Cause.NO_PREFETCH: Preset(says="each unit is gathered only when it is needed", change=plant_no_prefetch),
-    Cause.RATE_LIMITED_PREFETCH: Preset(says="the host waits before each gather", change=plant_rate_limiter),
-    Cause.CPU_BOUND_LAUNCH: Preset(
-        says="the host launches kernels more slowly than they run", change=plant_cpu_bound_launch
-    ),
-    Cause.ALLOCATOR_RETRIES: Preset(
-        says="the allocator frees and allocates within steps", change=plant_allocator_retries
-    ),
-    Cause.COMM_SLOWS_COMPUTE: Preset(
-        says="kernels are slower while collectives run", change=plant_contention
-    ),
-    Cause.COMPUTE_BLOCKS_COMM: Preset(
-        says="collectives wait for queued kernels", change=plant_blocked_collectives
-    ),
-    Cause.LOW_BUS_BANDWIDTH: Preset(says="the network is slow", change=plant_low_bandwidth),
-    Cause.SHARDING_SPANS_NODES: Preset(
-        says="sharding spans two hosts with a slow link", change=plant_node_span
-    ),
-    Cause.FP32_REDUCE: Preset(says="gradients are reduced in float32", change=plant_fp32_reduce),
-    Cause.FP32_GATHER: Preset(says="parameters are gathered in float32", change=plant_fp32_gather),
-    Cause.ACCUMULATION_SYNCS: Preset(
-        says="each micro-batch reduces gradients", change=plant_accumulation_syncs
-    ),
-    Cause.ACCUMULATION_REGATHERS: Preset(
-        says="each micro-batch gathers parameters again", change=plant_accumulation_regathers
-    ),
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Preset(
-        says="units are freed after the forward and gathered again", change=plant_needless_reshard
-    ),
-    Cause.LAST_UNIT_REGATHERED: Preset(
-        says="the last unit is freed and immediately gathered again", change=plant_last_unit_regather
-    ),
-    Cause.CHECKPOINT_REGATHERS: Preset(
-        says="recomputation gathers parameters again", change=plant_checkpoint_regathers
-    ),
-    Cause.OFFLOAD_ON_CRITICAL_PATH: Preset(says="the optimizer runs on the CPU", change=plant_offload),
-    Cause.BLOCKING_SYNC: Preset(
-        says="the host reads scalars back after each unit", change=plant_blocking_syncs
-    ),
-    Cause.DATA_LOADER: Preset(says="each step starts by waiting for data", change=plant_data_loader),
-    Cause.UNHIDDEN_OPTIMIZER_GATHER: Preset(
-        says="new parameters are gathered without overlap", change=plant_exposed_optimizer_gather
-    ),
-    Cause.COPY_OVERHEAD: Preset(says="copies around gathers are slow", change=plant_copy_overhead),
-    Cause.UNEVEN_SHAPES: Preset(says="shards are padded", change=plant_uneven_shapes),
-    Cause.LOST_COMPUTE_EFFICIENCY: Preset(says="all kernels take longer", change=plant_lost_efficiency),
-    Cause.MEASUREMENT_ARTIFACT: Preset(
-        says="the ranks' recordings start at different times", change=plant_measurement_artifact
-    ),
+#: How each cause is planted; what it means: :class:`zprof.model.findings.Cause`.
+PLANTS: Mapping[str, Callable[[Plan, float], Plan]] = {
+    NONE: keep_plan,
+    TIGHT: lambda plan, _: tighten_network(plan),
+    Cause.STRAGGLER_RANK: plant_straggler,
+    Cause.ROTATING_STRAGGLER: plant_rotating_straggler,
+    Cause.LATENCY_BOUND_COLLECTIVES: plant_latency,
+    Cause.UNITS_TOO_SMALL: plant_small_units,
+    Cause.SINGLE_UNIT: plant_single_unit,
+    Cause.NO_PREFETCH: plant_no_prefetch,
+    Cause.RATE_LIMITED_PREFETCH: plant_rate_limiter,
+    Cause.CPU_BOUND_LAUNCH: plant_cpu_bound_launch,
+    Cause.ALLOCATOR_RETRIES: plant_allocator_retries,
+    Cause.COMM_SLOWS_COMPUTE: plant_contention,
+    Cause.COMPUTE_BLOCKS_COMM: plant_blocked_collectives,
+    Cause.LOW_BUS_BANDWIDTH: plant_low_bandwidth,
+    Cause.SHARDING_SPANS_NODES: plant_node_span,
+    Cause.FP32_REDUCE: plant_fp32_reduce,
+    Cause.FP32_GATHER: plant_fp32_gather,
+    Cause.ACCUMULATION_SYNCS: plant_accumulation_syncs,
+    Cause.ACCUMULATION_REGATHERS: plant_accumulation_regathers,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: plant_needless_reshard,
+    Cause.LAST_UNIT_REGATHERED: plant_last_unit_regather,
+    Cause.CHECKPOINT_REGATHERS: plant_checkpoint_regathers,
+    Cause.OFFLOAD_ON_CRITICAL_PATH: plant_offload,
+    Cause.BLOCKING_SYNC: plant_blocking_syncs,
+    Cause.DATA_LOADER: plant_data_loader,
+    Cause.UNHIDDEN_OPTIMIZER_GATHER: plant_exposed_optimizer_gather,
+    Cause.COPY_OVERHEAD: plant_copy_overhead,
+    Cause.UNEVEN_SHAPES: plant_uneven_shapes,
+    Cause.LOST_COMPUTE_EFFICIENCY: plant_lost_efficiency,
+    Cause.MEASUREMENT_ARTIFACT: plant_measurement_artifact,
 }

@@ -165,7 +165,6 @@ HEADER_KEYS = (
     b"distributedInfo",
     b"deviceProperties",
     b"host_name",
-    b"record_shapes",
 )
 _MAX_RANKS = 1 << 22
 _MAX_TEXT_LENGTH = 256
@@ -174,7 +173,7 @@ _MAX_TEXT_LENGTH = 256
 def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
     """Parse the header from the text of each value; a damaged value or another type counts as absent."""
     parsed = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
-    base, info, devices, host, shapes = (parsed[key] for key in HEADER_KEYS)
+    base, info, devices, host = (parsed[key] for key in HEADER_KEYS)
     info = info if isinstance(info, dict) else {}
     return TraceHeader(
         base_ns=max(0, to_int64(base)),
@@ -184,7 +183,6 @@ def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
         groups=tuple(_read_groups(info.get("pg_config"))),
         devices=tuple(_read_text(d.get("name")) for d in _list_or_empty(devices) if isinstance(d, dict)),
         host=_read_text(host),
-        with_shapes=None if shapes is None else to_int64(shapes) == 1 or shapes is True,
     )
 
 

@@ -34,7 +34,6 @@ class FewArguments(
     elements_in: Any = None
     elements_out: Any = None
     split_in: Any = None
-    split_out: Any = None
     group_id: Any = None
     group_description: Any = None
     group_ranks: Any = None
@@ -47,10 +46,6 @@ class FewArguments(
     first_global_rank: Any = None
     global_rank_stride: Any = None
     kind: Any = None
-    sync_kind: Any = None
-    sync_stream: Any = None
-    sync_record: Any = None
-    sync_event: Any = None
 
 
 NO_ARGUMENTS = FewArguments()

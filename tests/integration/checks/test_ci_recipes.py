@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from tests.support.command_calls import run_command
+
 ROOT = Path(__file__).parents[3]
 DOCS = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
 #: Of a hosted machine; the environment of the tests has zprof already.
@@ -55,20 +57,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f'{name} = "{limit}"' for name, limit in limits.items()]
     (folder / "pyproject.toml").write_text("\n".join(["[tool.zprof.check]", *lines, ""]), encoding="utf-8")
     for command in commands_of(DOCS, "The first baseline") + commands_of(DOCS, "A plain shell step"):
-        run(command, folder)
+        run_shell(command, folder)
     assert (folder / "zprof-baseline.json").stat().st_size < 10_000
     return folder
 
 
-def run(command: str, folder: Path, **environment: str) -> str:
+def run_shell(command: str, folder: Path, **environment: str) -> str:
     """What a command prints; it must succeed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command], cwd=folder, capture_output=True, text=True, check=False,
-        env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | environment,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    environment = {"PATH": path, "OMP_NUM_THREADS": "1"} | environment
+    return run_command("bash", "-euo", "pipefail", "-c", command, cwd=folder, **environment)
 
 
 def test_the_shell_step_writes_junit(repository: Path) -> None:
@@ -83,7 +81,7 @@ def test_the_github_workflow(repository: Path, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     for command in github_commands():
         if not command.startswith(_INSTALLS):
-            run(command, repository, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true")
+            run_shell(command, repository, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true")
     assert "| ✓ peak_memory |" in summary.read_text(encoding="utf-8").replace("`", "")
     assert (repository / "zprof.sarif").is_file()
 
@@ -92,13 +90,13 @@ def test_the_gitlab_job(repository: Path) -> None:
     (repository / "zprof.xml").unlink()
     for command in gitlab_commands():
         if not command.startswith(_INSTALLS):
-            run(command, repository)
+            run_shell(command, repository)
     assert (repository / "zprof.xml").is_file()
 
 
 def test_an_update_can_be_run(repository: Path) -> None:
     (command,) = commands_of(DOCS, "When a change is meant")
-    assert run(command, repository)
+    assert run_shell(command, repository)
 
 
 @pytest.mark.timed
@@ -108,8 +106,8 @@ def test_the_recipe_fails_if_overlap_is_lost(tmp_path: Path) -> None:
     record, save = commands_of(DOCS, "The first baseline")
     _, check = commands_of(DOCS, "A plain shell step")
     for command in (record, save, check):
-        run(command, tmp_path)
-    run(record.replace("--prefetch 1", "--prefetch 0"), tmp_path)
+        run_shell(command, tmp_path)
+    run_shell(record.replace("--prefetch 1", "--prefetch 0"), tmp_path)
     (tmp_path / "zprof.xml").unlink()
     with pytest.raises(AssertionError, match="✗ overlap_ratio"):
-        run(check, tmp_path)
+        run_shell(check, tmp_path)

@@ -1,13 +1,11 @@
 """Regressions planted in the engine on real ranks: each fails the check at its gate, an equal run passes."""
 
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_calls import run_zprof
 from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
 from zprof.checks.config import adapt_to_device, default_limits
@@ -35,10 +33,8 @@ EXACT = stated(peak_memory="exact", collective_bytes="exact", collective_count="
 
 
 def record(run: Path, *lines: str) -> Path:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "zprof", "train", "-o", str(run), "--force", *" ".join(lines).split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2_000:]
+    options = " ".join(lines).split()
+    run_zprof("train", "-o", str(run), "--force", *options, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
     return run
 
 

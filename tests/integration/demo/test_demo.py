@@ -1,38 +1,31 @@
 """The main job, as a user runs it: three recorded trainings, the reports made from them."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.command_calls import run_zprof
 from zprof.model.time import LEDGER_TERMS
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 NAMES = ("ddp", "zero3", "zero3-prefetch")
 
 
-def zprof(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "zprof", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo") / "zprof-demo"
-    return folder, zprof("demo", "-o", str(folder))
+    return folder, run_zprof("demo", "-o", str(folder))
 
 
 @pytest.fixture(scope="module")
 def reports(played: tuple[Path, str]) -> Mapping[str, Any]:
     folder, _ = played
-    return {name: json.loads(zprof("report", str(folder / f"{name}.zprof"), "-f", "json")) for name in NAMES}
+    return {
+        name: json.loads(run_zprof("report", str(folder / f"{name}.zprof"), "-f", "json")) for name in NAMES
+    }
 
 
 def exposed_ratio(report: Mapping[str, Any]) -> float:
@@ -54,7 +47,7 @@ def test_it_ends_with_the_command_of_the_screen(played: tuple[Path, str]) -> Non
 
 def test_the_first_finding_is_the_missing_prefetch(played: tuple[Path, str]) -> None:
     runs = (f"{played[0]}/zero3.zprof", "--baseline", f"{played[0]}/ddp.zprof")
-    report = json.loads(zprof("report", *runs, "-f", "json"))
+    report = json.loads(run_zprof("report", *runs, "-f", "json"))
     assert report["verdict"]["status"] == "slower"
     assert (report["findings"][0]["cause"], report["findings"][0]["confidence"]) == ("no_prefetch", "high")
     times = report["comparison"]["step_time"]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_calls import run_zprof
+
 #: Case: its runs, and the cause that is planted.
 TIMED_CASES = {
     "late-rank": ("late-rank", "straggler_rank"),
@@ -15,20 +17,12 @@ TIMED_CASES = {
 }
 
 
-def zprof(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "zprof", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def play(case: str, folder: Path, run: str) -> tuple[Any, Any]:
     """Play a case; return the reports of its run and of the fixed one."""
-    text = zprof("demo", case, "-o", str(folder))
+    text = run_zprof("demo", case, "-o", str(folder))
     assert text.splitlines()[-1].strip() == f"zprof tui {folder / run}.zprof"
     runs = (folder / f"{run}.zprof", folder / f"{run}-fixed.zprof")
-    before, after = (json.loads(zprof("report", str(path), "-f", "json")) for path in runs)
+    before, after = (json.loads(run_zprof("report", str(path), "-f", "json")) for path in runs)
     return before, after
 
 
@@ -58,7 +52,7 @@ def test_the_logits_are_found_and_smaller_micro_batches_free_memory(tmp_path: Pa
 
 
 def test_the_cases_are_listed_and_a_wrong_name_is_one_line(tmp_path: Path) -> None:
-    names = [line.split()[0] for line in zprof("demo", "--list").splitlines()]
+    names = [line.split()[0] for line in run_zprof("demo", "--list").splitlines()]
     assert names == ["slower-after-sharding", *TIMED_CASES, "logits-fill-memory"]
     wrong = subprocess.run(
         [sys.executable, "-m", "zprof", "demo", "late-ranks"],

@@ -4,13 +4,13 @@ The faults are long against what a busy machine does to two ranks, or proven by 
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.command_calls import run_zprof
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed, pytest.mark.slow]
 PROGRAM = Path(__file__).parent / "programs/faulty_fsdp2.py"
@@ -19,11 +19,7 @@ BUSY = ("ZP3", "ZP5")
 
 
 def zprof(*arguments: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "zprof", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
-    return done.stdout
+    return run_zprof(*arguments, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
 
 
 def first_finding(fault: str, folder: Path, beside: tuple[str, ...] = ()) -> dict[str, Any]:

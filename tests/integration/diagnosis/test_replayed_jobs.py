@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.diagnosis_jobs import add_user_facts
+from benchmarks.jobs import Truth, draw_job, write_job
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
@@ -15,7 +16,6 @@ from zprof.replay.graph import Graph, build_graph
 from zprof.replay.play import play_graph
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
-from zprof.simulator.jobs import Truth, draw_job, write_job
 
 #: What the replay may be off by, of the truth and of the step.
 OFF_RATIO, OFF_STEP_RATIO = 0.15, 0.003

@@ -1,7 +1,5 @@
 """The wheel, built from the sdist, works in a folder that holds hostile packages of the same names."""
 
-import os
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -9,23 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_calls import run_command
+
 MAX_WHEEL_BYTES = 3_000_000
 HOSTILE = "raise SystemExit('the hostile package was imported')\n"
-
-
-def run(*arguments: str, cwd: Path, **environment: str) -> str:
-    done = subprocess.run(
-        arguments, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
-    run(*pip, "--target", str(site), str(wheel), cwd=site)
+    run_command(*pip, "--target", str(site), str(wheel), cwd=site)
     return site
 
 
@@ -71,7 +63,7 @@ def test_the_package_runs_beside_hostile_packages(installed: Path, hostile_folde
     )
 
     def beside(*arguments: str) -> str:
-        return run(*arguments, cwd=hostile_folder, PYTHONPATH=str(installed))
+        return run_command(*arguments, cwd=hostile_folder, PYTHONPATH=str(installed))
 
     file, steps = beside(sys.executable, "-c", code).split()
     assert Path(file).is_relative_to(installed)

@@ -1,12 +1,11 @@
 """HTA reads a simulated trace as it reads a real one, and measures what is true of it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_calls import run_python
 from zprof.simulator.plan import Plan, Recording
 from zprof.simulator.simulate import simulate
 
@@ -28,10 +27,7 @@ def test_hta_finds_the_true_overlap_and_compute(tmp_path: Path) -> None:
     pytest.importorskip("hta")
     plan = Plan(ranks=2, units=3, prefetch=0, recording=Recording(indented=False))
     truth = simulate(plan, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    overlap, compute = json.loads(done.stdout.splitlines()[-1])
+    overlap, compute = json.loads(run_python("-c", _CODE, str(tmp_path)).splitlines()[-1])
     for rank in (0, 1):
         steps = [step for step in truth.per_step if step.rank == rank]
         hidden, all_of_it = (

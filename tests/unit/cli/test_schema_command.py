@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.check_runs import Made
-from tests.support.checks_by_hand import CHECKS
+from tests.support.judged_checks import CHECKS
 from tests.support.reports import SITUATIONS, rank_missing
 from zprof.cli import main
 from zprof.cli.schema import DOCUMENTS, make_schema

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.simulator.causes import Cause, plant
+from zprof.model.findings import Cause
+from zprof.simulator.causes import plant
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
 

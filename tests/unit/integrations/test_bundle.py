@@ -24,12 +24,12 @@ from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, read_own_words, redact_group
 from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
 from zprof.model.doctor import Check, CheckStatus, Doctor
-from zprof.model.findings import Cause as FindingCause
+from zprof.model.findings import Cause
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.manifest import RunManifest, to_json
 from zprof.run.reader import Run, load
-from zprof.simulator.causes import Cause, plant
+from zprof.simulator.causes import plant
 from zprof.simulator.simulate import simulate
 
 TOKEN = "hf_QwErTyUiOpAsDfGhJkLzXcVb"
@@ -138,7 +138,7 @@ def test_no_secret_is_in_any_part(bundle: Bundle, spoiled_bundle: Bundle, run: R
 
 
 def test_only_the_kernel_in_a_sentence_is_hidden(bundle: Bundle, report: Report) -> None:
-    assert report.findings[0].cause is FindingCause.COPY_OVERHEAD
+    assert report.findings[0].cause is Cause.COPY_OVERHEAD
     original = report.findings[0].sentence
     assert "copy_zq" in original
     kept = tree_of(bundle, "report.json")["findings"][0]["sentence"].replace("(hidden)", "").split()

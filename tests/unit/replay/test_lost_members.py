@@ -11,13 +11,14 @@ import pytest
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.findings import Cause
 from zprof.replay.graph import Graph, build_graph
 from zprof.replay.lost_members import fill_lost_members, merge_orders
 from zprof.replay.play import play_graph
 from zprof.replay.tasks import NONE, RankTasks
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
-from zprof.simulator.causes import Cause, plant
+from zprof.simulator.causes import plant
 from zprof.simulator.simulate import simulate
 
 COMPUTE, COMM = 7, 20

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.support import junit_schema, sarif_schema
-from tests.support.checks_by_hand import CHECKS, EXACT, FAILED, TENANT, UNKNOWN, WARNED, check
 from tests.support.diagnosis_reports import against_baseline, alone
+from tests.support.judged_checks import CHECKS, EXACT, FAILED, TENANT, UNKNOWN, WARNED, check
 from tests.support.markdown_reading import visible
 from tests.support.reports import SITUATIONS, slower, trace
 from zprof.model.check import GateResult, Outcome

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.checks_by_hand import CHECKS
 from tests.support.golden import hold, without_pages
 from tests.support.html_pages import without_assets
+from tests.support.judged_checks import CHECKS
 from tests.support.report_pages import PAGES, RENDERERS
 from tests.support.reports import slower
 from zprof.reports.formats import CHECKS as CHECK_FORMATS

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support import diagnosis_reports, junit_schema, plans, sarif_schema
-from tests.support.checks_by_hand import CHECKS
 from tests.support.hostile_names import NAMES, poisoned
 from tests.support.html_pages import Parsed, without_assets
+from tests.support.judged_checks import CHECKS
 from tests.support.markdown_reading import is_active, tokens, visible
 from tests.support.report_pages import both_runs
 from tests.support.reports import memory_only, slower, straggler, trace

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.cli import console
-from zprof.model.findings import FINDING_IDS, Cause
+from zprof.model.findings import Cause
 from zprof.model.formatting import display_width
 from zprof.reports import finding_pages
 from zprof.reports.layout import (
@@ -234,7 +234,7 @@ def test_a_name_from_a_file_gets_no_colour(name: str) -> None:
     assert STYLE.sub(r"\2", coloured) == render_text(page(name))
 
 
-@pytest.mark.parametrize("cause", FINDING_IDS, ids=FINDING_IDS.get)
+@pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.finding_id)
 def test_code_of_an_explained_finding_is_printed_whole(cause: Cause) -> None:
     markdown = finding_pages.page(cause)
     printed = {line.strip() for line in render_markdown_text(markdown).splitlines()}

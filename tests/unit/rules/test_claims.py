@@ -10,7 +10,6 @@ from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
 from zprof.rules.claims import (
     ExposedGroup,
-    compute_unclaimed_loss,
     find_unexplained_loss,
     order_findings,
     split_savings,
@@ -120,8 +119,6 @@ def test_order_is_spoiled_times_then_time_then_bytes_then_notes() -> None:
 def test_waiting_of_some_ranks_and_idling_of_the_late_one_is_one_loss() -> None:
     late = [claim(STRAGGLER, 10, 25)]
     ranks = [rank(exposed_wait_ns=30), rank(1, idle_ns=32)]
-    left = compute_unclaimed_loss(late, all_rules(), ranks)
-    assert (left["exposed_wait_ns"], left["idle_ns"]) == (5, 7)
     rest = find_unexplained_loss(late, all_rules(), ranks)
     assert (rest.rank, rest.total_ns, rest.terms["idle_ns"]) == (1, 7, 7)
     both = find_unexplained_loss(late, all_rules(), [rank(exposed_wait_ns=30, idle_ns=32)])

@@ -11,7 +11,7 @@ from tests.support.kernels import kernel_row, with_kernels
 from tests.support.repeats import analysis_with, gather, reduce
 from tests.support.rule_runs import found, run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import FINDING_IDS, Cause, Severity
+from zprof.model.findings import Cause, Severity
 from zprof.rules.compute.copy_overhead import copy_overhead
 from zprof.rules.registry import all_rules
 from zprof.rules.rule import (
@@ -30,13 +30,15 @@ PAGES = Path(__file__).parents[3] / "docs/findings"
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.cause.value)
 def test_each_rule_has_its_page(rule: Rule) -> None:
-    page = (PAGES / f"{FINDING_IDS[rule.cause]}.md").read_text(encoding="utf-8")
-    assert page.startswith(f"# {FINDING_IDS[rule.cause]} {rule.cause.value}\n")
+    page = (PAGES / f"{rule.cause.finding_id}.md").read_text(encoding="utf-8")
+    title = f"# {rule.cause.finding_id} {rule.cause.value}"
+    assert page.startswith(f"{title}\n")
+    assert " ".join(page.split()).startswith(f"{title} **{rule.cause.meaning}**")
 
 
 def test_each_cause_has_one_rule_and_one_id() -> None:
     assert sorted(rule.cause for rule in all_rules()) == sorted(Cause)
-    assert len(set(FINDING_IDS.values())) == len(Cause)
+    assert len({cause.finding_id for cause in Cause}) == len(Cause)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """The temporary folder of a killed recording is removed at the next start, and no other folder is."""
 
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_calls import run_python
 from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 MAKE = """
@@ -27,9 +26,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make_leftover(temporary: Path) -> Path:
     """Return the folder of a process that has ended without removing it."""
-    command = [sys.executable, "-c", MAKE, str(temporary)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
-    return Path(done.stdout.strip())
+    return Path(run_python("-c", MAKE, str(temporary), cwd=Path(__file__).parents[3]).strip())
 
 
 def test_only_the_folders_of_ended_processes_are_removed(temporary: Path) -> None:

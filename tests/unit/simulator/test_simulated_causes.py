@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_fixes import plant_and_fix
 from zprof.model.errors import BadInput
-from zprof.simulator.causes import Cause, choose_affected_rank, plant
-from zprof.simulator.fixes import plant_and_fix
+from zprof.model.findings import Cause
+from zprof.simulator.causes import NONE, TIGHT, choose_affected_rank, plant
 from zprof.simulator.plan import Plan
 from zprof.simulator.simulate import simulate
 
@@ -15,36 +16,36 @@ BASE = Plan(units=4, steps=2, ranks=3)
 
 #: The term that grows, by which share of the healthy step at least, and the healthy plan.
 GROWS = {
-    Cause.STRAGGLER_RANK: ("exposed_wait", 0.05, Cause.NONE),
-    Cause.ROTATING_STRAGGLER: ("exposed_wait", 0.05, Cause.NONE),
-    Cause.LATENCY_BOUND_COLLECTIVES: ("exposed_transfer", 0.05, Cause.NONE),
-    Cause.UNITS_TOO_SMALL: ("exposed_transfer", 0.05, Cause.NONE),
-    Cause.SINGLE_UNIT: ("exposed_transfer", 0.1, Cause.TIGHT),
-    Cause.NO_PREFETCH: ("exposed_transfer", 0.2, Cause.TIGHT),
-    Cause.RATE_LIMITED_PREFETCH: ("idle", 0.03, Cause.NONE),
-    Cause.CPU_BOUND_LAUNCH: ("idle", 0.1, Cause.NONE),
-    Cause.ALLOCATOR_RETRIES: ("idle", 0.05, Cause.NONE),
-    Cause.COMM_SLOWS_COMPUTE: ("compute", 0.05, Cause.TIGHT),
-    Cause.COMPUTE_BLOCKS_COMM: ("exposed_transfer", 0.05, Cause.TIGHT),
-    Cause.LOW_BUS_BANDWIDTH: ("exposed_transfer", 0.2, Cause.NONE),
-    Cause.SHARDING_SPANS_NODES: ("exposed_transfer", 0.2, Cause.NONE),
-    Cause.FP32_REDUCE: ("exposed_transfer", 0.1, Cause.TIGHT),
-    Cause.FP32_GATHER: ("exposed_transfer", 0.1, Cause.TIGHT),
-    Cause.ACCUMULATION_SYNCS: ("exposed_transfer", 0.1, Cause.TIGHT),
-    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: ("exposed_transfer", 0.1, Cause.TIGHT),
-    Cause.LAST_UNIT_REGATHERED: ("exposed_transfer", 0.02, Cause.NONE),
-    Cause.OFFLOAD_ON_CRITICAL_PATH: ("exposed_memcpy", 0.02, Cause.NONE),
-    Cause.BLOCKING_SYNC: ("idle", 0.03, Cause.NONE),
-    Cause.DATA_LOADER: ("idle", 0.2, Cause.NONE),
-    Cause.UNHIDDEN_OPTIMIZER_GATHER: ("exposed_transfer", 0.1, Cause.TIGHT),
-    Cause.COPY_OVERHEAD: ("compute", 0.1, Cause.NONE),
-    Cause.LOST_COMPUTE_EFFICIENCY: ("compute", 0.2, Cause.NONE),
+    Cause.STRAGGLER_RANK: ("exposed_wait", 0.05, NONE),
+    Cause.ROTATING_STRAGGLER: ("exposed_wait", 0.05, NONE),
+    Cause.LATENCY_BOUND_COLLECTIVES: ("exposed_transfer", 0.05, NONE),
+    Cause.UNITS_TOO_SMALL: ("exposed_transfer", 0.05, NONE),
+    Cause.SINGLE_UNIT: ("exposed_transfer", 0.1, TIGHT),
+    Cause.NO_PREFETCH: ("exposed_transfer", 0.2, TIGHT),
+    Cause.RATE_LIMITED_PREFETCH: ("idle", 0.03, NONE),
+    Cause.CPU_BOUND_LAUNCH: ("idle", 0.1, NONE),
+    Cause.ALLOCATOR_RETRIES: ("idle", 0.05, NONE),
+    Cause.COMM_SLOWS_COMPUTE: ("compute", 0.05, TIGHT),
+    Cause.COMPUTE_BLOCKS_COMM: ("exposed_transfer", 0.05, TIGHT),
+    Cause.LOW_BUS_BANDWIDTH: ("exposed_transfer", 0.2, NONE),
+    Cause.SHARDING_SPANS_NODES: ("exposed_transfer", 0.2, NONE),
+    Cause.FP32_REDUCE: ("exposed_transfer", 0.1, TIGHT),
+    Cause.FP32_GATHER: ("exposed_transfer", 0.1, TIGHT),
+    Cause.ACCUMULATION_SYNCS: ("exposed_transfer", 0.1, TIGHT),
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: ("exposed_transfer", 0.1, TIGHT),
+    Cause.LAST_UNIT_REGATHERED: ("exposed_transfer", 0.02, NONE),
+    Cause.OFFLOAD_ON_CRITICAL_PATH: ("exposed_memcpy", 0.02, NONE),
+    Cause.BLOCKING_SYNC: ("idle", 0.03, NONE),
+    Cause.DATA_LOADER: ("idle", 0.2, NONE),
+    Cause.UNHIDDEN_OPTIMIZER_GATHER: ("exposed_transfer", 0.1, TIGHT),
+    Cause.COPY_OVERHEAD: ("compute", 0.1, NONE),
+    Cause.LOST_COMPUTE_EFFICIENCY: ("compute", 0.2, NONE),
 }
 #: How many times as many bytes a step moves.
 MOVES = {
-    Cause.ACCUMULATION_REGATHERS: (3.0, Cause.TIGHT),
-    Cause.CHECKPOINT_REGATHERS: (4 / 3, Cause.TIGHT),
-    Cause.UNEVEN_SHAPES: (1.15, Cause.NONE),
+    Cause.ACCUMULATION_REGATHERS: (3.0, TIGHT),
+    Cause.CHECKPOINT_REGATHERS: (4 / 3, TIGHT),
+    Cause.UNEVEN_SHAPES: (1.15, NONE),
 }
 
 
@@ -56,14 +57,14 @@ def ledger(plan: Plan, folder: Path) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[Cause, dict[str, float]]:
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
     folder = tmp_path_factory.mktemp("healthy")
-    return {name: ledger(plant(BASE, name), folder) for name in (Cause.NONE, Cause.TIGHT)}
+    return {name: ledger(plant(BASE, name), folder) for name in (NONE, TIGHT)}
 
 
 @pytest.mark.parametrize("cause", GROWS)
 def test_a_cause_shows_in_its_term_until_it_is_fixed(
-    cause: Cause, healthy: dict[Cause, dict[str, float]], tmp_path: Path
+    cause: Cause, healthy: dict[str, dict[str, float]], tmp_path: Path
 ) -> None:
     term, share, without = GROWS[cause]
     before, after = healthy[without], ledger(plant(BASE, cause), tmp_path)

@@ -2,8 +2,6 @@
 
 import gc
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from tests.support.command_calls import run_python
 from tests.support.tui_app import finish_workers, messages, play, screen_text, wait_until
 from zprof.model.errors import BadInput
 from zprof.run.reader import load as open_run
@@ -162,6 +161,4 @@ def test_a_baseline_that_fails_changes_nothing_and_a_later_success_clears_its_me
 
 
 def test_the_preview_of_a_run_imports_nothing_that_reads_tables(slow_run: Path) -> None:
-    command = [sys.executable, "-c", _PREVIEW, str(slow_run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [slow_run.name, []]
+    assert json.loads(run_python("-c", _PREVIEW, str(slow_run))) == [slow_run.name, []]

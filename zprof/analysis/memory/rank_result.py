@@ -1,6 +1,5 @@
 """Define the result of analysing one rank's memory: its parts of ``zprof.model.memory``, and its gaps."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.analysis.memory.state_checks import MeasuredStates
@@ -49,8 +48,3 @@ def make_unknown_result(rank: int, reason: str, remedy: str) -> RankMemoryResult
     return RankMemoryResult(
         gaps=(Gap(kind=GapKind.MEMORY, what="memory", rank=rank, reason=reason, remedy=remedy),)
     )
-
-
-def collect_gaps(results: Sequence[RankMemoryResult]) -> tuple[Gap, ...]:
-    """Return all gaps, in rank order."""
-    return tuple(gap for result in results for gap in result.gaps)

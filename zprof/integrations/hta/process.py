@@ -3,123 +3,31 @@
 HTA relies on the file suffix, so it gets a link whose suffix matches the content.
 """
 
-import contextlib
 import json
 import os
-import signal
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
-import zprof
 from zprof.integrations.hta.answers import Answers, make_refused_answers, read_answers
-from zprof.integrations.hta.child import Limits, choose_limits
+from zprof.integrations.hta.child import ANSWERS
+from zprof.model.sandbox import Limits, Sandbox, make_program, read_lines
 
-#: Code of the child. Its search path is the standard library, the running zprof, then installed packages.
-BOOT = (
-    "import sys;"
-    "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
-    "sys.path.insert(at, sys.argv[1]);"
-    "from zprof.integrations.hta.child import start;"
-    "start(sys.argv[2:])"
-)
-ANSWERS = "answers.jsonl"
+PROGRAM = make_program("zprof.integrations.hta.child")
 _MAX_ANSWER_BYTES = 8 << 20
-
-
-class HtaProcess:
-    """Context manager that starts the child on entry and ends it on exit."""
-
-    def __init__(
-        self, path: Path, suffix: str, rank: int, questions: Sequence[str], limits: Limits, boot: str
-    ) -> None:
-        self._path, self._suffix, self._limits, self._boot = path, suffix, limits, boot
-        self._job = {"rank": rank, "questions": [*questions], "limits": asdict(limits)}
-        self._scratch = tempfile.TemporaryDirectory(prefix="zprof-hta-")
-        self._folder = Path(self._scratch.name)
-        self._is_late = self._closed = False
-
-    def __enter__(self) -> "HtaProcess":
-        link = self._folder / f"trace{self._suffix}"
-        link.symlink_to(self._path.absolute())
-        root = str(Path(zprof.__file__).parents[1])
-        job = json.dumps({**self._job, "path": str(link)})
-        self._child = subprocess.Popen(
-            [sys.executable, "-I", "-c", self._boot, root, job],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self._folder,
-            env=os.environ | _make_environment(self._folder),
-            start_new_session=True,
-        )
-        self._deadline = time.monotonic() + self._limits.wall_s
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def is_finished(self) -> bool:
-        """Return True if the child has exited or exceeded its time limit."""
-        # Do not reap it, so that its number is not reused before the entire session has been killed.
-        if os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return True
-        self._is_late = time.monotonic() > self._deadline
-        return self._is_late
-
-    def collect_answers(self) -> Answers:
-        """Kill the child if it is still running, and return its answers so far."""
-        self._end()
-        try:
-            with (self._folder / ANSWERS).open("rb") as file:
-                lines = file.read(_MAX_ANSWER_BYTES).splitlines()
-        except OSError:
-            lines = []
-        self._close()
-        return read_answers(lines, self._describe_failure())
-
-    def _describe_failure(self) -> str:
-        """Describe how the child failed; empty for a normal exit."""
-        status = self._child.returncode
-        if self._is_late:
-            return f"it exceeded {self._limits.wall_s:g} s and was killed"
-        if status in (-signal.SIGXCPU, -signal.SIGKILL):
-            return f"it exceeded {self._limits.processor_s} s of processor time or the memory limit"
-        return f"it exited with status {status}" if status else ""
-
-    def _close(self) -> None:
-        self._end()
-        self._scratch.cleanup()
-
-    def _end(self) -> None:
-        """Kill the child's session, which includes its children; only once, as numbers are reused."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-
-
-def _make_environment(folder: Path) -> dict[str, str]:
-    """Return variables that disable HTA's rounding, threads and plots, and hide the user's home folder."""
-    quiet = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg", "MALLOC_ARENA_MAX": "1"}
-    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-    return {"HTA_DISABLE_NS_ROUNDING": "1", **quiet, **single}
-
-
 _MAX_CHILDREN = 4
 _POLL_S = 0.02
+_MEBIBYTE = 1 << 20
+#: HTA keeps a trace as Python objects and as a table: about 80 bytes per byte of a .json.gz.
+_MEMORY_PER_FILE_BYTE = 250
+_MIN_MEMORY_BYTES = 2 << 30
+_OUTPUT_BYTES = 64 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -133,11 +41,11 @@ class _Source:
 
 
 def ask_all(
-    files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, boot: str = BOOT
+    files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, program: str = PROGRAM
 ) -> dict[int, Answers]:
     """Return HTA's answers about the trace of each rank; failures of a child are part of its answers.
 
-    ``wall_s``: time limit per child, by default from the file's size. ``boot``: the child's program.
+    ``wall_s``: time limit per child, by default from the file's size. ``program``: the child's code.
     """
     answers: dict[int, Answers] = {}
     pending: deque[tuple[int, _Source]] = deque()
@@ -149,17 +57,70 @@ def ask_all(
             pending.append((rank, source))
     children = max(1, min(_MAX_CHILDREN, os.cpu_count() or 1, len(pending)))
     with ExitStack() as stack:
-        running: dict[int, HtaProcess] = {}
+        running: dict[int, tuple[Sandbox, Path]] = {}
         while pending or running:
             while pending and len(running) < children:
                 rank, source = pending.popleft()
                 limits = choose_limits(source.size_bytes, wall_s, children)
-                child = HtaProcess(source.path, source.suffix, rank, questions, limits, boot)
-                running[rank] = stack.enter_context(child)
-            for rank in [rank for rank, child in running.items() if child.is_finished()]:
-                answers[rank] = running.pop(rank).collect_answers()
+                job = {"rank": rank, "questions": [*questions], "limits": asdict(limits)}
+                running[rank] = stack.enter_context(_start_child(source, job, limits, program))
+            for rank in [rank for rank, (child, _) in running.items() if child.is_finished()]:
+                answers[rank] = _collect_answers(*running.pop(rank))
             time.sleep(_POLL_S)
     return answers
+
+
+@contextmanager
+def _start_child(
+    source: _Source, job: dict[str, Any], limits: Limits, program: str
+) -> Iterator[tuple[Sandbox, Path]]:
+    """Yield a child that answers one job, and its folder; there the trace has the suffix that HTA expects."""
+    with tempfile.TemporaryDirectory(prefix="zprof-hta-") as name:
+        folder = Path(name)
+        link = folder / f"trace{source.suffix}"
+        link.symlink_to(source.path.absolute())
+        arguments = [json.dumps({**job, "path": str(link)})]
+        with Sandbox(
+            program, arguments, limits, folder=folder, environment=_make_environment(folder)
+        ) as child:
+            yield child, folder
+
+
+def _collect_answers(child: Sandbox, folder: Path) -> Answers:
+    """End the child and return its answers so far."""
+    failure = child.end()
+    return read_answers(read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES), failure.message if failure else "")
+
+
+def _make_environment(folder: Path) -> dict[str, str]:
+    """Return variables that disable HTA's rounding, threads and plots, and hide the user's home folder."""
+    home = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg"}
+    return {"HTA_DISABLE_NS_ROUNDING": "1", "NUMEXPR_NUM_THREADS": "1", **home}
+
+
+def choose_limits(file_bytes: int, wall_s: float | None = None, children: int = 1) -> Limits:
+    """Return the limits for a file of this size; ``wall_s`` is the user's limit, if any.
+
+    The machine's memory is divided among ``children`` concurrent processes.
+    """
+    cpu_s = 120 + 30 * file_bytes // _MEBIBYTE if wall_s is None else round(wall_s) + 1
+    memory_bytes = max(_MIN_MEMORY_BYTES, _MEMORY_PER_FILE_BYTE * file_bytes)
+    return Limits(
+        memory_bytes=min(memory_bytes, _max_memory_bytes() // children),
+        cpu_s=cpu_s,
+        wall_s=wall_s or 2.0 * cpu_s,
+        output_bytes=_OUTPUT_BYTES,
+    )
+
+
+def _max_memory_bytes() -> int:
+    """Return three quarters of the machine's memory."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        total = int(lines[0].split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        return 16 << 30
+    return total * 3 // 4
 
 
 def format_source_name(answers: Iterable[Answers]) -> str:

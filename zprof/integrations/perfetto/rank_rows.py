@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, union
+from zprof.analysis.intervals import Int64s, Intervals, intersect, intervals, union
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
 from zprof.integrations.perfetto.chrome_trace import Row, encode_arguments, encode_text, make_spans_row
@@ -35,10 +35,6 @@ class RankWindow:
     steps: StepWindows
     begin_ns: int
     end_ns: int
-
-    def clip_spans(self, spans: Intervals) -> Intervals:
-        """Clip ``spans`` to the window; adjacent spans are merged."""
-        return clip(spans, self.begin_ns, self.end_ns)
 
 
 def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[RankWindow]:

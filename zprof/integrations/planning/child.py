@@ -6,7 +6,6 @@ so that its modules cannot shadow them.
 
 import logging
 import os
-import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,14 @@ import msgspec
 from zprof.integrations.planning.child_process import ANSWERS, TASK, WriteAnswer
 from zprof.model.errors import ZprofError
 from zprof.model.memory_limit import is_memory_shortage
+from zprof.model.sandbox import Limits, apply_limits
 
 
-def start(folder: str) -> None:
+def start(arguments: list[str]) -> None:
     """Run the child and exit without tearing down its objects."""
-    task = msgspec.json.decode((Path(folder) / TASK).read_bytes())
-    with (Path(folder) / ANSWERS).open("wb") as out:
+    folder = Path(arguments[0])
+    task = msgspec.json.decode((folder / TASK).read_bytes())
+    with (folder / ANSWERS).open("wb") as out:
         _run_task(task, _make_answer_writer(out))
     sys.stderr.flush()
     os._exit(0)
@@ -40,7 +41,7 @@ def _run_task(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     logging.getLogger("torch").setLevel(
         logging.CRITICAL
     )  # torch logs tracebacks of errors that are handled here
-    _limit_memory(task["limits"]["memory_bytes"])
+    apply_limits(Limits(**task["limits"]))
     sys.path.insert(0, os.getcwd())
     try:
         tasks[task["task"]](task, write_answer)
@@ -54,14 +55,3 @@ def _make_answer_writer(out: BinaryIO) -> WriteAnswer:
         out.flush()
 
     return write_answer
-
-
-def _limit_memory(more_bytes: int) -> None:
-    """Permanently limit the address space to the mapped memory plus ``more_bytes``; disable core files."""
-    try:
-        mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # not available on this system
-        return
-    for resource_id, value in ((resource.RLIMIT_AS, mapped + more_bytes), (resource.RLIMIT_CORE, 0)):
-        limit = min([value, *(b for b in resource.getrlimit(resource_id) if b != resource.RLIM_INFINITY)])
-        resource.setrlimit(resource_id, (limit, limit))

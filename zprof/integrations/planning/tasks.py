@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
-from zprof.integrations.planning.child_process import Limits, run_task
+from zprof.integrations.planning.child_process import LIMITS, run_task
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Assumed, Backend, Job, Unit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
+from zprof.model.sandbox import Limits
 from zprof.model.tenants import DISPLAY_ORDER
 
 _METHOD = (
@@ -26,7 +27,7 @@ _METHOD = (
 )
 
 
-def verify_plan(plan: Plan, model: str | None = None, limits: Limits | None = None) -> PlanVerification:
+def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -> PlanVerification:
     """Run one rank of the planned job at each planned stage, and compare the tenants at the peak.
 
     ``model``: the ``module:function`` that was planned, if any.
@@ -41,7 +42,7 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits | None = No
     _refuse_unverifiable(job, rows, model)
     require_extra(Extra.RECORD, "--verify")
     task = {"task": "verify", "model": model, "job": msgspec.to_builtins(job), "stages": sorted(rows)}
-    answers = run_task(task, limits or Limits())
+    answers = run_task(task, limits)
     results = {line["stage"]: line for line in answers.lines if "peak_bytes" in line}
     failed = {line["stage"]: line["error"] for line in answers.lines if "error" in line}
     if not results:
@@ -176,7 +177,7 @@ def _list_unverifiable_gaps(job: Job, model: str | None) -> tuple[Gap, ...]:
     return tuple(gaps)
 
 
-def count_model(spec: str, job: Job, limits: Limits | None = None) -> Job:
+def count_model(spec: str, job: Job, limits: Limits = LIMITS) -> Job:
     """Return the job with the parameters, the units and the name of the model built by ``module:function``.
 
     Element counts are exact. Bytes and flop of the units require a known batch and a model that takes
@@ -193,7 +194,7 @@ def count_model(spec: str, job: Job, limits: Limits | None = None) -> Job:
         )
     require_extra(Extra.RECORD, "--model")
     task = {"task": "count", "model": spec, "job": msgspec.to_builtins(job)}
-    answers = run_task(task, limits or Limits())
+    answers = run_task(task, limits)
     counted = next((line for line in answers.lines if "parameters" in line), None)
     if counted is None:
         reason = answers.failure or "it exited the process"

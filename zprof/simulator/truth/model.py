@@ -1,17 +1,16 @@
-"""Define, write and read the ground truth of a simulation (truth.json, schema zprof.simulation/1).
+"""Define and write the ground truth of a simulation (truth.json, schema zprof.simulation/1).
 
 Times are nanoseconds on the common clock.  In the file, groups of ranks are stored in a table, and rows refer
 to them by index.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from zprof.model.collectives import CollectiveKind
-from zprof.model.errors import BadInput
 from zprof.model.time import LateReason
 from zprof.simulator.plan import Vendor
 from zprof.simulator.whole_files import write_file
@@ -133,28 +132,6 @@ def write_truth(truth: Truth, folder: Path) -> Path:
     path = folder / TRUTH_FILE
     write_file(path, msgspec.json.encode(document))
     return path
-
-
-def read_truth(folder: Path) -> Truth:
-    """Read ``folder/truth.json``.
-
-    Raises:
-        BadInput: it is missing, damaged, or has another schema.
-    """
-    path = folder / TRUTH_FILE
-    try:
-        document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise BadInput(f"{path}: not a simulation file with schema {SCHEMA}", hint="simulate again")
-        groups = document.pop("groups")
-        for row in document["collectives"]:
-            row["ranks"] = groups[row["ranks"]]
-        truth = msgspec.convert(document, Truth)
-    except (OSError, msgspec.MsgspecError, KeyError, IndexError, TypeError) as error:
-        raise BadInput(f"{path}: cannot be read ({error})", hint="simulate again") from None
-    shared = {tuple(group): tuple(group) for group in groups}
-    rows = tuple(replace(row, ranks=shared[row.ranks]) for row in truth.collectives)
-    return replace(truth, collectives=rows)
 
 
 def _to_dict(row: Any) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from zprof.integrations.planning.child_process import Limits
+from zprof.integrations.planning.child_process import LIMITS
 from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import count_model
 from zprof.model.errors import BadInput
@@ -65,7 +66,7 @@ def count_in_this_process(name: str) -> Mapping[str, Any]:
 
 def count_in_a_child(name: str, wall_s: int = 120, **changes: Any) -> Job:
     job = Job(parameters=1, batch=Batch(samples=SAMPLES, sequence=CONTEXT), **changes)
-    return count_model(f"models_of_a_user:{name}", job, Limits(wall_s=wall_s))
+    return count_model(f"models_of_a_user:{name}", job, replace(LIMITS, wall_s=wall_s))
 
 
 def test_elements_bytes_and_flop_are_those_of_the_closed_forms(capfd: pytest.CaptureFixture[str]) -> None:

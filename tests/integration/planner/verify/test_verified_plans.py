@@ -13,12 +13,13 @@ import pytest
 import torch.distributed as dist
 
 from zprof.integrations.planning import tasks, verify_task
-from zprof.integrations.planning.child_process import Answers, Limits
+from zprof.integrations.planning.child_process import Answers
 from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import verify_plan
 from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
 from zprof.model.plan import Plan, Scheme, VerifiedStage
+from zprof.model.sandbox import Limits
 from zprof.model.tenants import Tenant
 from zprof.planner.plan import plan
 

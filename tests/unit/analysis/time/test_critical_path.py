@@ -11,8 +11,9 @@ from tests.support.diagnoses import step_ns
 from tests.support.simulations import simulated
 from zprof.analysis.intervals import EMPTY, intervals
 from zprof.analysis.time.critical_path import SyncPoints, walk_back
+from zprof.model.findings import Cause
 from zprof.model.time import CriticalPath, PathKind
-from zprof.simulator.causes import Cause, plant
+from zprof.simulator.causes import TIGHT, plant
 from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
 
 MS = 1_000_000
@@ -41,10 +42,10 @@ def share(path: CriticalPath, what: PathKind | None = None, rank: int | None = N
 @pytest.mark.parametrize(
     "plan",
     [
-        plant(NVIDIA, Cause.TIGHT),
+        plant(NVIDIA, TIGHT),
         GLOO,
         pytest.param(NVIDIA, marks=pytest.mark.slow),
-        pytest.param(plant(GLOO, Cause.TIGHT), marks=pytest.mark.slow),
+        pytest.param(plant(GLOO, TIGHT), marks=pytest.mark.slow),
     ],
     ids=["nvidia, tight", "gloo", "nvidia", "gloo, tight"],
 )

@@ -11,18 +11,11 @@ from hypothesis import strategies as st
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.segments import MIB, AllocatorState
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
+from tests.support.snapshot_histories import entry_times
 from tests.support.snapshots import random_history
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 
 NEVER = 1 << 62
-
-
-def entry_times(allocator: Allocator) -> list[int]:
-    """Return nanoseconds that rise with each entry, though the clock's tick does not."""
-    times: list[int] = []
-    for entry in allocator.entries:
-        times.append(max(entry["time_us"] * 1000, times[-1] + 1 if times else 0))
-    return times
 
 
 def frame(columns: dict[str, Any], allocator: Allocator) -> pd.DataFrame:

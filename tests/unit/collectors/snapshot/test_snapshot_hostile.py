@@ -5,14 +5,13 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
+from tests.support.command_calls import run_python
 from tests.support.hostile_pickles import code, good, opcodes, wrong_values
 from zprof.cli import main
 from zprof.collectors.snapshot.convert import convert_snapshot
@@ -29,8 +28,9 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import random_history
 from zprof.collectors.snapshot.child import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
-from zprof.collectors.snapshot.limits import apply_limits, compute_limits
+from zprof.collectors.snapshot.reader import compute_limits
 from zprof.model.errors import BadInput
+from zprof.model.sandbox import apply_limits
 
 attacks = code("touch " + sys.argv[1]) | {name: content for name, (content, _) in opcodes().items()}
 attacks |= {name: pickle.dumps(value, protocol=4) for name, (value, _) in shapes().items()}
@@ -62,11 +62,7 @@ print(refused)
 
 def test_attacks_are_refused_and_random_damage_is_read_or_refused(tmp_path: Path) -> None:
     proof = tmp_path / "proof"
-    done = subprocess.run(
-        [sys.executable, "-c", MANY, str(proof)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    accepted, refused = done.stdout.splitlines()
+    accepted, refused = run_python("-c", MANY, str(proof), cwd=ROOT).splitlines()
     assert accepted == "[]"
     assert not proof.exists()
     assert 20 < int(refused) < 390

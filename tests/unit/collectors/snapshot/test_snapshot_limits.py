@@ -9,9 +9,9 @@ import pytest
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.hostile_pickles import good
 from zprof.collectors.snapshot import reader
-from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, compute_limits
-from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.collectors.snapshot.reader import MAX_FILE_BYTES, compute_limits, read_snapshot
 from zprof.model.errors import BadInput
+from zprof.model.sandbox import Limits
 
 WIDE = compute_limits(1 << 20)
 

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from zprof.integrations.hta import process
 from zprof.integrations.hta.answers import Answers, Overlap
-from zprof.integrations.hta.child import choose_limits
-from zprof.integrations.hta.process import ask_all, format_source_name
+from zprof.integrations.hta.process import ask_all, choose_limits, format_source_name
+from zprof.model import sandbox
 
 #: Programs in place of the child: argv is ROOT, JOB; the working folder is the child's own.
 SAY = "import json, os, sys; job = json.loads(sys.argv[2]); out = open('answers.jsonl', 'w');"
@@ -56,7 +55,7 @@ def test_when_its_time_is_over_it_ends_with_its_children_and_its_answers_count(t
     def monotonic() -> float:
         return 1e9 if seen.exists() and seen.read_text().endswith("!") else 0.0
 
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    monkeypatch.setattr(sandbox, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     hang = "import subprocess, time;"
     hang += "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
     hang += f"open({str(seen)!r}, 'w').write(f'{{p.pid}}!'); time.sleep(600)"

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.command_calls import run_python
 from tests.support.trace_folders import BASE_NS, trace_document, write_ranks, write_trace
 from zprof.cli import main
 from zprof.integrations.imports import trace_worker
@@ -203,6 +202,5 @@ def test_importing_and_reporting_need_no_torch(folder: Path) -> None:
         f"assert main(['report', {str(folder)!r}, '-o', {str(report)!r}]) == 0\n"
         "print(sorted({'torch', 'hta', 'textual', 'distributed'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
     assert json.loads(report.read_text())["run"]["source"] == "trace"

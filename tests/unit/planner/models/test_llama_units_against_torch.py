@@ -1,16 +1,15 @@
 """Units of Llama blocks against a block in torch: its elements, its flop, and what autograd saves."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.support.saved_bytes import saved_bytes
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, LlamaBlock, Shape
 from zprof.planner.gpt_units import moments_by_unit, with_units
 
@@ -126,19 +125,6 @@ def plan_job(block: LlamaBlock, dtype: torch.dtype = torch.float32, mp: int = 1)
             element_bytes=ElementBytes(parameter=dtype.itemsize, gradient=dtype.itemsize),
         )
     )
-
-
-def saved_bytes(module: nn.Module, forward: Callable[[], object]) -> int:
-    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-    seen: dict[int, torch.Tensor] = {}  # held, so that no address is used twice
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda packed: packed):
-        forward()
-    return sum(tensor.untyped_storage().nbytes() for address, tensor in seen.items() if address not in own)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

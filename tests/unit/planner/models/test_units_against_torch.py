@@ -1,12 +1,9 @@
 """Units of a shape against the engine's own model: its elements, and what autograd saves in its forward."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 
+from tests.support.saved_bytes import saved_bytes
 from zprof.model.job import Batch, ElementBytes, Job, Shape
 from zprof.planner.gpt_units import with_units
 from zprof.reference_engine.program.gpt import GPT, Block, GPTConfig
@@ -36,20 +33,6 @@ def job_of(config: GPTConfig, dtype: torch.dtype, samples: int | None = SAMPLES)
             element_bytes=ElementBytes(parameter=dtype.itemsize, gradient=dtype.itemsize),
         )
     )
-
-
-def saved_bytes(module: nn.Module, forward: Callable[[], object]) -> int:
-    """Bytes of the storages that autograd saves in a forward, each once, parameters left out."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-    seen: dict[int, torch.Tensor] = {}  # held, so that no address is used twice
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda packed: packed):
-        forward()
-    return sum(tensor.untyped_storage().nbytes() for address, tensor in seen.items() if address not in own)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

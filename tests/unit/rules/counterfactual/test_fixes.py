@@ -11,12 +11,11 @@ from zprof.model.findings import Cause, Evidence
 from zprof.rules.counterfactual.fixes import EDITS
 from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving
 from zprof.rules.rule import Rule
-from zprof.simulator.causes import Cause as Planted
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
-    return planted(Planted.FP32_REDUCE, base(0), tmp_path_factory.mktemp("job"), 0.5)
+    return planted(Cause.FP32_REDUCE, base(0), tmp_path_factory.mktemp("job"), 0.5)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.analyses import Scenario
 from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_hosts, reduces
-from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
+from tests.support.rule_runs import Run, found, judged, on_one_rank, run_of, values, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
@@ -343,10 +343,6 @@ def few_gathers(count: int) -> RunAnalysis:
     kept = rows[rows["kind"] == "all_gather"].index[:count]
     others = rows[rows["kind"] != "all_gather"].index
     return replace(analysis, collectives=rows.loc[sorted([*kept, *others])])
-
-
-def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
-    return replace(analysis, run=replace(analysis.run, world_size=1))
 
 
 REPLICATED = Sent(kind=CollectiveKind.ALL_REDUCE, count=12, bytes=SIZE, each_ns=4 * MS, group=ALL)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
-from tests.support.rule_runs import Run, found, judged, wall_for, with_walls, without_collectives
+from tests.support.rule_runs import Run, found, judged, on_one_rank, wall_for, with_walls, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.transfer.single_unit import single_unit
 
@@ -27,10 +27,6 @@ def same(count: int, shows: float, shows_first: float) -> Sent:
 def first_steps(count: int) -> RunAnalysis:
     steps, rows = run().steps, run().collectives
     return replace(run(), steps=steps[steps["step"] < count], collectives=rows[rows["step"] < count])
-
-
-def alone(analysis: RunAnalysis) -> RunAnalysis:
-    return replace(analysis, run=replace(analysis.run, world_size=1))
 
 
 def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
@@ -62,8 +58,8 @@ def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
         (lambda: first_steps(3), "high"),  # three steps
         (lambda: first_steps(2), "medium"),  # two steps
         (lambda: without_collectives(run()), "gap"),  # no collectives
-        (lambda: alone(run()), None),  # one rank
-        (lambda: alone(without_collectives(run())), None),  # one rank without collectives
+        (lambda: on_one_rank(run()), None),  # one rank
+        (lambda: on_one_rank(without_collectives(run())), None),  # one rank without collectives
     ],
 )  # fmt: skip
 def test_thresholds(run: Run, expected: str | None) -> None:

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 
 from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, reduces
-from tests.support.rule_runs import Run, fires, found, judged, values, wall_for, without_collectives
+from tests.support.rule_runs import (
+    Run,
+    fires,
+    found,
+    judged,
+    on_one_rank,
+    values,
+    wall_for,
+    without_collectives,
+)
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence
 from zprof.model.time import LinkFit
@@ -74,10 +83,6 @@ def hidden_launches(device: str) -> RunAnalysis:
     return link_run(*sent, device=device, wall_ns=20 * MS, compute_ns=18 * MS, idle_ns=2 * MS)
 
 
-def alone(analysis: RunAnalysis) -> RunAnalysis:
-    return replace(analysis, run=replace(analysis.run, world_size=1))
-
-
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
@@ -106,7 +111,7 @@ def alone(analysis: RunAnalysis) -> RunAnalysis:
         (lambda: norm_in("4,5"), set()),  # norm in a group of other ranks
         (lambda: with_tiny(4 * MIB // 64), {LATENCY}),  # a 64th is tiny
         (lambda: with_tiny(4 * MIB // 64 + 1), set()),  # more is not
-        (lambda: alone(run(400, 500)), set()),  # one rank
+        (lambda: on_one_rank(run(400, 500)), set()),  # one rank
     ],
 )
 def test_whether_and_whose_fault_it_is(run: Run, expected: set[Cause]) -> None:
@@ -127,9 +132,9 @@ def unknown_latency(size: int) -> RunAnalysis:
     [
         (lambda: unknown_latency(64 * MIB), "gap"),
         (lambda: unknown_latency(64 * MIB + 1), None),  # surely large
-        (lambda: alone(unknown_latency(MIB)), None),
+        (lambda: on_one_rank(unknown_latency(MIB)), None),
         (lambda: without_collectives(run(400, 500)), "gap"),
-        (lambda: alone(without_collectives(run(400, 500))), None),
+        (lambda: on_one_rank(without_collectives(run(400, 500))), None),
     ],
 )
 def test_where_nothing_tells_the_latency_it_is_not_tested(run: Run, expected: str | None) -> None:

@@ -5,10 +5,11 @@ from statistics import fmean
 
 import pytest
 
+from tests.support.many_steps import with_time
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.quantities import UNKNOWN, Value
-from zprof.model.time import ExposedInCollectives, Time
+from zprof.model.time import ExposedInCollectives
 from zprof.tui.presenters.communication import build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
@@ -26,11 +27,6 @@ def value(table: Table, line: Line, title: str) -> float:
     found = line.cells[[column.title for column in table.columns].index(title)]
     assert isinstance(found, Value)
     return found.number
-
-
-def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
-    time: Time = replace(loaded.report.time, **changes)
-    return replace(loaded, report=replace(loaded.report, time=time))
 
 
 def with_first_collective(loaded: LoadedRun, **changes: object) -> LoadedRun:

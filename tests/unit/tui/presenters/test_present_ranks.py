@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.many_steps import MS, with_ranks
+from tests.support.many_steps import MS, with_ranks, with_time
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.memory import Memory
 from zprof.model.quantities import Unit, Value
@@ -38,11 +38,6 @@ def many(alone: LoadedRun) -> LoadedRun:
     loaded = with_ranks(alone, 1024, 20, late=341)
     time = loaded.report.time
     return with_time(loaded, steps=time.steps[::-1], per_rank=time.per_rank[::-1])
-
-
-def with_time(loaded: LoadedRun, **changes: object) -> LoadedRun:
-    time: Time = replace(loaded.report.time, **changes)
-    return replace(loaded, report=replace(loaded.report, time=time))
 
 
 def cell(table: Table, key: str, title: str) -> str:

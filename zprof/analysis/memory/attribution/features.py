@@ -59,7 +59,6 @@ class Features:
     before: Bool
     in_open_pass: Bool
     outlives_pass: Bool
-    sees_forward: Bool
     sees_backward: Bool
     sees_optimizer: Bool
     sees_next_step: Bool
@@ -106,7 +105,6 @@ def compute_features(
         before=blocks.before,
         in_open_pass=within & (pass_index == len(passes) - 1) & ~np.append(passes.closed, False)[pass_index],
         outlives_pass=within & (end > np.append(passes.last_ns, FOREVER)[pass_index]),
-        sees_forward=within & _lives_until(end, forward),
         sees_backward=within & _lives_until(end, backward),
         sees_next_step=within & _lives_until(end, _find_next_step(passes, pass_index)),
         sees_optimizer=within & _lives_until(end - CLOCK_NS, optimizer),

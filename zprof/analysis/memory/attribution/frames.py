@@ -102,11 +102,6 @@ def is_python(frame: Frame) -> bool:
     return frame.file.endswith(".py") or frame.file.startswith("/<")
 
 
-def is_user_frame(frame: Frame) -> bool:
-    """Return True for Python code that is neither of an installed package nor of Python itself."""
-    return find_frame_kind(frame) is FrameKind.USER
-
-
 def is_workspace_frame(frame: Frame) -> bool:
     """Return True for a C++ frame of a library workspace; a Python function may have any name."""
     return not is_python(frame) and _WORKSPACE.search(frame.function[:MAX_NAME]) is not None
@@ -115,14 +110,6 @@ def is_workspace_frame(frame: Frame) -> bool:
 def is_nccl_frame(frame: Frame) -> bool:
     """Return True for a C++ frame of NCCL or of torch's calls of it."""
     return not is_python(frame) and _NCCL.search(frame.function[:MAX_NAME]) is not None
-
-
-def is_internal_frame(frame: Frame) -> bool:
-    """Return True for internals: allocator, unwinder, profiler, dispatcher, interpreter.
-
-    C++ frames of operators, backward nodes, workspaces, NCCL and unknown libraries are not internals.
-    """
-    return find_frame_kind(frame) in (FrameKind.INTERNAL, FrameKind.MODULE_CALL)
 
 
 def find_frame_kind(frame: Frame) -> FrameKind:

@@ -146,12 +146,10 @@ def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: Name
     return pd.Series(blocked, index=frame.index)
 
 
-#: Columns that :func:`measure_prefetch` returns; 0 on rows that are not an all_gather.
-PREFETCH_COLUMNS = ("free_compute_ns", "queued_exposed_ns")
-
-
 def measure_prefetch(frame: pd.DataFrame, compute: Intervals, moving: Intervals) -> dict[str, Int64s]:
     """Return free_compute_ns and queued_exposed_ns for the collectives of one rank, sorted by start.
+
+    Both are 0 for rows that are not an all_gather.
 
     Args:
         frame: Rows with step, kind, group, start_ns and end_ns.
@@ -193,8 +191,6 @@ def _find_last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
     return np.minimum(ends, start)
 
 
-#: One row per delay by the limiter.
-LIMITER_COLUMNS = ("rank", "step", "start_ns", "end_ns", "idle_ns")
 #: A limiter whose event has already completed returns within microseconds, without delaying a gather.
 _MIN_DELAY_NS = 50_000
 _NO_TIME_NS = np.iinfo(np.int64).min
@@ -203,7 +199,7 @@ _NO_TIME_NS = np.iinfo(np.int64).min
 def make_limiter_rows(
     rank: int, limiter: Intervals, activity: Activity, steps: StepWindows, frame: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return one row per limiter delay of a rank in a step, on the common clock, as ``LIMITER_COLUMNS``.
+    """Return rank, step, start_ns, end_ns and idle_ns of each limiter delay in a step, on the common clock.
 
     Args:
         rank: The rank.

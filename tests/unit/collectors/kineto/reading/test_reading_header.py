@@ -36,7 +36,6 @@ def test_a_full_header_is_read_and_unknown_keys_are_not_kept():
         },
         deviceProperties=[{"id": 0, "name": "NVIDIA H100", "numSms": 132}, {"id": 1, "name": ""}, 3],
         host_name="node7",
-        record_shapes=1,
         baseTimeNanoseconds=5,
         metadata={"TOKEN": "hunter2"},
         env="hunter2",
@@ -49,7 +48,6 @@ def test_a_full_header_is_read_and_unknown_keys_are_not_kept():
         groups=(Group(name="0", description="default_pg", ranks=(0, 1)),),
         devices=("NVIDIA H100", ""),
         host="node7",
-        with_shapes=True,
     )
     assert "hunter2" not in repr(found)
 

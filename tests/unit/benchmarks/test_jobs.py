@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from zprof.simulator.jobs import CAUSES, Job, draw_job, gain_ns, remove, run_job, write_job
-from zprof.simulator.jobs.faults import draw_candidate
+from benchmarks.jobs import CAUSES, Job, draw_job, gain_ns, remove, run_job, write_job
+from benchmarks.jobs.faults import draw_candidate
 
 
 def read_traces(folder: Path) -> list[dict[str, Any]]:

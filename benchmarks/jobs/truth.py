@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from zprof.simulator.jobs.faults import draw_candidate, remove
-from zprof.simulator.jobs.job import CAUSES, NEEDS_BASELINE, Job, hash_key, uniform
-from zprof.simulator.jobs.kineto import write_traces
-from zprof.simulator.jobs.machine import Schedule, run_job
+from benchmarks.jobs.faults import draw_candidate, remove
+from benchmarks.jobs.job import CAUSES, NEEDS_BASELINE, Job, hash_key, uniform
+from benchmarks.jobs.kineto import write_traces
+from benchmarks.jobs.machine import Schedule, run_job
 
 _ATTEMPTS: Final = 12
 _SMALLEST, _LARGEST = 0.02, 0.45

@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from zprof.simulator.jobs import kernels
-from zprof.simulator.jobs.job import (
+from benchmarks.jobs import kernels
+from benchmarks.jobs.job import (
     Block,
     Cluster,
     Dialect,

@@ -6,10 +6,10 @@ clusters and PyTorch, and what a cause costs is the difference to the same job w
 
 from __future__ import annotations
 
-from zprof.simulator.jobs.faults import remove
-from zprof.simulator.jobs.job import CAUSES, SHAPES, Job
-from zprof.simulator.jobs.machine import Schedule, run_job
-from zprof.simulator.jobs.truth import Truth, draw_job, gain_ns, step_time_ns, window_time_ns, write_job
+from benchmarks.jobs.faults import remove
+from benchmarks.jobs.job import CAUSES, SHAPES, Job
+from benchmarks.jobs.machine import Schedule, run_job
+from benchmarks.jobs.truth import Truth, draw_job, gain_ns, step_time_ns, window_time_ns, write_job
 
 __all__ = [
     "CAUSES", "SHAPES", "Job", "Schedule", "Truth", "draw_job", "gain_ns", "remove", "run_job",

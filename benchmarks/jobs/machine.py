@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final
 
-from zprof.simulator.jobs import kernels
-from zprof.simulator.jobs import program as p
-from zprof.simulator.jobs.job import NORMALS, Job, hash_key, mix
+from benchmarks.jobs import kernels
+from benchmarks.jobs import program as p
+from benchmarks.jobs.job import NORMALS, Job, hash_key, mix
 
 _ATTENTION: Final = frozenset({kernels.FLASH, kernels.FLASH_BACKWARD})
 _BLOCK_KEY: Final = 1 << 60

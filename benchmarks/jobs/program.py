@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from zprof.simulator.jobs import kernels
-from zprof.simulator.jobs.job import Block, Job, Kernel, hash_key
+from benchmarks.jobs import kernels
+from benchmarks.jobs.job import Block, Job, Kernel, hash_key
 
 CPU, LAUNCH, COLLECTIVE, RECORD, WAIT, SYNC, BEGIN, END, MEMCPY, RUNTIME, POINT, STEP_END = range(12)
 MAIN, AUTOGRAD = 0, 1
