@@ -26,11 +26,11 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.whatif import Change, PredictedFigure
+from zprof.replay.schedule import EnginePolicy
 from zprof.replay.whatif import assumptions
 from zprof.replay.whatif.calibration import CalibratedModel
 from zprof.replay.whatif.changes import change_passes, change_policy
-from zprof.replay.whatif.engine_policy import EnginePolicy
-from zprof.replay.whatif.unit_passes import StepPasses
+from zprof.replay.whatif.unit_replay import StepPasses
 
 #: Gathers of new parameters that hold scratch at the same time, after the update.
 _CONCURRENT_GATHERS = 2

@@ -17,11 +17,12 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.whatif import Change, PredictedFigure
+from zprof.replay.schedule import build_program
 from zprof.replay.whatif import assumptions
 from zprof.replay.whatif.calibration import CalibratedModel, calibrate
 from zprof.replay.whatif.changes import change_passes, change_policy, describe_change
 from zprof.replay.whatif.links import Link
-from zprof.replay.whatif.unit_replay import ReplayedSteps, build_program, replay_steps
+from zprof.replay.whatif.unit_replay import ReplayedSteps, replay_steps
 
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.
 TRUST_RATIO = 0.1
@@ -244,7 +245,7 @@ def _compute_case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
 
 def _replay_change(model: CalibratedModel, change: Change, link: Link) -> ReplayedSteps:
     skeleton = change_passes(model, change)
-    ops = build_program(skeleton, change_policy(model.policy, change))
+    ops = build_program(skeleton.units, skeleton.passes, change_policy(model.policy, change))
     return replay_steps(ops, skeleton.work, link.changed(change), model.costs)
 
 
