@@ -204,7 +204,8 @@ def _play_step(measured: _MeasuredStep, work: _Floats) -> float:
     for at, row in sorted(stops):
         until = float(measured.resumed[row])
         while waiting and ready[waiting[0]] < max(at, until):  # others continue while the thread waits
-            link.add(waiting[0], float(ready[waiting.popleft()]) - ahead)
+            joining = waiting.popleft()
+            link.add(joining, float(ready[joining]) - ahead)
         ahead = until - max(at - ahead, link.run_until_done(row))
     return ahead
 

@@ -180,8 +180,18 @@ class ModelledRun:
         return abs(self.error_ratio) <= REPRODUCES_RATIO
 
 
-def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
-    """Replay the run unchanged and compare it with the measurement."""
+def model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
+    """Calibrate the model of a run, replay it unchanged, and compare it with the measurement.
+
+    This is done once per analysis. The result is a gap if the run does not record enough.
+    """
+    return analysis.compute_once(_model_run)
+
+
+def _model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
+    model = calibrate(analysis)
+    if isinstance(model, Gap):
+        return model
     modelled_steps = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
     modelled_steps = modelled_steps[modelled_steps["step"].isin(model.skeleton.steps)]
     rows = analysis.steps
@@ -299,11 +309,8 @@ def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] 
 
     None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
     """
-    model = calibrate(analysis)
-    if isinstance(model, Gap):
-        return None
-    base = model_run(analysis, model)
-    if not base.reproduces:
+    base = model_run(analysis)
+    if isinstance(base, Gap) or not base.reproduces:
         return None
     saving = saving_range_ns(predict_step(base, change))
     return None if saving is None else (max(0, saving[0]), max(0, saving[1]))

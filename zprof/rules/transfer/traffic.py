@@ -149,7 +149,11 @@ def _split_passes(gathers: int, reduces: int) -> tuple[int, bool]:
 
 
 def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
-    """Return the traffic of a run, None if it has none."""
+    """Return the traffic of a run, None if it has none; it is read once per analysis."""
+    return analysis.compute_once(_read_step_traffic)
+
+
+def _read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
     rows = _select_sharding_group(analysis.collectives)
     gathers, reduces = (_read_messages(analysis, rows, kinds) for kinds in (_GATHERS, _REDUCES))
     if gathers is None and reduces is None:
