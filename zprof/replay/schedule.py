@@ -40,6 +40,8 @@ class UnitSize:
     """A unit that is gathered and reduced in one piece; bytes are of the full tensors on the wire.
 
     ``replicate_bytes``: bytes of an all-reduce between replicas that follows the reduction on another link.
+    ``skipped``: number of equal units that this one stands for, which are neither gathered nor reduced.
+    ``has_backward``: False if no gradient passes through the unit.
     """
 
     name: str
@@ -47,6 +49,8 @@ class UnitSize:
     reduce_bytes: float
     encloses: bool = False
     replicate_bytes: float = 0.0
+    skipped: int = 0
+    has_backward: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,26 +88,55 @@ class EnginePolicy:
 
 
 def list_passes(
-    units: Sequence[UnitSize], backward: Sequence[int], micro_batches: int, reduce_each: bool
+    units: Sequence[UnitSize],
+    backward: Sequence[int],
+    micro_batches: int,
+    reduce_each: bool,
+    *,
+    ends_forward: bool = False,
 ) -> tuple[Pass, ...]:
     """Return all passes of a step.
 
-    ``units`` are in forward order; ``backward`` lists the inner units in backward order.
+    ``units`` are in forward order; ``backward`` lists the inner units in backward order. ``ends_forward``:
+    the enclosing units have a second pass in a forward too, after the others (their head and the loss).
     """
     passes: list[Pass] = []
     enclosing = [index for index, unit in enumerate(units) if unit.encloses]
     for number in range(micro_batches):
         reduces = reduce_each or number == micro_batches - 1
-        passes += [Pass(phase=Phase.FORWARD, unit=unit, micro_batch=number) for unit in range(len(units))]
+        passes += [
+            Pass(phase=Phase.FORWARD, unit=index, micro_batch=number, needs=not unit.skipped)
+            for index, unit in enumerate(units)
+        ]
+        passes += [
+            Pass(phase=Phase.FORWARD, unit=unit, micro_batch=number, needs=False)
+            for unit in enclosing
+            if ends_forward
+        ]
         passes += [Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number) for unit in enclosing]
         passes += [
-            Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, reduces=reduces) for unit in backward
+            Pass(
+                phase=Phase.BACKWARD,
+                unit=unit,
+                micro_batch=number,
+                needs=not units[unit].skipped,
+                reduces=reduces,
+                runs=units[unit].has_backward,
+            )
+            for unit in backward
         ]
         passes += [
             Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, needs=False, reduces=reduces)
             for unit in reversed(enclosing)
         ]
     return tuple(passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPass:
+    """Start of a pass (by index): its gathers follow, then its compute."""
+
+    what: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +180,7 @@ class EndBackward:
     micro_batch: int
 
 
-Op = Compute | Launch | Await | Release | EndBackward
+Op = StartPass | Compute | Launch | Await | Release | EndBackward
 
 
 def build_program(units: Sequence[UnitSize], passes: Sequence[Pass], policy: EnginePolicy) -> tuple[Op, ...]:
@@ -172,6 +205,7 @@ class _ProgramBuilder:
         yield Compute(what=HEAD)
         for number, each in enumerate(self._passes):
             if each.runs:
+                yield StartPass(what=number)
                 yield from self._require(number, each)
                 yield Compute(what=number)
                 yield from self._release(number, each)
@@ -248,7 +282,7 @@ class _ProgramBuilder:
 
     def _reduce(self, each: Pass) -> Iterator[Op]:
         unit = self._units[each.unit]
-        if unit.reduce_bytes <= 0:
+        if unit.reduce_bytes <= 0 or unit.skipped:
             return
         if self._policy.stage >= 2:
             yield from self._wait_pending(self._policy.in_flight - 1)
