@@ -1,7 +1,8 @@
 """Analyse one run: the summed leaves that the report shows, and the tables that the rules read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -16,6 +17,8 @@ from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
 from zprof.run.reader import Run
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,19 @@ class RunAnalysis:
     tracks: tuple[RankTracks, ...] = ()
     source: Run | None = None
     engine: Engine | None = None
+    _results: dict[Callable[["RunAnalysis"], Any], Any] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def compute_once(self, compute: Callable[["RunAnalysis"], Result]) -> Result:
+        """Return ``compute(self)``; several rules that need the same value share it.
+
+        A changed copy (``dataclasses.replace``) starts without results.
+        """
+        if compute not in self._results:
+            self._results[compute] = compute(self)
+        result: Result = self._results[compute]
+        return result
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:

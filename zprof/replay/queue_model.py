@@ -1,9 +1,9 @@
-"""Estimate the saving of shorter or earlier collectives from the collectives of each rank on its own.
+"""Estimate the saving of shorter collectives from the collectives of each rank on its own.
 
 For each rank and step, three parts are replayed on the measured times:
 
-    thread   the compute stream of a device, or the main thread of a CPU rank. It runs as recorded, skips
-             removed idle time, and blocks on a collective until it is done
+    thread   the compute stream of a device, or the main thread of a CPU rank. It runs as recorded, and
+             blocks on a collective until it is done
     queues   a process group runs one collective at a time in launch order (or as many at a time as the
              recording shows)
     link     groups on the same link share it: of n groups that move bytes, each gets 1/n of its speed
@@ -15,8 +15,8 @@ as this one. The unchanged step is replayed in the same way and subtracted, so t
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -35,35 +35,15 @@ _ALONE_RATIO = 0.9
 _MIN_WORK_NS = 1e-3
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
-_Spans = Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepChange:
-    """The difference between the measured and the changed steps.
-
-    ``transfer_ns``: new transfer time of each row of the collectives. ``ready_ns``: time at which a row
-    joins its queue, in the measured step; NaN if unchanged, minus infinity if it is done before the step.
-    ``taken_out``: removed idle time of the thread, by rank.
-    """
-
-    transfer_ns: "pd.Series[float] | None" = None
-    ready_ns: "pd.Series[float] | None" = None
-    taken_out: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict)
 
 
 def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Series[float]") -> float:
-    """Return the mean saving per rank and step, in ns, for new transfer times.
+    """Return the mean saving per rank and step, in ns, for new transfer times; never below 0.
 
     ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``.
     """
-    return estimate_saving_ns(analysis, StepChange(transfer_ns=new_transfer_ns))
-
-
-def estimate_saving_ns(analysis: RunAnalysis, changed: StepChange) -> float:
-    """Return the mean saving of a changed step over ranks and steps, in ns; never below 0."""
     links = _assign_links(analysis)
-    savings = [_save_in_step(step, changed, links) for step in _sample_steps(analysis.collectives)]
+    savings = [_save_in_step(step, new_transfer_ns, links) for step in _sample_steps(analysis.collectives)]
     return max(0.0, float(np.mean(savings))) if savings else 0.0
 
 
@@ -116,29 +96,14 @@ def _are_shared(analysis: RunAnalysis, links: Mapping[str, int]) -> bool:
     return bool(unique_values.empty or unique_values["transfer"].sum() > middle.sum())
 
 
-def _save_in_step(rows: pd.DataFrame, changed: StepChange, links: Mapping[str, int]) -> float:
+def _save_in_step(rows: pd.DataFrame, new_transfer_ns: "pd.Series[float]", links: Mapping[str, int]) -> float:
     origin = int(rows["start_ns"].min())  # float64 resolves ns since 1970 only to 256
     measured = _MeasuredStep.of(rows, origin, links)
-    new, ready = measured.work, measured.ready
-    if changed.transfer_ns is not None:
-        transfer = np.asarray(changed.transfer_ns.loc[rows.index], dtype=np.float64)
-        new = measured.work * np.divide(
-            transfer, measured.transfer, out=np.ones_like(transfer), where=measured.transfer > 0
-        )
-    if changed.ready_ns is not None:
-        new_ready = changed.ready_ns.loc[rows.index]
-        earlier = np.asarray(new_ready, dtype=np.float64) - origin
-        ready = np.where(np.isnan(earlier), measured.ready, np.minimum(measured.ready, earlier))
-    spans = changed.taken_out.get(int(rows["rank"].iloc[0]))
-    removed_idle = [] if spans is None else _shift_spans(spans, rows, origin)
-    return _play_step(measured, new, ready, removed_idle) - _play_step(
-        measured, measured.work, measured.ready, []
+    transfer = np.asarray(new_transfer_ns.loc[rows.index], dtype=np.float64)
+    new = measured.work * np.divide(
+        transfer, measured.transfer, out=np.ones_like(transfer), where=measured.transfer > 0
     )
-
-
-def _shift_spans(spans: npt.NDArray[np.int64], rows: pd.DataFrame, origin: int) -> list[tuple[float, float]]:
-    """Return the spans relative to ``origin``."""
-    return [(float(begin - origin), float(end - origin)) for begin, end in spans.tolist()]
+    return _play_step(measured, new) - _play_step(measured, measured.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,22 +195,18 @@ def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Flo
     return work
 
 
-def _play_step(measured: _MeasuredStep, work: _Floats, ready: _Floats, removed_idle: _Spans) -> float:
+def _play_step(measured: _MeasuredStep, work: _Floats) -> float:
     """Return the time by which the thread reaches the end earlier than measured, in ns."""
-    link = _Link(measured, work)
+    link, ready = _Link(measured, work), measured.ready
     waiting = deque(np.argsort(ready, kind="stable").tolist())
     stops = [(float(at), row) for row, at in enumerate(measured.awaited) if not np.isnan(at)]
-    stops += [(begin, -1 - place) for place, (begin, _) in enumerate(removed_idle)]
     ahead = 0.0
     for at, row in sorted(stops):
-        until = float(measured.resumed[row]) if row >= 0 else removed_idle[-1 - row][1]
-        while waiting and ready[waiting[0]] < max(at, until):
-            # others continue while the thread waits; skipped idle time does not delay them
-            instant = float(ready[waiting[0]])
-            link.add(waiting.popleft(), (instant if row >= 0 else min(instant, at)) - ahead)
-        ahead = (
-            max(ahead, until - (at - ahead)) if row < 0 else until - max(at - ahead, link.run_until_done(row))
-        )
+        until = float(measured.resumed[row])
+        while waiting and ready[waiting[0]] < max(at, until):  # others continue while the thread waits
+            joining = waiting.popleft()
+            link.add(joining, float(ready[joining]) - ahead)
+        ahead = until - max(at - ahead, link.run_until_done(row))
     return ahead
 
 

@@ -89,3 +89,17 @@ def test_savings_are_widened_by_noise(
         claim(Cause.NO_PREFETCH, low * MS, high * MS), noise_ms and noise_ms * MS
     ).saving_ns
     assert widened == tuple(ms * MS for ms in widened_ms)
+
+
+def test_a_value_that_rules_share_is_computed_once_for_each_analysis() -> None:
+    computed: list[RunAnalysis] = []
+
+    def count_ranks(analysis: RunAnalysis) -> int:
+        computed.append(analysis)
+        return analysis.run.world_size
+
+    first = replace(run())
+    assert [first.compute_once(count_ranks) for _ in range(2)] == [3, 3]
+    changed = replace(first, run=replace(first.run, world_size=2))
+    assert changed.compute_once(count_ranks) == 2
+    assert [each is first for each in computed] == [True, False]

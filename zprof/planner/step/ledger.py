@@ -17,9 +17,8 @@ from zprof.planner.step.schedule import (
     Passes,
     Phase,
     PhaseTotal,
-    build_plain_backward,
-    build_plain_forward,
-    build_reduced_backward,
+    build_plain_passes,
+    build_reduced_passes,
     build_sharded_passes,
     build_step_phases,
     repeat_phases,
@@ -55,7 +54,7 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | Non
 def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ...]:
     count = job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return repeat_phases((*build_plain_forward(times), *build_reduced_backward(times)), count)
+        return repeat_phases(build_reduced_passes(times).all, count)
     return build_step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
 
 
@@ -87,10 +86,7 @@ def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
     if scheme is Scheme.ZERO_3:
         return build_sharded_passes(times, job.overlap)
     reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
-    return Passes(
-        forward=build_plain_forward(times),
-        backward=build_reduced_backward(times) if reduces else build_plain_backward(times),
-    )
+    return build_reduced_passes(times) if reduces else build_plain_passes(times)
 
 
 def _make_ledger(job: Job, scheme: Scheme, phases: PhaseTotal, flow: PipelineFlow) -> PlannedStep:

@@ -32,24 +32,39 @@ gather that the next unit launches. Source: the schedule of FSDP (arXiv 2304.112
 reference engine.
 
 "Last kept" (the last unit stays gathered since its forward) is the usual formula: it counts the gather of
-unit U-1 in the last phase instead of during b_U, where it could run. With equal units the result is at most
-b_U longer than an event schedule. With unequal units it may be shorter than the event schedule if the last
-phase can hide a gather, so unequal units use the event schedule:
+unit U-1 in the last phase instead of during b_U, where the schedule runs it. With equal units the result is
+at most b_U longer than the schedule. Unequal units use the schedule as it is:
 
     units differ   max(b_U, AG_{U-1}) + sum_{1<u<U} max(b_u, RS_{u+1} + AG_{u-1}) + max(b_1, RS_2) + RS_1
 
 In the backward, a root that encloses the others is gathered again, computes (its head) first and is reduced
 last.
 
+These sums follow from playing the schedule of :mod:`zprof.replay.schedule`: messages launched before a pass
+that nothing waits for yet are in the phase of its compute. Only the first forward of stages 1 and 2 and the
+usual formula of "last kept" are written down.
+
 A phase lasts as long as the longest activity in it; the part beyond compute is exposed. All times are integer
 nanoseconds, so that the terms of a ledger sum exactly to its wall time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zprof.model.job import Overlap
-from zprof.planner.step.unit_times import StackTimes, UnitTimes, pair_with_next
+from zprof.planner.step.unit_times import StackTimes, UnitTimes
+from zprof.replay.schedule import (
+    Await,
+    Compute,
+    EnginePolicy,
+    Launch,
+    Pass,
+    StartPass,
+    UnitSize,
+    build_program,
+    list_passes,
+)
+from zprof.replay.schedule import Phase as PassPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,62 +154,32 @@ def build_step_phases(
     """Return all phases of a step."""
     if stage == 3:
         return repeat_phases(build_sharded_passes(times, overlap).all, micro_batches)
-    plain = Passes(forward=build_plain_forward(times), backward=build_plain_backward(times))
-    first = build_plain_forward(times) if stage == 0 else build_refreshed_forward(times)
-    reduced = build_reduced_backward(times)
+    plain, reduced = build_plain_passes(times), build_reduced_passes(times)
+    first = plain.forward if stage == 0 else build_refreshed_forward(times)
+    later = repeat_phases(plain.forward, micro_batches - 1)
     if stage == 2:
-        return (
-            *first,
-            *repeat_phases(plain.forward, micro_batches - 1),
-            *repeat_phases(reduced, micro_batches),
-        )
-    return (
-        *first,
-        *repeat_phases(plain.forward, micro_batches - 1),
-        *repeat_phases(plain.backward, micro_batches - 1),
-        *reduced,
-    )
+        return (*first, *later, *repeat_phases(reduced.backward, micro_batches))
+    return (*first, *later, *repeat_phases(plain.backward, micro_batches - 1), *reduced.backward)
 
 
 def build_sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
-    """Return the passes of one micro-batch in stage 3."""
-    if overlap.prefetch == 0:
-        return _exposed_passes(times, overlap)
-    backward = build_kept_backward(times) if overlap.keep_last else build_gathered_backward(times)
-    return Passes(forward=build_gathered_forward(times), backward=backward)
-
-
-def _exposed_passes(times: StackTimes, overlap: Overlap) -> Passes:
-    """Return the passes without prefetch: a unit waits for its gather and the reduction queued before it."""
-    last = times.computed[-1] if not times.units else times.units[-1]
-    kept = last.gather_ns if overlap.keep_last else 0
-    gathered = sum(unit.count * unit.gather_ns for unit in times.computed)
-    reduced = sum(unit.count * unit.reduce_ns for unit in times.computed)
-    return Passes(
-        forward=(Phase(link_ns=gathered), *build_plain_forward(times)),
-        backward=(Phase(link_ns=gathered - kept + reduced), *build_plain_backward(times)),
-    )
-
-
-def build_plain_forward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the phases of a forward whose parameters are all resident."""
-    return tuple(_forward_phase(unit, 0, unit.count) for unit in times.computed)
-
-
-def build_gathered_forward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the stage 3 forward: each unit is gathered during the compute of the previous one.
+    """Return the passes of one micro-batch in stage 3.
 
     Deeper prefetch is modelled as prefetch of one unit; with equal units it hides no more.
     """
-    root = 0 if times.root is None else times.root.gather_ns
-    phases = [Phase(link_ns=root + (times.units[0].gather_ns if times.units else 0))]
-    for unit, following in pair_with_next(times.units):
-        if unit.count > 1:
-            phases.append(_forward_phase(unit, unit.gather_ns, unit.count - 1))
-        phases.append(_forward_phase(unit, 0 if following is None else following.gather_ns, 1))
-    if times.root is not None:
-        phases.append(_forward_phase(times.root, 0, 1))
-    return tuple(phases)
+    return _build_passes(times, 3, min(1, overlap.prefetch), keep_last=overlap.keep_last)
+
+
+def build_plain_passes(times: StackTimes) -> Passes:
+    """Return the passes of a micro-batch whose parameters are all resident and that reduces nothing."""
+    units = tuple(replace(unit, reduce_ns=0) for unit in times.units)
+    root = None if times.root is None else replace(times.root, reduce_ns=0)
+    return build_reduced_passes(StackTimes(units=units, root=root))
+
+
+def build_reduced_passes(times: StackTimes) -> Passes:
+    """Return the passes of a micro-batch of stages 0 to 2, with reductions and no gathers."""
+    return _build_passes(times, 0, 0, keep_last=False)
 
 
 def build_refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
@@ -210,110 +195,91 @@ def build_refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
         exposed = max(exposed, first, first + (unit.count - 1) * (unit.gather_ns - busy))
         gathered += unit.count * unit.gather_ns
         computed += unit.count * busy
-    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_forward(times))
+    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_passes(times).forward)
 
 
-def _forward_phase(unit: UnitTimes, link_ns: int, count: int) -> Phase:
-    return Phase(
-        count=count,
-        compute_ns=unit.forward_ns,
-        model_ns=unit.model_forward_ns,
-        link_ns=link_ns,
-        copy_ns=unit.copy_ns,
-    )
+#: Units of a run of equal ones that are played at each end; those between take as long as their neighbours.
+_PLAYED_ENDS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BackwardRow:
-    """Equal units, each with the concurrent reduction of the previous unit and gather of the next."""
-
-    unit: UnitTimes
-    count: int
-    reduce_ns: int
-    gather_ns: int
-
-
-def build_plain_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the phases of a backward with resident parameters and no reductions."""
-    return tuple(_backward_phase(unit, 0, unit.count) for unit in reversed(times.computed))
-
-
-def build_reduced_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the backward of stages 0 to 2, with reductions and no gathers."""
-    return build_gathered_backward(
-        StackTimes(
-            units=tuple(replace(unit, gather_ns=0) for unit in times.units),
-            root=None if times.root is None else replace(times.root, gather_ns=0),
+def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bool) -> Passes:
+    """Play the schedule of one micro-batch: each pass is a phase with the messages launched before it."""
+    played = [(each, skipped) for unit in times.units for each, skipped in _shorten_run(unit)]
+    if times.root is not None:
+        played.insert(0, (times.root, 0))
+    units = [
+        UnitSize(
+            name="",
+            gather_bytes=unit.gather_ns,  # sizes are given as times
+            reduce_bytes=unit.reduce_ns,
+            encloses=unit is times.root,
+            skipped=skipped,
         )
+        for unit, skipped in played
+    ]
+    backward = [index for index in reversed(range(len(units))) if not units[index].encloses]
+    passes = list_passes(units, backward, 1, True, ends_forward=True)
+    policy = EnginePolicy(
+        stage=stage,
+        prefetch=prefetch,
+        keep="last" if keep_last else "none",
+        overlap_reduce=True,
+        overlap_gather=True,
+        in_flight=1,
     )
+    phases: dict[PassPhase, list[Phase]] = {PassPhase.FORWARD: [], PassPhase.BACKWARD: []}
+    queue: dict[str, int] = {}
+    found, start, inner = phases[PassPhase.FORWARD], 0, []
+    for op in build_program(units, passes, policy):
+        match op:
+            case StartPass() if not units[passes[op.what].unit].skipped:
+                found = phases[passes[op.what].phase]
+                start = len(found)
+            case Launch(key=key):
+                queue[key] = int(op.bytes)
+            case Await(key=key) if key in queue:  # nothing is computed until it is done
+                found.append(Phase(link_ns=_take_until(queue, key)))
+            case Compute() if op.what >= 0:
+                unit, skipped = played[passes[op.what].unit]
+                if skipped:
+                    found += repeat_phases(found[start:], skipped)
+                else:
+                    link_ns = sum(queue.values())
+                    queue.clear()
+                    found.append(_time_pass(unit, passes[op.what], link_ns, encloses=unit is times.root))
+                    if unit is not times.root and passes[op.what].phase is PassPhase.BACKWARD:
+                        inner.append(len(found) - 1)
+    if keep_last and len(times.units) == 1 and len(inner) > 1:  # the usual formula
+        first, last = phases[PassPhase.BACKWARD][inner[0]], phases[PassPhase.BACKWARD][inner[-1]]
+        phases[PassPhase.BACKWARD][inner[0]] = replace(first, link_ns=0)
+        phases[PassPhase.BACKWARD][inner[-1]] = replace(last, link_ns=last.link_ns + first.link_ns)
+    return Passes(forward=tuple(phases[PassPhase.FORWARD]), backward=tuple(phases[PassPhase.BACKWARD]))
 
 
-def build_gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the stage 3 backward with every unit gathered again."""
-    first = times.units[-1].gather_ns if times.units else 0
-    return (
-        *_first_gathers(times, first),
-        *_overlap_phases(_backward_rows(times.units)),
-        _last_reductions(times),
-    )
+def _shorten_run(unit: UnitTimes) -> Iterator[tuple[UnitTimes, int]]:
+    """Yield the units of a run, and the number of those that are not played for themselves, else 0."""
+    skipped = max(0, unit.count - 2 * _PLAYED_ENDS)
+    ends = [(unit, 0)] * min(unit.count, 2 * _PLAYED_ENDS)
+    yield from ends[:_PLAYED_ENDS]
+    if skipped:
+        yield unit, skipped
+    yield from ends[_PLAYED_ENDS:]
 
 
-def build_kept_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Return the stage 3 backward with the last unit kept gathered.
-
-    The root is the last unit only if it is the only one. A single run of equal units uses the "last kept"
-    formula.
-    """
-    rows = _backward_rows(times.units)
-    if not rows:
-        return build_reduced_backward(times)
-    if len(times.units) > 1:
-        return (*_first_gathers(times, 0), *_overlap_phases(rows), _last_reductions(times))
-    moved_gather = rows[0].gather_ns
-    rows[0] = replace(rows[0], gather_ns=0)
-    rows[-1] = replace(rows[-1], gather_ns=rows[-1].gather_ns + moved_gather)
-    return (*_first_gathers(times, 0), *_overlap_phases(rows), _last_reductions(times))
+def _take_until(queue: dict[str, int], key: str) -> int:
+    """Remove the messages up to this one from the queue of the link, and return their time in ns."""
+    keys = list(queue)
+    return sum(queue.pop(each) for each in keys[: keys.index(key) + 1])
 
 
-def _first_gathers(times: StackTimes, first_ns: int) -> tuple[Phase, ...]:
-    """Return the gathers that have no compute to hide them; the root's backward hides the first unit's."""
-    if times.root is None:
-        return (Phase(link_ns=first_ns),)
-    return (Phase(link_ns=times.root.gather_ns), _backward_phase(times.root, first_ns, 1))
-
-
-def _last_reductions(times: StackTimes) -> Phase:
-    """Return the fully exposed reductions: of the unit whose backward is last, and of the root."""
-    root = 0 if times.root is None else times.root.reduce_ns
-    return Phase(link_ns=root + (times.units[0].reduce_ns if times.units else 0))
-
-
-def _backward_rows(units: Sequence[UnitTimes]) -> list[_BackwardRow]:
-    """Return rows in the order of the backward; the middle units of a run share one row."""
-    rows, previous_reduce = [], 0
-    for unit, following in pair_with_next(tuple(reversed(units))):
-        own_gather, next_gather = unit.gather_ns, 0 if following is None else following.gather_ns
-        if unit.count > 1:
-            rows.append(_BackwardRow(unit=unit, count=1, reduce_ns=previous_reduce, gather_ns=own_gather))
-            previous_reduce = unit.reduce_ns
-        if unit.count > 2:
-            rows.append(
-                _BackwardRow(unit=unit, count=unit.count - 2, reduce_ns=previous_reduce, gather_ns=own_gather)
-            )
-        rows.append(_BackwardRow(unit=unit, count=1, reduce_ns=previous_reduce, gather_ns=next_gather))
-        previous_reduce = unit.reduce_ns
-    return rows
-
-
-def _overlap_phases(rows: Sequence[_BackwardRow]) -> tuple[Phase, ...]:
-    return tuple(_backward_phase(row.unit, row.reduce_ns + row.gather_ns, row.count) for row in rows)
-
-
-def _backward_phase(unit: UnitTimes, link_ns: int, count: int) -> Phase:
+def _time_pass(unit: UnitTimes, each: Pass, link_ns: int, *, encloses: bool) -> Phase:
+    """Return the phase of a pass; a root computes (its head) after the forward and before the backward."""
+    is_forward = each.phase is PassPhase.FORWARD
+    if encloses and each.needs is is_forward:
+        return Phase(link_ns=link_ns)
     return Phase(
-        count=count,
-        compute_ns=unit.backward_ns,
-        model_ns=unit.model_backward_ns,
+        compute_ns=unit.forward_ns if is_forward else unit.backward_ns,
+        model_ns=unit.model_forward_ns if is_forward else unit.model_backward_ns,
         link_ns=link_ns,
         copy_ns=unit.copy_ns,
     )

@@ -12,9 +12,9 @@ F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parame
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, Unit
@@ -53,11 +53,6 @@ class StackTimes:
     def computed(self) -> tuple[UnitTimes, ...]:
         """Units in the order in which their forwards end."""
         return self.units if self.root is None else (*self.units, self.root)
-
-
-def pair_with_next(units: Sequence[UnitTimes]) -> Iterator[tuple[UnitTimes, UnitTimes | None]]:
-    """Yield each run of units with the next one, or None."""
-    yield from pairwise((*units, None))
 
 
 #: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).

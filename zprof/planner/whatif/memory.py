@@ -5,7 +5,8 @@
 Parameters and optimizer state follow the ZeRO formula of the stage (arXiv 1910.02054, section 5), with the
 padding and step counters that the engine reports. Bytes outside the model stay as recorded.
 
-Moments of a step at which memory may peak, with d units prefetched and at most L reductions in flight:
+Moments of a step at which memory may peak, along the schedule of the run (:mod:`zprof.replay.schedule`), with
+d units prefetched and at most L reductions in flight:
 
     forward of unit j     gathered (root, j, d ahead), activations of the units up to j
     backward of j starts  the same gathered, min(L, reduced) buckets, shards of reduced gradients, activations
@@ -26,11 +27,20 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.whatif import Change, PredictedFigure
+from zprof.replay.schedule import (
+    Await,
+    Compute,
+    EnginePolicy,
+    Launch,
+    Phase,
+    Release,
+    StartPass,
+    build_program,
+)
 from zprof.replay.whatif import assumptions
 from zprof.replay.whatif.calibration import CalibratedModel
 from zprof.replay.whatif.changes import change_passes, change_policy
-from zprof.replay.whatif.engine_policy import EnginePolicy
-from zprof.replay.whatif.unit_passes import StepPasses
+from zprof.replay.whatif.unit_replay import StepPasses
 
 #: Gathers of new parameters that hold scratch at the same time, after the update.
 _CONCURRENT_GATHERS = 2
@@ -55,111 +65,103 @@ class MemorySizes:
 def list_moments(
     skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes
 ) -> Iterator[tuple[str, BytesByTenant]]:
-    """Yield each moment as its phase and its bytes of gradients, communication buffers and activations."""
-    walk = _Walk(skeleton, policy, sizes)
-    yield from walk.forward()
-    yield from walk.backward()
-    yield walk.optimizer()
+    """Yield each moment as its phase and its bytes of gradients, communication buffers and activations.
+
+    Of several micro-batches, the last one is walked.
+    """
+    passes = [each for each in skeleton.passes if each.micro_batch == skeleton.micro_batches - 1]
+    walk, phase = _Walk(skeleton, policy, sizes), Phase.FORWARD
+    for op in build_program(skeleton.units, passes, policy):
+        match op:
+            case StartPass():
+                phase = passes[op.what].phase
+            case Launch(key=key) if key.startswith("gather."):
+                walk.gathered[op.unit] = phase
+            case Launch(key=key) if key.startswith("reduce."):
+                walk.reduced.append(op.unit)
+                walk.in_flight[key] = op.bytes
+            case Await(key=key):
+                walk.in_flight.pop(key, None)
+            case Release():
+                del walk.gathered[op.unit]
+            case Compute() if op.what >= 0 and not skeleton.units[passes[op.what].unit].encloses:
+                is_forward = phase is Phase.FORWARD
+                unit = passes[op.what].unit
+                for held in walk.forward(unit) if is_forward else walk.backward(unit):
+                    yield str(phase), held
+    yield "optimizer", walk.optimizer()
 
 
 class _Walk:
+    """What is live at a place of the schedule.
+
+    ``gathered``: gathered units, with the phase in which they were gathered. ``in_flight``: bytes of the
+    reductions that are not awaited yet.
+    """
+
     def __init__(self, skeleton: StepPasses, policy: EnginePolicy, sizes: MemorySizes) -> None:
-        self._units = [unit for unit in skeleton.units if not unit.encloses]
-        self._root = sum(unit.gather_bytes for unit in skeleton.units if unit.encloses)
+        self._units = skeleton.units
+        self._inner = [unit for unit in skeleton.units if not unit.encloses]
         self._total_reduce_bytes = sum(unit.reduce_bytes for unit in skeleton.units) or 1.0
         self._policy = policy
         self._sizes = sizes
         self._has_several_micro_batches = skeleton.micro_batches > 1
+        self._saved_units = 0
+        self.gathered: dict[int, Phase] = {}
+        self.reduced: list[int] = []
+        self.in_flight: dict[str, float] = {}
 
-    def forward(self) -> Iterator[tuple[str, BytesByTenant]]:
-        for index in range(len(self._units)):
-            ahead = range(index, min(index + 1 + self._policy.prefetch, len(self._units)))
-            kept = range(index) if self._policy.keep == "all" else range(0)
-            gathered = self._gathered_bytes({*ahead, *kept})
-            scratch = self._scratch_bytes(index) if self._sharded else 0.0
-            yield (
-                "forward",
-                self._make_moment(self._before_backward(), gathered + scratch, self._saved_bytes(index + 1)),
-            )
+    def forward(self, unit: int) -> Iterator[BytesByTenant]:
+        """Yield the moment at the end of a unit's forward."""
+        self._saved_units += 1
+        scratch = self._scratch_bytes(unit) if self._policy.stage == 3 else 0.0
+        yield self._make_moment(self._before_backward(), self._gathered_bytes() + scratch)
 
-    def backward(self) -> Iterator[tuple[str, BytesByTenant]]:
-        count = len(self._units)
-        for index in reversed(range(count)):
-            reduced = count - 1 - index
-            ahead = range(max(0, index - self._policy.prefetch), index + 1)
-            kept = range(index) if self._policy.keep == "all" else range(0)
-            gathered = self._gathered_bytes({*ahead, *kept})
-            buckets = self._bucket_bytes(index, reduced)
-            reducing = self._scratch_bytes(index) if reduced and self._policy.stage else 0.0
-            gathering = self._scratch_bytes(index) if self._gathers_again(index) else 0.0
-            done, own = self._gradient_bytes(index), self._units[index].gather_bytes
-            own = own if self._policy.stage >= 2 else 0.0
-            yield (
-                "backward",
-                self._make_moment(
-                    done, gathered + buckets + reducing + gathering, self._saved_bytes(index + 1)
-                ),
-            )
-            yield (
-                "backward",
-                self._make_moment(done + own, gathered + buckets + reducing, self._saved_bytes(index)),
-            )
+    def backward(self, unit: int) -> Iterator[BytesByTenant]:
+        """Yield the moments at the start and at the end of a unit's backward."""
+        buckets = sum(self.in_flight.values()) if self._policy.stage >= 2 else 0.0
+        reducing = self._scratch_bytes(unit) if self.reduced and self._policy.stage else 0.0
+        gathers_again = self.gathered.get(unit) is Phase.BACKWARD
+        gathering = self._scratch_bytes(unit) if gathers_again else 0.0
+        done, own = self._gradient_bytes(), self._units[unit].gather_bytes
+        buffers = self._gathered_bytes() + buckets + reducing
+        yield self._make_moment(done, buffers + gathering)
+        self._saved_units -= 1
+        yield self._make_moment(done + (own if self._policy.stage >= 2 else 0.0), buffers)
 
-    def optimizer(self) -> tuple[str, BytesByTenant]:
-        last = len(self._units) - 1
+    def optimizer(self) -> BytesByTenant:
+        """Return the moment of the update."""
         scratch = 0.0
-        if self._policy.stage in (1, 2) and last >= 0:
-            scratch = _CONCURRENT_GATHERS * self._scratch_bytes(last)
-        gradients = self._sizes.gradients / (self._sizes.ranks if self._policy.stage >= 2 else 1)
-        return "optimizer", self._make_moment(gradients, scratch, 0.0)
-
-    @property
-    def _sharded(self) -> bool:
-        return self._policy.stage == 3
-
-    def _gathers_again(self, unit_index: int) -> bool:
-        kept = self._policy.keep == "all" or (
-            self._policy.keep == "last" and unit_index == len(self._units) - 1
+        if self._policy.stage in (1, 2) and self._inner and self._sizes.scratch:
+            scratch = _CONCURRENT_GATHERS * self._inner[-1].gather_bytes
+        self._saved_units = 0
+        return self._make_moment(
+            self._sizes.gradients / (self._sizes.ranks if self._policy.stage >= 2 else 1), scratch
         )
-        return self._sharded and not kept
 
-    def _gathered_bytes(self, unit_indices: set[int]) -> float:
-        if not self._sharded:
-            return 0.0
-        return self._root + sum(self._units[index].gather_bytes for index in unit_indices)
+    def _gathered_bytes(self) -> float:
+        return sum(self._units[unit].gather_bytes for unit in self.gathered)
 
-    def _bucket_bytes(self, unit_index: int, reduced: int) -> float:
-        if self._policy.stage < 2:
-            return 0.0
-        several = min(self._policy.in_flight if self._policy.overlap_reduce else 0, reduced)
-        return sum(self._units[unit_index + 1 + offset].reduce_bytes for offset in range(several))
-
-    def _scratch_bytes(self, unit_index: int) -> float:
-        return self._units[unit_index].gather_bytes if self._sizes.scratch else 0.0
+    def _scratch_bytes(self, unit: int) -> float:
+        return self._units[unit].gather_bytes if self._sizes.scratch else 0.0
 
     def _before_backward(self) -> float:
         if self._policy.stage < 2:
             return self._sizes.gradients
         return self._sizes.gradients / self._sizes.ranks if self._has_several_micro_batches else 0.0
 
-    def _gradient_bytes(self, unit_index: int) -> float:
-        """Return the gradient bytes while the unit is in its backward."""
-        if self._policy.stage < 2:
-            return self._sizes.gradients
-        if self._has_several_micro_batches:
-            return self._sizes.gradients / self._sizes.ranks
-        share = sum(unit.reduce_bytes for unit in self._units[unit_index + 1 :]) / self._total_reduce_bytes
+    def _gradient_bytes(self) -> float:
+        """Return the gradient bytes while a unit is in its backward."""
+        if self._policy.stage < 2 or self._has_several_micro_batches:
+            return self._before_backward()
+        share = sum(self._units[unit].reduce_bytes for unit in self.reduced) / self._total_reduce_bytes
         return share * self._sizes.gradients / self._sizes.ranks
 
-    def _saved_bytes(self, units: int) -> float:
-        return self._sizes.activations * units / max(1, len(self._units))
-
-    @staticmethod
-    def _make_moment(gradients: float, buffers: float, activations: float) -> BytesByTenant:
+    def _make_moment(self, gradients: float, buffers: float) -> BytesByTenant:
         return {
             Tenant.GRADIENTS: gradients,
             Tenant.COMMUNICATION_BUFFERS: buffers,
-            Tenant.ACTIVATIONS: activations,
+            Tenant.ACTIVATIONS: self._sizes.activations * self._saved_units / max(1, len(self._inner)),
         }
 
 

@@ -9,7 +9,7 @@ from zprof.model.report import Report
 from zprof.model.whatif import Change, Outlook, Prediction
 from zprof.planner.whatif.memory import MeasuredMemory, measure_memory, predict_memory
 from zprof.replay.whatif.assumptions import ASSUMPTIONS
-from zprof.replay.whatif.calibration import CalibratedModel, calibrate
+from zprof.replay.whatif.calibration import CalibratedModel
 from zprof.replay.whatif.changes import describe_change, refuse_change, usual_changes
 from zprof.replay.whatif.prediction import (
     REPRODUCES_RATIO,
@@ -31,16 +31,15 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
     """
     for change in changes or ():
         refuse_change(change)
-    model = calibrate(analysis)
+    base = model_run(analysis)
     memory = measure_memory(analysis)
-    gaps = [result for result in (model, memory) if isinstance(result, Gap)]
-    if isinstance(model, Gap):
+    gaps = [result for result in (base, memory) if isinstance(result, Gap)]
+    if isinstance(base, Gap):
         requested = tuple(changes or ())
         predictions = tuple(_predict_memory_only(analysis, memory, change) for change in requested)
         return _make_outlook(predictions, None, gaps)
-    base = model_run(analysis, model)
-    requested = usual_changes(model) if changes is None else tuple(changes)
-    gaps += [*_model_gaps(base), *find_change_gaps(model, requested)]
+    requested = usual_changes(base.model) if changes is None else tuple(changes)
+    gaps += [*_model_gaps(base), *find_change_gaps(base.model, requested)]
     predictions = tuple(_predict_change(analysis, base, memory, change) for change in requested)
     return _make_outlook(predictions, base, gaps)
 

@@ -13,18 +13,19 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
-from zprof.replay.whatif.engine_policy import EnginePolicy, detect_policy
+from zprof.replay.schedule import GATHER, EnginePolicy, Pass, Phase, UnitSize, list_passes
+from zprof.replay.tasks import Floats
+from zprof.replay.whatif.engine_policy import detect_policy
 from zprof.replay.whatif.links import Link, MessageCosts, fit_link, measure_costs
 from zprof.replay.whatif.pass_times import RankRows, collect_rank_rows, pass_starts
 from zprof.replay.whatif.unit_messages import (
-    GATHER,
     ShardingMessages,
     UnitOrder,
     detect_order,
     launch_times_ns,
     select_messages,
 )
-from zprof.replay.whatif.unit_passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize, list_passes
+from zprof.replay.whatif.unit_replay import PassWork, StepPasses
 
 _GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.

@@ -6,9 +6,11 @@ import numpy as np
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
+from zprof.replay.schedule import EnginePolicy, Pass, Phase, UnitSize
+from zprof.replay.tasks import Floats
 from zprof.replay.whatif.calibration import CalibratedModel
-from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT, EnginePolicy
-from zprof.replay.whatif.unit_passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize
+from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT
+from zprof.replay.whatif.unit_replay import PassWork, StepPasses
 
 #: If ranks' work differs by more than this share, levelling the ranks is one of the usual changes.
 _SKEW_RATIO = 0.03

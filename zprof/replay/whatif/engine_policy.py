@@ -1,36 +1,16 @@
 """Detect how the engine of a run schedules its messages: prefetch, reductions in flight, waits."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
-from zprof.replay.whatif.unit_messages import GATHER, UnitOrder
+from zprof.replay.schedule import GATHER, UNLIMITED, EnginePolicy
+from zprof.replay.whatif.unit_messages import UnitOrder
 
 #: Reductions in flight if the run does not show them (the reference engine's default from stage 2 on).
 DEFAULT_IN_FLIGHT = 2
-_UNLIMITED = 1 << 20
 _IMMEDIATE_NS = 20_000
 #: If more than this share of the gathers' time is exposed, they overlap with nothing.
 _EXPOSED_RATIO = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnginePolicy:
-    """Schedule of an engine, including everything that a change can alter.
-
-    ``keep``: none, last or all. ``in_flight``: reductions before the oldest is waited for. ``updates_first``:
-    set for an unknown engine on a device; if it waits for new parameters at once, it gathers them after the
-    whole update.
-    """
-
-    stage: int
-    prefetch: int
-    keep: str
-    overlap_reduce: bool
-    overlap_gather: bool
-    in_flight: int
-    updates_first: bool = False
 
 
 def detect_policy(rows: pd.DataFrame, order: UnitOrder, stage: int | None) -> EnginePolicy:
@@ -114,7 +94,7 @@ def _detect_in_flight(reduces: pd.DataFrame) -> int:
             if int((at > wait).sum()):
                 limited = True
                 max_pending = max(max_pending, pending)
-    return max_pending if limited else _UNLIMITED
+    return max_pending if limited else UNLIMITED
 
 
 def _awaits_reductions_immediately(reduces: pd.DataFrame) -> bool:

@@ -17,8 +17,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change, FittedLink
-from zprof.replay.whatif.unit_messages import ALL_REDUCE, GATHER, SCATTER, ShardingMessages
-from zprof.replay.whatif.unit_passes import Floats
+from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER
+from zprof.replay.tasks import Floats
+from zprof.replay.whatif.unit_messages import ShardingMessages
 
 #: A fit that misses the median message by more than this is rejected.
 _RESIDUAL_RATIO = 0.25

@@ -13,8 +13,9 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
-from zprof.replay.whatif.unit_messages import GATHER, UnitOrder, launch_times_ns, list_unit_names
-from zprof.replay.whatif.unit_passes import Floats, Pass, Phase
+from zprof.replay.schedule import GATHER, Pass, Phase
+from zprof.replay.tasks import Floats
+from zprof.replay.whatif.unit_messages import UnitOrder, launch_times_ns, list_unit_names
 
 #: A thread that waited for a message resumes within this time after it.
 _MAX_RESUME_NS = 200_000

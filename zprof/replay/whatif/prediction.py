@@ -17,11 +17,12 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.whatif import Change, PredictedFigure
+from zprof.replay.schedule import build_program
 from zprof.replay.whatif import assumptions
 from zprof.replay.whatif.calibration import CalibratedModel, calibrate
 from zprof.replay.whatif.changes import change_passes, change_policy, describe_change
 from zprof.replay.whatif.links import Link
-from zprof.replay.whatif.unit_replay import ReplayedSteps, build_program, replay_steps
+from zprof.replay.whatif.unit_replay import ReplayedSteps, replay_steps
 
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.
 TRUST_RATIO = 0.1
@@ -179,8 +180,18 @@ class ModelledRun:
         return abs(self.error_ratio) <= REPRODUCES_RATIO
 
 
-def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
-    """Replay the run unchanged and compare it with the measurement."""
+def model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
+    """Calibrate the model of a run, replay it unchanged, and compare it with the measurement.
+
+    This is done once per analysis. The result is a gap if the run does not record enough.
+    """
+    return analysis.compute_once(_model_run)
+
+
+def _model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
+    model = calibrate(analysis)
+    if isinstance(model, Gap):
+        return model
     modelled_steps = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
     modelled_steps = modelled_steps[modelled_steps["step"].isin(model.skeleton.steps)]
     rows = analysis.steps
@@ -244,7 +255,7 @@ def _compute_case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
 
 def _replay_change(model: CalibratedModel, change: Change, link: Link) -> ReplayedSteps:
     skeleton = change_passes(model, change)
-    ops = build_program(skeleton, change_policy(model.policy, change))
+    ops = build_program(skeleton.units, skeleton.passes, change_policy(model.policy, change))
     return replay_steps(ops, skeleton.work, link.changed(change), model.costs)
 
 
@@ -298,11 +309,8 @@ def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] 
 
     None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
     """
-    model = calibrate(analysis)
-    if isinstance(model, Gap):
-        return None
-    base = model_run(analysis, model)
-    if not base.reproduces:
+    base = model_run(analysis)
+    if isinstance(base, Gap) or not base.reproduces:
         return None
     saving = saving_range_ns(predict_step(base, change))
     return None if saving is None else (max(0, saving[0]), max(0, saving[1]))

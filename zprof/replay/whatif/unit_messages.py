@@ -16,12 +16,8 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.collectives import CollectiveKind
-from zprof.replay.whatif.unit_passes import UnitSize
+from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER, UnitSize
 
-GATHER = CollectiveKind.ALL_GATHER.value
-SCATTER = CollectiveKind.REDUCE_SCATTER.value
-ALL_REDUCE = CollectiveKind.ALL_REDUCE.value
 _MAX_RANKS, _MAX_STEPS = 8, 12
 #: Limit on replayed messages per rank; it sets the number of steps, so many units mean fewer steps.
 _MAX_MESSAGES, _MIN_STEPS = 2_000, 4

@@ -1,11 +1,4 @@
-"""Replay the steps of all ranks: run the operations of a step in the order of the reference engine.
-
-Stage 3: when a unit is needed, it and the prefetched units are gathered; the unit is waited for and released
-after its pass. The unit that encloses the others comes first in both directions, stays gathered until the
-forward is over and is reduced last. Stages 1 and 2: each unit is gathered after its update, and its next
-forward waits for it. An engine with ``updates_first`` that waits immediately does so after the entire
-update. From stage 2 on, a
-reduction that would exceed ``in_flight`` first waits for the oldest. Each backward ends with a wait for all.
+"""Replay the steps of all ranks: run the operations of a step (:mod:`zprof.replay.schedule`).
 
     start_i = max(launch_i + pick up, end of the previous message + queue)
     arrival = max_i start_i
@@ -16,161 +9,42 @@ Blocked time before the arrival of the message on the link is wait; the rest is 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.replay.whatif.engine_policy import EnginePolicy
+from zprof.replay.schedule import HEAD, TAIL, Await, Compute, Launch, Op, Pass, UnitSize
+from zprof.replay.tasks import Floats
 from zprof.replay.whatif.links import Link, MessageCosts
-from zprof.replay.whatif.unit_messages import ALL_REDUCE, GATHER, SCATTER
-from zprof.replay.whatif.unit_passes import Floats, Pass, PassWork, Phase, StepPasses
-
-HEAD, TAIL = -1, -2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
-    """Work of a pass (by index), of the head, or of a share of the tail."""
-
-    what: int
-    share: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Launch of a message."""
-
-    key: str
-    kind: str
-    bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Await:
-    """Wait for a message; a message that was never launched does not block."""
-
-    key: str
-
-
-Op = Compute | Launch | Await
-
-
-def build_program(skeleton: StepPasses, policy: EnginePolicy) -> tuple[Op, ...]:
-    """Return the operations of one step; consecutive steps repeat them."""
-    return tuple(_ProgramBuilder(skeleton, policy).build())
-
-
-class _ProgramBuilder:
-    """Builds the operations; tracks gathered units and reductions in flight."""
-
-    def __init__(self, skeleton: StepPasses, policy: EnginePolicy) -> None:
-        self._skeleton = skeleton
-        self._policy = policy
-        self._gathered: set[int] = set()
-        self._in_flight: list[str] = []
-        self._count = 0
-
-    def build(self) -> Iterator[Op]:
-        yield Compute(what=HEAD)
-        passes = self._skeleton.passes
-        for number, each in enumerate(passes):
-            yield from self._require(number, each)
-            yield Compute(what=number)
-            if each.reduces:
-                yield from self._reduce(each)
-            self._release(number, each)
-            if self._ends_backward(number):
-                yield from self._wait_pending(0)
-        yield from self._finish()
-
-    def _ends_backward(self, number: int) -> bool:
-        passes = self._skeleton.passes
-        return number + 1 == len(passes) or passes[number + 1].micro_batch != passes[number].micro_batch
-
-    def _require(self, number: int, each: Pass) -> Iterator[Op]:
-        if not each.needs:
-            return
-        if self._policy.stage < 3:
-            if self._policy.stage and each.phase is Phase.FORWARD and each.micro_batch == 0:
-                yield Await(key=f"parameters.{each.unit}")
-            return
-        yield from self._launch_gather(each.unit)
-        ahead = self._list_prefetched(number, each)
-        for unit in ahead:
-            yield from self._launch_gather(unit)
-        yield Await(key=f"gather.{each.unit}")
-
-    def _list_prefetched(self, number: int, each: Pass) -> list[int]:
-        units = [
-            other.unit
-            for other in self._skeleton.passes[number + 1 :]
-            if (other.phase, other.micro_batch) == (each.phase, each.micro_batch) and other.needs
-        ]
-        return units[: self._policy.prefetch]
-
-    def _launch_gather(self, unit: int) -> Iterator[Op]:
-        if unit not in self._gathered:
-            self._gathered.add(unit)
-            yield Launch(key=f"gather.{unit}", kind=GATHER, bytes=self._skeleton.units[unit].gather_bytes)
-
-    def _release(self, number: int, each: Pass) -> None:
-        if each.phase is Phase.BACKWARD:
-            encloses = self._skeleton.units[each.unit].encloses
-            if not (encloses and each.needs):
-                self._gathered.discard(each.unit)
-            return
-        if not self._skeleton.units[each.unit].encloses and not self._stays_gathered(each.unit):
-            self._gathered.discard(each.unit)
-        if self._skeleton.passes[number + 1].phase is Phase.BACKWARD:  # the forward is over, also of the root
-            self._gathered = {unit for unit in self._gathered if self._stays_gathered(unit)}
-
-    def _stays_gathered(self, unit: int) -> bool:
-        if self._policy.keep == "all":
-            return True
-        inner = [index for index, each in enumerate(self._skeleton.units) if not each.encloses]
-        return self._policy.keep == "last" and unit == inner[-1]
-
-    def _reduce(self, each: Pass) -> Iterator[Op]:
-        reduce_bytes = self._skeleton.units[each.unit].reduce_bytes
-        if reduce_bytes <= 0:
-            return
-        if self._policy.stage >= 2:
-            yield from self._wait_pending(self._policy.in_flight - 1)
-        self._count += 1
-        key = f"reduce.{self._count}"
-        yield Launch(key=key, kind=SCATTER if self._policy.stage else ALL_REDUCE, bytes=reduce_bytes)
-        if self._policy.overlap_reduce:
-            self._in_flight.append(key)
-        else:
-            yield Await(key=key)
-
-    def _wait_pending(self, max_pending: int) -> Iterator[Op]:
-        while len(self._in_flight) > max(0, max_pending):
-            yield Await(key=self._in_flight.pop(0))
-
-    def _finish(self) -> Iterator[Op]:
-        units = self._skeleton.units
-        if self._policy.stage not in (1, 2):
-            yield Compute(what=TAIL)
-            return
-        at_end = self._policy.updates_first and not self._policy.overlap_gather
-        share = 0.0 if at_end else 1.0 / (len(units) + 1)
-        if at_end:
-            yield Compute(what=TAIL)
-        for index, unit in enumerate(units):
-            if share:
-                yield Compute(what=TAIL, share=share)
-            yield Launch(key=f"parameters.{index}", kind=GATHER, bytes=unit.gather_bytes)
-        if share:
-            yield Compute(what=TAIL, share=share)
-        if not self._policy.overlap_gather:
-            for index in range(len(units)):
-                yield Await(key=f"parameters.{index}")
-
 
 #: Number of recent messages whose transfer can block a thread.
 _LOOK_BACK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWork:
+    """Time of each rank that is not blocked by sharding traffic, in ns.
+
+    ``passes`` is [pass, step, rank]; the others are [step, rank]. ``between``: from one step to the next.
+    """
+
+    head: Floats
+    passes: Floats
+    tail: Floats
+    between: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPasses:
+    """Passes of a step, with the work of all modelled ranks and steps."""
+
+    units: tuple[UnitSize, ...]
+    passes: tuple[Pass, ...]
+    work: PassWork
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +105,7 @@ class _Machine:
                 self._compute(op)
             elif isinstance(op, Launch):
                 self._launch(op)
-            else:
+            elif isinstance(op, Await):
                 self._await(op)
 
     def _compute(self, op: Compute) -> None:

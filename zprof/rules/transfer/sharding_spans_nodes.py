@@ -22,6 +22,7 @@ from zprof.model.findings import Cause, Confidence, Evidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
+from zprof.replay.one_rank import TimedPass
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -34,7 +35,6 @@ from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidth
 from zprof.rules.transfer.traffic import (
     MIN_SURE_RATIO,
     Messages,
-    Pass,
     StepModel,
     StepTraffic,
     is_guess,
@@ -179,7 +179,7 @@ def _transfer_scale(spanning: _Spanning, rate: float) -> float:
     return (ranks - 1) / ranks / ((size - 1) / size) * spanning.measured_bytes_per_s / rate
 
 
-def _hsdp_passes(spanning: _Spanning, rate: float) -> list[Pass]:
+def _hsdp_passes(spanning: _Spanning, rate: float) -> list[TimedPass]:
     """Return the passes of the step with HSDP."""
     traffic, times = spanning.step.traffic, _transfer_scale(spanning, rate)
     reduces = traffic.reduces

@@ -3,9 +3,8 @@
 For each rank, the traffic is taken from the group that moves the most bytes by all_gather, else by
 reduce_scatter, else by all_reduce. Means are over ranks and steps.
 
-The step is modelled as passes that compute, and one concurrent link. A pass computes once its gather is
-done, and its reduction follows it. The link carries one message after another in launch order. Gathers are
-launched ``ahead`` passes early, not earlier, because their memory must first be freed.
+The step is modelled as the schedule of one rank (:mod:`zprof.replay.one_rank`): passes that compute, and one
+concurrent link.
 
     saving = exposed now - exposed(model, n times the size) + cost of launching 1 - 1/n of the messages
 
@@ -24,56 +23,8 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.model.collectives import CollectiveKind
+from zprof.replay.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kind
-
-#: Prefetch depths of programs: none, the next unit, or some more.
-_PREFETCH_DEPTHS = (0, 1, 2, 3)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """One pass over one unit.
-
-    ``replicate_ns``: time of the all_reduce after its reduction on another link (HSDP). ``turns``: the unit
-    is that of the previous pass and was dropped after it, so nothing can gather it earlier.
-    """
-
-    compute_ns: float
-    gather_ns: float = 0.0
-    reduce_ns: float = 0.0
-    replicate_ns: float = 0.0
-    turns: bool = False
-
-
-def modelled_exposed_ns(passes: Sequence[Pass], ahead: int) -> float:
-    """Return the time of the passes beyond their compute."""
-    link = second = computed = 0.0
-    gathered: list[float] = []
-    ends: list[float] = []
-    for number, one in enumerate(passes):
-        for target in range(len(gathered), min(number + ahead + 1, len(passes))):
-            if passes[target].turns and target > number:
-                break
-            early = 1 if passes[target].turns else ahead + 1
-            free = ends[target - early] if target >= early else 0.0
-            duration = passes[target].gather_ns
-            link = max(link, free) + duration if duration else link
-            gathered.append(link if duration else 0.0)
-        computed = max(computed, gathered[number]) + one.compute_ns
-        ends.append(computed)
-        if one.reduce_ns:
-            link = max(link, computed) + one.reduce_ns
-            second = max(second, link) + one.replicate_ns if one.replicate_ns else second
-    return max(link, second, computed) - sum(one.compute_ns for one in passes)
-
-
-def infer_prefetch_depth(passes: Sequence[Pass], seen_ns: float) -> int:
-    """Return the prefetch depth whose modelled exposed time is closest to the measured one."""
-    return min(
-        _PREFETCH_DEPTHS,
-        key=lambda depth: (abs(modelled_exposed_ns(passes, depth) - seen_ns), abs(depth - 1)),
-    )
-
 
 _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCES = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -145,7 +96,7 @@ class StepTraffic:
         total_ns = sum(messages.count * messages.each_ns for messages in known)
         return sum(messages.count * (messages.latency_ns or 0.0) for messages in known) / total_ns
 
-    def resized(self, times: float) -> list[Pass]:
+    def resized(self, times: float) -> list[TimedPass]:
         """Return the passes of a step with units, or buckets, that are ``times`` as large."""
         gather = self.gathers.sized(times) if self.gathers else 0.0
         reduce = self.reduces.sized(times) if self.reduces else 0.0
@@ -154,9 +105,9 @@ class StepTraffic:
         forward, again = _split_passes(gathers, reduces)
         turns = again and _count_messages(self.gathers, 1) >= 2 * _count_messages(self.reduces, 1)
         each = self.compute_ns / (forward + 2 * max(1, reduces))
-        passes = [Pass(compute_ns=each, gather_ns=gather if gathers else 0.0) for _ in range(forward)]
+        passes = [TimedPass(compute_ns=each, gather_ns=gather if gathers else 0.0) for _ in range(forward)]
         passes += [
-            Pass(
+            TimedPass(
                 compute_ns=2 * each,
                 gather_ns=gather if again else 0.0,
                 reduce_ns=reduce,
@@ -198,7 +149,11 @@ def _split_passes(gathers: int, reduces: int) -> tuple[int, bool]:
 
 
 def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
-    """Return the traffic of a run, None if it has none."""
+    """Return the traffic of a run, None if it has none; it is read once per analysis."""
+    return analysis.compute_once(_read_step_traffic)
+
+
+def _read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
     rows = _select_sharding_group(analysis.collectives)
     gathers, reduces = (_read_messages(analysis, rows, kinds) for kinds in (_GATHERS, _REDUCES))
     if gathers is None and reduces is None:
@@ -339,7 +294,7 @@ class StepModel:
         after = self.traffic.after_ns(times)
         return (least + after, most + after)
 
-    def shown_ns(self, passes: Sequence[Pass]) -> tuple[float, float]:
+    def shown_ns(self, passes: Sequence[TimedPass]) -> tuple[float, float]:
         """Return the exposed time of passes if the gather between forward and backward hides, and if not.
 
         Some engines delay that gather until the unit was freed.

@@ -80,7 +80,11 @@ class ClosingGathers:
 
 
 def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
-    """Return the gathers that share parameters at the end of steps, None if there are none."""
+    """Return the gathers that share parameters at the end of steps, None if there are none; read once."""
+    return analysis.compute_once(_read_closing_gathers)
+
+
+def _read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
     rows = select_large(analysis.collectives)
     kinds = rows["kind"].astype(str)
     reductions, gathers = rows[kinds.isin(_REDUCING_KINDS)], rows[kinds.isin(_SHARING_KINDS)]

@@ -7,10 +7,8 @@ from tests.support import step_by_events as events
 from zprof.model.job import Overlap
 from zprof.planner.step.schedule import (
     Phase,
-    build_gathered_backward,
-    build_gathered_forward,
-    build_kept_backward,
-    build_reduced_backward,
+    PhaseTotal,
+    build_reduced_passes,
     build_refreshed_forward,
     build_sharded_passes,
     build_step_phases,
@@ -53,19 +51,26 @@ def wall(*phases: Phase) -> int:
 @given(RUNS, ROOT)
 def test_each_pass_takes_as_long_as_by_events(runs: Runs, root: events.Unit | None) -> None:
     times, units = times_of(runs, root), single(runs)
-    sharded = wall(*build_gathered_forward(times), *build_gathered_backward(times))
+    sharded = wall(*build_sharded_passes(times, Overlap()).all)
     assert sharded == events.sharded(units, root, keep_last=False)
-    assert wall(*build_reduced_backward(times)) == events.reduced(units, root)
+    assert wall(*build_reduced_passes(times).backward) == events.reduced(units, root)
     assert wall(*build_refreshed_forward(times)) == events.refreshed(units, root)
+
+
+def kept_and_again(runs: Runs, root: events.Unit | None) -> tuple[PhaseTotal, PhaseTotal]:
+    """The passes of a micro-batch with the last unit kept, and without."""
+    kept, again = (
+        sum_phases(build_sharded_passes(times_of(runs, root), Overlap(keep_last=keep)).all)
+        for keep in (True, False)
+    )
+    return kept, again
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(UNIT, st.integers(1, 5)), min_size=2, max_size=5), ROOT)
 def test_a_last_unit_that_is_kept_saves_its_gather(runs: Runs, root: events.Unit | None) -> None:
-    times = times_of(runs, root)
-    found = wall(*build_gathered_forward(times), *build_kept_backward(times))
-    assert found == events.sharded(single(runs), root, keep_last=True)
-    kept, again = sum_phases(build_kept_backward(times)), sum_phases(build_gathered_backward(times))
+    kept, again = kept_and_again(runs, root)
+    assert kept.wall_ns == events.sharded(single(runs), root, keep_last=True)
     assert again.collective_ns - kept.collective_ns == runs[-1][0].gather
 
 
@@ -74,11 +79,9 @@ def test_a_last_unit_that_is_kept_saves_its_gather(runs: Runs, root: events.Unit
 def test_a_last_unit_of_equal_ones_that_is_kept_counts_one_gather_late(unit: events.Unit, count: int) -> None:
     """The usual formula: never below the events, by one backward at the most."""
     alike = events.Unit(unit.forward, unit.backward, unit.gather, unit.gather)
-    times = times_of([(alike, count)], None)
+    kept, again = kept_and_again([(alike, count)], None)
     by_events = events.sharded([alike] * count, None, keep_last=True)
-    found = wall(*build_gathered_forward(times), *build_kept_backward(times))
-    assert by_events <= found <= by_events + unit.backward
-    assert wall(*build_kept_backward(times)) <= wall(*build_gathered_backward(times))
+    assert by_events <= kept.wall_ns <= min(by_events + unit.backward, again.wall_ns)
 
 
 @settings(max_examples=60)

@@ -7,10 +7,10 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
+from zprof.replay.schedule import EnginePolicy, Phase, UnitSize, list_passes
 from zprof.replay.whatif.calibration import split_shared_work
 from zprof.replay.whatif.changes import change_policy, refuse_change, refuse_merging
-from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT, EnginePolicy
-from zprof.replay.whatif.unit_passes import Phase, UnitSize, list_passes
+from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT
 
 POLICY = EnginePolicy(
     stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=1 << 20

@@ -7,10 +7,18 @@ import pytest
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change
-from zprof.replay.whatif.engine_policy import EnginePolicy
+from zprof.replay.schedule import (
+    Await,
+    Compute,
+    EnginePolicy,
+    Launch,
+    Op,
+    UnitSize,
+    build_program,
+    list_passes,
+)
 from zprof.replay.whatif.links import Link, LinkLine, MessageCosts
-from zprof.replay.whatif.unit_passes import PassWork, StepPasses, UnitSize, list_passes
-from zprof.replay.whatif.unit_replay import Await, Compute, Launch, Op, build_program, replay_steps
+from zprof.replay.whatif.unit_replay import PassWork, replay_steps
 
 FREE = MessageCosts(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False)
 COSTS = MessageCosts(launch_ns={"all_gather": 1.0}, pick_up_ns=2.0, queue_ns=0.0, wake_ns=4.0, lanes=False)
@@ -84,11 +92,9 @@ def test_the_first_step_waits_for_what_the_one_before_has_gathered() -> None:
     """Gather 50, forward 1, backward 1, reduction 50."""
     units = (UnitSize(name="a", gather_bytes=100, reduce_bytes=100),)
     passes = list_passes(units, (0,), 1, True)
-    made = StepPasses(
-        units=units, passes=passes, work=work([[1.0, 1.0]] * 2, 3), ranks=(0, 1), steps=(0, 1, 2)
-    )
     policy = EnginePolicy(
         stage=2, prefetch=0, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=2
     )
-    walls = replay_steps(build_program(made, policy), made.work, link(1.0), FREE).wall_ns
+    program = build_program(units, passes, policy)
+    walls = replay_steps(program, work([[1.0, 1.0]] * 2, 3), link(1.0), FREE).wall_ns
     assert walls[:, 0].tolist() == [102.0] * 3

@@ -7,8 +7,8 @@ import pytest
 
 from zprof.model.tenants import Tenant
 from zprof.planner.whatif.memory import BytesByTenant, MemorySizes, list_moments
-from zprof.replay.whatif.engine_policy import EnginePolicy
-from zprof.replay.whatif.unit_passes import PassWork, StepPasses, UnitSize, list_passes
+from zprof.replay.schedule import EnginePolicy, UnitSize, list_passes
+from zprof.replay.whatif.unit_replay import PassWork, StepPasses
 
 ROOT, UNIT, BLOCKS, RANKS = 10.0, 100.0, 4, 2
 WHOLE = ROOT + BLOCKS * UNIT

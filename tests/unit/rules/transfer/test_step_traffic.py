@@ -7,31 +7,33 @@ import pytest
 
 from tests.support.link_runs import MS, US, gathers, link_run, reduces
 from tests.support.rule_runs import in_groups_of_one, with_clocks
+from zprof.replay.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.traffic import (
-    Pass,
     StepModel,
     StepTraffic,
-    infer_prefetch_depth,
     is_guess,
-    modelled_exposed_ns,
     read_step_traffic,
     sizes_that_help,
     transfer_times,
 )
 
 MIB, KIB, MB = 1 << 20, 1 << 10, 1_000_000
-FORWARD = [Pass(compute_ns=10, gather_ns=4)] * 3
-BACKWARD = [Pass(compute_ns=20, gather_ns=4, reduce_ns=6)] * 3
-LONG = [Pass(compute_ns=10, gather_ns=14)] * 3
+FORWARD = [TimedPass(compute_ns=10, gather_ns=4)] * 3
+BACKWARD = [TimedPass(compute_ns=20, gather_ns=4, reduce_ns=6)] * 3
+LONG = [TimedPass(compute_ns=10, gather_ns=14)] * 3
 #: With one ahead the third gather starts when the first pass is computed, not before.
-UNEVEN = [Pass(compute_ns=10, gather_ns=1), Pass(compute_ns=1, gather_ns=1), Pass(compute_ns=1, gather_ns=9)]
+UNEVEN = [
+    TimedPass(compute_ns=10, gather_ns=1),
+    TimedPass(compute_ns=1, gather_ns=1),
+    TimedPass(compute_ns=1, gather_ns=9),
+]
 DEEP = [
-    Pass(compute_ns=20, gather_ns=1), *[Pass(compute_ns=1, gather_ns=1)] * 2,
-    Pass(compute_ns=1, gather_ns=9), Pass(compute_ns=1, gather_ns=1),
+    TimedPass(compute_ns=20, gather_ns=1), *[TimedPass(compute_ns=1, gather_ns=1)] * 2,
+    TimedPass(compute_ns=1, gather_ns=9), TimedPass(compute_ns=1, gather_ns=1),
 ]  # fmt: skip
 #: The backward of the last unit gathers what its forward has just dropped.
-TURN = [Pass(compute_ns=10, gather_ns=4), Pass(compute_ns=20, gather_ns=4, turns=True)]
+TURN = [TimedPass(compute_ns=10, gather_ns=4), TimedPass(compute_ns=20, gather_ns=4, turns=True)]
 
 
 @pytest.mark.parametrize(
@@ -42,24 +44,24 @@ TURN = [Pass(compute_ns=10, gather_ns=4), Pass(compute_ns=20, gather_ns=4, turns
         ([*FORWARD, *BACKWARD], 1, 4 + 6),  # and the last reduction
         (LONG, 1, 14 + 2 * 4),  # what compute is too short for
         (LONG, 0, 3 * 14),
-        ([Pass(compute_ns=10, reduce_ns=25)] * 2, 1, 10 + 50 - 20),  # the link is never free again
-        ([Pass(compute_ns=10, reduce_ns=6, replicate_ns=30)] * 2, 1, 10 + 6 + 60 - 20),
-        ([Pass(compute_ns=10)] * 2, 1, 0),
+        ([TimedPass(compute_ns=10, reduce_ns=25)] * 2, 1, 10 + 50 - 20),  # the link is never free again
+        ([TimedPass(compute_ns=10, reduce_ns=6, replicate_ns=30)] * 2, 1, 10 + 6 + 60 - 20),
+        ([TimedPass(compute_ns=10)] * 2, 1, 0),
         (UNEVEN, 1, 1 + 8),
         (UNEVEN, 2, 1),
         (TURN, 0, 8),
         (TURN, 2, 8),
-        ([*TURN, Pass(compute_ns=20, gather_ns=4)], 1, 8),
+        ([*TURN, TimedPass(compute_ns=20, gather_ns=4)], 1, 8),
     ],
 )
-def test_what_shows_of_passes(passes: list[Pass], ahead: int, shows: float) -> None:
+def test_what_shows_of_passes(passes: list[TimedPass], ahead: int, shows: float) -> None:
     assert modelled_exposed_ns(passes, ahead) == pytest.approx(shows)
 
 
 @pytest.mark.parametrize(
     ("passes", "seen", "depth"), [(FORWARD, 12, 0), (FORWARD, 4, 1), (UNEVEN, 1, 2), (DEEP, 1, 3)]
 )
-def test_the_prefetch_depth_explains_what_was_seen(passes: list[Pass], seen: float, depth: int) -> None:
+def test_the_prefetch_depth_explains_what_was_seen(passes: list[TimedPass], seen: float, depth: int) -> None:
     assert infer_prefetch_depth(passes, seen) == depth
 
 

@@ -1,8 +1,7 @@
 """Track the communication buffers of a walk: gathered units, gradients, and the pools that reduce them.
 
-Gathered units (stage 3; arXiv 1910.02054, section 7.2.2). When a unit is needed, it and the next ``prefetch``
-units of the pass are gathered. A unit is released when its pass is over. The paper counts the states alone;
-gathered units are the working set on top.
+When units are gathered, released and reduced is up to the schedule (:mod:`zprof.replay.schedule`). The paper
+counts the states alone (arXiv 1910.02054, section 7.2.2); gathered units are the working set on top.
 
 gloo copies a tensor from the launch of its gather until the gather ends; further gathers wait in a queue.
 
@@ -24,7 +23,6 @@ oldest. A returned buffer is reused if the size matches; otherwise it is freed b
 """
 
 from collections import deque
-from collections.abc import Sequence
 
 from zprof.model.job import Backend, Job, Unit
 from zprof.planner.memory.walk.layout import (
@@ -47,38 +45,16 @@ from zprof.planner.unit_moments import Moment
 
 
 class Gathers:
-    """Gathered units of a walk; below stage 3 all parameters are resident and nothing happens."""
+    """Gathered units of a walk; below stage 3 all parameters are resident and none is gathered."""
 
-    def __init__(self, job: Job, stage: int, ledger: Ledger) -> None:
+    def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job = job
         self._ledger = ledger
-        self._shards = stage >= 3
         self._gathered: dict[str, int] = {}
         self._running: deque[tuple[str, int]] = deque()
 
-    def need(self, order: Sequence[Unit], index: int) -> None:
-        """Gather the unit at ``index`` and prefetch those after it, then wait for the unit's own gather."""
-        if not self._shards:
-            return
-        for unit in order[index : index + 1 + self._job.overlap.prefetch]:
-            self._gather(unit)
-        self._wait(order[index])
-
-    def release(self, unit: Unit) -> None:
-        """Free a gathered unit."""
-        self._wait(unit)
-        self._ledger.add(GATHERED, -self._gathered.pop(unit.name, 0))
-
-    def release_all(self) -> None:
-        """Free all gathered units."""
-        while self._running:
-            self._wait_oldest()
-        self._ledger.add(GATHERED, -sum(self._gathered.values()))
-        self._gathered.clear()
-
-    def _gather(self, unit: Unit) -> None:
-        if unit.name in self._gathered:
-            return
+    def gather(self, unit: Unit) -> None:
+        """Launch the gathers of a unit."""
         for elements in list_flat_tensors(unit, self._job):
             size = elements * self._job.element_bytes.gathered
             self._gathered[unit.name] = self._gathered.get(unit.name, 0) + size
@@ -89,7 +65,12 @@ class Gathers:
             while len(self._running) > MAX_CONCURRENT_GATHERS:
                 self._wait_oldest()
 
-    def _wait(self, unit: Unit) -> None:
+    def release(self, unit: Unit) -> None:
+        """Free a gathered unit."""
+        self.wait(unit)
+        self._ledger.add(GATHERED, -self._gathered.pop(unit.name, 0))
+
+    def wait(self, unit: Unit) -> None:
         """Wait for a unit's gather, and for those launched before it: collectives run in launch order."""
         while any(name == unit.name for name, _ in self._running):
             self._wait_oldest()
@@ -128,14 +109,11 @@ class Gradients:
         elements = moment.fresh_elements if self._only_fresh else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
 
-    def reduce(self, unit: Unit, unreduced_bytes: int, *, last: bool) -> None:
+    def reduce(self, unit: Unit, unreduced_bytes: int) -> None:
         """Launch the reduction of a unit whose gradients are complete.
 
-        ``unreduced_bytes``: the unit's unsharded gradients if they are not persistent. ``last``: this is the
-        last micro-batch of the step.
+        ``unreduced_bytes``: the unit's unsharded gradients if they are not persistent.
         """
-        if (self._flat and not last) or not shard_elements(unit, self._job):
-            return
         if self._in_place:
             self._reduce_in_place(unit)
         elif self._constant is not None or self._flat:
@@ -143,9 +121,9 @@ class Gradients:
         else:
             self._reduce_bucket(unit, unreduced_bytes)
 
-    def skip(self, unit: Unit, count: int, *, last: bool) -> None:
+    def skip(self, unit: Unit, count: int) -> None:
         """Account for ``count`` further units equal to ``unit``, which the walk skips."""
-        if self._flat and self._in_place and last:
+        if self._flat and self._in_place:
             self._add_copies(self._copy_of_flat(unit) * count)
         elif not self._flat:
             self._add_shard(unit, count)

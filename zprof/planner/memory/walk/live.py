@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from zprof.model.job import Job, Unit
 from zprof.planner.memory.walk.buffers import Gathers, Gradients
-from zprof.planner.memory.walk.layout import Run, trained_elements
+from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.memory.walk.ledger import (
     GATHERED_CHECKPOINT,
     OPERATOR_OUTPUTS,
@@ -85,8 +85,6 @@ class WalkState:
     ledger: Ledger
     gathers: Gathers
     gradients: Gradients
-    root: Unit | None
-    inner: tuple[Run, ...]
     known: Callable[[Unit], Moments | None]
     saved_bytes: int = 0
     outer: Moment = field(default=NO_MOMENT)

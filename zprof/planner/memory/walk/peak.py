@@ -4,9 +4,7 @@ The walk goes from zero_grad() to the end of the optimizer and records the live 
 gather, reduction and copy. It covers at most two micro-batches: later ones are the same as the second,
 because this rank's gradients exist from the first reduction on.
 
-Stage 3 follows the schedule of the reference engine: in both passes the root is gathered first and released
-last. Other units are released after their forward, and after their backward just before their gradients are
-reduced.
+The order of gathers, passes, releases and reductions is the schedule's (:mod:`zprof.replay.schedule`).
 
 The optimizer runs unit by unit. A fused AdamW reads gradients in the type of its weights, so 16-bit gradients
 are copied first: this rank's shard of one unit at a time, or a piece of the shard (CB). Stages 1 and 2 then
@@ -27,6 +25,7 @@ from zprof.planner.memory.walk.layout import (
     compute_model_states,
     group_units,
     has_backward,
+    padded_elements,
     padded_trained_elements,
     shard_elements,
 )
@@ -52,6 +51,20 @@ from zprof.planner.memory.walk.live import (
     store_checkpoint,
 )
 from zprof.planner.unit_moments import Moment
+from zprof.replay.schedule import (
+    Await,
+    Compute,
+    EndBackward,
+    EnginePolicy,
+    Launch,
+    Pass,
+    Phase,
+    Release,
+    StartPass,
+    UnitSize,
+    build_program,
+    list_passes,
+)
 
 _BYTES = attrgetter("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
 
@@ -83,16 +96,30 @@ def walk_step(job: Job, stage: int, *, ends: int | None = None) -> Ledger:
     ``ends``: units walked at each end of a run of equal ones; None uses as many as are needed.
     """
     reach = _WALKED_ENDS + job.overlap.prefetch + job.overlap.reductions_in_flight if ends is None else ends
-    live = _start_walk(job, stage, reach)
-    micro_batches = min(job.batch.micro_batches, 2)
-    for number in range(micro_batches):
-        walk_forward(live)
-        walk_backward(live, last=number + 1 == micro_batches)
-    walk_optimizer(job, stage, live.ledger, _walked_units(live))
+    live = _start_walk(job, stage)
+    runs = _list_runs(job, reach)
+    passes = _list_passes(job, stage, runs)
+    for op in build_program(_size_units(job, runs), passes, _read_policy(job, stage)):
+        match op:
+            case StartPass() if passes[op.what].needs:
+                live.set_location(_name_pass(runs, passes[op.what]), "gather")
+            case Launch(key=key) if key.startswith("gather."):
+                live.gathers.gather(runs[op.unit].unit)
+            case Await(key=key) if key.startswith("gather."):
+                live.gathers.wait(runs[op.unit].unit)
+            case Compute() if op.what >= 0:
+                _walk_pass(live, runs, passes[op.what])
+            case Release():
+                live.gathers.release(runs[op.unit].unit)
+            case Launch(key=key) if key.startswith("reduce."):
+                _reduce_unit(live, runs[op.unit].unit)
+            case EndBackward():
+                _end_backward(live)
+    walk_optimizer(job, stage, live.ledger, [run.unit for run in runs if not run.skipped])
     return live.ledger
 
 
-def _start_walk(job: Job, stage: int, ends: int) -> WalkState:
+def _start_walk(job: Job, stage: int) -> WalkState:
     """Return the state at the start of a step."""
     ledger = Ledger()
     ledger.current_location = "between steps"
@@ -102,73 +129,82 @@ def _start_walk(job: Job, stage: int, ends: int) -> WalkState:
     return WalkState(
         job=job,
         ledger=ledger,
-        gathers=Gathers(job, stage, ledger),
+        gathers=Gathers(job, ledger),
         gradients=Gradients(job, stage, ledger),
-        root=next((unit for unit in job.units if unit.encloses), None),
-        inner=group_units([unit for unit in job.units if not unit.encloses], ends),
         known=moments_by_unit(job),
     )
 
 
-def _walked_units(live: WalkState) -> Sequence[Unit]:
-    """Return each kind of unit at least once, the enclosing one first."""
-    inner = tuple(run.unit for run in live.inner if not run.skipped)
-    return inner if live.root is None else (live.root, *inner)
+def _list_runs(job: Job, ends: int) -> tuple[Run, ...]:
+    """Return the units in forward order, the enclosing one first; each kind of unit at least once."""
+    roots = [Run(unit=unit) for unit in job.units if unit.encloses]
+    return (*roots[:1], *group_units([unit for unit in job.units if not unit.encloses], ends))
 
 
-def walk_forward(live: WalkState) -> None:
-    """Walk from the tokens to the loss; the bytes that units keep stay in the ledger."""
-    order = _pass_order(live, live.inner)
-    root, last = live.root, None
-    if root is not None:
-        live.set_location(f"forward of {root.name}", "gather")
-        live.gathers.need(order, 0)
-        live.record_outer(live.moments(root).forward, f"forward of {root.name}")
-    for run, position in _with_positions(live.inner, len(order)):
-        if run.skipped:
-            live.saved_bytes += run.skipped * _kept_bytes(live, run.unit)
-            continue
-        if last is not None:
-            live.gathers.release(last)
-        last = run.unit
-        live.set_location(f"forward of {last.name}", "gather")
-        live.gathers.need(order, position)
-        _walk_unit_forward(live, last)
-    if last is not None and not live.job.overlap.keep_last:
-        live.gathers.release(last)
-    if root is not None:
-        live.record_outer(live.moments(root).forward_end, f"forward of {root.name}")
-        live.gathers.release(root)
+def _size_units(job: Job, runs: Sequence[Run]) -> tuple[UnitSize, ...]:
+    sizes = job.element_bytes
+    return tuple(
+        UnitSize(
+            name=run.unit.name,
+            gather_bytes=padded_elements(run.unit, job) * sizes.gathered,
+            reduce_bytes=padded_trained_elements(run.unit, job) * sizes.reduced,
+            encloses=run.unit.encloses,
+            skipped=run.skipped,
+            has_backward=has_backward(run.unit, job),
+        )
+        for run in runs
+    )
 
 
-def walk_backward(live: WalkState, *, last: bool) -> None:
-    """Walk from the loss to the tokens; ``last``: this is the last micro-batch of the step."""
-    inner = tuple(reversed(live.inner))
-    order, root = _pass_order(live, inner), live.root
-    if root is not None:
-        live.set_location(f"backward of {root.name}", "gather")
-        live.gathers.need(order, 0)
-        live.record_outer(live.moments(root).backward, f"backward of {root.name}")
-    for run, position in _with_positions(inner, len(order)):
-        if not has_backward(run.unit, live.job):
-            continue  # it is still prefetched: the order is that of the forward, reversed
-        if run.skipped:
-            live.set_location(f"backward of {run.unit.name}", "end")
-            live.drop(run.skipped * _kept_bytes(live, run.unit))
-            live.gradients.skip(run.unit, run.skipped, last=last)
-            continue
-        live.set_location(f"backward of {run.unit.name}", "gather")
-        live.gathers.need(order, position)
-        _walk_unit_backward(live, run.unit)
-        live.gathers.release(run.unit)
-        _reduce_unit(live, run.unit, last=last)
-    if root is not None:
-        live.record_outer(live.moments(root).backward_end, f"backward of {root.name}")
-        _reduce_unit(live, root, last=last)
+def _list_passes(job: Job, stage: int, runs: Sequence[Run]) -> tuple[Pass, ...]:
+    units = _size_units(job, runs)
+    backward = [index for index in reversed(range(len(units))) if not units[index].encloses]
+    micro_batches = min(job.batch.micro_batches, 2)
+    return list_passes(units, backward, micro_batches, stage >= 2, ends_forward=True)
+
+
+def _read_policy(job: Job, stage: int) -> EnginePolicy:
+    return EnginePolicy(
+        stage=stage,
+        prefetch=job.overlap.prefetch,
+        keep="last" if job.overlap.keep_last else "none",
+        overlap_reduce=True,
+        overlap_gather=True,
+        in_flight=job.overlap.reductions_in_flight,
+    )
+
+
+def _name_pass(runs: Sequence[Run], each: Pass) -> str:
+    return f"{each.phase} of {runs[each.unit].unit.name}"
+
+
+def _walk_pass(live: WalkState, runs: Sequence[Run], each: Pass) -> None:
+    """Walk through one pass of a unit; the bytes that it keeps or frees stay in the ledger."""
+    run, is_forward = runs[each.unit], each.phase is Phase.FORWARD
+    unit, what = run.unit, _name_pass(runs, each)
+    if unit.encloses:
+        moments = live.moments(unit)
+        begins, ends = (
+            (moments.forward, moments.forward_end) if is_forward else (moments.backward, moments.backward_end)
+        )
+        live.record_outer(begins if each.needs else ends, what)
+    elif run.skipped and is_forward:
+        live.saved_bytes += run.skipped * _kept_bytes(live, unit)
+    elif run.skipped:
+        live.set_location(what, "end")
+        live.drop(run.skipped * _kept_bytes(live, unit))
+        if each.reduces:
+            live.gradients.skip(unit, run.skipped)
+    elif is_forward:
+        _walk_unit_forward(live, unit)
+    else:
+        _walk_unit_backward(live, unit)
+
+
+def _end_backward(live: WalkState) -> None:
     live.set_location("backward", "end")
     live.outer = NO_MOMENT
     live.gradients.end_backward()
-    live.gathers.release_all()
     live.ledger.set_bytes(
         {SAVED: 0, OPERATOR_OUTPUTS: 0, TIED_HEAD_GRADIENT: 0, UNREDUCED: 0, GATHERED_CHECKPOINT: 0}
     )
@@ -208,11 +244,11 @@ def _with_output_gradient(moments: Iterable[Moment], live: WalkState, unit: Unit
         )
 
 
-def _reduce_unit(live: WalkState, unit: Unit, *, last: bool) -> None:
+def _reduce_unit(live: WalkState, unit: Unit) -> None:
     moments = live.moments(unit)
     end = (moments.backward_end or moments.backward)[-1]
     live.set_location(f"backward of {unit.name}", "reduction")
-    live.gradients.reduce(unit, live.gradients.unreduced_bytes(end), last=last)
+    live.gradients.reduce(unit, live.gradients.unreduced_bytes(end))
 
 
 def _kept_bytes(live: WalkState, unit: Unit) -> int:
@@ -223,20 +259,6 @@ def _kept_bytes(live: WalkState, unit: Unit) -> int:
         kept: StoredCheckpoint = store_checkpoint(unit, live.job)
         return kept.stays_bytes
     return unit.saved_bytes or 0
-
-
-def _with_positions(runs: Iterable[Run], length: int) -> Iterator[tuple[Run, int]]:
-    """Yield runs with their position in the order of the pass, which does not contain skipped units."""
-    runs = tuple(runs)
-    position = length - sum(not run.skipped for run in runs)
-    for run in runs:
-        yield run, position
-        position += not run.skipped
-
-
-def _pass_order(live: WalkState, runs: Iterable[Run]) -> tuple[Unit, ...]:
-    root = () if live.root is None else (live.root,)
-    return (*root, *(run.unit for run in runs if not run.skipped))
 
 
 def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) -> None:
