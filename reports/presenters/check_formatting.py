@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
+from zprof.model.metrics.catalogue import find_metric
 from zprof.model.quantities import Unit, format_number, format_signed
 from zprof.reports.page import UNKNOWN
 
@@ -25,20 +26,6 @@ _OUTCOME_VERBS = {
 }
 _SIGNS = {Sense.AT_MOST: "≤", Sense.AT_LEAST: "≥"}
 _MIN_CHANGE_RATIO = 0.0005
-
-
-_HELP = {
-    "peak_memory": "Peak live bytes in the allocator, on the rank with the highest peak.",
-    "untagged_ratio": "Share of the peak that belongs to no tenant, on the rank where it is largest.",
-    "exposed_ratio": "Share of the step in which a collective runs and the rank does not compute.",
-    "overlap_ratio": "Share of the collective time that is hidden under compute.",
-    "collective_bytes": "Bytes of the full tensors in all collectives of a step.",
-    "collective_count": "Number of collectives per step.",
-    "collective_bytes_law": "Bytes that a rank moves per step, as a multiple of the model's parameter bytes.",
-    "step_time": "Mean wall time per step; the interval of its change is checked against the limit.",
-    "exposed_wait": "Exposed time per step in which collectives wait for their last rank.",
-}
-_TENANT_HELP = "Bytes of this tenant at the peak, on the rank with the highest peak."
 
 
 def sort_by_severity(check: Check) -> tuple[GateResult, ...]:
@@ -189,7 +176,5 @@ def describe_baseline(check: Check) -> str:
 
 def describe_gate(gate: str) -> str:
     """Describe a gate in one sentence; return its name if it is not a built-in gate."""
-    name, _, part = gate.partition(".")
-    if part and name == "peak_memory":
-        return _TENANT_HELP
-    return _HELP.get(name, gate)
+    metric = find_metric(f"check.{gate}")
+    return metric.help if metric else gate

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zprof.analysis.time.ledger import find_ledger_bounds
 from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
 from zprof.model.baseline import Baseline
@@ -148,6 +149,7 @@ def _rank_time(made: Made, rank: int) -> RankTime:
         exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=0, unexplained_ns=0, wall_median_ns=0,
         collective_ns=0, overlap_ratio=None, method="", noise_floor_ns=0, upper_bound=made.upper_time,
         unsplit_ns=made.unsplit,
+        bounds=find_ledger_bounds(0, made.unsplit, is_upper=made.upper_time),
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ from zprof.checks.limit_text import (
 )
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
+from zprof.model.metrics.catalogue import METRICS
+from zprof.model.metrics.metric import Better, Metric
 from zprof.model.quantities import Unit
 from zprof.model.suggestions import suggest_names
 from zprof.model.tenants import DISPLAY_ORDER
@@ -45,11 +47,24 @@ class Gate:
     """
 
     name: str
-    unit: Unit
-    sense: Sense = Sense.AT_MOST
     exact: bool = False
     sampled: bool = False
     of_baseline: bool = True
+
+    @property
+    def metric(self) -> Metric:
+        """The entry of the catalogue on what it measures."""
+        return METRICS[f"check.{self.name}"]
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of its value and of a limit on it."""
+        return self.metric.unit
+
+    @property
+    def sense(self) -> Sense:
+        """The allowed side of a limit without a sign."""
+        return Sense.AT_LEAST if self.metric.better is Better.MORE else Sense.AT_MOST
 
     @property
     def is_timed(self) -> bool:
@@ -61,16 +76,16 @@ _TIME_GATES = ("exposed_ratio", "overlap_ratio", "step_time", "exposed_wait")
 
 #: All gates, in the order in which they are judged and displayed.
 GATES: tuple[Gate, ...] = (
-    Gate(name=PEAK_MEMORY, unit=Unit.BYTES, exact=True),
-    *(Gate(name=f"{PEAK_MEMORY}.{part}", unit=Unit.BYTES, exact=True) for part in MEMORY_PARTS),
-    Gate(name="untagged_ratio", unit=Unit.RATIO),
-    Gate(name="exposed_ratio", unit=Unit.RATIO, sampled=True),
-    Gate(name="overlap_ratio", unit=Unit.RATIO, sense=Sense.AT_LEAST, sampled=True),
-    Gate(name="collective_bytes", unit=Unit.BYTES, exact=True),
-    Gate(name="collective_count", unit=Unit.COUNT, exact=True),
-    Gate(name="collective_bytes_law", unit=Unit.PSI, of_baseline=False),
-    Gate(name="step_time", unit=Unit.NS, sampled=True),
-    Gate(name="exposed_wait", unit=Unit.NS),
+    Gate(name=PEAK_MEMORY, exact=True),
+    *(Gate(name=f"{PEAK_MEMORY}.{part}", exact=True) for part in MEMORY_PARTS),
+    Gate(name="untagged_ratio"),
+    Gate(name="exposed_ratio", sampled=True),
+    Gate(name="overlap_ratio", sampled=True),
+    Gate(name="collective_bytes", exact=True),
+    Gate(name="collective_count", exact=True),
+    Gate(name="collective_bytes_law", of_baseline=False),
+    Gate(name="step_time", sampled=True),
+    Gate(name="exposed_wait"),
 )
 
 _BY_NAME = {gate.name: gate for gate in GATES}

@@ -2,18 +2,22 @@
 
 Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity and
 NaN become null. In a schema, types, enumerations and nullability come from annotations, descriptions from
-docstrings, units from names (``_ns``, ``_bytes``). Objects stay open, and a field with a default may be
-missing.
+docstrings, those of numbers from the catalogue, other units from names (``_ns``, ``_bytes``). Objects stay
+open, and a field with a default may be missing.
 """
 
 import inspect
 import json
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from zprof.model.metrics.catalogue import find_metric
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Unit
 
 
 def to_tree(value: Any) -> Any:
@@ -56,14 +60,14 @@ def _key_order(key: Any) -> tuple[int, int, str]:
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Unit by the suffix of a name; the longest matching suffix wins.
-_UNITS = {
-    "bytes_per_s": "bytes per second",
-    "bytes": "bytes",
-    "ns": "nanoseconds",
-    "ppb": "parts per billion",
-    "ratio": "ratio; 1 is 100 %",
+#: Units in words; counts have none.
+_UNIT_WORDS = {
+    Unit.BYTES_PER_S: "bytes per second",
+    Unit.BYTES: "bytes",
+    Unit.NS: "nanoseconds",
+    Unit.RATIO: "ratio; 1 is 100 %",
 }
+_PARTS_PER_BILLION = "_ppb"
 #: JSON has no infinity and no NaN: such a number counts as unknown and is written as null.
 _SCALARS: dict[Any, Any] = {
     str: "string",
@@ -88,20 +92,21 @@ def make_json_schema(kind: type, *, title: str) -> Tree:
     return {"$schema": DIALECT, "title": title, **root, "$defs": definitions}
 
 
-def _reference_schema(kind: type, known: dict[type, Tree]) -> Tree:
+def _reference_schema(kind: type, known: dict[type, Tree], path: str = "") -> Tree:
+    """Return a reference to the schema of a type; its fields are described by the first path to it."""
     if kind not in known:
         known[kind] = {}  # ends the recursion for a type that contains itself
-        known[kind] |= _enum_schema(kind) if issubclass(kind, Enum) else _object_schema(kind, known)
+        known[kind] |= _enum_schema(kind) if issubclass(kind, Enum) else _object_schema(kind, known, path)
     return {"$ref": f"#/$defs/{_definition_name(kind)}"}
 
 
-def _object_schema(kind: type, known: dict[type, Tree]) -> Tree:
+def _object_schema(kind: type, known: dict[type, Tree], path: str) -> Tree:
     hints = get_type_hints(kind)
     return {
         "type": "object",
         "description": inspect.cleandoc(kind.__doc__ or ""),
         "properties": {
-            field.name: _property_schema(field, hints[field.name], known) for field in fields(kind)
+            field.name: _property_schema(field, hints[field.name], known, path) for field in fields(kind)
         },
         "required": [field.name for field in fields(kind) if _is_required(field)],
     }
@@ -112,29 +117,31 @@ def _enum_schema(kind: type[Enum]) -> Tree:
     return {"type": "string", "description": inspect.cleandoc(kind.__doc__ or ""), "enum": values}
 
 
-def _property_schema(field: "Field[Any]", hint: Any, known: dict[type, Tree]) -> Tree:
+def _property_schema(field: "Field[Any]", hint: Any, known: dict[type, Tree], path: str) -> Tree:
     if field.name == "schema":
         return {"const": field.default}
-    unit = _describe_unit(field.name)
-    return {**_annotation_schema(hint, known), **({"description": unit} if unit else {})}
+    path = f"{path}.{field.name}" if path else field.name
+    described = _describe_field(field.name, path)
+    schema = _annotation_schema(hint, known, path)
+    return {**schema, "description": described} if described else schema
 
 
 def _is_required(field: "Field[Any]") -> bool:
     return field.name == "schema" or (field.default is MISSING and field.default_factory is MISSING)
 
 
-def _annotation_schema(hint: Any, known: dict[type, Tree]) -> Tree:
+def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _union_schema([_annotation_schema(argument, known) for argument in arguments])
+        return _union_schema([_annotation_schema(argument, known, path) for argument in arguments])
     if origin is tuple:
-        return _tuple_schema(arguments, known)
+        return _tuple_schema(arguments, known, path)
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping_schema(arguments[0], _annotation_schema(arguments[1], known), known)
+        return _mapping_schema(arguments[0], _annotation_schema(arguments[1], known, f"{path}[]"), known)
     if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Enum)):
-        return _reference_schema(hint, known)
+        return _reference_schema(hint, known, path)
     raise TypeError(f"no JSON schema for {hint}")
 
 
@@ -149,17 +156,17 @@ def _as_list(kind: str | list[str]) -> list[str]:
     return [kind] if isinstance(kind, str) else kind
 
 
-def _tuple_schema(arguments: tuple[Any, ...], known: dict[type, Tree]) -> Tree:
+def _tuple_schema(arguments: tuple[Any, ...], known: dict[type, Tree], path: str) -> Tree:
     if arguments[-1] is Ellipsis:
-        return {"type": "array", "items": _annotation_schema(arguments[0], known)}
-    items = [_annotation_schema(argument, known) for argument in arguments]
+        return {"type": "array", "items": _annotation_schema(arguments[0], known, f"{path}[]")}
+    items = [_annotation_schema(argument, known, path) for argument in arguments]
     return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
 
 def _mapping_schema(key: Any, values: Tree, known: dict[type, Tree]) -> Tree:
     """Return the schema of a mapping; its keys are strings: a rank as its number, an enum as its value."""
     key_schemas = {int: {"pattern": "^-?[0-9]+$"}, str: {}}
-    names = key_schemas[key] if key in key_schemas else _annotation_schema(key, known)
+    names = key_schemas[key] if key in key_schemas else _annotation_schema(key, known, "")
     return {"type": "object", **({"propertyNames": names} if names else {}), "additionalProperties": values}
 
 
@@ -168,10 +175,10 @@ def _definition_name(kind: type) -> str:
     return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
 
 
-def _describe_unit(name: str) -> str:
-    return next((unit for suffix, unit in _UNITS.items() if suffix in _list_suffixes(name)), "")
-
-
-def _list_suffixes(name: str) -> Iterator[str]:
-    parts = name.split("_")
-    return ("_".join(parts[start:]) for start in range(len(parts)))
+def _describe_field(name: str, path: str) -> str:
+    """Return what the catalogue of numbers says about a field, else its unit."""
+    metric = find_metric(path)
+    unit = "parts per billion" if name.endswith(_PARTS_PER_BILLION) else _UNIT_WORDS.get(find_unit(name), "")
+    if metric is None:
+        return unit
+    return f"{metric.help} Unit: {unit}." if unit else metric.help

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from zprof.model.metrics.communication import COMMUNICATION
+from zprof.model.metrics.gates import GATE_METRICS
 from zprof.model.metrics.memory import MEMORY
 from zprof.model.metrics.metric import Metric, strip_indices
 from zprof.model.metrics.overview import OVERVIEW
@@ -11,7 +12,8 @@ from zprof.model.metrics.time import STEPS, TIME
 
 #: The catalogue by path: one entry for each number that a person reads.
 METRICS: Mapping[str, Metric] = {
-    metric.path: metric for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *OVERVIEW)
+    metric.path: metric
+    for metric in (*STEPS, *RANKS, *COMMUNICATION, *MEMORY, *TIME, *OVERVIEW, *GATE_METRICS)
 }
 
 
