@@ -15,7 +15,6 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Unit
 
@@ -177,6 +176,8 @@ def _definition_name(kind: type) -> str:
 
 def _describe_field(name: str, path: str) -> str:
     """Return what the catalogue of numbers says about a field, else its unit."""
+    from zprof.model.metrics.catalogue import find_metric
+
     metric = find_metric(path)
     unit = "parts per billion" if name.endswith(_PARTS_PER_BILLION) else _UNIT_WORDS.get(find_unit(name), "")
     if metric is None:

@@ -7,7 +7,6 @@ from operator import attrgetter
 from zprof.analysis.memory.group_changes import list_group_changes
 from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.recording import analyse_recorded_rank
-from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.state_checks import check_formulas, find_formula_gaps
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryTimeline, RankMemory
@@ -42,6 +41,8 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
 def _analyse_rank(run: Run, rank: int) -> RankMemoryResult:
     """Analyse one rank; a snapshot has an allocator history but no rows from hooks."""
     if run.has_table(rank, "block") and not run.has_table(rank, "alloc"):
+        from zprof.analysis.memory.snapshot import analyse_snapshot_rank
+
         return analyse_snapshot_rank(run, rank)
     return analyse_recorded_rank(run, rank)
 
