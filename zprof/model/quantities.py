@@ -91,12 +91,13 @@ BOUND_WORDS: Mapping[Bound, str] = {
     Bound.AT_MOST: "at most ",
     Bound.UNKNOWN: "about ",
 }
-_MAX_EXACT_COUNT = 1e6
+#: Counts from here on are shown without a fraction.
+_MIN_INTEGER_COUNT = 9999.5
 _FORMATTERS: Mapping[Unit, Callable[[float], str]] = {
     Unit.NS: format_ns,
     Unit.BYTES: format_bytes,
     Unit.RATIO: format_percent,
-    Unit.COUNT: lambda count: f"{count:g}" if abs(count) < _MAX_EXACT_COUNT else f"{count:.0f}",
+    Unit.COUNT: lambda count: f"{count:.4g}" if abs(count) < _MIN_INTEGER_COUNT else f"{count:.0f}",
     Unit.BYTES_PER_S: format_rate,
     Unit.FACTOR: lambda factor: f"{factor:.2f}x",
     Unit.PSI: format_psi,
