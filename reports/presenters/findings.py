@@ -1,11 +1,12 @@
 """Build findings as cards with evidence, fix and disproof, and gaps grouped by what is unknown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
-from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate, printable, shorten
+from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.gaps import Gap
+from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Report
 from zprof.model.time import Time
 from zprof.reports.page import (
@@ -22,16 +23,6 @@ from zprof.reports.page import (
 )
 from zprof.reports.presenters.run_formatting import format_ranks
 
-#: Counts from here on are printed without a fraction.
-_MIN_INTEGER_COUNT = 1e4
-_FORMATTERS: dict[str, Callable[[float], str]] = {
-    "ns": format_ns,
-    "bytes": format_bytes,
-    "ratio": format_percent,
-    "bytes_per_s": format_rate,
-    "times": lambda factor: f"{factor:.2f}x",
-    "count": lambda count: f"{count:.4g}" if abs(count) < _MIN_INTEGER_COUNT else f"{count:.0f}",
-}
 _MAX_FINDINGS = 100
 _MAX_EVIDENCE = 100
 _MAX_FILE, _MAX_FUNCTION = 60, 60
@@ -61,8 +52,8 @@ class GapGroup:
 
 def format_evidence_value(fact: Evidence) -> str:
     """Format the value in its unit; an unknown unit is appended unchanged."""
-    formatter = _FORMATTERS.get(fact.unit)
-    return formatter(fact.value) if formatter else f"{fact.value:g} {fact.unit}"
+    is_known = fact.unit in set(Unit)
+    return format_number(fact.value, Unit(fact.unit)) if is_known else f"{fact.value:g} {fact.unit}"
 
 
 def format_evidence_name(fact: Evidence) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_ns, format_percent
-from zprof.model.quantities import BOUND_WORDS
+from zprof.model.quantities import BOUND_WORDS, Unit, Value
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
 from zprof.reports.presenters.findings import find_first_confident, merge_gaps
@@ -134,7 +134,6 @@ def _make_peak_figure(report: Report) -> tuple[str, str, str]:
     rank = largest_rank(ranks)
     note = f"allocated on rank {rank.rank}{', the largest' if len(ranks) > 1 else ''}" if rank else ""
     if before:
-        change = format_percent(compute_peak_change_ratio(before, ranks))
-        sign = "" if change.startswith("-") else "+"
-        note = f"on the largest rank; baseline {format_largest_peak(before)}, {sign}{change}"
+        change = Value(compute_peak_change_ratio(before, ranks), Unit.RATIO, signed=True)
+        note = f"on the largest rank; baseline {format_largest_peak(before)}, {change.text}"
     return "peak memory", format_largest_peak(ranks), note

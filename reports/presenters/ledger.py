@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from zprof.model.formatting import format_ms, format_ns, format_percent
+from zprof.model.formatting import format_ns, format_percent
+from zprof.model.leaves import take_value
 from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.report import Comparison, Report
 from zprof.model.time import LEDGER_NAMES
@@ -34,7 +35,6 @@ from zprof.reports.presenters.time_formatting import (
     describe_exposure,
     describe_unsplit_time,
     describe_window,
-    format_signed_ms,
 )
 
 _COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
@@ -79,11 +79,11 @@ def _build_step_table(report: Report, title: str, rows: Sequence[LedgerRow]) -> 
     total_ns = step_ns(report.time.per_rank)
     bars = _make_waterfall([row.this_ns for row in rows], rows, total_ns)
     table_rows = [
-        Row(cells=(row.name, _make_ms(row.this_ns, row.bound), format_percent(row.share), bar))
+        Row(cells=(row.name, _make_ms(row.this_ns, row.bound), Value(row.share, Unit.RATIO), bar))
         for row, bar in zip(rows, bars, strict=False)
     ]
     name = report.time.total_name
-    table_rows.append(Row(cells=(name, format_ms(total_ns), "", bars[-1]), total=True))
+    table_rows.append(Row(cells=(name, _make_ms(total_ns), "", bars[-1]), total=True))
     return Table(
         title=title,
         unit="ms",
@@ -110,17 +110,18 @@ def _build_change_table(
                 row.name,
                 "" if row.baseline_ns is None else _make_ms(row.baseline_ns, row.baseline_bound),
                 _make_ms(row.this_ns, row.bound),
-                format_signed_ms(row.change_ns or 0),
+                _make_ms(row.change_ns or 0, signed=True),
                 bar,
             )
         )
         for row, bar in zip(rows, bars, strict=False)
     ]
-    total = ("step", format_ms(times.a_ns), format_ms(times.b_ns), format_signed_ms(change), bars[-1])
+    total_change = _make_ms(change, signed=True)
+    total = ("step", _make_ms(times.a_ns), _make_ms(times.b_ns), total_change, bars[-1])
     return Table(
         title=title,
         unit="ms",
-        note=f"{report.time.basis}, mean of the ranks: {format_signed_ms(change)} ms",
+        note=f"{report.time.basis}, mean of the ranks: {total_change.text} ms",
         columns=(
             make_text_column("term"),
             Column(title=comparison.baseline, unit="ms"),
@@ -132,8 +133,8 @@ def _build_change_table(
     )
 
 
-def _make_ms(time_ns: int, bound: Bound) -> Value:
-    return Value(number=time_ns, unit=Unit.NS, bound=bound, in_ms=True)
+def _make_ms(time_ns: int, bound: Bound = Bound.EXACT, *, signed: bool = False) -> Value:
+    return Value(time_ns, Unit.NS, bound=bound, signed=signed, in_ms=True)
 
 
 def _make_waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], total_ns: int) -> list[Bar]:
@@ -161,7 +162,8 @@ def _make_waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], total_ns: i
 
 def _build_unclaimed_table(report: Report) -> Table | None:
     rows = [
-        (row.name, format_ns(row.lost_ns), format_percent(row.share)) for row in list_unclaimed_terms(report)
+        (row.name, take_value(row, "lost_ns"), Value(row.share, Unit.RATIO))
+        for row in list_unclaimed_terms(report)
     ]
     return make_table(
         "Not explained by any finding",

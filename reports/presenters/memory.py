@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_bytes
+from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory, StateFormula
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import (
     MAX_ROWS,
-    UNKNOWN,
     Bars,
     Block,
+    Cell,
     Column,
     Kind,
     Note,
@@ -31,17 +33,14 @@ from zprof.reports.presenters.memory_formatting import (
     build_tenant_legend,
     describe_attribution,
     describe_states,
-    format_marked_size,
-    format_optional_bytes,
-    format_peak,
     format_peak_time,
-    format_signed_bytes,
-    format_tenant_cells,
     get_tenant_class,
+    make_tenant_cells,
     peak_bytes,
     select_largest_ranks,
     sort_by_peak,
-    tenant_bytes,
+    take_owned_bytes,
+    take_tenant_bytes,
     tenant_name,
 )
 
@@ -73,12 +72,12 @@ def _build_tenant_table(report: Report) -> Table | None:
         for field, name in OUTSIDE_LIVE_TERMS
         if any(getattr(rank, field) is not None for rank in now)
     ]
-    rows = [_format_tenant_row(f"baseline rank {rank.rank}", rank, outside_terms) for rank in before]
-    rows += [_format_tenant_row(f"rank {rank.rank}", rank, outside_terms) for rank in now]
+    rows = [_make_tenant_row(f"baseline rank {rank.rank}", rank, outside_terms) for rank in before]
+    rows += [_make_tenant_row(f"rank {rank.rank}", rank, outside_terms) for rank in now]
     max_ranks = _MAX_TEXT_RANKS_COMPARED if before else _MAX_TEXT_RANKS
     order = [len(before) + index for index in sort_by_peak(now)]
     if before:
-        rows.append(_format_change_row(report, len(outside_terms)))
+        rows.append(_make_change_row(report, len(outside_terms)))
         first, rest = order[:max_ranks], order[max_ranks:]
         baseline = list(sort_by_peak(before))
         order = [len(rows) - 1, *baseline[:max_ranks], *first, *baseline[max_ranks:], *rest]
@@ -107,22 +106,18 @@ def _select_ranks(report: Report, max_ranks: int) -> tuple[tuple[RankMemory, ...
     )
 
 
-def _format_tenant_row(
+def _make_tenant_row(
     name: str, rank: RankMemory, outside_terms: Sequence[tuple[str, str]]
-) -> tuple[str, ...]:
-    outside = (format_optional_bytes(getattr(rank, field)) for field, _ in outside_terms)
-    return (name, *format_tenant_cells(rank), format_peak_time(rank) or "-", *outside)
+) -> tuple[Cell, ...]:
+    outside = (take_value(rank, field) for field, _ in outside_terms)
+    return (name, *make_tenant_cells(rank), format_peak_time(rank) or "-", *outside)
 
 
-def _format_change_row(report: Report, outside_terms: int) -> tuple[str, ...]:
+def _make_change_row(report: Report, outside_terms: int) -> tuple[Cell, ...]:
     delta = report.comparison.memory_delta if report.comparison else {}
     names = (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes")
-    changes = (_format_change(delta[name]) if name in delta else "" for name in names)
+    changes = (Value(delta[name], Unit.BYTES, signed=True) if name in delta else "" for name in names)
     return ("change of max", *changes, "", *[""] * outside_terms)
-
-
-def _format_change(change_bytes: int | None) -> str:
-    return UNKNOWN if change_bytes is None else format_signed_bytes(change_bytes)
 
 
 def _list_notes(report: Report) -> Iterator[Note]:
@@ -149,7 +144,7 @@ def _build_top_table(report: Report) -> Table | None:
             ": ".join(part for part in (entry.module, entry.sub) if part) or "(unknown)",
             tenant_name(entry.tenant),
             str(entry.rank),
-            format_marked_size(entry),
+            take_owned_bytes(entry),
         )
         for entry in report.memory.top[:8]
     ]
@@ -202,14 +197,14 @@ def _build_tenant_bars(report: Report) -> Bars:
 def _build_tenant_bar(rank: RankMemory, prefix: str, scale: int) -> StackedBar:
     parts = [
         *(
-            (tenant.value, rank.tenants.get(tenant, 0), tenant_bytes(rank, tenant))
+            (tenant.value, rank.tenants.get(tenant, 0), take_tenant_bytes(rank, tenant).text)
             for tenant in DISPLAY_ORDER
         ),
         (UNTAGGED, rank.untagged_bytes, format_bytes(rank.untagged_bytes)),
     ]
     return StackedBar(
         name=f"{prefix}rank {rank.rank}",
-        note=format_peak(rank),
+        note=take_value(rank, "peak_bytes").text,
         segments=stack_segments(parts, scale),
         reference=stack_segments(_list_formula_parts(rank.formula), scale) if rank.formula else (),
     )

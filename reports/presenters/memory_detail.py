@@ -5,20 +5,24 @@ from dataclasses import replace
 from itertools import groupby
 
 from zprof.model.formatting import format_bytes, format_ns, format_percent
+from zprof.model.leaves import take_value
 from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
+    Basis,
     DeviceMemory,
     FormulaCheck,
     Memory,
     MemoryPart,
     RankMemory,
 )
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.page import (
     MAX_ROWS,
     Bar,
+    Cell,
     Column,
     Kind,
     Note,
@@ -35,16 +39,13 @@ from zprof.reports.presenters.memory import TENANT_TITLES
 from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
     ORDER,
-    format_marked_size,
-    format_optional_bytes,
-    format_signed_bytes,
-    format_tenant_cells,
-    get_basis_mark,
     get_tenant_class,
     largest_rank,
+    make_tenant_cells,
     select_largest_ranks,
     select_user_frames,
     sort_by_peak,
+    take_owned_bytes,
     tenant_name,
 )
 from zprof.reports.presenters.rank_spread import describe_spread
@@ -52,6 +53,9 @@ from zprof.reports.presenters.rank_spread import describe_spread
 _MAX_TEXT_ROWS, _MAX_TEXT_LARGEST, _MAX_TEXT_RANKS, _MAX_TEXT_PHASES = 12, 8, 4, 5
 _MAX_FRAMES = 6
 _MAX_DEVICES = 8
+#: Fields of a formula check, up to the difference.
+_FORMULA_TERMS = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes")
+_COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")
 _NO_STACK = "no stack: allocated before recording started, or outside Python"
 
 
@@ -97,7 +101,7 @@ def _build_kind_table(rank: RankMemory) -> Table | None:
         name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
         colour = get_tenant_class(part.tenant) if part.tenant in ORDER else "time-sum"
         bar = Bar(share=share, start=0.0, end=min(1.0, share), colour=colour)
-        rows.append((name, format_marked_size(part), format_percent(share), bar))
+        rows.append((name, take_owned_bytes(part), Value(share, Unit.RATIO), bar))
     columns = (
         make_name_column("kind"),
         *make_number_columns("size", unit="bytes"),
@@ -110,20 +114,20 @@ def _build_kind_table(rank: RankMemory) -> Table | None:
 
 def _merge_kinds(parts: Sequence[MemoryPart]) -> list[MemoryPart]:
     """Return one part per tenant, kind and mark: why blocks belong to it is told by the table of owners."""
-    merged: dict[tuple[str, str, str], MemoryPart] = {}
+    merged: dict[tuple[str, str, bool], MemoryPart] = {}
     for part in parts:
-        key = (part.tenant, part.sub, get_basis_mark(part.basis))
+        key = (part.tenant, part.sub, part.basis is Basis.SIZES)
         merged[key] = replace(part, bytes=part.bytes + (merged[key].bytes if key in merged else 0))
     return list(merged.values())
 
 
 def _build_phase_table(memory: Memory, rank: RankMemory) -> Table | None:
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             phase.phase,
-            *(format_bytes(phase.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER),
-            format_bytes(phase.untagged_bytes),
-            format_bytes(phase.peak_bytes),
+            *(Value(phase.tenants.get(tenant, 0), Unit.BYTES) for tenant in DISPLAY_ORDER),
+            take_value(phase, "untagged_bytes"),
+            take_value(phase, "peak_bytes"),
             str(phase.step),
         )
         for phase in memory.phases
@@ -149,8 +153,8 @@ def _build_module_table(memory: Memory, rank: RankMemory) -> Table | None:
     rows = [
         (
             module.module or "(entire model)",
-            format_bytes(module.at_rank_peak_bytes),
-            format_bytes(module.peak_bytes),
+            take_value(module, "at_rank_peak_bytes"),
+            take_value(module, "peak_bytes"),
         )
         for module in sorted(modules, key=lambda module: -module.at_rank_peak_bytes)
     ]
@@ -200,7 +204,7 @@ def _build_allocation_row(entry: Allocation, peak_bytes: int) -> Row:
         share = format_percent(entry.total_bytes / max(1, peak_bytes))
         identical = f"{entry.count}: {format_bytes(entry.total_bytes)}, {share}"
     name = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
-    cells = (name, entry.module or "-", str(entry.rank), format_marked_size(entry), identical)
+    cells = (name, entry.module or "-", str(entry.rank), take_owned_bytes(entry), identical)
     return Row(cells=cells, below=call_site or (_NO_STACK,))
 
 
@@ -215,7 +219,7 @@ def _build_formula_table(checks: Sequence[FormulaCheck]) -> Table | None:
             *make_number_columns("rank"),
             *make_number_columns("formula", "measured", "padding", "counters", "difference", unit="bytes"),
         ),
-        [_format_formula_row(state) for state in shown],
+        [_make_formula_row(state) for state in shown],
         note="bytes per rank",
         notes=list(causes)[:MAX_ROWS],
         max_text_rows=_MAX_TEXT_ROWS,
@@ -223,19 +227,12 @@ def _build_formula_table(checks: Sequence[FormulaCheck]) -> Table | None:
     )
 
 
-def _format_formula_row(state: FormulaCheck) -> tuple[str, ...]:
-    sizes = (
-        state.law_bytes,
-        state.measured_bytes,
-        state.padding_bytes,
-        state.scalar_bytes,
-    )
-    difference = format_signed_bytes(state.unexplained_bytes)
+def _make_formula_row(state: FormulaCheck) -> tuple[Cell, ...]:
     return (
         tenant_name(state.tenant),
         str(state.rank),
-        *(format_bytes(size) for size in sizes),
-        difference,
+        *(take_value(state, field) for field in _FORMULA_TERMS),
+        Value(state.unexplained_bytes, Unit.BYTES, signed=True),
     )
 
 
@@ -247,7 +244,9 @@ def _build_spread_blocks(memory: Memory) -> Iterator[Table | Note | None]:
         yield Note(text="All ranks have the same peak.")
         return
     rows = [
-        (tenant_name(name), format_signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta
+        (tenant_name(name), Value(delta, Unit.BYTES, signed=True))
+        for name, delta in spread.delta_bytes.items()
+        if delta
     ]
     columns = (make_name_column("tenant"), *make_number_columns("difference", unit="bytes"))
     yield make_table("Difference between ranks", columns, rows, note="largest peak minus smallest")
@@ -258,11 +257,11 @@ def _build_device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | No
     grouped = groupby(devices, key=lambda entry: (entry.rank, entry.device))
     by_device = [(key, list(moments)) for key, moments in grouped]
     for (rank, device), moments in by_device[:_MAX_DEVICES]:
-        rows = []
+        rows: list[tuple[Cell, ...]] = []
         for field, term in DEVICE_TERMS:
-            values = [getattr(moment, field) for moment in moments]
-            if any(value is not None for value in values):
-                rows.append((term, *map(format_optional_bytes, values)))
+            values = [take_value(moment, field) for moment in moments]
+            if any(value.number is not None for value in values):
+                rows.append((term, *values))
         sample_distance_ns = max((moment.apart_ns or 0 for moment in moments), default=0)
         sampling_note = (
             f"The device was sampled up to {format_ns(sample_distance_ns)} before or after these moments."
@@ -285,12 +284,10 @@ def _build_device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | No
 
 def _build_counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
     counted = [entry for entry in counters if entry.peak_allocated_bytes is not None or entry.retries]
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             f"rank {entry.rank}, {entry.device}",
-            format_optional_bytes(entry.peak_allocated_bytes),
-            format_optional_bytes(entry.peak_reserved_bytes),
-            *("unknown" if count is None else str(count) for count in (entry.retries, entry.ooms)),
+            *(take_value(entry, field) for field in _COUNTERS),
         )
         for entry in counted
     ]
@@ -315,7 +312,7 @@ def _build_peak_table(ranks: Sequence[RankMemory], title: str, note: str) -> Tab
     return make_table(
         title,
         (make_text_column("rank"), *make_number_columns(*TENANT_TITLES[:-1], "= peak", unit="bytes")),
-        [(f"rank {rank.rank}", *format_tenant_cells(rank)) for rank in shown],
+        [(f"rank {rank.rank}", *make_tenant_cells(rank)) for rank in shown],
         note=note,
         max_text_rows=_MAX_TEXT_RANKS,
         order=sort_by_peak(shown),

@@ -16,12 +16,12 @@ from zprof.model.memory import (
     MemoryTimeline,
     RankMemory,
 )
-from zprof.model.quantities import BOUND_SIGNS, Bound, format_value
+from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.page import UNKNOWN, LegendEntry
+from zprof.reports.page import LegendEntry
 
 #: Prefix of bytes whose owner is known by the sizes of the blocks alone.
-INFERRED_MARK = "~"
+INFERRED_MARK = ESTIMATE_SIGN
 #: How sure the owner of an untagged block is.
 CONFIDENCE_WORDS = {Confidence.HIGH: "sure", Confidence.MEDIUM: "likely", Confidence.LOW: "guess"}
 #: Rows of the device memory table, from the tenants to the device total: field, name.
@@ -147,20 +147,10 @@ def compute_peak_change_ratio(before: Sequence[RankMemory], after: Sequence[Rank
     return peak_bytes(after) / max(1, peak_bytes(before)) - 1
 
 
-def get_peak_mark(rank: RankMemory) -> str:
-    """Return ``≈ ``, ``≤ `` or ``≥ `` if the peak is a bound, else an empty string."""
-    return BOUND_SIGNS[rank.bounds.get("peak_bytes", Bound.EXACT)]
-
-
-def format_peak(rank: RankMemory) -> str:
-    """Format the peak of a rank, with its mark."""
-    return format_value(take_value(rank, "peak_bytes"))
-
-
 def format_largest_peak(ranks: Sequence[RankMemory]) -> str:
     """Format the largest peak of all ranks, with its mark; empty without ranks."""
     rank = largest_rank(ranks)
-    return format_peak(rank) if rank else ""
+    return take_value(rank, "peak_bytes").text if rank else ""
 
 
 def format_peak_time(rank: RankMemory) -> str:
@@ -169,38 +159,23 @@ def format_peak_time(rank: RankMemory) -> str:
     return f"{phase} of step {step}" if phase and step >= 0 else phase
 
 
-def format_optional_bytes(size: int | None) -> str:
-    """Format a size, or ``unknown``."""
-    return "unknown" if size is None else format_bytes(size)
+def take_owned_bytes(entry: MemoryPart | Allocation, name: str = "bytes") -> Value:
+    """Return the bytes of a part or an allocation, an estimate if only sizes support its tenant."""
+    return replace(take_value(entry, name), is_estimate=entry.basis is Basis.SIZES)
 
 
-def format_signed_bytes(size_bytes: int) -> str:
-    """Format a change in bytes with its sign."""
-    return f"+{format_bytes(size_bytes)}" if size_bytes > 0 else format_bytes(size_bytes)
-
-
-def format_marked_size(entry: MemoryPart | Allocation) -> str:
-    """Format the bytes of a part or the size of an allocation, marked if only sizes support its tenant."""
-    return f"{get_basis_mark(entry.basis)}{format_bytes(entry.bytes)}"
-
-
-def get_basis_mark(basis: Basis) -> str:
-    """Return the mark of bytes whose tenant only sizes support, else an empty string."""
-    return INFERRED_MARK if basis is Basis.SIZES else ""
-
-
-def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
-    """Format the bytes of a tenant, marked if only sizes support some; a dash if undeterminable."""
+def take_tenant_bytes(rank: RankMemory, tenant: Tenant) -> Value:
+    """Return the bytes of a tenant: an estimate if only sizes support some, unknown if undeterminable."""
     if rank.is_unknown(tenant):
-        return UNKNOWN
+        return Value(None, Unit.BYTES)
     by_sizes = any(part.tenant == tenant.value and part.basis is Basis.SIZES for part in rank.parts)
-    return f"{INFERRED_MARK if by_sizes else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
+    return Value(rank.tenants.get(tenant, 0), Unit.BYTES, is_estimate=by_sizes)
 
 
-def format_tenant_cells(rank: RankMemory) -> tuple[str, ...]:
-    """Format the six tenants, the untagged bytes and the peak."""
-    sizes = (tenant_bytes(rank, tenant) for tenant in DISPLAY_ORDER)
-    return (*sizes, format_bytes(rank.untagged_bytes), format_peak(rank))
+def make_tenant_cells(rank: RankMemory) -> tuple[Value, ...]:
+    """Return the six tenants, the untagged bytes and the peak."""
+    sizes = (take_tenant_bytes(rank, tenant) for tenant in DISPLAY_ORDER)
+    return (*sizes, take_value(rank, "untagged_bytes"), take_value(rank, "peak_bytes"))
 
 
 def describe_attribution(rank: RankMemory) -> str:
@@ -301,7 +276,7 @@ def _describe_difference(check: StateCheck) -> str:
     if check.has_cause:
         return f"{difference} difference with known cause"
     if abs(check.unexplained_bytes) == check.abs_unexplained_bytes:
-        return f"{format_signed_bytes(check.unexplained_bytes)} unexplained"
+        return f"{Value(check.unexplained_bytes, Unit.BYTES, signed=True).text} unexplained"
     return f"{difference} unexplained: some states are larger than expected, others smaller"
 
 

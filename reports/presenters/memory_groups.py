@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zprof.model.formatting import format_bytes, format_percent, printable, shorten
+from zprof.model.formatting import format_bytes, printable, shorten
+from zprof.model.leaves import take_value
 from zprof.model.memory import Allocation, RankMemory
 from zprof.model.memory_changes import GroupChange
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Comparison, Report
 from zprof.reports.page import (
     Note,
@@ -19,12 +21,10 @@ from zprof.reports.page import (
     make_table,
 )
 from zprof.reports.presenters.memory_formatting import (
-    format_peak,
-    format_signed_bytes,
-    get_basis_mark,
     is_installed,
     largest_rank,
     shorten_frame,
+    take_owned_bytes,
     tenant_name,
 )
 from zprof.reports.presenters.memory_reasons import describe_reason
@@ -55,8 +55,9 @@ def build_group_table(report: Report, *, short: bool = False) -> Table | None:
     rest = rank.peak_bytes - sum(entry.held_bytes for entry in shown)
     if rest:
         count = sum(entry.groups for entry in groups[len(shown) :])
-        rows.append(Row(cells=(f"{count} more", format_bytes(rest), format_percent(rest / rank.peak_bytes))))
-    rows.append(Row(cells=("allocated peak", format_peak(rank), ""), total=True))
+        share = Value(rest / rank.peak_bytes, Unit.RATIO)
+        rows.append(Row(cells=(f"{count} more", Value(rest, Unit.BYTES), share)))
+    rows.append(Row(cells=("allocated peak", take_value(rank, "peak_bytes"), ""), total=True))
     return make_table(
         "Largest groups",
         (
@@ -72,9 +73,8 @@ def build_group_table(report: Report, *, short: bool = False) -> Table | None:
 
 
 def _build_row(name: str, entry: Allocation, rank: RankMemory) -> Row:
-    size = f"{get_basis_mark(entry.basis)}{format_bytes(entry.held_bytes)}"
-    share = format_percent(entry.held_bytes / max(1, rank.peak_bytes))
-    return Row(cells=(name, size, share), below=(_describe_group(entry),))
+    share = Value(entry.held_bytes / max(1, rank.peak_bytes), Unit.RATIO)
+    return Row(cells=(name, take_owned_bytes(entry, "held_bytes"), share), below=(_describe_group(entry),))
 
 
 def _describe_group(entry: Allocation) -> str:
@@ -206,7 +206,7 @@ def build_change_table(
     ][:max_groups]
     rows = [
         Row(
-            cells=(name, *_format_change(change.a_bytes, change.b_bytes)),
+            cells=(name, *_make_change_cells(change.a_bytes, change.b_bytes)),
             below=(_describe_change(change, titles),),
         )
         for name, change in named
@@ -219,8 +219,8 @@ def build_change_table(
     if rest:
         changed = sum(1 for change in groups if change.delta_bytes) > len(shown)
         name = f"{rest} with {'a smaller' if changed else 'no'} change"
-        rows.append(Row(cells=(name, *_format_change(a_bytes - a_shown, b_bytes - b_shown))))
-    rows.append(Row(cells=("allocated peak", *_format_change(a_bytes, b_bytes)), total=True))
+        rows.append(Row(cells=(name, *_make_change_cells(a_bytes - a_shown, b_bytes - b_shown))))
+    rows.append(Row(cells=("allocated peak", *_make_change_cells(a_bytes, b_bytes)), total=True))
     return make_table(
         title,
         (
@@ -234,8 +234,9 @@ def build_change_table(
     )
 
 
-def _format_change(a_bytes: int, b_bytes: int) -> tuple[str, str, str]:
-    return format_bytes(a_bytes), format_bytes(b_bytes), format_signed_bytes(b_bytes - a_bytes)
+def _make_change_cells(a_bytes: int, b_bytes: int) -> tuple[Value, ...]:
+    change = Value(b_bytes - a_bytes, Unit.BYTES, signed=True)
+    return Value(a_bytes, Unit.BYTES), Value(b_bytes, Unit.BYTES), change
 
 
 def _describe_change(change: GroupChange, titles: ChangeTitles) -> str:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.formatting import format_bytes, format_ns, format_percent
+from zprof.model.formatting import format_bytes, format_ns
+from zprof.model.leaves import take_value
 from zprof.model.memory import Basis, DeviceMemory, Memory, MemoryPart, PeakGrowth, RankMemory
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.page import (
@@ -23,12 +25,10 @@ from zprof.reports.presenters.memory_formatting import (
     INFERRED_MARK,
     UNTAGGED,
     describe_attribution,
-    format_peak,
     format_peak_time,
-    format_signed_bytes,
-    get_basis_mark,
     largest_rank,
-    tenant_bytes,
+    take_owned_bytes,
+    take_tenant_bytes,
     tenant_name,
 )
 from zprof.reports.presenters.memory_groups import build_group_table, name_place
@@ -80,10 +80,10 @@ def _build_owner_table(rank: RankMemory) -> Table | None:
     rows = []
     for tenant in DISPLAY_ORDER:
         parts = [part for part in rank.parts if part.tenant == tenant.value]
-        rows.append(_build_owner_row(tenant.value, tenant_bytes(rank, tenant), parts, rank))
+        rows.append(_build_owner_row(tenant.value, take_tenant_bytes(rank, tenant), parts, rank))
     untagged = [part for part in rank.parts if part.tenant == UNTAGGED]
-    rows.append(_build_owner_row(UNTAGGED, format_bytes(rank.untagged_bytes), untagged, rank))
-    rows.append(Row(cells=("allocated peak", format_peak(rank), "", ""), total=True))
+    rows.append(_build_owner_row(UNTAGGED, take_value(rank, "untagged_bytes"), untagged, rank))
+    rows.append(Row(cells=("allocated peak", take_value(rank, "peak_bytes"), "", ""), total=True))
     return make_table(
         "Owners at the peak",
         (
@@ -99,11 +99,11 @@ def _build_owner_table(rank: RankMemory) -> Table | None:
     )
 
 
-def _build_owner_row(name: str, size: str, parts: Sequence[MemoryPart], rank: RankMemory) -> Row:
-    if size == UNKNOWN:
-        return Row(cells=(tenant_name(name), UNKNOWN, "", ""))
+def _build_owner_row(name: str, size: Value, parts: Sequence[MemoryPart], rank: RankMemory) -> Row:
+    if size.number is None:
+        return Row(cells=(tenant_name(name), size, "", ""))
     held_bytes, blocks = sum(part.bytes for part in parts), sum(part.blocks or 0 for part in parts)
-    share = format_percent(held_bytes / max(1, rank.peak_bytes))
+    share = Value(held_bytes / max(1, rank.peak_bytes), Unit.RATIO)
     return Row(
         cells=(tenant_name(name), size, share, f"{blocks:,}" if blocks else ""),
         below=tuple(_describe_parts(parts, blocks)),
@@ -117,7 +117,7 @@ def _describe_parts(parts: Sequence[MemoryPart], blocks: int) -> Iterator[str]:
         reason = describe_reason(part.reason) or part.sub.replace("_", " ")
         count = "" if part.blocks is None else f", {part.blocks:,} of {blocks:,} blocks"
         word = f" ({CONFIDENCE_WORDS[part.confidence]})" if part.confidence else ""
-        yield f"{get_basis_mark(part.basis)}{format_bytes(part.bytes)}: {reason}{count}{word}"
+        yield f"{take_owned_bytes(part).text}: {reason}{count}{word}"
     rest = sum(part.bytes for part in known[_MAX_REASONS:])
     if rest:
         ways = len(known) - _MAX_REASONS
@@ -156,7 +156,9 @@ def _describe_growth(growth: PeakGrowth) -> str:
     if grown <= 0:
         return "The live memory is highest at the start of the history: what led to it is unknown."
     changes = sorted(growth.grown_bytes.items(), key=lambda change: -abs(change[1]))
-    tenants = ", ".join(f"{tenant_name(name)} {format_signed_bytes(size)}" for name, size in changes if size)
+    tenants = ", ".join(
+        f"{tenant_name(name)} {Value(size, Unit.BYTES, signed=True).text}" for name, size in changes if size
+    )
     sizes: dict[str, int] = {}
     for entry in growth.largest:
         sizes[name_place(entry)] = sizes.get(name_place(entry), 0) + entry.held_bytes

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.leaves import take_value
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import (
-    UNKNOWN,
+    Cell,
     Note,
     Section,
     Table,
@@ -20,7 +22,6 @@ from zprof.reports.presenters.memory_formatting import (
     CONFIDENCE_WORDS,
     INFERRED_MARK,
     UNTAGGED,
-    format_optional_bytes,
     select_user_frames,
     tenant_name,
 )
@@ -61,15 +62,15 @@ def build_out_of_memory_section(report: Report) -> tuple[Section, ...]:
 
 
 def _build_term_table(shown: Sequence[OutOfMemory], total: int) -> Table | None:
-    rows = [
-        (tenant_name(tenant.value), *(_format_tenant(entry, tenant) for entry in shown))
+    rows: list[tuple[Cell, ...]] = [
+        (tenant_name(tenant.value), *(_take_tenant_bytes(entry, tenant) for entry in shown))
         for tenant in DISPLAY_ORDER
     ]
-    rows.append((UNTAGGED, *(format_bytes(entry.untagged_bytes) for entry in shown)))
+    rows.append((UNTAGGED, *(take_value(entry, "untagged_bytes") for entry in shown)))
     for field, name in _TERMS:
-        values = [getattr(entry, field) for entry in shown]
-        if any(value is not None for value in values):
-            rows.append((name, *map(format_optional_bytes, values)))
+        values = [take_value(entry, field) for entry in shown]
+        if any(value.number is not None for value in values):
+            rows.append((name, *values))
     return make_table(
         "Memory at the failed allocation",
         (make_text_column("part"), *make_number_columns(*map(_name_column, shown), unit="bytes")),
@@ -78,11 +79,9 @@ def _build_term_table(shown: Sequence[OutOfMemory], total: int) -> Table | None:
     )
 
 
-def _format_tenant(failure: OutOfMemory, tenant: Tenant) -> str:
-    if tenant in failure.unknown_tenants:
-        return UNKNOWN
-    mark = INFERRED_MARK if tenant in failure.inferred_tenants else ""
-    return f"{mark}{format_bytes(failure.tenants.get(tenant, 0))}"
+def _take_tenant_bytes(failure: OutOfMemory, tenant: Tenant) -> Value:
+    size = None if tenant in failure.unknown_tenants else failure.tenants.get(tenant, 0)
+    return Value(size, Unit.BYTES, is_estimate=tenant in failure.inferred_tenants)
 
 
 def _name_column(failure: OutOfMemory) -> str:

@@ -1,27 +1,33 @@
 """Format predicted figures next to measured ones; every predicted figure has the prefix ``~``."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.leaves import take_value
+from zprof.model.metrics.metric import find_unit, strip_unit
+from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, Outlook, PredictedFigure, Prediction
-from zprof.reports.page import UNKNOWN, Column, Kind, Row, Table
-from zprof.reports.presenters.plan_formatting import (
-    PREDICTED,
-    format_integer,
-    format_signed_percent,
-    make_plan_row,
-    make_plan_table,
-)
+from zprof.reports.page import Column, Kind, Row, Table, format_cell
+from zprof.reports.presenters.plan_formatting import make_plan_row, make_plan_table
 from zprof.reports.presenters.plan_memory import SHORT
 
 STEP, PEAK = "wall_ns", "peak_bytes"
-_NAMES = {
-    "wall_ns": "step",
-    "peak_bytes": "peak",
-    **LEDGER_NAMES,
-    "efficiency_ratio": "efficiency",
-}
+_NAMES = {**LEDGER_NAMES, STEP: "step", "efficiency_ratio": "efficiency"}
+#: Parameters of the model that were fitted: name, field.
+_FITTED = (
+    ("steps fitted", "steps"),
+    ("units", "units"),
+    ("micro-batches", "micro_batches"),
+    ("passes", "passes"),
+    ("forward", "forward_ns"),
+    ("backward", "backward_ns"),
+    ("optimizer", "optimizer_ns"),
+    ("slowest rank", "slowest_rank"),
+    ("its compute above the median", "skew_ns"),
+    ("units gathered ahead", "prefetch"),
+)
+_LINK_FIELDS = ("latency_ns", "busbw_bytes_per_s", "messages", "residual_ratio")
 
 
 def find_figure(entries: Sequence[PredictedFigure], name: str) -> PredictedFigure | None:
@@ -31,66 +37,40 @@ def find_figure(entries: Sequence[PredictedFigure], name: str) -> PredictedFigur
 
 def format_term_name(name: str) -> str:
     """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``."""
-    return _NAMES.get(name, name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "))
+    return _NAMES.get(name) or strip_unit(name)
 
 
-def format_predicted(entry: PredictedFigure | None) -> str:
-    """Format a predicted figure as a cell: times in ms, sizes with their unit."""
-    return UNKNOWN if entry is None else mark_predicted(format_cell(entry.name, entry.predicted))
+def take_figure(entry: PredictedFigure | None, field: str = "predicted") -> Value:
+    """Return a field of a figure as a cell: times in ms, an estimate unless it was measured or modelled."""
+    if entry is None:
+        return Value(None, Unit.COUNT)
+    unit, is_estimate = find_unit(entry.name), field not in ("measured", "modelled")
+    return Value(getattr(entry, field), unit, in_ms=unit is Unit.NS, is_estimate=is_estimate)
 
 
-def format_range(entry: PredictedFigure | None) -> str:
-    """Format the range of a prediction as a cell."""
-    if entry is None or entry.low is None or entry.high is None:
-        return UNKNOWN
-    low, high = (mark_predicted(format_cell(entry.name, value)) for value in (entry.low, entry.high))
-    return f"{low} to {high}"
+def take_range(entry: PredictedFigure | None) -> Value:
+    """Return the range of a prediction as a cell."""
+    if entry is None or entry.low is None:
+        return Value(None, Unit.COUNT)
+    return replace(take_figure(entry, "high"), low=entry.low)
 
 
-def format_saving(saving_ns: tuple[int, int] | None) -> str:
-    """Format the lowest and highest saving in ms."""
-    if saving_ns is None:
-        return UNKNOWN
-    low, high = (mark_predicted(_format_ms(saving)) for saving in saving_ns)
-    return low if low == high else f"{low} to {high}"
+def make_saving(saving_ns: tuple[int, int] | None) -> Value:
+    """Return the lowest and highest saving as a cell."""
+    low, high = saving_ns or (None, None)
+    return Value(high, Unit.NS, low=low, in_ms=True, is_estimate=True)
 
 
-def _format_ms(saving_ns: int) -> str:
-    """Format a time in ms; zero has no sign."""
-    shown = format_ms(saving_ns)
-    return shown.removeprefix("-") if not float(shown) else shown
-
-
-def format_figure(name: str, value: int | None) -> str:
-    """Format a figure with its unit, for sentences."""
-    if value is None:
-        return UNKNOWN
-    return format_ns(value) if name.endswith("_ns") else format_bytes(value)
-
-
-def format_cell(name: str, value: int | None) -> str:
-    """Format a figure as a cell: times in ms, as in the ledger."""
-    if value is None:
-        return UNKNOWN
-    return format_ms(value) if name.endswith("_ns") else format_bytes(value)
-
-
-def mark_predicted(text: str) -> str:
-    """Add the mark of a prediction; unknown figures have none."""
-    return text if text == UNKNOWN else f"{PREDICTED}{text}"
-
-
-def format_marked(entry: PredictedFigure) -> str:
-    """Format a predicted figure with its mark and unit, for sentences."""
-    return mark_predicted(format_figure(entry.name, entry.predicted))
+def format_figure(entry: PredictedFigure, field: str = "predicted") -> str:
+    """Format a field of a figure with its unit, for sentences."""
+    return format_cell(replace(take_figure(entry, field), in_ms=False))
 
 
 def format_range_suffix(entry: PredictedFigure) -> str:
     """Format the range in parentheses, for sentences; empty if there is none."""
     if entry.low is None or entry.high is None:
         return ""
-    low, high = (mark_predicted(format_figure(entry.name, value)) for value in (entry.low, entry.high))
-    return f" ({low} to {high})"
+    return f" ({format_figure(entry, 'low')} to {format_figure(entry, 'high')})"
 
 
 def build_summary_table(outlook: Outlook) -> tuple[Table, ...]:
@@ -147,19 +127,7 @@ def build_calibration_tables(found: Calibration | None) -> tuple[Table, ...]:
     """Build the tables of the fitted parameters and of the link per kind of message."""
     if found is None:
         return ()
-    facts = (
-        ("steps fitted", format_integer(found.steps)),
-        ("units", format_integer(found.units)),
-        ("micro-batches", format_integer(found.micro_batches)),
-        ("passes", format_integer(found.passes)),
-        ("forward", format_ns(found.forward_ns)),
-        ("backward", format_ns(found.backward_ns)),
-        ("optimizer", format_ns(found.optimizer_ns)),
-        ("slowest rank", UNKNOWN if found.slowest_rank is None else format_integer(found.slowest_rank)),
-        ("its compute above the median", format_ns(found.skew_ns)),
-        ("units gathered ahead", UNKNOWN if found.prefetch is None else format_integer(found.prefetch)),
-    )
-    rows = tuple(make_plan_row(name=name, cells=(value,)) for name, value in facts)
+    rows = tuple(make_plan_row(name, (take_value(found, field),)) for name, field in _FITTED)
     run = make_plan_table(
         title="Fitted parameters", head="parameter", columns=(Column(title="value"),), rows=rows
     )
@@ -177,10 +145,10 @@ def _build_measured_row(outlook: Outlook) -> Iterator[Row]:
     yield make_plan_row(
         name="as measured",
         cells=(
-            UNKNOWN if step is None else format_cell(step.name, step.measured),
+            take_figure(step, "measured"),
             "",
             "",
-            UNKNOWN if peak is None else format_cell(peak.name, peak.measured),
+            take_figure(peak, "measured"),
         ),
     )
 
@@ -190,10 +158,10 @@ def _build_summary_row(found: Prediction) -> Row:
     return make_plan_row(
         name=found.words,
         cells=(
-            format_predicted(step),
-            format_range(step),
-            format_saving(found.saving_ns),
-            format_predicted(peak),
+            take_figure(step),
+            take_range(step),
+            make_saving(found.saving_ns),
+            take_figure(peak),
         ),
     )
 
@@ -206,8 +174,12 @@ def _describe_error(outlook: Outlook) -> Iterator[str]:
         ]
         errors = {entry.error_ratio for entry in entries if entry and entry.error_ratio is not None}
         if errors:
-            error_text = " or ".join(format_signed_percent(error) for error in sorted(errors)[:3])
+            error_text = " or ".join(_make_error(error).text for error in sorted(errors)[:3])
             yield f"The model of the unchanged run differs from its measured {name} by {error_text}."
+
+
+def _make_error(ratio: float | None) -> Value:
+    return Value(ratio, Unit.RATIO, signed=True)
 
 
 def _is_total(entry: PredictedFigure) -> bool:
@@ -220,11 +192,11 @@ def _build_term_row(entry: PredictedFigure) -> Row:
         name=format_term_name(entry.name),
         short=SHORT.get(entry.name, ""),
         cells=(
-            format_cell(entry.name, entry.measured),
-            format_cell(entry.name, entry.modelled),
-            format_signed_percent(entry.error_ratio),
-            format_predicted(entry),
-            format_range(entry),
+            take_figure(entry, "measured"),
+            take_figure(entry, "modelled"),
+            _make_error(entry.error_ratio),
+            take_figure(entry),
+            take_range(entry),
         ),
         total=_is_total(entry),
     )
@@ -248,14 +220,7 @@ def _build_link_table(links: Sequence[FittedLink]) -> Iterator[Table]:
 
 
 def _build_link_row(link: FittedLink) -> Row:
-    bandwidth = link.busbw_bytes_per_s
     return make_plan_row(
         name=f"{link.kind}, {link.group}" if link.group else link.kind,
-        cells=(
-            format_ns(link.latency_ns),
-            UNKNOWN if bandwidth is None else format_rate(bandwidth),
-            format_integer(link.messages),
-            format_percent(link.residual_ratio),
-            link.how,
-        ),
+        cells=(*(take_value(link, field) for field in _LINK_FIELDS), link.how),
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.leaves import take_value
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, RankTime
 from zprof.reports.page import (
@@ -120,7 +121,7 @@ def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:
             *make_number_columns("wait suffered", unit="ms"),
             make_text_column("cause"),
         ),
-        [_format_late_row(entry) for entry in late],
+        [_make_late_row(entry) for entry in late],
         unit="ms",
         note=f"{report.time.basis}, per waiting rank",
         max_text_rows=_MAX_TEXT_LATE,
@@ -137,17 +138,17 @@ def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:
         yield Note(text=f"{unjudged} (first collective of a window, missing ranks, no match).")
 
 
-def _format_late_row(entry: LateRank) -> tuple[str, ...]:
+def _make_late_row(entry: LateRank) -> tuple[Cell, ...]:
     blame = entry.blame
     reasons = [f"{name.replace('_', ' ')} {part * 100:.0f} %" for name, part in entry.reasons[:_MAX_REASONS]]
     return (
         str(blame.rank),
-        format_ms(blame.exposed_wait_per_rank_ns),
-        format_ms(blame.wait_per_rank_ns),
-        str(blame.waiting_ranks),
-        format_percent(entry.share),
-        format_percent(blame.last_ratio),
-        format_ms(blame.own_wait_ns),
+        take_value(blame, "exposed_wait_per_rank_ns", in_ms=True),
+        take_value(blame, "wait_per_rank_ns", in_ms=True),
+        take_value(blame, "waiting_ranks"),
+        Value(entry.share, Unit.RATIO),
+        take_value(blame, "last_ratio"),
+        take_value(blame, "own_wait_ns", in_ms=True),
         ", ".join(reasons) or "-",
     )
 
@@ -166,7 +167,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
             *make_number_columns("share", unit="%"),
             make_text_column("activity", unit="ms"),
         ),
-        [_format_path_row(entry) for entry in path_entries],
+        [_make_path_row(entry) for entry in path_entries],
         unit="ms",
         note=f"{report.time.basis}: what {'it' if report.time.is_whole else 'the step'} waited on, by rank",
         max_text_rows=_MAX_TEXT_LATE,
@@ -180,6 +181,7 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
     return (*((table,) if table else ()), Note(text=f"Entire path: {', '.join(kinds)}{others}."))
 
 
-def _format_path_row(entry: PathRank) -> tuple[str, ...]:
+def _make_path_row(entry: PathRank) -> tuple[Cell, ...]:
     parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
-    return str(entry.rank), format_ms(entry.ns), format_percent(entry.share), ", ".join(parts)
+    share = Value(entry.share, Unit.RATIO)
+    return str(entry.rank), take_value(entry, "ns", in_ms=True), share, ", ".join(parts)

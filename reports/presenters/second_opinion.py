@@ -1,9 +1,11 @@
 """Build the second opinion of another tool: what bounds the critical path, what idle streams wait for."""
 
-from zprof.model.formatting import format_ms
+from zprof.model.leaves import take_value
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.second_opinion import RankOpinion, SecondOpinion
 from zprof.reports.page import (
+    Cell,
     Section,
     Table,
     make_name_column,
@@ -12,7 +14,6 @@ from zprof.reports.page import (
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.time_formatting import format_optional_ratio
 
 _MAX_TEXT_RANKS, _MAX_TEXT_STREAMS = 8, 16
 _BOUNDS = {
@@ -22,6 +23,7 @@ _BOUNDS = {
     "gpu_kernel_kernel_overhead": "gaps",
     "gpu_kernel_launch_overhead": "launch",
 }
+_WAITS = ("host_wait_ns", "kernel_wait_ns", "other_ns")
 _NOTE = "Each rank on its own: a collective on the path includes the time it waits for other ranks."
 
 
@@ -45,7 +47,7 @@ def _build_path_table(opinion: SecondOpinion) -> Table | None:
             *make_number_columns("length", unit="ms"),
             *make_number_columns(*_BOUNDS.values(), unit="%"),
         ),
-        [_format_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
+        [_make_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
         unit="ms",
         note=f"{opinion.source}: what bounds each rank's critical path",
         notes=(_NOTE,),
@@ -54,20 +56,20 @@ def _build_path_table(opinion: SecondOpinion) -> Table | None:
     )
 
 
-def _format_path_row(rank: RankOpinion) -> tuple[str, ...]:
+def _make_path_row(rank: RankOpinion) -> tuple[Cell, ...]:
     path = rank.critical_path
     assert path is not None
-    shares = (format_optional_ratio(path.shares.get(bound)) for bound in _BOUNDS)
-    return (str(rank.rank), path.window, format_ms(path.length_ns), *shares)
+    shares = (Value(path.shares.get(bound), Unit.RATIO) for bound in _BOUNDS)
+    return (str(rank.rank), path.window, take_value(path, "length_ns", in_ms=True), *shares)
 
 
 def _build_idle_table(opinion: SecondOpinion) -> Table | None:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for rank in opinion.per_rank:
         for idle in rank.idle or ():
-            waits = (idle.host_wait_ns, idle.kernel_wait_ns, idle.other_ns)
-            if any(waits):
-                rows.append((str(rank.rank), str(idle.stream), *map(format_ms, waits)))
+            waits = [take_value(idle, field, in_ms=True) for field in _WAITS]
+            if any(wait.number for wait in waits):
+                rows.append((str(rank.rank), str(idle.stream), *waits))
     return make_table(
         "Idle streams",
         (

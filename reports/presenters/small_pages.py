@@ -1,13 +1,15 @@
 """Build the short pages of single commands: doctor, verify, bundle, baseline, explain, demo."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory
+from zprof.model.quantities import Unit, Value
 from zprof.model.second_opinion import Figure as VerifiedFigure
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
 from zprof.model.side_by_side import ComparedRow, ComparedValue
@@ -15,6 +17,7 @@ from zprof.model.time import RankTime
 from zprof.reports.page import (
     UNKNOWN,
     Block,
+    Cell,
     Facts,
     Item,
     ItemList,
@@ -23,13 +26,14 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     Verdict,
+    format_cell,
     make_name_column,
     make_number_columns,
     make_section,
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.memory_formatting import peak_bytes
+from zprof.reports.presenters.memory_formatting import largest_rank, peak_bytes
 from zprof.reports.presenters.time_figures import exposure, step_ns
 
 _CHECK_MARKS = {CheckStatus.OK: "✓", CheckStatus.ABSENT: "-", CheckStatus.BROKEN: "✗"}
@@ -49,12 +53,6 @@ _FAMILIES = {
     "ZP3": "Waiting",
     "ZP4": "Transfer and volume",
     "ZP5": "Host and device",
-}
-_FORMATTERS: Mapping[str, Callable[[float], str]] = {
-    "bytes": format_bytes,
-    "ns": format_ns,
-    "ratio": format_percent,
-    "count": lambda count: f"{count:g}",
 }
 
 
@@ -145,7 +143,7 @@ def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left
     ``parts``: name, description and bytes of each; ``replaced``: number of anonymized names; ``left_out``:
     keys and tables that it does not contain.
     """
-    rows = [(f"{name}: {what}", format_bytes(size)) for name, what, size in parts]
+    rows = [(f"{name}: {what}", Value(size, Unit.BYTES)) for name, what, size in parts]
     names = f"{replaced} names of modules, groups, hosts and runs were anonymized."
     blocks: list[Block | None] = [
         make_table(
@@ -162,9 +160,7 @@ def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left
 
 def build_baseline_page(name: str, rows: Sequence[ComparedRow]) -> Page:
     """Build the page of the figures of a baseline, which is side ``b`` of the rows."""
-    facts = Facts(
-        rows=tuple((row.name, _baseline_figure(row.b, row.unit)) for row in rows if row.b is not None)
-    )
+    facts = Facts(rows=tuple((row.name, _format_side(row.b, row.unit)) for row in rows if row.b is not None))
     return _make_page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
 
 
@@ -175,8 +171,8 @@ def build_changes_page(rows: Sequence[ComparedRow]) -> Page:
     cells = [
         (
             row.name,
-            _baseline_figure(row.a, row.unit),
-            _baseline_figure(row.b, row.unit),
+            _make_cell(row.a, row.unit),
+            _make_cell(row.b, row.unit),
             _baseline_change(row),
         )
         for row in rows
@@ -184,7 +180,7 @@ def build_changes_page(rows: Sequence[ComparedRow]) -> Page:
     ]
     columns = (make_name_column("figure"), *make_number_columns("before", "after", "change"))
     texts = tuple(
-        (row.name, f"{_baseline_figure(row.a, row.unit)} -> {_baseline_figure(row.b, row.unit)}")
+        (row.name, f"{_format_side(row.a, row.unit)} -> {_format_side(row.b, row.unit)}")
         for row in rows
         if row.unit == "text"
     )
@@ -194,10 +190,14 @@ def build_changes_page(rows: Sequence[ComparedRow]) -> Page:
     return _make_page("zprof baseline", *make_section("changes", title, "", table, facts))
 
 
-def _baseline_figure(value: ComparedValue, unit: str) -> str:
+def _format_side(value: ComparedValue, unit: str) -> str:
+    return format_cell(_make_cell(value, unit))
+
+
+def _make_cell(value: ComparedValue, unit: str) -> Cell:
     if value is None:
-        return "-"
-    return value if isinstance(value, str) else _FORMATTERS[unit](value)
+        return UNKNOWN
+    return value if isinstance(value, str) else Value(value, Unit(unit))
 
 
 def _baseline_change(row: ComparedRow) -> str:
@@ -242,7 +242,7 @@ def build_demo_page(fix: str, runs: Sequence[DemoRun], *, is_modelled: bool) -> 
     table = make_table(
         "Runs",
         (make_text_column("run"), *make_number_columns(*names)),
-        [(run.title, *(_format_times(run.times) if timed else ()), _format_peak(run.memory)) for run in runs],
+        [(run.title, *(_make_times(run.times) if timed else ()), _make_peak(run.memory)) for run in runs],
         note="link and compute modelled" if is_modelled else "",
     )
     before, after = runs[-2:]
@@ -262,15 +262,17 @@ def _format_win(before: DemoRun, after: DemoRun) -> str:
     return f"{format_bytes(saved)} of the peak, {format_percent(saved / old_bytes)}"
 
 
-def _format_times(times: Sequence[RankTime]) -> tuple[str, str]:
-    """Format step and exposed communication, means over the ranks."""
+def _make_times(times: Sequence[RankTime]) -> tuple[Cell, Cell]:
+    """Return step and exposed communication, means over the ranks."""
     if not times:
         return UNKNOWN, UNKNOWN
-    return format_ns(step_ns(times)), format_ns(exposure(times).exposed_ns)
+    exposed = exposure(times)
+    return Value(step_ns(times), Unit.NS), Value(exposed.exposed_ns, Unit.NS, bound=exposed.bound)
 
 
-def _format_peak(memory: Sequence[RankMemory]) -> str:
-    return format_bytes(peak_bytes(memory)) if memory else UNKNOWN
+def _make_peak(memory: Sequence[RankMemory]) -> Cell:
+    rank = largest_rank(memory)
+    return take_value(rank, "peak_bytes") if rank else UNKNOWN
 
 
 def _make_page(kind: str, *parts: Block | Section) -> Page:

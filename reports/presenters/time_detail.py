@@ -1,6 +1,5 @@
 """Build the time detail: time per step, unit and message size; link fit; clocks of the ranks."""
 
-from zprof.model.formatting import format_ns, format_percent
 from zprof.model.leaves import take_value
 from zprof.model.quantities import Bounds
 from zprof.model.report import Report
@@ -27,11 +26,18 @@ from zprof.reports.presenters.time_figures import (
 )
 from zprof.reports.presenters.time_formatting import (
     format_message_size,
-    format_optional_rate,
     make_ledger_cells,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
+_FIT_FIELDS = (
+    "messages",
+    "latency_ns",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
+    "latency_share_ratio",
+    "residual_ratio",
+)
 _US = 1_000
 
 
@@ -153,24 +159,15 @@ def _build_fit_table(time: Time) -> Table | None:
             *make_number_columns("bandwidth", "bus bandwidth", unit="bytes/s"),
             *make_number_columns("latency share", "residual", unit="%"),
         ),
-        [_format_fit_row(fit) for fit in fits],
+        [_make_fit_row(fit) for fit in fits],
         note="fitted: time = latency + bytes / bandwidth",
         max_text_rows=_MAX_TEXT_FITS,
         noun="fits, most messages first",
     )
 
 
-def _format_fit_row(fit: LinkFit) -> tuple[str, ...]:
-    return (
-        fit.kind,
-        group_name(fit.group),
-        f"{fit.messages:,}",
-        format_ns(fit.latency_ns),
-        format_optional_rate(fit.algbw_bytes_per_s),
-        format_optional_rate(fit.busbw_bytes_per_s),
-        format_percent(fit.latency_share_ratio),
-        format_percent(fit.residual_ratio),
-    )
+def _make_fit_row(fit: LinkFit) -> tuple[Cell, ...]:
+    return (fit.kind, group_name(fit.group), *(take_value(fit, field) for field in _FIT_FIELDS))
 
 
 def _build_clock_table(alignment: Alignment | None) -> Table | None:

@@ -4,45 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zprof.model.collectives import is_unknown_size
-from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_psi
 from zprof.model.leaves import take_value
 from zprof.model.quantities import BOUND_WORDS, Bound, Bounds, Value, negate_bound
 from zprof.model.report import Report, Volume
 from zprof.model.time import LEDGER_NAMES, Alignment, RankTime, StepTime, Time, WindowPolicy, mean_over_ranks
 from zprof.model.training import ENGINE_TITLES, Engine
-from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.time_figures import exposure
 
-_LARGE_COUNT = 1e5
 _MAX_MOVED, _MAX_NAMED = 4, 6
 #: Sources of a window: steps marked by the program itself, and a trace without steps.
 _MARKED, _NO_STEPS = "recorder", "whole trace"
 
 
-def format_signed_ms(change_ns: int) -> str:
-    """Format a change in milliseconds with its sign."""
-    text = format_ms(change_ns)
-    return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
-
-
-def format_optional_ratio(ratio: float | None) -> str:
-    """Format a ratio in percent, or a dash."""
-    return UNKNOWN if ratio is None else format_percent(ratio)
-
-
-def format_optional_rate(bytes_per_s: float | None) -> str:
-    """Format a bandwidth, or a dash."""
-    return UNKNOWN if bytes_per_s is None else format_rate(bytes_per_s)
-
-
 def format_message_size(kind: str, size_bytes: int) -> str:
     """Format the bytes of a collective, or ``unknown`` if the trace has no size."""
     return "unknown" if is_unknown_size(kind, size_bytes) else format_bytes(size_bytes)
-
-
-def format_mean_count(value: float) -> str:
-    """Format a mean count without insignificant digits."""
-    return f"{value:g}" if value < _LARGE_COUNT else f"{value:.0f}"
 
 
 def make_ledger_cells(entry: RankTime | StepTime, bounds: Bounds) -> tuple[Value, ...]:

@@ -4,17 +4,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from zprof.model.formatting import format_ns
+from zprof.model.leaves import take_value
 from zprof.model.report import Report
-from zprof.model.time import UnitTime
+from zprof.model.time import LEDGER_NAMES, UnitTime
 from zprof.reports.page import Bars, LegendEntry, Segment, StackedBar
 from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import select_most_exposed_units
 
 MAX_UNITS = 24
-#: Field, style class, letter, name.
+#: Field, style class, letter.
 _TERMS = (
-    ("exposed_wait_ns", "time-exposed-wait", "W", "exposed wait"),
-    ("exposed_transfer_ns", "time-exposed-transfer", "T", "exposed transfer"),
+    ("exposed_wait_ns", "time-exposed-wait", "W"),
+    ("exposed_transfer_ns", "time-exposed-transfer", "T"),
 )
 
 
@@ -27,7 +28,7 @@ def build_unit_bars(report: Report) -> Bars | None:
     units = select_most_exposed_units(time, MAX_UNITS)
     if not units:
         return None
-    longest_ns = max(1, *(_exposed_ns(unit) for unit in units))
+    longest_ns = max(1, *(unit.exposed_ns for unit in units))
     groups = Counter((unit.unit, unit.kind) for unit in time.units)
     omitted = len(time.units) - len(units)
     return Bars(
@@ -36,28 +37,25 @@ def build_unit_bars(report: Report) -> Bars | None:
             StackedBar(
                 name=f"{unit.unit} {unit.kind}"
                 + (f", group {group_name(unit.group)}" if groups[unit.unit, unit.kind] > 1 else ""),
-                note=format_ns(_exposed_ns(unit)),
+                note=format_ns(unit.exposed_ns),
                 segments=tuple(_list_segments(unit, longest_ns)),
             )
             for unit in units
         ),
         legend=tuple(
-            LegendEntry(colour=colour, letter=letter, name=name) for _, colour, letter, name in _TERMS
+            LegendEntry(colour=colour, letter=letter, name=LEDGER_NAMES[field])
+            for field, colour, letter in _TERMS
         ),
         notes=(f"{omitted} more with less exposed time",) if omitted else (),
     )
 
 
-def _exposed_ns(unit: UnitTime) -> int:
-    return unit.exposed_wait_ns + unit.exposed_transfer_ns
-
-
 def _list_segments(unit: UnitTime, longest_ns: int) -> Iterator[Segment]:
     start = 0.0
-    for field, colour, letter, name in _TERMS:
+    for field, colour, letter in _TERMS:
         time_ns: int = getattr(unit, field)
         width = 100 * time_ns / longest_ns
         if time_ns:
-            text = f"{name} {format_ns(time_ns)}"
+            text = f"{LEDGER_NAMES[field]} {take_value(unit, field).text}"
             yield Segment(colour=colour, letter=letter, text=text, start=start, width=width)
         start += width

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report, VerdictStatus, WhatIf
 from zprof.model.whatif import Outlook, Prediction
 from zprof.reports.page import Block, Facts, Item, ItemList, KeyFigures, Page, Section, Verdict, make_section
 from zprof.reports.presenters.assumptions import build_outlook_assumptions, build_whatif_assumptions
 from zprof.reports.presenters.findings import build_gap_list, build_gap_section
 from zprof.reports.presenters.head import build_modelled_notes
-from zprof.reports.presenters.plan_formatting import format_signed_percent
 from zprof.reports.presenters.predictions import (
     PEAK,
     STEP,
@@ -17,7 +17,6 @@ from zprof.reports.presenters.predictions import (
     build_term_tables,
     find_figure,
     format_figure,
-    format_marked,
     format_range_suffix,
     format_term_name,
 )
@@ -131,8 +130,8 @@ def _list_key_figures(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
     for found in outlook.predictions[:_MAX_FIGURES]:
         entry = find_figure(found.step, STEP) or find_figure(found.memory, PEAK)
         if entry is not None:
-            note = f"{format_term_name(entry.name)}; measured {format_figure(entry.name, entry.measured)}"
-            yield found.words, format_marked(entry), note
+            note = f"{format_term_name(entry.name)}; measured {format_figure(entry, 'measured')}"
+            yield found.words, format_figure(entry), note
 
 
 def _describe_step(best: Prediction, timed: Sequence[Prediction]) -> str:
@@ -141,13 +140,13 @@ def _describe_step(best: Prediction, timed: Sequence[Prediction]) -> str:
         return ""
     error = (
         f" The model of the unchanged run differs from the measurement by "
-        f"{format_signed_percent(entry.error_ratio)}."
+        f"{Value(entry.error_ratio, Unit.RATIO, signed=True).text}."
         if entry.error_ratio is not None
         else ""
     )
-    measured = f", measured {format_figure(entry.name, entry.measured)}" if entry.measured is not None else ""
+    measured = f", measured {format_figure(entry, 'measured')}" if entry.measured is not None else ""
     text = (
-        f"a step of {format_marked(entry)}{format_range_suffix(entry)}{measured}{_describe_higher_peak(best)}"
+        f"a step of {format_figure(entry)}{format_range_suffix(entry)}{measured}{_describe_higher_peak(best)}"
     )
     return (
         f"{_describe_certainty(best, timed)}{best.words}: {text}.{_describe_alternatives(best, timed)}{error}"
@@ -172,7 +171,7 @@ def _describe_higher_peak(best: Prediction) -> str:
     peak = find_figure(best.memory, PEAK)
     if peak is None or peak.predicted is None or peak.measured is None or peak.predicted <= peak.measured:
         return ""
-    return f", with a higher peak: {format_marked(peak)}, measured {format_figure(peak.name, peak.measured)}"
+    return f", with a higher peak: {format_figure(peak)}, measured {format_figure(peak, 'measured')}"
 
 
 def _describe_alternatives(best: Prediction, timed: Sequence[Prediction]) -> str:
@@ -189,8 +188,6 @@ def _describe_alternatives(best: Prediction, timed: Sequence[Prediction]) -> str
 def _describe_peak(found: Prediction) -> Iterator[str]:
     entry = find_figure(found.memory, PEAK)
     if entry is not None:
-        measured = (
-            f", measured {format_figure(entry.name, entry.measured)}" if entry.measured is not None else ""
-        )
-        peak = f"{format_marked(entry)} on the largest rank{format_range_suffix(entry)}"
+        measured = f", measured {format_figure(entry, 'measured')}" if entry.measured is not None else ""
+        peak = f"{format_figure(entry)} on the largest rank{format_range_suffix(entry)}"
         yield f"{found.words}: peak memory of {peak}{measured}."

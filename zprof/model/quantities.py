@@ -1,7 +1,7 @@
 """Define a number that a person reads: its unit, the leaves it comes from, and whether it is exact."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
@@ -48,23 +48,26 @@ class Aggregation(StrEnum):
     PER_WORK = "sum of all ranks / tokens or samples of all ranks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """A number as shown; None is unknown.
 
     ``leaves`` are paths in the report (``time.per_rank[3].wall_ns``, ``[*]`` for all entries of a list), and
     ``how`` says how they combine; of a range, the number is the upper end and ``low`` the lower. ``signed``:
-    a change, shown with its sign. ``in_ms``: it is shown in a column headed ``ms``.
+    a change, shown with its sign. ``in_ms``: it is shown in a column headed ``ms``. ``is_estimate``:
+    predicted, assumed, or inferred from sizes alone.
     """
 
     number: float | None
     unit: Unit
+    _: KW_ONLY
     leaves: tuple[str, ...] = ()
     bound: Bound = Bound.EXACT
     how: Aggregation = Aggregation.LEAF
     low: float | None = None
     signed: bool = False
     in_ms: bool = False
+    is_estimate: bool = False
 
     @property
     def text(self) -> str:
@@ -72,6 +75,8 @@ class Value:
         return format_value(self)
 
 
+#: Sign in front of an estimate.
+ESTIMATE_SIGN = "~"
 #: Signs in front of a number that is not exact.
 BOUND_SIGNS: Mapping[Bound, str] = {
     Bound.EXACT: "",
@@ -86,12 +91,13 @@ BOUND_WORDS: Mapping[Bound, str] = {
     Bound.AT_MOST: "at most ",
     Bound.UNKNOWN: "about ",
 }
-_MAX_EXACT_COUNT = 1e6
+#: Counts from here on are shown without a fraction.
+_MIN_INTEGER_COUNT = 9999.5
 _FORMATTERS: Mapping[Unit, Callable[[float], str]] = {
     Unit.NS: format_ns,
     Unit.BYTES: format_bytes,
     Unit.RATIO: format_percent,
-    Unit.COUNT: lambda count: f"{count:g}" if abs(count) < _MAX_EXACT_COUNT else f"{count:.0f}",
+    Unit.COUNT: lambda count: f"{count:.4g}" if abs(count) < _MIN_INTEGER_COUNT else f"{count:.0f}",
     Unit.BYTES_PER_S: format_rate,
     Unit.FACTOR: lambda factor: f"{factor:.2f}x",
     Unit.PSI: format_psi,
@@ -104,7 +110,7 @@ def format_value(value: Value, unknown: str = UNKNOWN) -> str:
         return unknown
     high = _format_end(value, value.number)
     low = high if value.low is None else _format_end(value, value.low)
-    sign = BOUND_SIGNS[value.bound]
+    sign = f"{ESTIMATE_SIGN * value.is_estimate}{BOUND_SIGNS[value.bound]}"
     if low == high:
         return f"{sign}{high}"
     number, _, unit = low.rpartition(" ")
@@ -114,7 +120,9 @@ def format_value(value: Value, unknown: str = UNKNOWN) -> str:
 def _format_end(value: Value, number: float) -> str:
     shown = format_ms(number) if value.in_ms else format_number(number, value.unit)
     is_zero = not any(digit in shown for digit in "123456789")
-    return f"+{shown}" if value.signed and number > 0 and not is_zero else shown
+    if is_zero:
+        return shown.removeprefix("-")
+    return f"+{shown}" if value.signed and number > 0 else shown
 
 
 def format_number(number: float, unit: Unit) -> str:

@@ -6,7 +6,7 @@ from tests.support.reports import snapshot
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
-from zprof.reports.page import Table
+from zprof.reports.page import Table, format_cell
 from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
 
 GIB = 1 << 30
@@ -45,7 +45,7 @@ def test_nothing_is_shown_if_no_allocation_failed() -> None:
 def test_known_terms_are_rows_and_unknown_ones_are_not() -> None:
     (section,) = build_out_of_memory_section(with_failures(FAILURE))
     (table,) = [block for block in section.blocks if isinstance(block, Table)]
-    rows = {str(row.cells[0]): str(row.cells[1]) for row in table.rows}
+    rows = {str(row.cells[0]): format_cell(row.cells[1]) for row in table.rows}
     assert rows["activations"] == "6.0 GiB"
     assert rows["requested"] == "2.0 GiB"
     assert rows["= reserved"] == "9.0 GiB"
@@ -71,5 +71,5 @@ def test_owners_are_marked_by_how_they_are_known() -> None:
     )
     (section,) = build_out_of_memory_section(with_failures(failure))
     (table,) = [block for block in section.blocks if isinstance(block, Table)]
-    rows = {str(row.cells[0]): str(row.cells[1]) for row in table.rows}
+    rows = {str(row.cells[0]): format_cell(row.cells[1]) for row in table.rows}
     assert (rows["activations"], rows["parameters"], rows["gradients"]) == ("6.0 GiB", "~1.0 GiB", "-")

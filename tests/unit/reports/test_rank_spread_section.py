@@ -7,7 +7,7 @@ import pytest
 from tests.support.reports import snapshot
 from zprof.model.memory_changes import GroupChange, RankSpread
 from zprof.model.report import Report
-from zprof.reports.page import Note, Table
+from zprof.reports.page import Note, Table, format_cell
 from zprof.reports.presenters.rank_spread import build_rank_spread_section
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def test_ranks_with_about_the_same_peak_have_no_section(peaks: tuple[int, int]) 
 def test_rows_sum_to_both_peaks_even_if_some_are_not_shown() -> None:
     (section,) = build_rank_spread_section(with_peaks(100, 160, 100, grown=6), short=True)
     (table,) = [block for block in section.blocks if isinstance(block, Table)]
-    *rows, rest, total = [[str(cell) for cell in row.cells] for row in table.rows]
+    *rows, rest, total = [[format_cell(cell) for cell in row.cells] for row in table.rows]
     assert rest[1:] == ["100.0 MiB", "120.0 MiB", "+20.0 MiB"]
     assert total[1:] == ["100.0 MiB", "160.0 MiB", "+60.0 MiB"]
     assert all(row[1:] == ["0 B", "10.0 MiB", "+10.0 MiB"] for row in rows)

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.leaves import read_value
 from zprof.model.memory import Memory, RankMemory
-from zprof.model.quantities import Aggregation, Value
+from zprof.model.quantities import BOUND_SIGNS, Aggregation, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.memory_formatting import (
     INFERRED_MARK,
     describe_attribution,
-    get_peak_mark,
     largest_rank,
-    tenant_bytes,
+    take_tenant_bytes,
     tenant_name,
 )
 from zprof.tui.session import LoadedRun, Selection
@@ -113,13 +112,14 @@ def sort_indices(ranks: Sequence[RankMemory], subject: int) -> list[int]:
 
 def _build_bar(loaded: LoadedRun, index: int, is_subject: bool) -> RankBar:
     rank = loaded.report.memory.per_rank[index]
+    peak = read_value(loaded.report, f"{RANKS}[{index}].peak_bytes")
     outside = [(name, getattr(rank, leaf) or 0) for name, leaf in OUTSIDE]
     tenants = [(tenant.value, rank.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
     return RankBar(
         rank=rank.rank,
         parts=(*tenants, (UNTAGGED, rank.untagged_bytes), *outside),
-        peak=read_value(loaded.report, f"{RANKS}[{index}].peak_bytes"),
-        bound=get_peak_mark(rank),
+        peak=peak,
+        bound=BOUND_SIGNS[peak.bound],
         moment=format_moment(rank.peak_step, rank.peak_phase),
         is_subject=is_subject,
     )
@@ -209,15 +209,15 @@ def name_tenant(name: str) -> str:
 
 
 def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
-    text = tenant_bytes(rank, tenant)
-    return UNKNOWN if text == UNKNOWN else INFERRED_MARK if text.startswith(INFERRED_MARK) else ""
+    size = take_tenant_bytes(rank, tenant)
+    return UNKNOWN if size.number is None else INFERRED_MARK * size.is_estimate
 
 
 def build_total(loaded: LoadedRun, rank: RankMemory, index: int) -> tuple[Cell, ...]:
     """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
     peak = read_value(loaded.report, f"{RANKS}[{index}].peak_bytes")
     cells: tuple[Cell, ...] = (
-        TextCell(f"sum {get_peak_mark(rank)}".rstrip(), Mark.TITLE),
+        TextCell(f"sum {BOUND_SIGNS[peak.bound]}".rstrip(), Mark.TITLE),
         peak,
         TextCell(f"allocated, rank {rank.rank}"),
     )

@@ -7,13 +7,12 @@ import re
 
 from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value
-from zprof.model.memory import Allocation, AllocatorCounters, DeviceMemory, FormulaCheck, RankMemory
+from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
     INFERRED_MARK,
-    get_basis_mark,
     select_user_frames,
 )
 from zprof.reports.presenters.memory_groups import count_blocks, name_place
@@ -88,7 +87,7 @@ def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> 
         cells=(
             TextCell(_name_module(entry)),
             read_value(loaded.report, _find_size_leaf(index, entry)),
-            TextCell(f"{get_basis_mark(entry.basis)}{shorten_tenant(entry.tenant)}"),
+            TextCell(f"{INFERRED_MARK * (entry.basis is Basis.SIZES)}{shorten_tenant(entry.tenant)}"),
             TextCell(entry.sub),
             TextCell(_name_place(entry)),
             TextCell(entry.operator),
