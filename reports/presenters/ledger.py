@@ -170,7 +170,7 @@ def _build_unclaimed_table(report: Report) -> Table | None:
         (
             make_name_column("term"),
             *make_number_columns("not explained", unit="time"),
-            *make_number_columns(report.time.name_basis("of the step"), unit="%"),
+            *make_number_columns(report.time.words.of_step, unit="%"),
         ),
         rows,
         note=f"lost{format_unclaimed_rank(report)}, {report.time.basis}",

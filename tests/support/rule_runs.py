@@ -10,7 +10,7 @@ from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.rules.rule import Check, make_finding
+from zprof.rules.rule import Check
 
 #: Makes an analysis when a test asks for it.
 Run = Callable[[], RunAnalysis]
@@ -63,15 +63,17 @@ def claim(
     sentence: str = "",
 ) -> Finding:
     """Return a finding without evidence; ``frees``: the most bytes that its fix frees."""
-    return make_finding(
-        cause,
+    return Finding(
+        id=cause.finding_id,
+        cause=cause,
         sentence=sentence,
         evidence=(),
-        saving_ns=(low, high),
+        saving_ns=(int(low), int(high)),
         severity=severity,
         confidence=confidence,
         fix="",
         disprove="",
+        doc="",
         saving_bytes=None if frees is None else (0, frees),
     )
 

@@ -253,11 +253,6 @@ class Confidence(StrEnum):
     LOW = "low"
 
 
-#: Evidence keys that other code reads.
-START_COST_PER_STEP = "start_cost_per_step"
-STEPS_LATEST_RATIO = "steps_latest_ratio"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor).

@@ -31,12 +31,23 @@ LEDGER_NAMES: Mapping[str, str] = {
 
 #: What a figure is a total of.
 PER_STEP, IN_WINDOW = "per step", "in the window"
-#: What is said of a step, and of a window without step marks.
-_WINDOW_PHRASES = (
-    (PER_STEP, IN_WINDOW),
-    ("of each step", "of the window"),
-    ("of the step", "of the window"),
-    ("a step is", "the window is"),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasisWords:
+    """How a sentence names what its figures are totals of."""
+
+    per_step: str
+    of_each_step: str
+    of_step: str
+    step_is: str
+
+
+_STEP_WORDS = BasisWords(
+    per_step=PER_STEP, of_each_step="of each step", of_step="of the step", step_is="a step is"
+)
+_WINDOW_WORDS = BasisWords(
+    per_step=IN_WINDOW, of_each_step="of the window", of_step="of the window", step_is="the window is"
 )
 
 
@@ -77,17 +88,14 @@ class Window:
     """The part of a recording that was measured.
 
     ``source``: the origin of the steps (recorder, ProfilerStep, whole trace). ``pre_window_ns``: device work
-    launched before the first step or outside of any step, as a mean over ranks; it is excluded.
+    launched before the first step or outside of any step, as a mean over ranks; it is excluded. ``is_whole``:
+    the entire recording is one interval, on request or because no step was marked.
     """
 
     policy: WindowPolicy
     source: str
     pre_window_ns: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Return True if the entire recording is one interval, on request or because no step was marked."""
-        return self.policy is WindowPolicy.TRACE or "whole trace" in self.source
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,19 +443,16 @@ class Time:
         return self.window is not None and self.window.is_whole
 
     @property
+    def words(self) -> BasisWords:
+        """How sentences name what its figures are totals of: steps, or the window if that is one interval."""
+        return _WINDOW_WORDS if self.is_whole else _STEP_WORDS
+
+    @property
     def basis(self) -> str:
         """What its figures are totals of: ``per step``, or ``in the window`` if that is one interval."""
-        return IN_WINDOW if self.is_whole else PER_STEP
+        return self.words.per_step
 
     @property
     def total_name(self) -> str:
         """The name of what the ledger's terms sum to."""
         return "total" if self.is_whole else "step"
-
-    def name_basis(self, text: str) -> str:
-        """Return a text about figures per step with the basis that they have here."""
-        if not self.is_whole:
-            return text
-        for of_step, of_window in _WINDOW_PHRASES:
-            text = text.replace(of_step, of_window)
-        return text

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from zprof.model.findings import START_COST_PER_STEP, Cause, Confidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
+from zprof.rules.evidence import START_COST_PER_STEP
 from zprof.rules.rule import Rule
 
 #: Terms that count as lost. Compute counts only to the extent that a rule claims it.

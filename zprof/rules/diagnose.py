@@ -16,7 +16,7 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.side_by_side import ComparedSection, SideBySide
-from zprof.model.time import Time, WindowPolicy
+from zprof.model.time import WindowPolicy
 from zprof.rules.claims import find_unexplained_loss, split_savings
 from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.counterfactual.findings import find_by_replay
@@ -182,18 +182,7 @@ def _run_rules(
     separate = split_savings(findings, rules, time.per_rank, time.steps, replay.causes)
     rated = [rate_by_range(finding, mean_wall_ns(analysis)) for finding in separate]
     ordered = move_after_stalls(replay, rated)
-    return tuple(_name_basis(finding, time) for finding in ordered), [*analysis.gaps, *untested]
-
-
-def _name_basis(finding: Finding, time: Time) -> Finding:
-    """Return the finding without "per step" if no steps were measured: rules write for a step."""
-    if not time.is_whole:
-        return finding
-    return replace(
-        finding,
-        sentence=time.name_basis(finding.sentence),
-        evidence=tuple(replace(each, what=time.name_basis(each.what)) for each in finding.evidence),
-    )
+    return ordered, [*analysis.gaps, *untested]
 
 
 def _lower_confidence(finding: Finding) -> Finding:

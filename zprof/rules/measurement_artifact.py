@@ -20,9 +20,10 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.ledger import RankTracks
-from zprof.model.findings import START_COST_PER_STEP, Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.rules.evidence import START_COST_PER_STEP, Fact, make_fact
 from zprof.rules.rule import (
     MIN_GAIN_RATIO,
     get_clock_uncertainty_ns,
@@ -49,7 +50,7 @@ _MAX_CLOCK_UNCERTAINTY_RATIO = 0.05 / 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sign:
     sentence: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Fact, ...]
     severity: Severity
     confidence: Confidence
     fix: str
@@ -67,6 +68,7 @@ def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     order = list(Severity)
     worst = min(signs, key=lambda sign: order.index(sign.severity))
     return make_finding(
+        analysis,
         Cause.MEASUREMENT_ARTIFACT,
         sentence=worst.sentence,
         evidence=[fact for sign in signs for fact in sign.evidence],
@@ -88,15 +90,8 @@ def _find_window_mismatch(analysis: RunAnalysis) -> _Sign | None:
         sentence=f"the ranks' windows differ: {len(common_steps)} of {len(all_steps)} steps were timed on "
         "all ranks",
         evidence=(
-            Evidence(
-                key="steps_on_all_ranks",
-                what="steps timed on all ranks",
-                value=len(common_steps),
-                unit="count",
-            ),
-            Evidence(
-                key="steps_on_any_rank", what="steps timed on any rank", value=len(all_steps), unit="count"
-            ),
+            make_fact("steps_on_all_ranks", len(common_steps)),
+            make_fact("steps_on_any_rank", len(all_steps)),
         ),
         severity=Severity.LOW if common_steps else Severity.HIGH,
         confidence=Confidence.LOW,
@@ -116,8 +111,8 @@ def _find_clock_uncertainty(analysis: RunAnalysis) -> _Sign | None:
         sentence=f"the clock uncertainty between ranks is {format_ns(uncertainty)}, more than all waiting "
         f"in a step ({format_ns(wait)}): wait and transfer cannot be separated",
         evidence=(
-            Evidence(key="clock_uncertainty", what="clock uncertainty", value=uncertainty, unit="ns"),
-            Evidence(key="wait_per_step", what="waiting in collectives per step", value=wait, unit="ns"),
+            make_fact("clock_uncertainty", uncertainty),
+            make_fact("wait_per_step", wait),
         ),
         severity=Severity.HIGH if uncertainty > _SIGNIFICANT_SKEW_RATIO * wall else Severity.LOW,
         confidence=Confidence.HIGH if uncertainty > _SIGNIFICANT_SKEW_RATIO * wall else Confidence.LOW,
@@ -126,6 +121,7 @@ def _find_clock_uncertainty(analysis: RunAnalysis) -> _Sign | None:
 
 
 def _find_start_up_skew(analysis: RunAnalysis) -> _Sign | None:
+    basis = analysis.time.basis
     rows = analysis.collectives
     if rows.empty:
         return None
@@ -142,26 +138,11 @@ def _find_start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     return _Sign(
         sentence=f"{format_percent(first_ns / total)} of all exposed waiting starts in the window's first "
         f"collective: the ranks' profilers started at different times (the rank that waits longest loses "
-        f"{format_ns(per_step_ns)} per step)",
+        f"{format_ns(per_step_ns)} {basis})",
         evidence=(
-            Evidence(
-                key="first_wait_summed",
-                what="exposed wait for other profilers to start, summed over ranks",
-                value=first_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="exposed_wait_summed",
-                what="exposed wait in all collectives, summed over ranks and steps",
-                value=total,
-                unit="ns",
-            ),
-            Evidence(
-                key=START_COST_PER_STEP,
-                what="lost per step by the rank that waits longest for other profilers to start",
-                value=per_step_ns,
-                unit="ns",
-            ),
+            make_fact("first_wait_summed", first_ns),
+            make_fact("exposed_wait_summed", total),
+            make_fact(START_COST_PER_STEP, per_step_ns),
         ),
         severity=Severity.MEDIUM if per_step_ns > _SIGNIFICANT_SKEW_RATIO * wall else Severity.LOW,
         confidence=confidence,
@@ -223,18 +204,8 @@ def _find_skew_before_first_step(analysis: RunAnalysis) -> _Sign | None:
         f"{format_ns(lost)} for the others; the figures here exclude it, means over the entire recording "
         "do not",
         evidence=(
-            Evidence(
-                key="wait_before_first_step",
-                what="longest wait for other ranks to start, before the first step",
-                value=lost,
-                unit="ns",
-            ),
-            Evidence(
-                key="recorded_before_first_step",
-                what="recorded before the first step",
-                value=max(time_before.values()),
-                unit="ns",
-            ),
+            make_fact("wait_before_first_step", lost),
+            make_fact("recorded_before_first_step", max(time_before.values())),
         ),
         severity=Severity.LOW,
         confidence=Confidence.MEDIUM,
@@ -284,18 +255,8 @@ def _find_unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:
         sentence=f"the ranks' recordings do not match: only {format_percent(matched)} of their collectives "
         "were matched, so wait and transfer cannot be separated",
         evidence=(
-            Evidence(
-                key="collectives_matched",
-                what="collectives matched across ranks",
-                value=matched,
-                unit="ratio",
-            ),
-            Evidence(
-                key="collectives_total",
-                what="collectives of all ranks",
-                value=len(analysis.collectives),
-                unit="count",
-            ),
+            make_fact("collectives_matched", matched),
+            make_fact("collectives_total", len(analysis.collectives)),
         ),
         severity=Severity.HIGH,
         confidence=Confidence.LOW,

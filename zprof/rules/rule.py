@@ -12,8 +12,9 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
+from zprof.model.findings import Cause, Confidence, Finding, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
+from zprof.rules.evidence import Fact, write_evidence
 
 #: A cause is present if the gain exceeds this share of the step.
 MIN_GAIN_RATIO = 0.015
@@ -84,10 +85,11 @@ def group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
 
 
 def make_finding(
+    analysis: RunAnalysis,
     cause: Cause,
     *,
     sentence: str,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Fact],
     saving_ns: tuple[float, float],
     severity: Severity,
     confidence: Confidence,
@@ -104,7 +106,7 @@ def make_finding(
         cause=cause,
         severity=severity,
         sentence=sentence,
-        evidence=tuple(evidence),
+        evidence=tuple(write_evidence(fact, analysis.time.words) for fact in evidence),
         saving_ns=(int(min(low, high)), int(high)),
         confidence=confidence,
         fix=fix,
@@ -115,12 +117,12 @@ def make_finding(
     )
 
 
-def format_frequency(per_step: float) -> str:
+def format_frequency(per_step: float, basis: str) -> str:
     """Return "2.5 times per step", and for rare events the steps between them, never "0.0 times"."""
     if 0 < per_step < _MIN_TIMES_PER_STEP:
         return f"once in {round(1 / per_step):,} steps"
     number = f"{per_step:.1f}".removesuffix(".0")
-    return "once per step" if number == "1" else f"{number} times per step"
+    return f"once {basis}" if number == "1" else f"{number} times {basis}"
 
 
 def rate_severity(saving: float, total: float) -> Severity:

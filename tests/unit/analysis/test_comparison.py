@@ -63,8 +63,8 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 
 STEPS = Window(policy=WindowPolicy.STEP, source="ProfilerStep")
-UNMARKED = Window(policy=WindowPolicy.STEP, source="whole trace")
-WHOLE = Window(policy=WindowPolicy.TRACE, source="whole trace")
+UNMARKED = Window(policy=WindowPolicy.STEP, source="whole trace", is_whole=True)
+WHOLE = Window(policy=WindowPolicy.TRACE, source="whole trace", is_whole=True)
 
 
 def seen(plan: Scenario, window: Window | None, steps: int = 8) -> RunAnalysis:

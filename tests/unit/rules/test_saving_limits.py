@@ -94,6 +94,6 @@ def test_ratings_follow_the_range(
 
 @pytest.mark.parametrize("per_step", [0.001, 0.04, 0.3, 0.5, 1.0, 2.5, 12.0])
 def test_no_event_that_occurs_is_reported_as_never(per_step: float) -> None:
-    words = format_frequency(per_step).split()
+    words = format_frequency(per_step, "per step").split()
     assert "0" not in words
     assert "0.0" not in words

@@ -23,6 +23,7 @@ from zprof.analysis.time.ledger import (
 from zprof.analysis.time.passes.phases import PhaseEvidence, read_phase_evidence
 from zprof.analysis.time.passes.table import make_pass_table
 from zprof.analysis.time.rank import analyse_rank, find_recording_start, sum_unsplit_exposed
+from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
 from zprof.analysis.time.timeline import (
     RankTimeline,
@@ -243,7 +244,12 @@ def _find_passes_in_program_steps(
 def _describe_window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
     outside = sum(timeline.outside_ns for timeline in timelines)
     sources = sorted({timeline.source for timeline in timelines})
-    return Window(policy=policy, source=", ".join(sources), pre_window_ns=outside // len(timelines))
+    return Window(
+        policy=policy,
+        source=", ".join(sources),
+        pre_window_ns=outside // len(timelines),
+        is_whole=policy is WindowPolicy.TRACE or WHOLE_TRACE in sources,
+    )
 
 
 def _list_ranks_without_collectives(

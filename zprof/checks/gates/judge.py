@@ -18,7 +18,7 @@ If half of the interval is wider than the change that the limit allows, a change
 result mentions this, whatever its outcome.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from zprof.model.check import DEFAULT, GateResult, Limit, Outcome, Sense
 SAVE_HINT = "save one: zprof baseline save RUN"
 _UPDATE_HINT = "update the baseline from a complete run: zprof baseline update"
 _USELESS_LIMIT_HINT = "set a limit that can be exceeded, such as >=0.7 or 10%, or turn the gate off"
-_BASELINE_NAME = "the baseline"
 _STEPS_HINT = "record more steps (--time-steps) for both the run and the baseline"
 _NOISE_HINT = "record more steps, use a less busy machine, or set a limit wider than the noise"
 _BOUND_HINT = "see the gaps in the report (zprof report RUN) for what was not measured and how to fix it"
@@ -59,16 +58,10 @@ def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
     useless_reason = _explain_useless(limit, reading)
     if useless_reason:
         return _leave_unjudged(limit, reading, Outcome.WARNED, useless_reason, _USELESS_LIMIT_HINT)
-    too_few_reason = _explain_too_few(limit, reading)
-    if too_few_reason:
-        is_baseline = too_few_reason.startswith(_BASELINE_NAME)
-        return _leave_unjudged(
-            limit,
-            reading,
-            _warn_if_default(limit) if is_baseline else _skip_if_default(limit),
-            too_few_reason,
-            _STEPS_HINT,
-        )
+    too_few = _find_too_few_steps(limit, reading)
+    if too_few:
+        outcome = _warn_if_default(limit) if too_few.is_baseline else _skip_if_default(limit)
+        return _leave_unjudged(limit, reading, outcome, too_few.reason, _STEPS_HINT)
     return _judge_figure(limit, reading, reading.current)
 
 
@@ -149,17 +142,30 @@ def _explain_useless(limit: Limit, reading: Reading) -> str:
     return f"{clean_name(limit.said)} allows every possible value, so it can never fail"
 
 
-def _explain_too_few(limit: Limit, reading: Reading) -> str:
-    """Explain why there are too few steps for an interval, "" if there are enough or none is needed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TooFewSteps:
+    """The number of timed steps of the run or the baseline, which is too small for an interval."""
+
+    steps: int
+    is_baseline: bool
+
+    @property
+    def reason(self) -> str:
+        """The reason as text."""
+        name = "the baseline" if self.is_baseline else "the run"
+        timed = f"{self.steps} timed step{'' if self.steps == 1 else 's'}"
+        return f"{name} has {timed}, but an interval needs at least {MIN_STEPS}"
+
+
+def _find_too_few_steps(limit: Limit, reading: Reading) -> _TooFewSteps | None:
+    """Return what has too few steps for an interval, None if there are enough or none is needed."""
     if limit.confidence is None:
-        return ""
-    runs = zip(("the run", _BASELINE_NAME), reading.samples, strict=True)
-    for name, samples in list(runs)[: 2 if is_relative(limit) else 1]:
-        steps = 0 if samples is None else len(samples)
+        return None
+    counts = [0 if samples is None else len(samples) for samples in reading.samples]
+    for is_baseline, steps in enumerate(counts[: 2 if is_relative(limit) else 1]):
         if steps < MIN_STEPS:
-            timed = f"{steps} timed step{'' if steps == 1 else 's'}"
-            return f"{name} has {timed}, but an interval needs at least {MIN_STEPS}"
-    return ""
+            return _TooFewSteps(steps=steps, is_baseline=bool(is_baseline))
+    return None
 
 
 def _warn_if_default(limit: Limit) -> Outcome:

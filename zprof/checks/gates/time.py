@@ -23,8 +23,9 @@ from zprof.checks.gates.reading import (
     ratio_samples,
 )
 from zprof.model.baseline import TimeBaseline
-from zprof.model.findings import STEPS_LATEST_RATIO, Cause, Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.report import Report
+from zprof.rules.evidence import STEPS_LATEST_RATIO
 
 _NO_COMMUNICATION = "no collective ran in the timed steps, so there is nothing to overlap"
 

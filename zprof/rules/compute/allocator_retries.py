@@ -20,12 +20,13 @@ A CPU rank has no such allocator.
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
 from zprof.model.training import Engine, Framework
 from zprof.rules.compute.idle_time import find_worst_rank_mean, mean_of_recurring
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
 from zprof.rules.rule import format_frequency, make_finding, mean_wall_ns, rate_severity
@@ -139,38 +140,16 @@ def _find_from_trace(
     retries = (counters.retries or 0) if counters else 0
     retries_note = f"; its counters show {retries} retries" if retries else ""
     return make_finding(
+        analysis,
         Cause.ALLOCATOR_RETRIES,
-        sentence=f"the allocator of rank {calls.rank} {_describe_calls(calls)}, leaving the device idle for "
+        sentence=f"the allocator of rank {calls.rank} {_describe_calls(calls, analysis.time.basis)}, "
+        f"leaving the device idle for "
         f"{format_ns(calls.lost_ns)}{retries_note}",
         evidence=[
-            Evidence(
-                key="device_frees_per_step",
-                what="frees of device memory per step",
-                value=calls.frees,
-                unit="count",
-                rank=calls.rank,
-            ),
-            Evidence(
-                key="device_allocations_per_step",
-                what="allocations of device memory per step",
-                value=calls.allocations,
-                unit="count",
-                rank=calls.rank,
-            ),
-            Evidence(
-                key="steps_with_a_free",
-                what="steps with a free",
-                value=calls.ratio_of_steps_with_free,
-                unit="ratio",
-                rank=calls.rank,
-            ),
-            Evidence(
-                key="idle_in_calls_per_step",
-                what="idle time in these calls per step",
-                value=calls.lost_ns,
-                unit="ns",
-                rank=calls.rank,
-            ),
+            make_fact("device_frees_per_step", calls.frees, rank=calls.rank),
+            make_fact("device_allocations_per_step", calls.allocations, rank=calls.rank),
+            make_fact("steps_with_a_free", calls.ratio_of_steps_with_free, rank=calls.rank),
+            make_fact("idle_in_calls_per_step", calls.lost_ns, rank=calls.rank),
         ],
         saving_ns=calls.saving_ns,
         severity=rate_severity(calls.saving_ns[1], calls.wall_ns),
@@ -181,10 +160,10 @@ def _find_from_trace(
     )
 
 
-def _describe_calls(calls: AllocatorCalls) -> str:
+def _describe_calls(calls: AllocatorCalls, basis: str) -> str:
     """Name the calls that occur: a trace without frees has none to report."""
     verbs = (("frees", calls.frees), ("allocates", calls.allocations))
-    parts = [f"{verb} device memory {format_frequency(count)}" for verb, count in verbs if count]
+    parts = [f"{verb} device memory {format_frequency(count, basis)}" for verb, count in verbs if count]
     return " and ".join(parts) or "neither frees nor allocates device memory"
 
 
@@ -202,25 +181,14 @@ def _find_from_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Find
     survived = f", and survived {ooms} out-of-memory errors" if ooms else ""
     severity = Severity.HIGH if rate >= _FREQUENT_PER_STEP or ooms else Severity.MEDIUM
     return make_finding(
+        analysis,
         Cause.ALLOCATOR_RETRIES,
         sentence=f"the allocator freed its cache and retried {retries} times on rank {worst.rank}, "
-        f"{format_frequency(rate)}{survived}: each retry waits for the device",
+        f"{format_frequency(rate, analysis.time.basis)}{survived}: each retry waits for the device",
         evidence=[
-            Evidence(
-                key="allocation_retries",
-                what="retries of cudaMalloc",
-                value=retries,
-                unit="count",
-                rank=worst.rank,
-            ),
-            Evidence(
-                key="out_of_memory_errors",
-                what="out-of-memory errors",
-                value=ooms,
-                unit="count",
-                rank=worst.rank,
-            ),
-            Evidence(key="steps_recorded", what="steps recorded", value=steps, unit="count"),
+            make_fact("allocation_retries", retries, rank=worst.rank),
+            make_fact("out_of_memory_errors", ooms, rank=worst.rank),
+            make_fact("steps_recorded", steps),
         ],
         saving_ns=(0, 0),
         saving_bytes=None,

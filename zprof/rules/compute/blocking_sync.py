@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
+from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Framework
@@ -33,6 +33,7 @@ from zprof.rules.compute.idle_time import (
     mean_of_most_ranks,
     rate_confidence,
 )
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
@@ -83,7 +84,6 @@ class _HostWaits:
     saving_ns: tuple[float, float]
     count: float
     key: str
-    label: str
 
 
 def blocking_sync(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -106,7 +106,6 @@ def _measure_on_device(analysis: RunAnalysis) -> _HostWaits:
         saving_ns=(_MIN_SAVING_RATIO * lost, max_saving),
         count=mean_of_most_ranks(analysis, "dry_syncs"),
         key="idle_in_waits_per_step",
-        label="idle in and right after waits for the device per step",
     )
 
 
@@ -118,27 +117,23 @@ def _measure_on_cpu(analysis: RunAnalysis) -> _HostWaits:
         saving_ns=(_MIN_SAVING_RATIO_ON_CPU * lost, _MAX_SAVING_RATIO * lost),
         count=mean_of_most_ranks(analysis, "held_reads"),
         key="exposed_transfer_of_reads_per_step",
-        label="exposed transfer waited for right after reading a scalar, per step",
     )
 
 
 def _build_finding(analysis: RunAnalysis, waits: _HostWaits) -> Finding:
+    basis = analysis.time.basis
     share = waits.lost_ns / waits.wall_ns
     # a loss is read once per step, and a decoder reads each token
     is_normal = waits.count <= _MAX_NORMAL_COUNT or is_inference(analysis)
     return make_finding(
+        analysis,
         Cause.BLOCKING_SYNC,
-        sentence=f"the host waits for all running work {waits.count:.0f} times per step, which costs "
+        sentence=f"the host waits for all running work {waits.count:.0f} times {basis}, which costs "
         f"{format_ns(waits.lost_ns)} ({share:.1%})",
         evidence=[
-            Evidence(key=waits.key, what=waits.label, value=waits.lost_ns, unit="ns"),
-            Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
-            Evidence(
-                key="blocking_waits_per_step",
-                what="waits per step that left the queue empty",
-                value=waits.count,
-                unit="count",
-            ),
+            make_fact(waits.key, waits.lost_ns),
+            make_fact("share_of_step", share),
+            make_fact("blocking_waits_per_step", waits.count),
         ],
         saving_ns=waits.saving_ns,
         severity=rate_severity(waits.saving_ns[1], waits.wall_ns),

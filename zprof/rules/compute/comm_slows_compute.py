@@ -26,9 +26,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.rules.evidence import SLOWDOWN, Fact, make_fact
 from zprof.rules.rule import (
     can_replay,
     has_no_collectives,
@@ -42,8 +43,6 @@ from zprof.rules.rule import (
 #: Minimum number of kernels, and share of the concurrent time, to measure a slowdown.
 MIN_KERNELS = 8
 MIN_JUDGED_RATIO = 0.02
-#: Key of the evidence that states the factor.
-SLOWDOWN_KEY = "slowdown_beside_collectives"
 #: Minimum factor for a kernel name to count as slowed down.
 SLOWDOWN_RATIO = 1.15
 
@@ -159,14 +158,16 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
 
 
 def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> Finding:
+    words = analysis.time.words
     low, high = (ratio * excess for ratio in _SAVING_RATIOS)
     max_compute = max(rank.compute_ns for rank in analysis.time.per_rank)
     concurrent = mean_per_step(analysis, slowdown.concurrent_ns)
     return make_finding(
+        analysis,
         Cause.COMM_SLOWS_COMPUTE,
         sentence=f"kernels take {slowdown.factor:.2f} times as long during collectives as alone: "
-        f"{format_ns(excess)} of their {format_ns(concurrent)} per step is lost "
-        f"({format_percent(excess / mean_wall_ns(analysis))} of the step)",
+        f"{format_ns(excess)} of their {format_ns(concurrent)} {words.per_step} is lost "
+        f"({format_percent(excess / mean_wall_ns(analysis))} {words.of_step})",
         evidence=_list_evidence(slowdown, excess, concurrent),
         saving_ns=(min(low, max_compute), min(high, max_compute)),
         severity=rate_severity(excess, mean_wall_ns(analysis)),
@@ -177,39 +178,14 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
     )
 
 
-def _list_evidence(slowdown: Slowdown, excess: float, concurrent: float) -> list[Evidence]:
+def _list_evidence(slowdown: Slowdown, excess: float, concurrent: float) -> list[Fact]:
     return [
-        Evidence(
-            key=SLOWDOWN_KEY,
-            what="slowdown of kernels during a collective",
-            value=slowdown.factor,
-            unit="ratio",
-        ),
-        Evidence(
-            key="compute_beside_collectives_per_step",
-            what="compute during collectives per step",
-            value=concurrent,
-            unit="ns",
-        ),
-        Evidence(key="lost_to_slowdown", what="lost to the slowdown per step", value=excess, unit="ns"),
-        Evidence(
-            key="kernels_compared",
-            what="kernels during a collective that also ran alone",
-            value=slowdown.kernels,
-            unit="count",
-        ),
-        Evidence(
-            key="share_of_compute_compared",
-            what="their share of the compute during collectives",
-            value=slowdown.judged_ratio,
-            unit="ratio",
-        ),
-        Evidence(
-            key="share_in_slowed_kernels",
-            what="their share in kernel names that are themselves slowed down",
-            value=slowdown.agreeing_ratio,
-            unit="ratio",
-        ),
+        make_fact(SLOWDOWN, slowdown.factor),
+        make_fact("compute_beside_collectives_per_step", concurrent),
+        make_fact("lost_to_slowdown", excess),
+        make_fact("kernels_compared", slowdown.kernels),
+        make_fact("share_of_compute_compared", slowdown.judged_ratio),
+        make_fact("share_in_slowed_kernels", slowdown.agreeing_ratio),
     ]
 
 

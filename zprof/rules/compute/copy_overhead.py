@@ -17,11 +17,12 @@ is the gain without these copies, as if parameters were views of a flat unit.
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, printable
 from zprof.model.gaps import Gap
 from zprof.model.kernels import parse_function_name
 from zprof.model.training import Engine, Framework
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     GRADIENT_COPY_KERNEL,
@@ -89,6 +90,7 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 
 
 def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
+    basis = analysis.time.basis
     rows = select_copy_kernels(analysis)
     time_by_name = rows.groupby("name")["uncovered_ns"].sum()
     name = printable(parse_function_name(str(time_by_name.idxmax())) or str(time_by_name.idxmax()))[:80]
@@ -99,36 +101,17 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
     gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
     moved = mean_per_step(analysis, float(gathers["bytes"].sum()))
     return make_finding(
+        analysis,
         Cause.COPY_OVERHEAD,
-        sentence=f"copies around collectives take {format_ns(cost)} per step "
+        sentence=f"copies around collectives take {format_ns(cost)} {basis} "
         f"({format_percent(cost / mean_wall_ns(analysis))}), mostly {name}",
         evidence=[
-            Evidence(
-                key="exposed_copies_per_step",
-                what="exposed copies around collectives per step",
-                value=cost,
-                unit="ns",
-            ),
-            Evidence(
-                key="copy_time_per_step",
-                what="all copies around collectives per step",
-                value=mean_per_step(analysis, float(rows["total_ns"].sum())),
-                unit="ns",
-            ),
-            Evidence(key="copies_per_step", what="copies per step", value=count, unit="count"),
-            Evidence(
-                key="largest_copy_per_step",
-                what="the largest kind of copy, per step",
-                value=mean_per_step(analysis, time_by_name.max()),
-                unit="ns",
-            ),
-            Evidence(key="gathered_bytes_per_step", what="gathered per step", value=moved, unit="bytes"),
-            Evidence(
-                key="gathered_bytes_per_copy_second",
-                what="gathered bytes per second of copying",
-                value=moved * 1e9 / cost,
-                unit="bytes_per_s",
-            ),
+            make_fact("exposed_copies_per_step/collectives", cost),
+            make_fact("copy_time_per_step", mean_per_step(analysis, float(rows["total_ns"].sum()))),
+            make_fact("copies_per_step", count),
+            make_fact("largest_copy_per_step", mean_per_step(analysis, time_by_name.max())),
+            make_fact("gathered_bytes_per_step", moved),
+            make_fact("gathered_bytes_per_copy_second", moved * 1e9 / cost),
         ],
         saving_ns=(_MIN_SAVING_RATIO * cost, cost),
         severity=rate_severity(cost, mean_wall_ns(analysis)),

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.rules.compute.idle_time import (
@@ -41,6 +41,7 @@ from zprof.rules.compute.idle_time import (
     moves_state,
     rate_confidence,
 )
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 from zprof.rules.waiting.own_time import measure_own_time
 
@@ -195,30 +196,22 @@ def _measure_unhidden_ns(analysis: RunAnalysis) -> float:
 
 
 def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
+    words = analysis.time.words
     share = late_hosts.idle_ns / late_hosts.wall_ns
     description = (
-        f"the host cannot keep up: nothing is queued for {format_ns(late_hosts.idle_ns)} of each step"
+        f"the host cannot keep up: nothing is queued for {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
         if has_device(analysis)
-        else f"Python between operators takes {format_ns(late_hosts.idle_ns)} of each step"
+        else f"Python between operators takes {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
     )
     return make_finding(
+        analysis,
         Cause.CPU_BOUND_LAUNCH,
         sentence=f"{description} ({share:.0%})",
         evidence=[
             make_launch_evidence(late_hosts.idle_ns),
-            Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
-            Evidence(
-                key="exposed_transfer_nothing_queued",
-                what="exposed transfer with nothing queued after it",
-                value=late_hosts.exposed_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="collectives_hidden_by_idle",
-                what="collectives hidden only by these gaps",
-                value=late_hosts.unhidden_ns,
-                unit="ns",
-            ),
+            make_fact("share_of_step", share),
+            make_fact("exposed_transfer_nothing_queued", late_hosts.exposed_ns),
+            make_fact("collectives_hidden_by_idle", late_hosts.unhidden_ns),
         ],
         saving_ns=late_hosts.saving_ns,
         severity=rate_severity(late_hosts.saving_ns[1], late_hosts.wall_ns),
@@ -229,14 +222,9 @@ def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
     )
 
 
-def make_launch_evidence(idle_ns: float) -> Evidence:
+def make_launch_evidence(idle_ns: float) -> Fact:
     """Return the evidence that both the rule and the replay rest on."""
-    return Evidence(
-        key="idle_nothing_queued_per_step",
-        what="idle time per step with nothing queued while the host was active",
-        value=idle_ns,
-        unit="ns",
-    )
+    return make_fact("idle_nothing_queued_per_step", idle_ns)
 
 
 def _rate_confidence(analysis: RunAnalysis, share: float) -> Confidence:

@@ -14,7 +14,7 @@ longer be hidden. A batch that is late on a single rank belongs to ZP301 and ZP3
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_loader
-from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Framework
@@ -26,6 +26,7 @@ from zprof.rules.compute.idle_time import (
     median_of_most_ranks,
     rate_confidence,
 )
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 
@@ -75,26 +76,18 @@ def _find_missing_input_gap(analysis: RunAnalysis) -> Gap | None:
 
 
 def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Finding:
+    words = analysis.time.words
     hidden_ns = mean_of_most_ranks(analysis, "loader_under_ns")
     high = lost_ns + mean_of_most_ranks(analysis, "loader_exposed_ns")
     return make_finding(
+        analysis,
         Cause.DATA_LOADER,
-        sentence=f"every rank waits {format_ns(lost_ns)} of each step for its data loader "
+        sentence=f"every rank waits {format_ns(lost_ns)} {words.of_each_step} for its data loader "
         f"({lost_ns / wall:.0%})",
         evidence=[
-            Evidence(
-                key="idle_in_data_loader_per_step",
-                what="idle time per step while fetching a batch",
-                value=lost_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="idle_beside_collective",
-                what="of it with a concurrent collective",
-                value=hidden_ns,
-                unit="ns",
-            ),
-            Evidence(key="share_of_step", what="of the step", value=lost_ns / wall, unit="ratio"),
+            make_fact("idle_in_data_loader_per_step", lost_ns),
+            make_fact("idle_beside_collective", hidden_ns),
+            make_fact("share_of_step", lost_ns / wall),
         ],
         saving_ns=(_MIN_SAVING_RATIO * max(0.0, lost_ns - hidden_ns), high),
         severity=rate_severity(high, wall),

@@ -22,10 +22,11 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.compute.comm_slows_compute import estimate_alone_ns, measure_slowdown_by_name
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 
 _MIN_SLOWDOWN_RATIO = 1.05
@@ -165,6 +166,7 @@ def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:
 
 
 def _build_finding(analysis: RunAnalysis, comparison: _Comparison, slow_ranks: "pd.Series[float]") -> Finding:
+    basis = analysis.time.basis
     wall, ratio = mean_wall_ns(analysis), float(comparison.ratio.median())
     compute = float(np.mean([rank.compute_ns for rank in analysis.time.per_rank]))
     overlapped = float(np.mean([rank.overlapped_ns for rank in analysis.time.per_rank]))
@@ -172,10 +174,11 @@ def _build_finding(analysis: RunAnalysis, comparison: _Comparison, slow_ranks: "
     max_compute = max(rank.compute_ns for rank in analysis.time.per_rank)
     low, high = _SAVING_RATIOS[0] * comparison.lost_ns, _SAVING_RATIOS[1] * comparison.max_lost_ns
     return make_finding(
+        analysis,
         Cause.LOST_COMPUTE_EFFICIENCY,
         sentence=f"the same kernels take {format_percent(ratio - 1)} longer than in the baseline"
-        f"{_describe_unit(comparison)}, on {_format_ranks(slow_ranks, comparison)}: "
-        f"{format_ns(comparison.lost_ns)} per step, apart from what collectives slow down",
+        f"{_describe_unit(comparison, basis)}, on {_format_ranks(slow_ranks, comparison)}: "
+        f"{format_ns(comparison.lost_ns)} {basis}, apart from what collectives slow down",
         evidence=_list_evidence(comparison, slow_ranks),
         saving_ns=(min(low * remaining_ratio, max_compute), min(high, max_compute)),
         severity=rate_severity(comparison.lost_ns, wall),
@@ -194,14 +197,14 @@ _FIX = (
 )
 
 
-def _describe_unit(comparison: _Comparison) -> str:
+def _describe_unit(comparison: _Comparison, basis: str) -> str:
     if not comparison.work.unit:
         return ""
     differs = abs(comparison.work.b / comparison.work.a - 1) > 0.01
     unit = comparison.work.unit.removesuffix("s")
     return (
-        f" per {unit} ({comparison.work.b:,.0f} per step and rank, {comparison.work.a:,.0f} in the baseline)"
-        * differs
+        f" per {unit} ({comparison.work.b:,.0f} {basis} and rank, "
+        f"{comparison.work.a:,.0f} in the baseline)" * differs
     )
 
 
@@ -212,42 +215,16 @@ def _format_ranks(slow_ranks: "pd.Series[float]", comparison: _Comparison) -> st
     return f"ranks {shown}{', ...' if len(slow_ranks) > 8 else ''}"
 
 
-def _list_evidence(comparison: _Comparison, slow_ranks: "pd.Series[float]") -> list[Evidence]:
+def _list_evidence(comparison: _Comparison, slow_ranks: "pd.Series[float]") -> list[Fact]:
     worst = comparison.ratio.idxmax()
     return [
-        Evidence(
-            key="kernel_time_ratio",
-            what="time of the same kernels relative to the baseline",
-            value=comparison.ratio.median(),
-            unit="ratio",
-        ),
-        Evidence(
-            key="worst_kernel_time_ratio",
-            what="on the worst rank",
-            value=float(comparison.ratio.max()),
-            unit="ratio",
-            rank=int(str(worst)),
-        ),
-        Evidence(key="ranks_slower", what="ranks more than 5 % slower", value=len(slow_ranks), unit="count"),
-        Evidence(
-            key="kernels_compared",
-            what="kernel names in both runs",
-            value=comparison.names,
-            unit="count",
-        ),
-        Evidence(
-            key="share_of_compute_compared",
-            what="their share of the compute",
-            value=comparison.matched_ratio,
-            unit="ratio",
-        ),
-        Evidence(
-            key="kernel_count_ratio",
-            what="kernels per step relative to the baseline",
-            value=comparison.count_ratio,
-            unit="ratio",
-        ),
-        Evidence(key="lost_per_step", what="lost per step", value=comparison.lost_ns, unit="ns"),
+        make_fact("kernel_time_ratio", comparison.ratio.median()),
+        make_fact("worst_kernel_time_ratio", float(comparison.ratio.max()), rank=int(str(worst))),
+        make_fact("ranks_slower", len(slow_ranks)),
+        make_fact("kernels_compared/baseline", comparison.names),
+        make_fact("share_of_compute_compared/baseline", comparison.matched_ratio),
+        make_fact("kernel_count_ratio", comparison.count_ratio),
+        make_fact("lost_per_step", comparison.lost_ns),
     ]
 
 

@@ -15,7 +15,7 @@ At least 0.7, because an update on the device takes time as well, and hidden cop
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
@@ -27,6 +27,7 @@ from zprof.rules.compute.idle_time import (
     moves_state,
     rate_confidence,
 )
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
@@ -108,34 +109,21 @@ def offload_on_critical_path(analysis: RunAnalysis, baseline: RunAnalysis | None
 
 
 def _build_finding(analysis: RunAnalysis, cost: _OffloadCost) -> Finding:
+    words = analysis.time.words
     share = cost.lost_ns / cost.wall_ns
     optimizer = (
         f", and the optimizer on the CPU takes {format_ns(cost.optimizer_ns)}" if cost.optimizer_ns else ""
     )
     return make_finding(
+        analysis,
         Cause.OFFLOAD_ON_CRITICAL_PATH,
-        sentence=f"copies to and from host memory take {format_ns(cost.copies_ns)} of each step without "
-        f"overlapping compute{optimizer} ({share:.0%})",
+        sentence=f"copies to and from host memory take {format_ns(cost.copies_ns)} {words.of_each_step} "
+        f"without overlapping compute{optimizer} ({share:.0%})",
         evidence=[
-            Evidence(
-                key="exposed_copies_per_step",
-                what="exposed copies between host and device per step",
-                value=cost.copies_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="copies_beside_collectives_per_step",
-                what="copies that overlap only a collective, per step",
-                value=cost.background_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="idle_in_cpu_optimizer_per_step",
-                what="idle time per step while the CPU runs the optimizer",
-                value=cost.optimizer_ns,
-                unit="ns",
-            ),
-            Evidence(key="share_of_step", what="of the step", value=share, unit="ratio"),
+            make_fact("exposed_copies_per_step/offload", cost.copies_ns),
+            make_fact("copies_beside_collectives_per_step", cost.background_ns),
+            make_fact("idle_in_cpu_optimizer_per_step", cost.optimizer_ns),
+            make_fact("share_of_step", share),
         ],
         saving_ns=cost.saving_ns,
         severity=rate_severity(cost.saving_ns[1], cost.wall_ns),

@@ -13,7 +13,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_loader
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
+from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
 from zprof.model.time import LateReason
 from zprof.replay import edits
@@ -43,6 +43,7 @@ from zprof.rules.counterfactual.fixes import (
     start_held_collectives,
 )
 from zprof.rules.counterfactual.pricing import Replay, are_gathers_late, widen_by_model_error
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import choose_fix
 from zprof.rules.rule import format_frequency, make_finding, rate_severity
 from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
@@ -74,13 +75,13 @@ class _Candidate:
     fix: str
     disprove: str
     count: float = 0.0
-    #: Key and label of the evidence for ``count``.
-    evidence_label: tuple[str, str] | None = None
+    #: Key of the evidence for ``count``.
+    count_key: str = ""
     rank: int | None = None
     min_ratio: float = _MIN_STEP_RATIO
     #: Evidence besides the gain, the largest possible saving per step, and whether something else may be the
     #: cause of the same signs.
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Fact, ...] = ()
     max_saving_ns: float = np.inf
     is_doubtful: bool = False
     #: Finds the line of the user's program; called only if the candidate becomes a finding.
@@ -125,19 +126,10 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
     share = replay.format_share(max(gains))
     evidence = [
         *candidate.evidence,
-        Evidence(
-            key="replayed_saving",
-            what="reduction of the step time in a replay without it",
-            value=max(gains),
-            unit="ns",
-            rank=candidate.rank,
-        ),
+        make_fact("replayed_saving", max(gains), rank=candidate.rank),
     ]
-    if candidate.evidence_label:
-        key, what = candidate.evidence_label
-        evidence.append(
-            Evidence(key=key, what=what, value=candidate.count, unit="count", rank=candidate.rank)
-        )
+    if candidate.count_key:
+        evidence.append(make_fact(candidate.count_key, candidate.count, rank=candidate.rank))
     is_sure = low >= _HIGH_CONFIDENCE_RATIO * step and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     # one step cannot show that anything recurs
     is_note = (
@@ -150,6 +142,7 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
         )
     )
     return make_finding(
+        replay.analysis,
         candidate.cause,
         sentence=candidate.sentence(format_ns(max(gains)), share),
         evidence=evidence,
@@ -183,6 +176,8 @@ def _count_per_step(graph: Graph, selected: Callable[[RankGraph], Bools]) -> flo
 
 
 def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
+
     def selected(rank: RankGraph) -> Bools:
         blocks = are_calls(rank, WAITS) & ~are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
         return _keep_recurring(rank, graph.steps, blocks & ~_awaits_long_copy(rank))
@@ -195,20 +190,22 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             cause=Cause.BLOCKING_SYNC,
             changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the host waits for the device {format_frequency(count)}: "
-                f"without these waits a step is {gain} shorter ({share})"
+                f"the host waits for the device {format_frequency(count, words.per_step)}: "
+                f"without these waits {words.step_is} {gain} shorter ({share})"
             ),
             fix=choose_sync_fix(analysis),
             locate=lambda: locate_sync(analysis),
             disprove="torch.cuda.set_sync_debug_mode('error') shows the line; remove it and record again: "
             "if the step takes as long, the wait is not the cause",
             count=count,
-            evidence_label=("blocking_calls_per_step", "calls that block until the device is done, per step"),
+            count_key="blocking_calls_per_step",
         )
     ]
 
 
 def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
+
     def selected(rank: RankGraph) -> Bools:
         blocks = are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
         return _keep_recurring(rank, graph.steps, blocks)
@@ -221,20 +218,21 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.RATE_LIMITED_PREFETCH,
             changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the host waits {format_frequency(count)} for an event before it "
-                f"continues gathering: without these waits a step is {gain} shorter ({share})"
+                f"the host waits {format_frequency(count, words.per_step)} for an event before it "
+                f"continues gathering: without these waits {words.step_is} {gain} shorter ({share})"
             ),
             fix=choose_fix(analysis, LIMITER_FIXES),
             disprove="set limit_all_gathers=False for some steps: if they take as long, the limit is not "
             "the cause",
             count=count,
-            evidence_label=("event_waits_per_step", "waits for an event, per step"),
+            count_key="event_waits_per_step",
         )
     ]
 
 
 def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     """Propose faster hosts if they were active while nothing was queued; that bounds what they save."""
+    words = analysis.time.words
     late_hosts = measure_late_hosts(analysis)
     return [
         _Candidate(
@@ -242,7 +240,7 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
             changed=launch_faster(analysis, graph),
             sentence=lambda gain, share: (
                 "kernels are launched later than the devices could start them: with instant launches "
-                f"a step is up to {gain} shorter ({share})"
+                f"{words.step_is} up to {gain} shorter ({share})"
             ),
             fix=choose_launch_fix(analysis),
             disprove="double the micro-batch and record again: kernels take longer but launches do not, so "
@@ -255,6 +253,7 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
 
 
 def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
     loading = measure_loading_ns(analysis, graph)
     if not any((each > 0).any() for each in loading.values()):
         return []
@@ -264,7 +263,7 @@ def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             changed=[edits.shorten_gaps(graph, loading)],
             sentence=lambda gain, share: (
                 "the devices wait for batches: with batches ready when they are "
-                f"requested, a step is {gain} shorter ({share})"
+                f"requested, {words.step_is} {gain} shorter ({share})"
             ),
             fix=choose_loader_fix(analysis),
             locate=lambda: locate_loader(analysis.source),
@@ -275,6 +274,8 @@ def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
 
 def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
+
     def selected(rank: RankGraph) -> Bools:
         return _keep_recurring(rank, graph.steps, are_calls(rank, ALLOCATES))
 
@@ -286,19 +287,20 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             cause=Cause.ALLOCATOR_RETRIES,
             changed=[edits.unblock_calls(graph, selected)],
             sentence=lambda gain, share: (
-                f"the allocator allocates or frees device memory {format_frequency(count)}: "
-                f"without these calls a step is {gain} shorter ({share})"
+                f"the allocator allocates or frees device memory {format_frequency(count, words.per_step)}: "
+                f"without these calls {words.step_is} {gain} shorter ({share})"
             ),
             fix=choose_fix(analysis, ALLOCATOR_FIX),
             disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
             "calls remain, the program itself frees the cache (torch.cuda.empty_cache())",
             count=count,
-            evidence_label=("memory_calls_per_step", "calls that allocate or free device memory, per step"),
+            count_key="memory_calls_per_step",
         )
     ]
 
 
 def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
     count = sum(len(rank.held) for rank in graph.ranks) / len(graph.ranks) / graph.steps
     if not count:
         return []
@@ -307,17 +309,14 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
             cause=Cause.COMPUTE_BLOCKS_COMM,
             changed=start_held_collectives(analysis, graph),
             sentence=lambda gain, share: (
-                f"{count:.0f} collectives per step start only when a kernel ends on which they do "
-                f"not depend: if they start immediately, a step is {gain} shorter ({share})"
+                f"{count:.0f} collectives {words.per_step} start only when a kernel ends on which they do "
+                f"not depend: if they start immediately, {words.step_is} {gain} shorter ({share})"
             ),
             fix=choose_fix(analysis, BLOCKED_FIXES),
             disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
             "record again: if they still start when a kernel ends, they wait for it intentionally (an event)",
             count=count,
-            evidence_label=(
-                "blocked_collectives_per_step",
-                "collectives that started after unrelated kernels, per step",
-            ),
+            count_key="blocked_collectives_per_step",
             min_ratio=_MIN_OBSERVED_RATIO
             if count >= _MIN_BLOCKED_RATIO * _collectives_per_step(graph)
             else _MIN_STEP_RATIO,
@@ -331,6 +330,7 @@ def _collectives_per_step(graph: Graph) -> float:
 
 
 def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
     if not are_gathers_late(analysis, graph):
         return []
     return [
@@ -339,7 +339,7 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             changed=[edits.launch_earlier(graph, select_gathers(analysis))],
             sentence=lambda gain, share: (
                 "all_gathers start only when the preceding compute is done: "
-                f"if launched one unit earlier, a step is {gain} shorter ({share})"
+                f"if launched one unit earlier, {words.step_is} {gain} shorter ({share})"
             ),
             fix=choose_fix(analysis, PREFETCH_FIXES),
             disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
@@ -349,6 +349,7 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
 
 def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
+    words = analysis.time.words
     if measure_slowdown(analysis, graph) <= SLOWED_RATIO:
         return []
     factor = measure_slowdown(analysis, graph, by_time=True)
@@ -358,7 +359,7 @@ def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             changed=[edits.undo_slowdown(graph, factor)],
             sentence=lambda gain, share: (
                 f"kernels take {factor:.2f} times as long during collectives as the same kernels of other "
-                f"blocks alone: at full speed a step is {gain} shorter ({share})"
+                f"blocks alone: at full speed {words.step_is} {gain} shorter ({share})"
             ),
             fix=SLOWED_FIX,
             disprove="record one step with the collectives launched after the compute (no prefetch, a "
@@ -370,6 +371,7 @@ def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
 
 def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     """Return one rank whose steps stand out from the others', and steps in which ranks alternate."""
+    words = analysis.time.words
     if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
         return []
     if not (graph.members > 1).any():  # it is unknown which rank waits for which
@@ -389,13 +391,13 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 changed=[edits.even_out_ranks(graph, [number])],
                 sentence=lambda gain, share: (
                     f"rank {number} is slower than the others in {per_rank[slowest]} of "
-                    f"{graph.steps} steps: at their pace a step is {gain} shorter ({share})"
+                    f"{graph.steps} steps: at their pace {words.step_is} {gain} shorter ({share})"
                 ),
                 fix=choose_late_fix(analysis, LateReason.COMPUTE),
                 disprove="swap the rank's host or device with another rank's and record again: if the same "
                 "rank number is late, its work is the cause; if the same machine is late, the machine is",
                 count=float(per_rank[slowest]),
-                evidence_label=("steps_standing_out", "steps in which it stands out"),
+                count_key="steps_standing_out",
                 rank=number,
                 min_ratio=_MIN_OBSERVED_RATIO,
             )
@@ -413,7 +415,7 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 changed=[edits.even_out_steps(graph, cells)],
                 sentence=lambda gain, share: (
                     f"in {int(late.sum())} of {len(late)} steps a different rank is slow "
-                    f"by itself: at the pace of the others a step is {gain} shorter ({share})"
+                    f"by itself: at the pace of the others {words.step_is} {gain} shorter ({share})"
                 ),
                 fix="gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
                 "if step % 500 == 0: gc.collect()                 # in the loop: on all ranks in the same "
@@ -421,7 +423,7 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                 disprove="turn the collector off (gc.disable()) and give each rank its own cores, then "
                 "record again: if ranks still take turns being late, their hosts are not the cause",
                 count=float(late.sum()),
-                evidence_label=("steps_with_slow_rank", "steps with a slow rank"),
+                count_key="steps_with_slow_rank",
                 min_ratio=_MIN_OBSERVED_RATIO,
             )
         )

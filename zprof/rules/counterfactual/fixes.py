@@ -21,13 +21,14 @@ from zprof.replay.messages import run_beside_ratio
 from zprof.replay.slow_ranks import find_excess, mark_in_turn
 from zprof.replay.slowdown import fit_slowdown
 from zprof.replay.tasks import NONE, Bools, Floats
-from zprof.rules.compute.comm_slows_compute import SLOWDOWN_KEY, measure_slowdown_by_name
+from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
 from zprof.rules.counterfactual.resized_messages import (
     fix_spanning_shards,
     merge_small_units,
     remove_excess_latency,
     split_single_unit,
 )
+from zprof.rules.evidence import KERNEL_TIME_RATIOS, PADDING_RATIO, SLOWDOWN
 from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, select_kind
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.slow_groups import select_slow_rows
@@ -248,7 +249,7 @@ def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floa
 
 def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Undo the slowdown that the replay measures, and the one that the finding's own evidence states."""
-    stated = [entry.value for entry in finding.evidence if entry.key == SLOWDOWN_KEY]
+    stated = [entry.value for entry in finding.evidence if entry.key == SLOWDOWN]
     factors = {measure_slowdown(analysis, graph, by_time=True), *stated}
     return [edits.undo_slowdown(graph, factor) for factor in sorted(factors) if factor > 1]
 
@@ -267,7 +268,7 @@ def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = Fal
 
 def _restore_baseline_compute(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Restore the kernel times of the baseline, by the median of the ranks and by the worst one."""
-    slower = [float(entry.value) for entry in finding.evidence if entry.unit == "ratio"][:2]
+    slower = [entry.value for entry in finding.evidence if entry.key in KERNEL_TIME_RATIOS]
     return [edits.scale_work(graph, partial(_scaled_work, 1 / ratio)) for ratio in slower if ratio > 1]
 
 
@@ -289,7 +290,7 @@ def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Remove the padding from the bytes, and in a second variant also from the kernels that write it."""
-    ratio = next((entry.value for entry in finding.evidence if entry.unit == "ratio"), 0.0)
+    ratio = next((entry.value for entry in finding.evidence if entry.key == PADDING_RATIO), 0.0)
     traffic = read_model_traffic(analysis)
     rows = [*traffic.gathers.rows.index.tolist(), *traffic.reductions.rows.index.tolist()]
     smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))

@@ -13,12 +13,13 @@ from enum import Enum, auto
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.replay.graph import Graph
 from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
 from zprof.rules.counterfactual.resized_messages import MessageSizes, find_spanning_shards, shard_within_host
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import choose_fix, measure_sizes
 from zprof.rules.rule import make_finding, mean_per_step, rate_severity
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
@@ -124,6 +125,7 @@ def _rate_confidence(replay: Replay, low: float) -> Confidence:
 
 
 def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+    words = analysis.time.words
     units, messages = sizes.messages.units_per_block, sizes.messages.gathers_per_block
     if messages <= UNITS_PER_BLOCK:  # larger units would contain several blocks, and these are not replayed
         return NoFinding.NO_EDIT
@@ -132,19 +134,18 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
         return saving
     gain, low, high = saving
     count = mean_per_step(analysis, len(sizes.messages.gathers) * len(sizes.graph.ranks))
-    shorter = f"a step is {format_ns(gain)} shorter ({replay.format_share(gain)})"
+    shorter = f"{words.step_is} {format_ns(gain)} shorter ({replay.format_share(gain)})"
     return make_finding(
+        analysis,
         Cause.UNITS_TOO_SMALL,
         sentence=f"each block is split into {units:g} units: with one unit per block {shorter}"
         if units > UNITS_PER_BLOCK
         else f"each block is gathered in {messages:g} messages: with one message per block {shorter}",
         evidence=[
-            Evidence(key="units_per_block", what="wrapped units per block", value=units, unit="count"),
-            Evidence(key="gathers_per_block", what="all_gathers of one block", value=messages, unit="count"),
-            Evidence(key="all_gathers_per_step", what="all_gathers per step", value=count, unit="count"),
-            Evidence(
-                key="latency_of_one", what="latency of one all_gather", value=_latency_ns(sizes), unit="ns"
-            ),
+            make_fact("units_per_block", units),
+            make_fact("gathers_per_block", messages),
+            make_fact("all_gathers_per_step", count),
+            make_fact("latency_of_one/all_gather", _latency_ns(sizes)),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -157,6 +158,7 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
 
 
 def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+    words = analysis.time.words
     saving = _saving_range(replay, sizes.reduce_latency())
     if isinstance(saving, NoFinding):
         return saving
@@ -165,12 +167,13 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -
     fixes = LATENCY_FIXES[0] if sizes.gathers_for_passes else LATENCY_FIXES[1]
     larger = choose_fix(analysis, fixes, measure_sizes(analysis, _LARGER_MESSAGES))
     return make_finding(
+        analysis,
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"a collective takes at least {format_ns(latency)} regardless of its size: with the "
-        f"latency of a normal link a step is {format_ns(gain)} shorter "
+        f"latency of a normal link {words.step_is} {format_ns(gain)} shorter "
         f"({replay.format_share(gain)})",
         evidence=[
-            Evidence(key="latency_of_one", what="latency of a collective", value=latency, unit="ns"),
+            make_fact("latency_of_one/collective", latency),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -184,6 +187,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -
 
 
 def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+    words = analysis.time.words
     saving = (
         _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO)
         if sizes.is_one_unit
@@ -194,11 +198,12 @@ def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
     gain, low, high = saving
     blocks = len(np.unique(sizes.messages.blocks)) // (2 * sizes.graph.steps)
     return make_finding(
+        analysis,
         Cause.SINGLE_UNIT,
         sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with one unit per "
-        f"block a step is {format_ns(gain)} shorter ({replay.format_share(gain)})",
+        f"block {words.step_is} {format_ns(gain)} shorter ({replay.format_share(gain)})",
         evidence=[
-            Evidence(key="model_blocks", what="blocks of the model", value=blocks, unit="count"),
+            make_fact("model_blocks", blocks),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -211,6 +216,7 @@ def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
 
 
 def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
+    words = analysis.time.words
     spanning = find_spanning_shards(analysis)
     if spanning is None or replay.graph is None:
         return NoFinding.NO_EDIT
@@ -221,21 +227,15 @@ def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
     rate = f"at least the {format_rate(spanning.within[0])} available within a host"
     sure = _rate_confidence(replay, low)
     return make_finding(
+        analysis,
         Cause.SHARDING_SPANS_NODES,
         sentence=f"parameters are sharded across {spanning.hosts} hosts, so every gather crosses the link "
         f"between them: {format_rate(spanning.seen)} of bus bandwidth instead of {rate}. With shards "
-        f"within a host a step is up to {format_ns(gain)} shorter ({replay.format_share(gain)})",
+        f"within a host {words.step_is} up to {format_ns(gain)} shorter ({replay.format_share(gain)})",
         evidence=[
-            Evidence(
-                key="sharding_hosts", what="hosts of the sharding group", value=spanning.hosts, unit="count"
-            ),
-            Evidence(key="ranks_per_host", what="ranks per host", value=spanning.per_host, unit="count"),
-            Evidence(
-                key="bus_bandwidth_median",
-                what="bus bandwidth, median",
-                value=spanning.seen,
-                unit="bytes_per_s",
-            ),
+            make_fact("sharding_hosts", spanning.hosts),
+            make_fact("ranks_per_host", spanning.per_host),
+            make_fact("bus_bandwidth_median", spanning.seen),
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
@@ -255,7 +255,5 @@ def _latency_ns(sizes: MessageSizes) -> float:
     return max(sizes.latency.by_ranks.values(), default=0.0)
 
 
-def _replay_evidence(gain: float) -> Evidence:
-    return Evidence(
-        key="replayed_saving", what="reduction of the step time in a replay without it", value=gain, unit="ns"
-    )
+def _replay_evidence(gain: float) -> Fact:
+    return make_fact("replayed_saving", gain)

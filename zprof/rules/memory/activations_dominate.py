@@ -18,10 +18,10 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -115,21 +115,11 @@ def _finding(
     sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
     if big.memory.lower_bound:
         sure = Confidence.LOW  # the true peak may be higher, and their share smaller
-    evidence = [
-        bytes_evidence(
-            "activations_without_logits",
-            "activations at the peak, without logits",
-            activation_bytes,
-            big.rank,
-        )
-    ]
+    evidence = [make_fact("activations_without_logits", activation_bytes, rank=big.rank)]
     if blocks:
-        evidence.append(
-            bytes_evidence(
-                "activations_per_block", "one block, on average", activation_bytes / blocks, big.rank
-            )
-        )
+        evidence.append(make_fact("activations_per_block", activation_bytes / blocks, rank=big.rank))
     return make_memory_finding(
+        analysis,
         Cause.ACTIVATIONS_DOMINATE,
         big,
         sentence=f"activations are {format_percent(share)} of rank {big.rank}'s peak "

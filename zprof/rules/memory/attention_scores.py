@@ -15,10 +15,10 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation
 from zprof.model.tenants import Tenant
 from zprof.model.training import Framework
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -59,14 +59,15 @@ def attention_scores(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
         return None
     first = max(rows, key=lambda row: row.held_bytes)
     return make_memory_finding(
+        analysis,
         Cause.ATTENTION_SCORES,
         big,
         sentence=f"matrices of attention scores, {format_bytes(first.bytes)} each, are "
         f"{format_percent(score_bytes / big.peak_bytes)} of rank {big.rank}'s peak "
         f"({format_bytes(score_bytes)} of {format_bytes(big.peak_bytes)})",
         evidence=[
-            bytes_evidence(
-                "scores", f"blocks of {row.operator or row.tenant}: {row.count}", row.held_bytes, big.rank
+            make_fact(
+                "scores", row.held_bytes, rank=big.rank, operator=row.operator or row.tenant, blocks=row.count
             )
             for row in sorted(rows, key=lambda row: -row.held_bytes)[:_MAX_EVIDENCE]
         ],

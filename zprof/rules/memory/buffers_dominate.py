@@ -26,10 +26,10 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.training import Engine, Framework, Phase
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import WRAP_BLOCKS, Fix, choose_fix, round_up
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -89,7 +89,7 @@ def buffers_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
     if big is None or analysis.run.world_size == 1:
         return None
     if analysis.training.engine == "ddp":
-        return _find_ddp_buckets(big)
+        return _find_ddp_buckets(analysis, big)
     buffers = big.of(_BUFFERS)
     if not is_worth(buffers, big):
         return None
@@ -141,29 +141,18 @@ def _is_excessive(big: LargestRank, sharding: Sharding, excess: _Excess) -> bool
 def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess: _Excess) -> Finding:
     sure = Confidence.HIGH if excess.buffers_bytes > 2 * sharding.wire_bytes else Confidence.MEDIUM
     return make_memory_finding(
+        analysis,
         Cause.BUFFERS_DOMINATE,
         big,
         sentence=f"communication buffers hold {format_bytes(excess.buffers_bytes)} of rank {big.rank}'s "
         f"{format_bytes(big.peak_bytes)} ({format_percent(excess.buffers_bytes / big.peak_bytes)}), but "
         f"the units in flight need only {format_bytes(excess.needed_bytes)}",
         evidence=[
-            bytes_evidence(
-                "communication_buffers_at_peak",
-                "communication buffers at the peak",
-                excess.buffers_bytes,
-                big.rank,
-            ),
-            bytes_evidence(
-                "allocated_inside_backend",
-                "allocated inside the backend",
-                excess.scratch_bytes,
-                big.rank,
-            ),
-            bytes_evidence(
-                "needed_buffers", "six units, and twice the separately gathered module", excess.needed_bytes
-            ),
-            bytes_evidence("whole_model_on_wire", "the entire model on the wire", sharding.wire_bytes),
-            bytes_evidence("saved_by_sharding", "saved by sharding", saved_bytes(big, sharding), big.rank),
+            make_fact("communication_buffers_at_peak", excess.buffers_bytes, rank=big.rank),
+            make_fact("allocated_inside_backend", excess.scratch_bytes, rank=big.rank),
+            make_fact("needed_buffers", excess.needed_bytes),
+            make_fact("whole_model_on_wire", sharding.wire_bytes),
+            make_fact("saved_by_sharding", saved_bytes(big, sharding), rank=big.rank),
         ],
         saving_bytes=excess.saving_bytes,
         confidence=limit_confidence(sure, big, big.uncertain_ratio(_BUFFERS)),
@@ -177,7 +166,7 @@ def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess
     )
 
 
-def _find_ddp_buckets(big: LargestRank) -> Finding | None:
+def _find_ddp_buckets(analysis: RunAnalysis, big: LargestRank) -> Finding | None:
     early = max(
         (
             phase.tenants.get(Tenant.GRADIENTS, 0)
@@ -195,16 +184,15 @@ def _find_ddp_buckets(big: LargestRank) -> Finding | None:
         return None
     buffers = big.of(_BUFFERS)
     return make_memory_finding(
+        analysis,
         Cause.BUFFERS_DOMINATE,
         big,
         sentence=f"DDP's buckets hold {format_bytes(buffers)} of rank {big.rank}'s "
         f"{format_bytes(big.peak_bytes)} in addition to {format_bytes(big.of(Tenant.GRADIENTS))} of "
         "gradients: the same values are stored twice",
         evidence=[
-            bytes_evidence(
-                "communication_buffers_at_peak", "communication buffers at the peak", buffers, big.rank
-            ),
-            bytes_evidence("gradients_at_peak", "gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
+            make_fact("communication_buffers_at_peak", buffers, rank=big.rank),
+            make_fact("gradients_at_peak", big.of(Tenant.GRADIENTS), rank=big.rank),
         ],
         saving_bytes=(saving / 2, saving),
         confidence=limit_confidence(Confidence.MEDIUM, big, big.uncertain_ratio(_BUFFERS, Tenant.GRADIENTS)),

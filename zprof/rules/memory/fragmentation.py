@@ -17,10 +17,10 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
 from zprof.model.training import Engine
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -100,24 +100,14 @@ def _finding(analysis: RunAnalysis, largest: LargestRank, lost: _UnusableMemory)
     fixes = [fix for size, fix in parts if size >= lost.bytes / 4]
     confidence = Confidence.HIGH if lost.has_segments else Confidence.LOW
     evidence = [
-        bytes_evidence(
-            "reserved_at_reserved_peak", "reserved at the reserved peak", lost.reserved_bytes, largest.rank
-        ),
-        bytes_evidence("free_split_bytes", "free parts of segments in use", lost.split_bytes, largest.rank),
-        bytes_evidence(
-            "awaiting_free", "freed, but a stream still uses it", lost.awaiting_bytes, largest.rank
-        ),
+        make_fact("reserved_at_reserved_peak", lost.reserved_bytes, rank=largest.rank),
+        make_fact("free_split_bytes", lost.split_bytes, rank=largest.rank),
+        make_fact("awaiting_free", lost.awaiting_bytes, rank=largest.rank),
     ]
     if lost.free_segments_bytes is not None:
-        evidence.append(
-            bytes_evidence(
-                "free_segments",
-                "entirely free segments (not counted)",
-                lost.free_segments_bytes,
-                largest.rank,
-            )
-        )
+        evidence.append(make_fact("free_segments/not_counted", lost.free_segments_bytes, rank=largest.rank))
     return make_memory_finding(
+        analysis,
         Cause.FRAGMENTATION,
         largest,
         sentence=f"{format_bytes(lost.bytes)} of {format_bytes(lost.reserved_bytes)} reserved on rank "

@@ -17,10 +17,10 @@ from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Engine, Framework
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     limit_confidence,
     make_memory_finding,
@@ -146,13 +146,14 @@ def _finding(analysis: RunAnalysis, big: LargestRank, spike: _Spike) -> Finding:
     # The run needs what its largest rank needs, before the first step or in it.
     freed = max(0, spike.before_bytes - big.memory.peak_bytes)
     return make_memory_finding(
+        analysis,
         Cause.INIT_SPIKE,
         big,
         sentence=f"{ranks_text} holds {format_bytes(spike.before_bytes)} {phase} but at most "
         f"{format_bytes(spike.steady_bytes)} in its steps{tenant_note}",
         evidence=[
-            bytes_evidence("peak_before_steps", f"highest {phase}", spike.before_bytes, spike.rank),
-            bytes_evidence("peak_of_steps", "highest in a recorded step", spike.steady_bytes, spike.rank),
+            make_fact("peak_before_steps", spike.before_bytes, rank=spike.rank, phase=phase),
+            make_fact("peak_of_steps", spike.steady_bytes, rank=spike.rank),
         ],
         saving_bytes=(freed / 2, freed),
         confidence=limit_confidence(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.user_code import find_user_frame
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, SourceLocation
+from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, PhasePeak, RankMemory
 from zprof.model.tenants import Tenant
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, rate_severity, untested_gap
 
 #: Returns the bytes that a change removes in a phase, given its name and each tenant's bytes at its peak.
@@ -131,11 +132,12 @@ def limit_confidence(confidence: Confidence, big: LargestRank, uncertain_ratio: 
 
 
 def make_memory_finding(
+    analysis: RunAnalysis,
     cause: Cause,
     big: LargestRank,
     *,
     sentence: str,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[Fact],
     saving_bytes: tuple[float, float],
     confidence: Confidence,
     fix: str,
@@ -148,12 +150,11 @@ def make_memory_finding(
     """
     low, high = saving_bytes
     return make_finding(
+        analysis,
         cause,
         sentence=sentence,
         evidence=[
-            bytes_evidence(
-                "peak_of_largest_rank", "peak of the largest rank", big.memory.peak_bytes, big.rank
-            ),
+            make_fact("peak_of_largest_rank", big.memory.peak_bytes, rank=big.rank),
             *evidence,
         ],
         saving_ns=(0, 0),
@@ -174,11 +175,6 @@ def locate_allocation(analysis: RunAnalysis, rows: Iterable[Allocation]) -> Sour
         if location is not None:
             return location
     return None
-
-
-def bytes_evidence(key: str, what: str, value: float, rank: int | None = None) -> Evidence:
-    """Build evidence in bytes."""
-    return Evidence(key=key, what=what, value=value, unit="bytes", rank=rank)
 
 
 def missing_facts_gap(cause: Cause) -> Gap:

@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
 from zprof.model.training import Framework
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     cap_confidence,
     find_largest_rank,
     is_worth,
@@ -133,6 +133,7 @@ def _finding(analysis: RunAnalysis, big: LargestRank, logits: Logits) -> Finding
     first = max(logits.rows, key=lambda row: row.bytes)
     share = logits.bytes / big.peak_bytes
     return make_memory_finding(
+        analysis,
         Cause.LOGITS_DOMINATE,
         big,
         sentence=f"{len(logits.rows)} tensors of {format_module(first.module)} with up to "
@@ -164,10 +165,12 @@ def _confidence(big: LargestRank, logits: Logits) -> Confidence:
     return cap_confidence(limit_confidence(sure, big, weak), sure if logits.named else Confidence.LOW)
 
 
-def _fact(row: Allocation, rank: int) -> Evidence:
-    return bytes_evidence(
+def _fact(row: Allocation, rank: int) -> Fact:
+    return make_fact(
         "largest_of_logits",
-        f"{row.tenant} {format_module(row.sub)} of {format_module(row.module)}",
         row.bytes,
-        rank,
+        rank=rank,
+        tenant=row.tenant,
+        part=format_module(row.sub),
+        module=format_module(row.module),
     )

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.memory.analyse import UNTAGGED_NAME
 from zprof.analysis.user_code import find_user_frame
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.rules.memory.largest_rank import bytes_evidence
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding
 
 _EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -55,6 +55,7 @@ def out_of_memory(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     failure = max(failures, key=lambda entry: (entry.short_bytes or 0, entry.requested_bytes, -entry.rank))
     folder = analysis.source.manifest.folder if analysis.source is not None else ""
     return make_finding(
+        analysis,
         Cause.OUT_OF_MEMORY,
         sentence=_describe(failure),
         evidence=[*_list_evidence(failure), _count(len(failures))],
@@ -108,28 +109,29 @@ def _list_fixes(failure: OutOfMemory) -> list[str]:
     return fixes
 
 
-def _list_evidence(failure: OutOfMemory) -> list[Evidence]:
+def _list_evidence(failure: OutOfMemory) -> list[Fact]:
     name, size = _find_largest_tenant(failure)
     known = (
-        ("requested_bytes", "request that failed", failure.requested_bytes),
-        ("driver_bytes", "segment that the driver was asked for, at most", failure.driver_bytes),
-        ("device_free_bytes", "free on the device, as the driver reported", failure.device_free_bytes),
-        ("allocated_at_failure", "allocated blocks", failure.allocated_bytes),
-        ("largest_tenant", f"of them {name.replace('_', ' ')}", size or None),
-        ("reserved_at_failure", "reserved by the allocator", failure.reserved_bytes),
-        ("free_split_bytes", "free parts of segments in use", failure.split_bytes),
-        ("free_segments", "entirely free segments", failure.free_segments_bytes),
-        ("awaiting_free", "freed, but a stream still uses it", failure.awaiting_free_bytes),
-        ("largest_free_piece", "largest free piece in its pool", failure.largest_free_bytes),
-        ("short_bytes", "missing even if all free memory were one piece", failure.short_bytes),
+        ("requested_bytes", failure.requested_bytes),
+        ("driver_bytes", failure.driver_bytes),
+        ("device_free_bytes", failure.device_free_bytes),
+        ("allocated_at_failure", failure.allocated_bytes),
+        ("largest_tenant", size or None),
+        ("reserved_at_failure", failure.reserved_bytes),
+        ("free_split_bytes", failure.split_bytes),
+        ("free_segments", failure.free_segments_bytes),
+        ("awaiting_free", failure.awaiting_free_bytes),
+        ("largest_free_piece", failure.largest_free_bytes),
+        ("short_bytes", failure.short_bytes),
     )
-    return [bytes_evidence(key, what, value, failure.rank) for key, what, value in known if value is not None]
+    tenant = name.replace("_", " ")
+    return [
+        make_fact(row, value, rank=failure.rank, name=tenant) for row, value in known if value is not None
+    ]
 
 
-def _count(failures: int) -> Evidence:
-    return Evidence(
-        key="failed_allocations", what="failed allocations in the snapshots", value=failures, unit="count"
-    )
+def _count(failures: int) -> Fact:
+    return make_fact("failed_allocations", failures)
 
 
 def _find_largest_tenant(failure: OutOfMemory) -> tuple[str, int]:

@@ -15,9 +15,9 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
+from zprof.rules.evidence import make_fact
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -71,7 +71,7 @@ def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
         apart_ns=device.apart_ns or 0,
     )
     is_there = outside.bytes >= _limit(device) and is_worth(outside.bytes, big)
-    return _finding(big, device, outside) if is_there else None
+    return _finding(analysis, big, device, outside) if is_there else None
 
 
 def _known_terms(device: DeviceMemory) -> list[int]:
@@ -87,7 +87,7 @@ def _limit(device: DeviceMemory) -> float:
     return max(_USED_BYTES, _USED_RATIO * used)
 
 
-def _finding(big: LargestRank, device: DeviceMemory, outside: _Outside) -> Finding:
+def _finding(analysis: RunAnalysis, big: LargestRank, device: DeviceMemory, outside: _Outside) -> Finding:
     terms = {
         "other processes": outside.others_bytes,
         "collectives": outside.collectives_bytes,
@@ -97,15 +97,12 @@ def _finding(big: LargestRank, device: DeviceMemory, outside: _Outside) -> Findi
     whole = device.device_total_bytes
     share = f" ({format_percent(outside.bytes / whole)} of the device)" if whole else ""
     evidence = [
-        bytes_evidence(name.replace(" ", "_"), name, size, big.rank) for name, size in terms.items() if size
+        make_fact(name.replace(" ", "_"), size, rank=big.rank) for name, size in terms.items() if size
     ]
     if device.device_used_bytes:
-        evidence.append(
-            bytes_evidence(
-                "device_used", "device memory used by all processes", device.device_used_bytes, big.rank
-            )
-        )
+        evidence.append(make_fact("device_used", device.device_used_bytes, rank=big.rank))
     return make_memory_finding(
+        analysis,
         Cause.OUTSIDE_ALLOCATOR,
         big,
         sentence=f"{format_bytes(outside.bytes)} of memory on rank {big.rank}'s device{share} is outside "

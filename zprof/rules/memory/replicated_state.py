@@ -21,10 +21,10 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework, TrainingFacts
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -119,14 +119,15 @@ def _find_without_sharding(
     total = sum(states.values())
     optimizer = replica.states.get(Tenant.OPTIMIZER_STATE, 0)
     return make_memory_finding(
+        analysis,
         Cause.REPLICATED_STATE,
         largest,
         sentence=f"each of {ranks} ranks keeps all {format_bytes(total)} of parameters, gradients and "
         f"optimizer state ({format_percent(min(1.0, total / largest.peak_bytes))} of the peak); sharding the "
         f"optimizer state alone (stage 1) frees {format_bytes((1 - 1 / ranks) * optimizer)}",
         evidence=[
-            bytes_evidence(
-                f"{tenant.value}_on_every_rank", f"{tenant.value.replace('_', ' ')}, on every rank", size
+            make_fact(
+                "{tenant}_on_every_rank", size, tenant=tenant.value, name=tenant.value.replace("_", " ")
             )
             for tenant, size in states.items()
         ],
@@ -184,6 +185,7 @@ def _find_unsharded_states(
     names = " and ".join(tenant.value.replace("_", " ") for tenant in unsharded)
     stage = analysis.training.stage
     return make_memory_finding(
+        analysis,
         Cause.REPLICATED_STATE,
         largest,
         sentence=f"{names} should be sharded over {ranks} ranks in stage {stage}, but rank {largest.rank} "
@@ -193,13 +195,18 @@ def _find_unsharded_states(
             fact
             for tenant, size in unsharded.items()
             for fact in (
-                bytes_evidence(
-                    f"{tenant.value}_held", f"{tenant.value.replace('_', ' ')} held", size, largest.rank
+                make_fact(
+                    "{tenant}_held",
+                    size,
+                    rank=largest.rank,
+                    tenant=tenant.value,
+                    name=tenant.value.replace("_", " "),
                 ),
-                bytes_evidence(
-                    f"{tenant.value}_by_formula",
-                    f"{tenant.value.replace('_', ' ')} by the ZeRO formula",
+                make_fact(
+                    "{tenant}_by_formula",
                     shares[tenant],
+                    tenant=tenant.value,
+                    name=tenant.value.replace("_", " "),
                 ),
             )
         ],

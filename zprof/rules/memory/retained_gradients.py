@@ -29,10 +29,10 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework, Phase
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -160,7 +160,7 @@ def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if retained is None or not is_worth(retained.excess_bytes, big):
         return None
     high = _bound_saving(big, retained)
-    return _finding(big, retained, high) if is_worth(high, big) else None
+    return _finding(analysis, big, retained, high) if is_worth(high, big) else None
 
 
 def _find_kept_whole(analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients) -> _Retained | None:
@@ -232,22 +232,16 @@ def _bound_saving(big: LargestRank, retained: _Retained) -> float:
     return big.estimate_peak_reduction(removable)
 
 
-def _finding(big: LargestRank, retained: _Retained, high: float) -> Finding:
+def _finding(analysis: RunAnalysis, big: LargestRank, retained: _Retained, high: float) -> Finding:
     return make_memory_finding(
+        analysis,
         Cause.RETAINED_GRADIENTS,
         big,
         sentence=retained.sentence,
         evidence=[
-            bytes_evidence(
-                "gradients_in_forward", "gradients alive in a forward", retained.held_bytes, big.rank
-            ),
-            bytes_evidence(
-                "gradients_in_forward_excess",
-                "in excess of the gradients needed then",
-                retained.excess_bytes,
-                big.rank,
-            ),
-            bytes_evidence("gradients_at_peak", "gradients at the peak", big.of(_GRADIENTS), big.rank),
+            make_fact("gradients_in_forward", retained.held_bytes, rank=big.rank),
+            make_fact("gradients_in_forward_excess", retained.excess_bytes, rank=big.rank),
+            make_fact("gradients_at_peak", big.of(_GRADIENTS), rank=big.rank),
         ],
         saving_bytes=(0, high),
         confidence=limit_confidence(retained.confidence, big, big.uncertain_ratio(_GRADIENTS)),

@@ -15,9 +15,9 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory_history import WindowKind
 from zprof.model.tenants import Tenant
+from zprof.rules.evidence import make_fact
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -54,12 +54,19 @@ def states_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Find
     has_moments = _has_full_moments(big)
     fix = [_SHARD, _EIGHT_BIT][: 1 + has_moments] if trains else [_INFERENCE]
     return make_memory_finding(
+        analysis,
         Cause.STATES_DOMINATE,
         big,
         sentence=f"the model's states are {format_percent(state_bytes / big.peak_bytes)} of rank "
         f"{big.rank}'s peak ({format_bytes(state_bytes)} of {format_bytes(big.peak_bytes)})",
         evidence=[
-            bytes_evidence(tenant.value, tenant.value.replace("_", " "), big.of(tenant), big.rank)
+            make_fact(
+                "{tenant}",
+                big.of(tenant),
+                rank=big.rank,
+                tenant=tenant.value,
+                name=tenant.value.replace("_", " "),
+            )
             for tenant in _STATES
             if big.of(tenant)
         ],

@@ -13,9 +13,9 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory_history import WindowKind
 from zprof.model.tenants import WEIGHT_COPY, Tenant
+from zprof.rules.evidence import make_fact
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -48,14 +48,15 @@ def weight_copies(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     is_forward = any(window.kind is WindowKind.INFERENCE for window in analysis.memory.windows)
     parameter_bytes = big.of(Tenant.PARAMETERS)
     return make_memory_finding(
+        analysis,
         Cause.WEIGHT_COPIES,
         big,
         sentence=f"autocast's copies of weights are {format_percent(copy_bytes / big.peak_bytes)} of rank "
         f"{big.rank}'s peak ({format_bytes(copy_bytes)} of {format_bytes(big.peak_bytes)}), beside the fp32 "
         f"weights ({format_bytes(parameter_bytes)})",
         evidence=[
-            bytes_evidence("weight_copies", "copies of weights", copy_bytes, big.rank),
-            bytes_evidence("weights", "weights that they are made of", parameter_bytes, big.rank),
+            make_fact("weight_copies", copy_bytes, rank=big.rank),
+            make_fact("weights", parameter_bytes, rank=big.rank),
         ],
         saving_bytes=_estimate_saving(big, copy_bytes, parameter_bytes if is_forward else 0),
         confidence=limit_confidence(Confidence.HIGH, big, uncertain_ratio_of(parts)),

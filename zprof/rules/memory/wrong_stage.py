@@ -18,10 +18,10 @@ from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
-    bytes_evidence,
     find_largest_rank,
     is_worth,
     limit_confidence,
@@ -95,29 +95,22 @@ def _compare_with_baseline(
     stage, lower = analysis.training.stage, baseline.training.stage
     sure = Confidence.MEDIUM if baseline_rank.memory.upper_bound else Confidence.HIGH
     return make_memory_finding(
+        analysis,
         Cause.WRONG_STAGE,
         big,
         sentence=f"stage {stage} peaks at {format_bytes(big.peak_bytes)}, not below stage {lower}'s "
         f"{format_bytes(baseline_rank.peak_bytes)}: the buffers that it needs exceed the states that it "
         "shards",
         evidence=[
-            bytes_evidence(
-                "peak_of_lower_stage",
-                f"peak of stage {lower}",
-                baseline_rank.memory.peak_bytes,
-                baseline_rank.rank,
+            make_fact(
+                "peak_of_lower_stage", baseline_rank.memory.peak_bytes, rank=baseline_rank.rank, stage=lower
             ),
-            bytes_evidence(
-                "communication_buffers",
-                "communication buffers",
-                big.of(Tenant.COMMUNICATION_BUFFERS),
-                big.rank,
-            ),
-            bytes_evidence(
+            make_fact("communication_buffers", big.of(Tenant.COMMUNICATION_BUFFERS), rank=big.rank),
+            make_fact(
                 "communication_buffers_of_lower_stage",
-                f"communication buffers in stage {lower}",
                 baseline_rank.of(Tenant.COMMUNICATION_BUFFERS),
-                baseline_rank.rank,
+                rank=baseline_rank.rank,
+                stage=lower,
             ),
         ],
         saving_bytes=(max(0, higher), max(0, higher)),
@@ -162,17 +155,14 @@ def _judge_stage_3(analysis: RunAnalysis, big: LargestRank, sharding: Sharding) 
     fits = big.total_bytes is not None and big.peak_bytes + frees <= _FITS_RATIO * big.total_bytes
     saved = max(0.0, gathered - frees)
     return make_memory_finding(
+        analysis,
         Cause.WRONG_STAGE,
         big,
         sentence=f"stage 3 frees {format_bytes(frees)} of parameters relative to stage 2, {reason}"
         ", and moves 1.5 times as many bytes",
         evidence=[
-            bytes_evidence(
-                "parameters_to_shard",
-                "parameters that stage 3 shards and stage 2 keeps, less one share",
-                frees,
-            ),
-            bytes_evidence("gathered_at_peak", "gathered parameters at the peak", gathered, big.rank),
+            make_fact("parameters_to_shard", frees),
+            make_fact("gathered_at_peak", gathered, rank=big.rank),
         ],
         saving_bytes=(0, saved if is_worth(saved, big) else 0),
         confidence=limit_confidence(Confidence.MEDIUM if fits else Confidence.LOW, big, 0.0),
@@ -195,12 +185,13 @@ def _whole_parameters(analysis: RunAnalysis, big: LargestRank) -> Finding | None
     sharding = read_sharding(analysis)
     units = 2 * sharding.unit_bytes if sharding else 0
     return make_memory_finding(
+        analysis,
         Cause.WRONG_STAGE,
         big,
         sentence=f"unsharded parameters are {format_percent(parameters / big.peak_bytes)} of the peak in "
         f"stage {analysis.training.stage}, which does not shard parameters: stage 3 leaves a share of "
         f"1/{ranks}",
-        evidence=[bytes_evidence("parameters_at_peak", "parameters at the peak", parameters, big.rank)],
+        evidence=[make_fact("parameters_at_peak", parameters, rank=big.rank)],
         saving_bytes=(max(0.0, frees - 4 * units), frees),
         confidence=limit_confidence(Confidence.MEDIUM, big, big.uncertain_ratio(Tenant.PARAMETERS)),
         fix=choose_fix(analysis, _HIGHER_STAGE_FIXES)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns, printable
 from zprof.model.gaps import Gap
 from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
+from zprof.rules.evidence import make_fact
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns
 
 _MIN_STEP_RATIO = 0.03
@@ -65,7 +66,7 @@ def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -
         >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
         > 0
     ]
-    return _make_finding(*max(found, key=lambda entry: entry[1])) if found else None
+    return _make_finding(analysis, *max(found, key=lambda entry: entry[1])) if found else None
 
 
 def _measure_exposed_ns(analysis: RunAnalysis, kinds: Sequence[CollectiveKind]) -> float:
@@ -76,15 +77,15 @@ def _measure_exposed_ns(analysis: RunAnalysis, kinds: Sequence[CollectiveKind]) 
     return mean_per_step(analysis, float(hidden[["exposed_wait_ns", "exposed_transfer_ns"]].sum().sum()))
 
 
-def _make_finding(setting: EngineSetting, exposed_ns: float) -> Finding:
+def _make_finding(analysis: RunAnalysis, setting: EngineSetting, exposed_ns: float) -> Finding:
+    basis = analysis.time.basis
     name, value = printable(setting.name), printable(setting.value)
-    what = "exposed per step, mean of the ranks"
-    exposed = Evidence(key="exposed_per_step", what=what, value=exposed_ns, unit="ns")
     return make_finding(
+        analysis,
         Cause.OPTION_WITHOUT_EFFECT,
         sentence=f"{name} is set to {value} and changes nothing: {NO_EFFECT_REASONS[setting.effect]}; "
-        f"{format_ns(exposed_ns)} of the collectives that it is meant to hide are exposed per step",
-        evidence=[exposed],
+        f"{format_ns(exposed_ns)} of the collectives that it is meant to hide are exposed {basis}",
+        evidence=[make_fact("exposed_per_step", exposed_ns)],
         saving_ns=(0, 0),
         severity=Severity.LOW,
         confidence=Confidence.HIGH,

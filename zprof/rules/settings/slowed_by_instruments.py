@@ -7,10 +7,11 @@ recording. Certain, but its cost is not known from one recording: the saving is 
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import printable
 from zprof.model.gaps import Gap
 from zprof.model.training import SettingEffect
+from zprof.rules.evidence import make_fact
 from zprof.rules.rule import make_finding
 
 _MAX_NAMED = 4
@@ -26,8 +27,9 @@ def slowed_by_instruments(analysis: RunAnalysis, baseline: RunAnalysis | None) -
     if not names or not analysis.time.per_rank:
         return None
     listed = ", ".join(names[:_MAX_NAMED])
-    count = Evidence(key="settings", what="settings that slow the steps", value=len(names), unit="count")
+    count = make_fact("settings", len(names))
     return make_finding(
+        analysis,
         Cause.SLOWED_BY_INSTRUMENTS,
         sentence=f"the recorded steps ran with {listed}, which slows each collective or kernel: "
         "times and overlap are not those of a run without",

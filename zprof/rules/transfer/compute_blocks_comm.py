@@ -18,10 +18,11 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -108,39 +109,22 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
 
 
 def _build_finding(analysis: RunAnalysis, blocking: _Blocked) -> Finding:
+    words = analysis.time.words
     wall = mean_wall_ns(analysis)
     low, high = (ratio * blocking.cost_ns for ratio in _SAVING_RATIOS)
     return make_finding(
+        analysis,
         Cause.COMPUTE_BLOCKS_COMM,
         sentence=f"{blocking.blocked} of {blocking.count} all_gathers were ready but started only after "
-        f"kernels of another unit, which costs {format_ns(blocking.cost_ns)} per step of their exposed "
-        f"{format_ns(blocking.exposed_ns)} ({format_percent(blocking.cost_ns / wall)} of the step)",
+        f"kernels of another unit, which costs {format_ns(blocking.cost_ns)} {words.per_step} of their "
+        f"exposed {format_ns(blocking.exposed_ns)} "
+        f"({format_percent(blocking.cost_ns / wall)} {words.of_step})",
         evidence=[
-            Evidence(
-                key="blocked_gathers_ratio",
-                what="all_gathers blocked by kernels",
-                value=blocking.blocked,
-                unit="count",
-            ),
-            Evidence(
-                key="gathers_examined",
-                what="all_gathers examined, all ranks and steps",
-                value=blocking.count,
-                unit="count",
-            ),
-            Evidence(key="blocked_per_step", what="blocked per step", value=blocking.blocked_ns, unit="ns"),
-            Evidence(
-                key="exposed_transfer_per_step",
-                what="exposed transfer of blocked all_gathers per step",
-                value=blocking.exposed_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="exposed_by_blocking_per_step",
-                what="exposed because blocked per step",
-                value=blocking.cost_ns,
-                unit="ns",
-            ),
+            make_fact("blocked_gathers_ratio", blocking.blocked),
+            make_fact("gathers_examined", blocking.count),
+            make_fact("blocked_per_step", blocking.blocked_ns),
+            make_fact("exposed_transfer_per_step/blocked", blocking.exposed_ns),
+            make_fact("exposed_by_blocking_per_step", blocking.cost_ns),
         ],
         saving_ns=(low, max(min(high, blocking.blocked_ns), blocking.cost_ns)),
         severity=rate_severity(blocking.cost_ns, wall),

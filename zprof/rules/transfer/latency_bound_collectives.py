@@ -83,15 +83,17 @@ def _format_factors(sizes: Sequence[float]) -> str:
 
 
 def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
+    basis = analysis.time.basis
     saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
     slowest = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
     fixes = FIXES[0] if traffic.before and not keeps_parameters(analysis) else FIXES[1]
     return make_finding(
+        analysis,
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"{slowest.kind.value}s of {format_bytes(int(slowest.bytes))} take "
         f"{format_ns(slowest.each_ns)}, {format_percent(small.latency_ratio)} of it is latency "
-        f"(exposed {format_ns(small.step.exposed_ns)} per step)",
+        f"(exposed {format_ns(small.step.exposed_ns)} {basis})",
         evidence=small.evidence,
         saving_ns=saving,
         severity=rate_severity(saving[1], small.wall_ns),

@@ -18,9 +18,10 @@ replayed, it is the gain of the replay with transfers of q t.
 from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import (
     Check,
     has_no_collectives,
@@ -216,18 +217,13 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
     worst = min(slow, key=lambda each: each.reached_ratio)
     evidence = []
     for each in slow:
-        name = each.kind.value
         evidence += [
             reached_evidence(each.kind, each.reached_ratio),
-            Evidence(key=f"{name}_count", what=f"{name}s examined", value=each.count, unit="count"),
-            Evidence(
-                key=f"{name}_exposed_transfer_per_step",
-                what=f"{name} exposed transfer per step",
-                value=each.exposed_ns,
-                unit="ns",
-            ),
+            make_fact("{kind}_count", each.count, kind=each.kind),
+            make_fact("{kind}_exposed_transfer_per_step", each.exposed_ns, kind=each.kind),
         ]
     return make_finding(
+        analysis,
         Cause.LOW_BUS_BANDWIDTH,
         sentence=f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as in "
         "the baseline; their sizes were not recorded",
@@ -253,6 +249,7 @@ def _build_finding(
     saving = sum_largest_savings(slow)
     rank = find_slow_rank([entry.rate for entry in slow], fast)
     return make_finding(
+        analysis,
         Cause.LOW_BUS_BANDWIDTH,
         sentence=_describe_shortfall(analysis, worst, rank),
         evidence=[*list_evidence(slow, rank), *_mention_others(analysis, others)],
@@ -274,24 +271,16 @@ def _choose_link_fix(analysis: RunAnalysis) -> str:
     return "\n".join([*lines, _SLOW_NODES_FIX])
 
 
-def _mention_others(analysis: RunAnalysis, others: list[SlowGroup]) -> list[Evidence]:
+def _mention_others(analysis: RunAnalysis, others: list[SlowGroup]) -> list[Fact]:
     """Return the two figures of the group that loses most, if much of the step is exposed in it."""
     worst = max(others, key=lambda entry: entry.saving_ns[1], default=None)
     if worst is None or worst.exposed_ns < _MIN_UNTESTED_RATIO * mean_wall_ns(analysis):
         return []
     return [
-        Evidence(
-            key="other_bus_bandwidth",
-            what=f"bus bandwidth of {_describe_messages(analysis, worst.rate)}, which may be as it should",
-            value=worst.rate.bytes_per_s,
-            unit="bytes_per_s",
+        make_fact(
+            "other_bus_bandwidth", worst.rate.bytes_per_s, messages=_describe_messages(analysis, worst.rate)
         ),
-        Evidence(
-            key="other_expected_bus_bandwidth",
-            what=worst.expected.of,
-            value=worst.expected.bytes_per_s,
-            unit="bytes_per_s",
-        ),
+        make_fact("other_expected_bus_bandwidth", worst.expected.bytes_per_s, reference=worst.expected.of),
     ]
 
 

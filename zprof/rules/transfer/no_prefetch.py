@@ -31,11 +31,12 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.model.whatif import Change
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -200,6 +201,7 @@ def _is_significant(gathers_cost: _Gathers, wall: float) -> bool:
 
 def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
     # if ranks are missing, the exposed time may be waiting for them, which earlier launches do not shorten
+    basis = analysis.time.basis
     low = (
         0.0
         if gathers_cost.bound or _waits_at_once(analysis)
@@ -208,9 +210,10 @@ def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
     high = max(gathers_cost.hideable_ns, gathers_cost.max_ns)
     expected = _bound_saving(analysis, gathers_cost, (low, high))
     return make_finding(
+        analysis,
         Cause.NO_PREFETCH,
         sentence="all_gathers start only after the compute that could have hidden them "
-        f"(exposed {format_ns(gathers_cost.exposed_ns)} of {format_ns(gathers_cost.transfer_ns)} per step)",
+        f"(exposed {format_ns(gathers_cost.exposed_ns)} of {format_ns(gathers_cost.transfer_ns)} {basis})",
         evidence=_list_evidence(gathers_cost),
         saving_ns=expected.saving_ns,
         severity=rate_severity(high, mean_wall_ns(analysis)),
@@ -230,50 +233,15 @@ def _bound_saving(
     return bound_by_prediction(analysis, Change(prefetch=1), own_range, confidence)
 
 
-def _list_evidence(gathers_cost: _Gathers) -> list[Evidence]:
+def _list_evidence(gathers_cost: _Gathers) -> list[Fact]:
     return [
-        Evidence(
-            key="late_gathers_ratio",
-            what="all_gathers that start after the compute that could hide them",
-            value=gathers_cost.late,
-            unit="count",
-        ),
-        Evidence(
-            key="gathers_examined",
-            what="all_gathers examined, all ranks and steps",
-            value=gathers_cost.count,
-            unit="count",
-        ),
-        Evidence(
-            key="gather_transfer_per_step",
-            what="all_gather transfer per step",
-            value=gathers_cost.transfer_ns,
-            unit="ns",
-        ),
-        Evidence(
-            key="exposed_part",
-            what="exposed all_gather transfer per step",
-            value=gathers_cost.exposed_ns,
-            unit="ns",
-        ),
-        Evidence(
-            key="queued_per_step",
-            what="blocked while queued behind others per step",
-            value=gathers_cost.queued_ns,
-            unit="ns",
-        ),
-        Evidence(
-            key="compute_before_idle_link_per_step",
-            what="compute before them while the link is idle, per step",
-            value=gathers_cost.free_ns,
-            unit="ns",
-        ),
-        Evidence(
-            key="hideable_per_step",
-            what="transfer that this compute could hide, per step",
-            value=gathers_cost.hideable_ns,
-            unit="ns",
-        ),
+        make_fact("late_gathers_ratio", gathers_cost.late),
+        make_fact("gathers_examined", gathers_cost.count),
+        make_fact("gather_transfer_per_step", gathers_cost.transfer_ns),
+        make_fact("exposed_part/all_gathers", gathers_cost.exposed_ns),
+        make_fact("queued_per_step", gathers_cost.queued_ns),
+        make_fact("compute_before_idle_link_per_step", gathers_cost.free_ns),
+        make_fact("hideable_per_step/compute", gathers_cost.hideable_ns),
     ]
 
 

@@ -24,10 +24,11 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -134,30 +135,17 @@ def _measure_holds(analysis: RunAnalysis) -> _Holds | None:
 
 
 def _find_rate_limit(analysis: RunAnalysis, limiter_cost: _Holds) -> Finding:
+    basis = analysis.time.basis
     steps = analysis.steps["step"].nunique()
     return make_finding(
+        analysis,
         Cause.RATE_LIMITED_PREFETCH,
-        sentence=f"the rate limiter blocks the host before {limiter_cost.count:.0f} all_gathers per step, "
+        sentence=f"the rate limiter blocks the host before {limiter_cost.count:.0f} all_gathers {basis}, "
         f"leaving the device idle for {format_ns(limiter_cost.idle_ns)}",
         evidence=[
-            Evidence(
-                key="gathers_held_back_per_step",
-                what="all_gathers delayed by the limiter per step",
-                value=limiter_cost.count,
-                unit="count",
-            ),
-            Evidence(
-                key="host_blocked_per_step",
-                what="time the host is blocked before them per step",
-                value=limiter_cost.blocked_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="device_idle_after_per_step",
-                what="time without compute on the device after that, per step",
-                value=limiter_cost.idle_ns,
-                unit="ns",
-            ),
+            make_fact("gathers_held_back_per_step", limiter_cost.count),
+            make_fact("host_blocked_per_step", limiter_cost.blocked_ns),
+            make_fact("device_idle_after_per_step", limiter_cost.idle_ns),
         ],
         saving_ns=(_MIN_SAVING_RATIO * limiter_cost.idle_ns, limiter_cost.idle_ns),
         severity=rate_severity(limiter_cost.idle_ns, mean_wall_ns(analysis)),
@@ -187,29 +175,16 @@ def _measure_shallow_prefetch(analysis: RunAnalysis, gathers: pd.DataFrame) -> _
 
 
 def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> Finding:
+    basis = analysis.time.basis
     return make_finding(
+        analysis,
         Cause.RATE_LIMITED_PREFETCH,
-        sentence=f"{shallow.count:.0f} all_gathers per step wait for earlier compute while the link is idle, "
-        f"and are then only partly hidden (exposed {format_ns(shallow.exposed_ns)} per step)",
+        sentence=f"{shallow.count:.0f} all_gathers {basis} wait for earlier compute while the link is idle, "
+        f"and are then only partly hidden (exposed {format_ns(shallow.exposed_ns)} {basis})",
         evidence=[
-            Evidence(
-                key="late_gathers_per_step",
-                what="all_gathers that start after earlier compute, per step",
-                value=shallow.count,
-                unit="count",
-            ),
-            Evidence(
-                key="exposed_transfer_per_step",
-                what="their exposed transfer per step",
-                value=shallow.exposed_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="hideable_per_step",
-                what="hideable with more depth per step",
-                value=shallow.hideable_ns,
-                unit="ns",
-            ),
+            make_fact("late_gathers_per_step", shallow.count),
+            make_fact("exposed_transfer_per_step/late", shallow.exposed_ns),
+            make_fact("hideable_per_step/depth", shallow.hideable_ns),
         ],
         saving_ns=(0, shallow.hideable_ns),
         severity=rate_severity(shallow.hideable_ns, mean_wall_ns(analysis)),

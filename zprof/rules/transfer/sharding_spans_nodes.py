@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.replay.one_rank import TimedPass
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -199,15 +200,17 @@ def _hsdp_passes(spanning: _Spanning, rate: float) -> list[TimedPass]:
 
 
 def _finding(analysis: RunAnalysis, spanning: _Spanning) -> Finding | None:
+    basis = analysis.time.basis
     wall, saving = mean_wall_ns(analysis), _saving(spanning, cpu=analysis.run.device == "cpu")
     if saving[1] < MIN_SURE_RATIO * wall:
         return None
     kind = spanning.messages.kind.value
     return make_finding(
+        analysis,
         Cause.SHARDING_SPANS_NODES,
         sentence=f"parameters are sharded across {spanning.hosts} hosts, so every {kind} crosses the link "
         f"between them: {format_rate(spanning.measured_bytes_per_s)} of bus bandwidth, "
-        f"{_describe_expected(spanning)} (exposed {format_ns(spanning.step.exposed_ns)} per step)",
+        f"{_describe_expected(spanning)} (exposed {format_ns(spanning.step.exposed_ns)} {basis})",
         evidence=_evidence(spanning),
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
@@ -231,33 +234,13 @@ def _confidence(spanning: _Spanning, saving: tuple[float, float], wall: float) -
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
-def _evidence(spanning: _Spanning) -> list[Evidence]:
-    kind = spanning.messages.kind.value
+def _evidence(spanning: _Spanning) -> list[Fact]:
     facts = [
-        Evidence(
-            key="sharding_hosts", what="hosts of the sharding group", value=spanning.hosts, unit="count"
-        ),
-        Evidence(key="ranks_per_host", what="ranks per host", value=spanning.per_host, unit="count"),
-        Evidence(
-            key="bus_bandwidth_median",
-            what=f"{kind} bus bandwidth, median",
-            value=spanning.measured_bytes_per_s,
-            unit="bytes_per_s",
-        ),
-        Evidence(
-            key="exposed_transfer_per_step",
-            what="exposed transfer of sharding per step",
-            value=spanning.step.exposed_ns,
-            unit="ns",
-        ),
+        make_fact("sharding_hosts", spanning.hosts),
+        make_fact("ranks_per_host", spanning.per_host),
+        make_fact("bus_bandwidth_median/kind", spanning.measured_bytes_per_s, kind=spanning.messages.kind),
+        make_fact("exposed_transfer_per_step/sharding", spanning.step.exposed_ns),
     ]
     if spanning.within:
-        facts.append(
-            Evidence(
-                key="bus_bandwidth_within_host",
-                what="bus bandwidth within a host",
-                value=spanning.within,
-                unit="bytes_per_s",
-            )
-        )
+        facts.append(make_fact("bus_bandwidth_within_host", spanning.within))
     return facts

@@ -19,10 +19,11 @@ from dataclasses import replace
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import (
     has_no_collectives,
@@ -116,6 +117,7 @@ def _shown_ratio(messages: Messages, *, first: bool) -> float:
 
 
 def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Messages) -> Finding | None:
+    basis = analysis.time.basis
     step, wall = model_step(analysis, traffic), mean_wall_ns(analysis)
     wrapped = replace(step, traffic=_limit_launch_cost(traffic).gathering_again())
     saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
@@ -123,10 +125,11 @@ def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Mes
         return None
     what = "model is one unit" if traffic.before else "gradients are one bucket"
     return make_finding(
+        analysis,
         Cause.SINGLE_UNIT,
         sentence=f"the {what}: {_article(messages)} {messages.kind.value} of "
         f"{format_bytes(int(messages.bytes))} takes {format_ns(messages.each_ns)} "
-        f"without overlapping compute (exposed {format_ns(step.exposed_ns)} per step)",
+        f"without overlapping compute (exposed {format_ns(step.exposed_ns)} {basis})",
         evidence=_evidence(step, messages, first=traffic.before),
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
@@ -145,27 +148,15 @@ def _article(messages: Messages) -> str:
     return "an" if messages.kind.value.startswith("a") else "a"
 
 
-def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Evidence]:
+def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Fact]:
     kind, end = messages.kind.value, "first" if first else "last"
     shown = _shown_ratio(messages, first=first)
     return [
-        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s per step", value=messages.count, unit="count"),
-        Evidence(key=f"{kind}_bytes", what=f"bytes of one {kind}", value=messages.bytes, unit="bytes"),
-        Evidence(
-            key=f"{kind}_time_median", what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"
-        ),
-        Evidence(
-            key=f"{end}_{kind}_exposed_ratio",
-            what=f"exposed share of the {end} {kind} of a step",
-            value=shown,
-            unit="ratio",
-        ),
-        Evidence(
-            key="exposed_transfer_per_step",
-            what="exposed transfer of gathers and reductions per step",
-            value=step.exposed_ns,
-            unit="ns",
-        ),
+        make_fact("{kind}_count_per_step", messages.count, kind=kind),
+        make_fact("{kind}_bytes", messages.bytes, kind=kind),
+        make_fact("{kind}_time_median", messages.each_ns, kind=kind),
+        make_fact("{end}_{kind}_exposed_ratio", shown, end=end, kind=kind),
+        make_fact("exposed_transfer_per_step/one_unit", step.exposed_ns),
     ]
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import group_rows_by_text
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Evidence, Finding
+from zprof.model.findings import Finding
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import measure_queueing_ns, select_kind
 from zprof.rules.transfer.bandwidth import (
     ExpectedBandwidth,
@@ -103,17 +104,9 @@ def sum_largest_savings(slow: list[SlowGroup]) -> tuple[float, float]:
     return (sum(low for low, _ in kinds.values()), sum(high for _, high in kinds.values()))
 
 
-def _measured_key(kind: CollectiveKind) -> str:
-    return f"{kind.value}_bus_bandwidth"
-
-
-def _expected_key(kind: CollectiveKind) -> str:
-    return f"{kind.value}_expected_bus_bandwidth"
-
-
-def list_evidence(slow: Sequence[SlowGroup], rank: int | None) -> list[Evidence]:
+def list_evidence(slow: Sequence[SlowGroup], rank: int | None) -> list[Fact]:
     """List the facts of each kind, of the group that loses most; other groups of the kind are counted."""
-    found: list[Evidence] = []
+    found: list[Fact] = []
     for kind in dict.fromkeys(entry.rate.kind for entry in slow):
         groups = [entry for entry in slow if entry.rate.kind is kind]
         worst = max(groups, key=lambda entry: entry.saving_ns[1])
@@ -121,58 +114,28 @@ def list_evidence(slow: Sequence[SlowGroup], rank: int | None) -> list[Evidence]
     return found
 
 
-def _list_kind_evidence(worst: SlowGroup, groups: int, rank: int | None) -> list[Evidence]:
+def _list_kind_evidence(worst: SlowGroup, groups: int, rank: int | None) -> list[Fact]:
     kind, expected = worst.rate.kind, worst.expected
-    name = kind.value
     return [
-        Evidence(
-            key=_measured_key(kind),
-            what=f"{name} bus bandwidth, median of large messages",
-            value=worst.rate.bytes_per_s,
-            unit="bytes_per_s",
-            rank=rank,
-        ),
-        Evidence(
-            key=_expected_key(kind),
-            what=f"expected, from {expected.of}",
-            value=expected.bytes_per_s,
-            unit="bytes_per_s",
-        ),
+        make_fact("{kind}_bus_bandwidth", worst.rate.bytes_per_s, rank=rank, kind=kind),
+        make_fact("{kind}_expected_bus_bandwidth", expected.bytes_per_s, kind=kind, reference=expected.of),
         reached_evidence(kind, worst.reached_ratio),
-        Evidence(
-            key=f"{name}_slow_groups",
-            what=f"groups whose {name}s are slow",
-            value=groups,
-            unit="count",
-        ),
-        Evidence(key=f"{name}_count", what=f"large {name}s examined", value=worst.rate.count, unit="count"),
-        Evidence(
-            key=f"{name}_exposed_transfer_per_step",
-            what=f"{name} exposed transfer and queue per step",
-            value=worst.exposed_ns,
-            unit="ns",
-        ),
+        make_fact("{kind}_slow_groups", groups, kind=kind),
+        make_fact("{kind}_count/large", worst.rate.count, kind=kind),
+        make_fact("{kind}_exposed_transfer_per_step/queued", worst.exposed_ns, kind=kind),
     ]
 
 
 def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
     """Return the share of the expected bandwidth that each slow kind of collective reaches."""
     values = {entry.key: float(entry.value) for entry in finding.evidence}
-    return {kind: values[_reached_key(kind)] for kind in CollectiveKind if _reached_key(kind) in values}
+    keys = {kind: f"{kind}_reached_ratio" for kind in CollectiveKind}
+    return {kind: values[key] for kind, key in keys.items() if key in values}
 
 
-def _reached_key(kind: CollectiveKind) -> str:
-    return f"{kind.value}_reached_ratio"
-
-
-def reached_evidence(kind: CollectiveKind, reached_ratio: float) -> Evidence:
+def reached_evidence(kind: CollectiveKind, reached_ratio: float) -> Fact:
     """Build the evidence that ``read_reached_ratios`` reads."""
-    return Evidence(
-        key=_reached_key(kind),
-        what=f"{kind.value} bus bandwidth relative to the expected one",
-        value=reached_ratio,
-        unit="ratio",
-    )
+    return make_fact("{kind}_reached_ratio", reached_ratio, kind=kind)
 
 
 def select_slow_rows(analysis: RunAnalysis, finding: Finding) -> dict[int, float]:
@@ -185,7 +148,7 @@ def select_slow_rows(analysis: RunAnalysis, finding: Finding) -> dict[int, float
     found: dict[int, float] = {}
     for kind, ratio in read_reached_ratios(finding).items():
         rows = select_kind(analysis.collectives, kind)
-        measured, expected = facts.get(_measured_key(kind)), facts.get(_expected_key(kind))
+        measured, expected = facts.get(f"{kind}_bus_bandwidth"), facts.get(f"{kind}_expected_bus_bandwidth")
         if measured is not None and expected is not None:
             slow = {
                 rate.group

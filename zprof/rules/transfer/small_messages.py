@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.gaps import Gap
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import has_no_collectives, mean_wall_ns, untested_gap
 from zprof.rules.transfer.traffic import (
     SIZE_MULTIPLES,
@@ -89,55 +90,26 @@ class SmallMessages:
         return bool(self.sizes) and self.saving_ns[1] >= WORTH_RATIO * self.wall_ns
 
     @property
-    def evidence(self) -> list[Evidence]:
+    def evidence(self) -> list[Fact]:
         """Evidence shared by both rules."""
         facts = [fact for messages in self.step.traffic.both for fact in _message_evidence(messages)]
         facts += [
-            Evidence(
-                key="latency_share",
-                what="share of latency in message time",
-                value=self.latency_ratio,
-                unit="ratio",
-            ),
-            Evidence(
-                key="exposed_transfer_per_step",
-                what="exposed transfer of these messages per step",
-                value=self.step.exposed_ns,
-                unit="ns",
-            ),
+            make_fact("latency_share", self.latency_ratio),
+            make_fact("exposed_transfer_per_step/messages", self.step.exposed_ns),
         ]
         if self.step.traffic.launch_ns:
             launch = self.step.traffic.launch_ns
-            facts.append(
-                Evidence(
-                    key="launch_time_per_step",
-                    what="launch time of these messages per step",
-                    value=launch,
-                    unit="ns",
-                )
-            )
+            facts.append(make_fact("launch_time_per_step", launch))
         return facts
 
 
-def _message_evidence(messages: Messages) -> list[Evidence]:
+def _message_evidence(messages: Messages) -> list[Fact]:
     kind = messages.kind.value
     return [
-        Evidence(key=f"{kind}_count_per_step", what=f"{kind}s per step", value=messages.count, unit="count"),
-        Evidence(
-            key=f"{kind}_bytes_median",
-            what=f"bytes of one {kind}, median",
-            value=messages.bytes,
-            unit="bytes",
-        ),
-        Evidence(
-            key=f"{kind}_time_median", what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"
-        ),
-        Evidence(
-            key=f"{kind}_latency",
-            what=f"latency of one {kind}",
-            value=messages.latency_ns or 0.0,
-            unit="ns",
-        ),
+        make_fact("{kind}_count_per_step", messages.count, kind=kind),
+        make_fact("{kind}_bytes_median", messages.bytes, kind=kind),
+        make_fact("{kind}_time_median", messages.each_ns, kind=kind),
+        make_fact("{kind}_latency", messages.latency_ns or 0.0, kind=kind),
     ]
 
 

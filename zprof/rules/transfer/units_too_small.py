@@ -11,10 +11,11 @@ the best unit sizes, up to four times the best multiple.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import WRAP_BLOCKS, Fix, choose_fix, measure_sizes
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
@@ -53,16 +54,18 @@ def units_too_small(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Find
 
 
 def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
+    basis = analysis.time.basis
     gathers = small.step.traffic.gathers
     assert gathers is not None, "units are at fault where units are gathered"
     parts = small.per_block is not None and small.per_block > UNITS_PER_BLOCK
-    shown = f"(exposed {format_ns(small.step.exposed_ns)} per step)"
+    shown = f"(exposed {format_ns(small.step.exposed_ns)} {basis})"
     what = (
         f"each block is split into {small.per_block:g} units"
         if parts
-        else f"{gathers.count:g} all_gathers per step"
+        else f"{gathers.count:g} all_gathers {basis}"
     )
     return make_finding(
+        analysis,
         Cause.UNITS_TOO_SMALL,
         sentence=f"{what}, each gathering {format_bytes(int(gathers.bytes))} in "
         f"{format_ns(gathers.each_ns)} while it computes for only {format_ns(small.step.forward_ns)} {shown}",
@@ -76,19 +79,8 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     )
 
 
-def _unit_evidence(small: SmallMessages) -> list[Evidence]:
-    facts = [
-        Evidence(
-            key="unit_forward_compute",
-            what="compute of a unit's forward, approximately",
-            value=small.step.forward_ns,
-            unit="ns",
-        )
-    ]
+def _unit_evidence(small: SmallMessages) -> list[Fact]:
+    facts = [make_fact("unit_forward_compute", small.step.forward_ns)]
     if small.per_block is not None:
-        facts.append(
-            Evidence(
-                key="units_per_block", what="wrapped units per block", value=small.per_block, unit="count"
-            )
-        )
+        facts.append(make_fact("units_per_block", small.per_block))
     return facts

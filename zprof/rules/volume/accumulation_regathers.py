@@ -12,10 +12,11 @@ nothing: k micro-batches with two hidden gathers each are not reported.
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_backward
-from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
@@ -56,32 +57,22 @@ def _finding(
     counted: tuple[float, float],
     headroom: Headroom,
 ) -> Finding:
+    basis = analysis.time.basis
     units, total = counted
     return make_finding(
+        analysis,
         Cause.ACCUMULATION_REGATHERS,
-        sentence=f"{total:.0f} all_gathers per step for {units:.0f} units and {micro_batches} micro-batches: "
+        sentence=f"{total:.0f} all_gathers {basis} for {units:.0f} units and {micro_batches} micro-batches: "
         f"{price.size} are gathered again although unchanged "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step); "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis}); "
         f"{headroom.description}",
         evidence=[
-            Evidence(
-                key="micro_batches_per_step", what="micro-batches per step", value=micro_batches, unit="count"
-            ),
-            Evidence(key="units", what="units", value=units, unit="count"),
-            Evidence(key="all_gathers_per_step", what="all_gathers per step", value=total, unit="count"),
-            Evidence(
-                key="regathers_per_step",
-                what="all_gathers of unchanged units per step",
-                value=price.count,
-                unit="count",
-            ),
+            make_fact("micro_batches_per_step", micro_batches),
+            make_fact("units", units),
+            make_fact("all_gathers_per_step", total),
+            make_fact("regathers_per_step", price.count),
             *price.size_evidence,
-            Evidence(
-                key="exposed_time_per_step",
-                what="their exposed time per step",
-                value=price.exposed_ns,
-                unit="ns",
-            ),
+            make_fact("exposed_time_per_step", price.exposed_ns),
             *headroom.evidence,
         ],
         saving_ns=price.saving_ns,

@@ -18,10 +18,11 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_backward
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import can_replay, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import (
@@ -112,35 +113,20 @@ def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -> Finding:
+    basis = analysis.time.basis
     wall = mean_wall_ns(analysis)
     return make_finding(
+        analysis,
         Cause.ACCUMULATION_SYNCS,
-        sentence=f"gradients are reduced in each of {micro_batches} micro-batches instead of once per step: "
+        sentence=f"gradients are reduced in each of {micro_batches} micro-batches instead of once {basis}: "
         f"{price.count:.0f} needless reductions of {price.size} "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis})",
         evidence=[
-            Evidence(
-                key="reducing_micro_batches_per_step",
-                what="micro-batches that reduce per step",
-                value=micro_batches,
-                unit="count",
-            ),
-            Evidence(
-                key="early_reductions_per_step",
-                what="reductions before the last micro-batch per step",
-                value=price.count,
-                unit="count",
-            ),
+            make_fact("reducing_micro_batches_per_step", micro_batches),
+            make_fact("early_reductions_per_step", price.count),
             *price.size_evidence,
-            Evidence(
-                key="transfer_per_step", what="their transfer per step", value=price.transfer_ns, unit="ns"
-            ),
-            Evidence(
-                key="exposed_time_per_step",
-                what="their exposed time per step",
-                value=price.exposed_ns,
-                unit="ns",
-            ),
+            make_fact("transfer_per_step", price.transfer_ns),
+            make_fact("exposed_time_per_step", price.exposed_ns),
             *_volume_evidence(analysis),
         ],
         saving_ns=price.saving_ns,
@@ -154,16 +140,11 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -
     )
 
 
-def _volume_evidence(analysis: RunAnalysis) -> list[Evidence]:
+def _volume_evidence(analysis: RunAnalysis) -> list[Fact]:
     volume = analysis.volume
     if volume is None:
         return []
     return [
-        Evidence(key="moved_bytes_per_step", what="moved per step", value=volume.seen_bytes, unit="bytes"),
-        Evidence(
-            key="formula_bytes_per_step",
-            what="predicted by the ZeRO formula",
-            value=volume.expected_bytes,
-            unit="bytes",
-        ),
+        make_fact("moved_bytes_per_step", volume.seen_bytes),
+        make_fact("formula_bytes_per_step", volume.expected_bytes),
     ]

@@ -11,10 +11,11 @@ rules). With more than one micro-batch, ZP412 covers the gathers of later micro-
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
@@ -48,26 +49,19 @@ def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units: int) -> Finding:
+    basis = analysis.time.basis
     return make_finding(
+        analysis,
         Cause.CHECKPOINT_REGATHERS,
         sentence=f"{units} units are gathered three times per micro-batch, the third time for recomputation: "
         f"{price.size} that the backward gathers anyway "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis})",
         evidence=[
-            Evidence(key="all_gathers_per_step", what="all_gathers per step", value=gathers, unit="count"),
-            Evidence(
-                key="units_gathered_three_times", what="units gathered three times", value=units, unit="count"
-            ),
-            Evidence(
-                key="third_gathers_per_step", what="third gathers per step", value=price.count, unit="count"
-            ),
+            make_fact("all_gathers_per_step", gathers),
+            make_fact("units_gathered_three_times", units),
+            make_fact("third_gathers_per_step", price.count),
             *price.size_evidence,
-            Evidence(
-                key="exposed_time_per_step",
-                what="their exposed time per step",
-                value=price.exposed_ns,
-                unit="ns",
-            ),
+            make_fact("exposed_time_per_step", price.exposed_ns),
         ],
         saving_ns=price.saving_ns,
         severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),

@@ -14,10 +14,11 @@ the CPU, whose operators have no type), the result is a gap. Saving: half of the
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import (
     can_replay,
@@ -98,32 +99,20 @@ def _proof(
 def _finding(
     analysis: RunAnalysis, traffic: ModelTraffic, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
+    basis = analysis.time.basis
     unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
-    moved = Evidence(
-        key="float32_gathered_bytes_per_step",
-        what="parameters gathered in float32 per step",
-        value=priced.bytes,
-        unit="bytes",
-    )
+    moved = make_fact("float32_gathered_bytes_per_step", priced.bytes)
     return make_finding(
+        analysis,
         Cause.FP32_GATHER,
-        sentence=f"parameters are gathered in float32{priced.size} although {proof}: "
+        sentence=f"parameters are gathered in float32{priced.format_size(basis)} although {proof}: "
         f"half of the bytes would suffice (exposed {format_ns(priced.exposed_ns)} of "
-        f"{format_ns(priced.transfer_ns)} per step{unsure})",
+        f"{format_ns(priced.transfer_ns)} {basis}{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
-            Evidence(
-                key="gathers_per_step",
-                what="collectives that gather parameters in float32",
-                value=len(traffic.gathers.full_rows),
-                unit="count",
-            ),
-            Evidence(
-                key="transfer_per_step", what="their transfer per step", value=priced.transfer_ns, unit="ns"
-            ),
-            Evidence(
-                key="exposed_part", what="exposed transfer per step", value=priced.exposed_ns, unit="ns"
-            ),
+            make_fact("gathers_per_step", len(traffic.gathers.full_rows)),
+            make_fact("transfer_per_step", priced.transfer_ns),
+            make_fact("exposed_part", priced.exposed_ns),
         ],
         saving_ns=priced.saving_ns,
         severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),

@@ -14,11 +14,12 @@ bytes are exact, but too few to matter there).
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.model.whatif import Change
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     can_replay,
@@ -110,34 +111,22 @@ def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] 
 def _finding(
     analysis: RunAnalysis, reductions: Direction, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
+    basis = analysis.time.basis
     unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
     change = Change(element_bytes_reduced=_HALF_BYTES)
     expected = bound_by_prediction(analysis, change, priced.saving_ns, confidence)
-    moved = Evidence(
-        key="float32_reduced_bytes_per_step",
-        what="gradients reduced in float32 per step",
-        value=priced.bytes,
-        unit="bytes",
-    )
+    moved = make_fact("float32_reduced_bytes_per_step", priced.bytes)
     return make_finding(
+        analysis,
         Cause.FP32_REDUCE,
-        sentence=f"gradients are reduced in float32{priced.size} although {proof}: "
+        sentence=f"gradients are reduced in float32{priced.format_size(basis)} although {proof}: "
         f"half of the bytes would suffice (exposed {format_ns(priced.exposed_ns)} of "
-        f"{format_ns(priced.transfer_ns)} per step{unsure})",
+        f"{format_ns(priced.transfer_ns)} {basis}{unsure})",
         evidence=[
             *((moved,) if priced.bytes else ()),
-            Evidence(
-                key="reductions_per_step",
-                what="collectives that reduce gradients in float32",
-                value=len(reductions.full_rows),
-                unit="count",
-            ),
-            Evidence(
-                key="transfer_per_step", what="their transfer per step", value=priced.transfer_ns, unit="ns"
-            ),
-            Evidence(
-                key="exposed_part", what="exposed transfer per step", value=priced.exposed_ns, unit="ns"
-            ),
+            make_fact("reductions_per_step", len(reductions.full_rows)),
+            make_fact("transfer_per_step", priced.transfer_ns),
+            make_fact("exposed_part", priced.exposed_ns),
         ],
         saving_ns=expected.saving_ns,
         severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),

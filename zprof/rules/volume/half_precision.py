@@ -103,10 +103,9 @@ class HalvedBytes:
     saving_ns: tuple[float, float]
     bound: bool
 
-    @property
-    def size(self) -> str:
-        """The bytes per step as text; empty if unknown."""
-        return f" ({format_bytes(int(self.bytes))} per step)" if self.bytes else ""
+    def format_size(self, basis: str) -> str:
+        """Return the bytes as text, with what they are a total of; empty if unknown."""
+        return f" ({format_bytes(int(self.bytes))} {basis})" if self.bytes else ""
 
 
 def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:

@@ -11,11 +11,12 @@ is launched during the unit's own forward and costs nothing: it is not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.model.whatif import Change
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
@@ -45,34 +46,21 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns: float) -> Finding:
+    basis = analysis.time.basis
     expected = bound_by_prediction(
         analysis, Change(keep_after_forward="last"), price.saving_ns, rate_confidence(analysis, price)
     )
     return make_finding(
+        analysis,
         Cause.LAST_UNIT_REGATHERED,
         sentence=f"{unit}, the last unit of the forward, is resharded and immediately gathered again: "
         f"{price.size} with no compute to hide them "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step)",
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis})",
         evidence=[
-            Evidence(
-                key="needless_gathers_per_step",
-                what="needless gathers of the unit per step",
-                value=price.count,
-                unit="count",
-            ),
+            make_fact("needless_gathers_per_step", price.count),
             *price.size_evidence,
-            Evidence(
-                key="exposed_time_per_step",
-                what="their exposed time per step",
-                value=price.exposed_ns,
-                unit="ns",
-            ),
-            Evidence(
-                key="compute_between_gathers",
-                what="compute between its two gathers",
-                value=between_ns,
-                unit="ns",
-            ),
+            make_fact("exposed_time_per_step", price.exposed_ns),
+            make_fact("compute_between_gathers", between_ns),
         ],
         saving_ns=expected.saving_ns,
         severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),

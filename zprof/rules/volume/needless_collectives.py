@@ -16,9 +16,10 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.passes.table import PASS_COLUMNS
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import (
     estimate_gather_copies_ns,
     has_no_collectives,
@@ -57,9 +58,9 @@ class CollectiveCost:
         return format_bytes(int(self.bytes)) if self.bytes else "an unknown number of bytes"
 
     @property
-    def size_evidence(self) -> tuple[Evidence, ...]:
+    def size_evidence(self) -> tuple[Fact, ...]:
         """The bytes as evidence; empty if unknown."""
-        known = Evidence(key="bytes_per_step", what="their bytes per step", value=self.bytes, unit="bytes")
+        known = make_fact("bytes_per_step", self.bytes)
         return (known,) if self.bytes else ()
 
     @property

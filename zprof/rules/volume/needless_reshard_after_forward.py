@@ -12,11 +12,12 @@ time after all other findings.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.model.whatif import Change
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
@@ -49,32 +50,22 @@ def needless_reshard_after_forward(
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom: Headroom) -> Finding:
+    basis = analysis.time.basis
     expected = bound_by_prediction(
         analysis, Change(keep_after_forward="all"), price.saving_ns, rate_confidence(analysis, price)
     )
     return make_finding(
+        analysis,
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         sentence=f"{units} units are resharded after their forward and gathered again for their backward: "
         f"{price.size} "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} per step); "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis}); "
         f"{headroom.description}",
         evidence=[
-            Evidence(
-                key="units_regathered",
-                what="units gathered again for their backward",
-                value=units,
-                unit="count",
-            ),
-            Evidence(
-                key="second_gathers_per_step", what="second gathers per step", value=price.count, unit="count"
-            ),
+            make_fact("units_regathered", units),
+            make_fact("second_gathers_per_step", price.count),
             *price.size_evidence,
-            Evidence(
-                key="exposed_time_per_step",
-                what="their exposed time per step",
-                value=price.exposed_ns,
-                unit="ns",
-            ),
+            make_fact("exposed_time_per_step", price.exposed_ns),
             *headroom.evidence,
         ],
         saving_ns=expected.saving_ns,

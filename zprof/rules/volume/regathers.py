@@ -18,10 +18,11 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.training import Phase
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import can_replay, mean_wall_ns
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
@@ -228,16 +229,12 @@ class Headroom:
         return f"keeping them takes {needed}, {fits}: {format_bytes(self.free_bytes)} are free at the peak"
 
     @property
-    def evidence(self) -> Sequence[Evidence]:
+    def evidence(self) -> Sequence[Fact]:
         """The headroom as evidence of a finding."""
-        needed = Evidence(
-            key="memory_to_keep_units", what="memory to keep all units", value=self.needed_bytes, unit="bytes"
-        )
+        needed = make_fact("memory_to_keep_units", self.needed_bytes)
         rows = [needed] if self.needed_bytes else []
         if self.free_bytes is not None:
-            rows.append(
-                Evidence(key="free_at_peak", what="free at the peak", value=self.free_bytes, unit="bytes")
-            )
+            rows.append(make_fact("free_at_peak", self.free_bytes))
         return rows
 
     def at_most(self, confidence: Confidence) -> Confidence:

@@ -32,12 +32,13 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
 from zprof.replay.queue_model import estimate_transfer_saving_ns
+from zprof.rules.evidence import PADDING_RATIO, Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import (
     make_finding,
@@ -332,37 +333,21 @@ def _make_padding_finding(
     ratio: float | None,
     confidence: Confidence,
 ) -> Finding:
+    basis = analysis.time.basis
     spent = filled.total_ns if filled else 0.0
     padding = "padding" if ratio is None else f"{format_percent(ratio)} of padding"
-    evidence = [
-        Evidence(key="padding_time_per_step", what="time of padding kernels per step", value=spent, unit="ns")
-    ]
+    evidence = [make_fact("padding_time_per_step", spent)]
     if ratio is not None:
-        evidence.append(
-            Evidence(
-                key="padding_ratio",
-                what="padding relative to the model's elements",
-                value=ratio,
-                unit="ratio",
-            )
-        )
+        evidence.append(make_fact(PADDING_RATIO, ratio))
         wasted = _padding_bytes(analysis, ratio)
-        evidence.append(
-            Evidence(key="padding_bytes_per_step", what="padding sent per step", value=wasted, unit="bytes")
-        )
+        evidence.append(make_fact("padding_bytes_per_step", wasted))
     if filled is not None and filled.slower is not None:
-        evidence.append(
-            Evidence(
-                key="time_per_byte_ratio",
-                what="time per byte relative to a plain copy",
-                value=filled.slower,
-                unit="times",
-            )
-        )
+        evidence.append(make_fact("time_per_byte_ratio", filled.slower))
     return make_finding(
+        analysis,
         Cause.UNEVEN_SHAPES,
         sentence=f"shapes do not divide evenly: {padding} is sent ({proof}), and writing it takes "
-        f"{format_ns(spent)} per step",
+        f"{format_ns(spent)} {basis}",
         evidence=evidence,
         saving_ns=saving,
         severity=rate_severity(saving[1], mean_wall_ns(analysis)),
@@ -385,6 +370,7 @@ def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
         return None
     saving = (_EVEN_RATIO * seen.mean_excess_ns, seen.excess_ns)
     return make_finding(
+        analysis,
         Cause.UNEVEN_SHAPES,
         sentence=f"rank {seen.rank} has {_describe_excess(seen)} than the others with the same number of "
         "operators, "
@@ -405,39 +391,13 @@ def _describe_excess(seen: LongerInputs) -> str:
     return f"{seen.longer:.1f} times the work on activations, and the same on parameters,"
 
 
-def _evidence(seen: LongerInputs) -> list[Evidence]:
+def _evidence(seen: LongerInputs) -> list[Fact]:
     rank = seen.rank
     rows = [
-        Evidence(
-            key="compute_over_median",
-            what="compute relative to the median of the others",
-            value=seen.longer,
-            unit="times",
-            rank=rank,
-        ),
-        Evidence(
-            key="compute_excess_per_step",
-            what="compute in excess of the others, per step",
-            value=seen.excess_ns,
-            unit="ns",
-            rank=rank,
-        ),
-        Evidence(
-            key="compute_excess_over_mean",
-            what="compute in excess of the mean of all ranks",
-            value=seen.mean_excess_ns,
-            unit="ns",
-            rank=rank,
-        ),
+        make_fact("compute_over_median", seen.longer, rank=rank),
+        make_fact("compute_excess_per_step", seen.excess_ns, rank=rank),
+        make_fact("compute_excess_over_mean", seen.mean_excess_ns, rank=rank),
     ]
     if seen.activations is not None:
-        rows.append(
-            Evidence(
-                key="activations_ratio",
-                what="activations relative to the others",
-                value=seen.activations,
-                unit="times",
-                rank=rank,
-            )
-        )
+        rows.append(make_fact("activations_ratio", seen.activations, rank=rank))
     return rows

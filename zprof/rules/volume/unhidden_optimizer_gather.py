@@ -29,11 +29,12 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
 from zprof.model.whatif import Change
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -233,6 +234,7 @@ def _median_step_sum(gathers: pd.DataFrame, values: "pd.Series[float]") -> float
 def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: float) -> Finding:
     sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # otherwise only three psi, a note
     return make_finding(
+        analysis,
         Cause.UNHIDDEN_OPTIMIZER_GATHER,
         sentence=_make_sentence(seen, cost),
         evidence=_evidence(seen, cost),
@@ -262,49 +264,19 @@ def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:
     return text
 
 
-def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
-    gathered = Evidence(
-        key="gathered_bytes_per_step",
-        what="new parameters gathered per step",
-        value=cost.gathered_bytes,
-        unit="bytes",
-    )
+def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Fact]:
+    gathered = make_fact("gathered_bytes_per_step/new_parameters", cost.gathered_bytes)
     rows = [
         *((gathered,) if cost.gathered_bytes else ()),
-        Evidence(
-            key="transfer_per_step",
-            what="transfer of these gathers per step",
-            value=cost.transfer_ns,
-            unit="ns",
-        ),
-        Evidence(key="exposed_part", what="exposed transfer per step", value=cost.exposed_ns, unit="ns"),
-        Evidence(
-            key="hideable_max",
-            what="maximum that the next forward can hide",
-            value=cost.hiding_ns[1],
-            unit="ns",
-        ),
+        make_fact("transfer_per_step/gathers", cost.transfer_ns),
+        make_fact("exposed_part", cost.exposed_ns),
+        make_fact("hideable_max", cost.hiding_ns[1]),
     ]
     if seen.three_psi:
         moved = 2 * cost.reduced_bytes + cost.gathered_bytes
         rows += [
-            Evidence(
-                key="all_reduced_bytes_per_step",
-                what="gradients all-reduced in full per step",
-                value=cost.reduced_bytes,
-                unit="bytes",
-            ),
-            Evidence(
-                key="moved_bytes_per_step",
-                what="moved per step, counting an all-reduce twice",
-                value=moved,
-                unit="bytes",
-            ),
-            Evidence(
-                key="reduce_scatter_saving_max",
-                what="maximum gain of reduce-scatters",
-                value=cost.scattering_ns[1],
-                unit="ns",
-            ),
+            make_fact("all_reduced_bytes_per_step", cost.reduced_bytes),
+            make_fact("moved_bytes_per_step/all_reduce_twice", moved),
+            make_fact("reduce_scatter_saving_max", cost.scattering_ns[1]),
         ]
     return rows

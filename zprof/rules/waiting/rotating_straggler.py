@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
 from zprof.rules.compute.data_loader import choose_loader_fix
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
@@ -152,6 +153,7 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
     more = min(_UNHIDDEN_RATIO * turns.cost_ns, exposed)
     saving = (_SAVING_RATIOS[0] * turns.cost_ns, _SAVING_RATIOS[1] * turns.cost_ns + more)
     return make_finding(
+        analysis,
         Cause.ROTATING_STRAGGLER,
         sentence=f"in {round(turns.late_ratio * turns.steps)} of {turns.steps} steps some rank is late, "
         f"{len(ranks)} of {turns.ranks} in turn, because {_REASON_TEXT.get(reason, 'its host stalls')}: by "
@@ -167,35 +169,14 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
     )
 
 
-def _evidence(turns: _Turns) -> list[Evidence]:
+def _evidence(turns: _Turns) -> list[Fact]:
     return [
-        Evidence(
-            key="latest_rank_delay_per_step",
-            what="latest rank behind the others per step",
-            value=turns.cost_ns,
-            unit="ns",
-        ),
-        Evidence(
-            key="noise_floor", what="delay that noise and clocks can make", value=turns.floor_ns, unit="ns"
-        ),
-        Evidence(
-            key="delay_without_compute",
-            what="of it without compute on the late rank",
-            value=turns.idle_ratio,
-            unit="ratio",
-        ),
-        Evidence(
-            key="delay_on_main_rank",
-            what="of it on the rank that has most",
-            value=turns.largest_share_ratio,
-            unit="ratio",
-        ),
-        Evidence(
-            key="steps_with_late_rank", what="steps with a late rank", value=turns.late_ratio, unit="ratio"
-        ),
-        Evidence(
-            key="late_ranks", what="ranks that are late in some step", value=len(turns.latest), unit="count"
-        ),
+        make_fact("latest_rank_delay_per_step", turns.cost_ns),
+        make_fact("noise_floor/turns", turns.floor_ns),
+        make_fact("delay_without_compute", turns.idle_ratio),
+        make_fact("delay_on_main_rank", turns.largest_share_ratio),
+        make_fact("steps_with_late_rank", turns.late_ratio),
+        make_fact("late_ranks", len(turns.latest)),
     ]
 
 

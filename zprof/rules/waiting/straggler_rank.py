@@ -28,11 +28,12 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import STEPS_LATEST_RATIO, Cause, Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
 from zprof.model.whatif import Change
+from zprof.rules.evidence import STEPS_LATEST_RATIO, Fact, make_fact
 from zprof.rules.rule import (
     INSTANCE,
     has_no_collectives,
@@ -281,10 +282,11 @@ def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
     suspect, waits = late.suspect, late.waits
     share = round(suspect.last_ratio * suspect.steps)
     return make_finding(
+        analysis,
         Cause.STRAGGLER_RANK,
         sentence=f"{_name_ranks(suspect.named)} {format_ns(suspect.delay_ns)} late in {share} of "
         f"{suspect.steps} "
-        f"steps because {REASON_TEXT[late.reason]}: {_describe_waits(waits, late=len(suspect.named))}",
+        f"steps because {REASON_TEXT[late.reason]}: {_describe_waits(waits, suspect, analysis.time.basis)}",
         evidence=_evidence(suspect, waits),
         saving_ns=late.saving_ns,
         severity=rate_severity(late.saving_ns[1], late.wall_ns),
@@ -295,11 +297,12 @@ def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
     )
 
 
-def _describe_waits(waits: CausedWaits, *, late: int) -> str:
-    """Describe the exposed wait per waiting rank, for all ``late`` ranks together."""
+def _describe_waits(waits: CausedWaits, suspect: Suspect, basis: str) -> str:
+    """Describe the exposed wait per waiting rank, for all late ranks together."""
+    late = len(suspect.named)
     who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
     whom = "it" if late == 1 else f"these {late} ranks together"
-    return f"{who} {format_ns(waits.caused_ns)} per step for {whom}, exposed"
+    return f"{who} {format_ns(waits.caused_ns)} {basis} for {whom}, exposed"
 
 
 def _name_ranks(ranks: tuple[int, ...]) -> str:
@@ -310,51 +313,20 @@ def _name_ranks(ranks: tuple[int, ...]) -> str:
     return f"ranks {named} and {more} more are" if more > 0 else f"ranks {named} are"
 
 
-def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
+def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Fact]:
     rank = suspect.rank
     return [
-        Evidence(
-            key="own_time_excess",
-            what="own busy time in excess of the others, median",
-            value=suspect.delay_ns,
-            unit="ns",
-            rank=rank,
+        make_fact("own_time_excess", suspect.delay_ns, rank=rank),
+        make_fact("noise_floor/late", suspect.floor_ns),
+        make_fact("own_time_excess_over_all", suspect.beyond_ns, rank=rank),
+        make_fact(STEPS_LATEST_RATIO, suspect.last_ratio, rank=rank),
+        make_fact("noise_probability", suspect.chance),
+        make_fact(
+            "wait_caused_per_step/together" if len(suspect.named) > 1 else "wait_caused_per_step",
+            waits.caused_ns,
         ),
-        Evidence(
-            key="noise_floor", what="delay that noise and clocks can cause", value=suspect.floor_ns, unit="ns"
-        ),
-        Evidence(
-            key="own_time_excess_over_all",
-            what="excess over all ranks that are not late",
-            value=suspect.beyond_ns,
-            unit="ns",
-            rank=rank,
-        ),
-        Evidence(
-            key=STEPS_LATEST_RATIO,
-            what="steps in which it is the latest",
-            value=suspect.last_ratio,
-            unit="ratio",
-            rank=rank,
-        ),
-        Evidence(
-            key="noise_probability", what="probability that this is noise", value=suspect.chance, unit="ratio"
-        ),
-        Evidence(
-            key="wait_caused_per_step",
-            what="wait caused per step by the late ranks together, per waiting rank"
-            if len(suspect.named) > 1
-            else "wait caused per step, per waiting rank",
-            value=waits.caused_ns,
-            unit="ns",
-        ),
-        Evidence(
-            key="wait_caused_with_hidden",
-            what="including the part hidden by compute",
-            value=waits.caused_hidden_too_ns,
-            unit="ns",
-        ),
-        Evidence(key="waiting_ranks", what="ranks that wait", value=waits.ranks, unit="count"),
+        make_fact("wait_caused_with_hidden", waits.caused_hidden_too_ns),
+        make_fact("waiting_ranks", waits.ranks),
     ]
 
 

@@ -62,13 +62,13 @@ def build_collectives_table(loaded: LoadedRun) -> Table:
                 target=index,
             ),
         ),
-        help=time.name_basis(_HELP),
+        help=_HELP.format(basis=time.basis),
         note=_format_note(loaded),
     )
 
 
 _HELP = (
-    "Time of each kind of collective: sum per step, averaged over the loaded ranks of its group. total = "
+    "Time of each kind of collective: sum {basis}, averaged over the loaded ranks of its group. total = "
     "hidden + exposed, and total = wait + transfer. wait and transfer include hidden time; the line below "
     "the table shows their exposed parts. Findings exclude the first collective of each group in the "
     "window, because it includes profiler start-up. With several groups, the rows do not add up to the "
@@ -104,7 +104,7 @@ def _list_fields(time: Time) -> Sequence[_Field]:
             _Field(column=Column(title="type", says="element type", from_width=100), cell=_make_dtype_cell)
         )
     fields += [
-        _make_number_field("n", time.name_basis("collectives per step and rank"), "count"),
+        _make_number_field("n", f"collectives {time.basis} and rank", "count"),
         _Field(
             column=Column(
                 title="bytes",

@@ -31,7 +31,7 @@ BUILDERS: tuple[Callable[[LoadedRun], Table], ...] = (
 def test_a_window_without_marks_is_no_step(
     loaded: LoadedRun, build: Callable[[LoadedRun], Table], is_marked: bool
 ) -> None:
-    window = Window(policy=WindowPolicy.STEP, source="recorder" if is_marked else "whole trace")
+    window = Window(policy=WindowPolicy.STEP, source="recorder", is_whole=not is_marked)
     time = replace(loaded.report.time, window=window)
     report = replace(loaded.report, time=time, findings=())  # rules name the basis in their sentences
     table = build(replace(loaded, report=report))

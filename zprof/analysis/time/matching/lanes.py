@@ -14,6 +14,7 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable, Floats
+from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
@@ -22,8 +23,6 @@ _OWN_BYTES = [str(k) for k in (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER,
 _MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
 #: A clock that differs more than this from the first rank's has another origin.
 _MAX_SAME_ORIGIN_NS = 10**12
-#: Source of unmarked steps: the entire trace counts as one step, which does not help to order rows.
-_WHOLE_TRACE = "whole trace"
 NO_STEP = -1
 
 
@@ -150,7 +149,7 @@ def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64
     times = launch.fillna(0).to_numpy(dtype=np.int64)
     rank = frame["rank"].to_numpy()
     for timeline in timelines:
-        if timeline.source != _WHOLE_TRACE:
+        if timeline.source != WHOLE_TRACE:  # a single step does not help to order rows
             rows = np.flatnonzero(known & (rank == timeline.rank))
             step[rows] = timeline.host_steps.step_at(times[rows])
     return step

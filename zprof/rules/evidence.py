@@ -1,0 +1,279 @@
+"""Name the rows of evidence: a rule gives a key and a number, this table gives the words and the unit.
+
+Keys stay the same, for programs that read them. If several rules state a number of one key, each with words
+of its own, the name of the row is the key, a slash and what the number is about. The rule fills in the braces
+of a row, except those that name the step, which is the window if no steps were marked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zprof.model.findings import Evidence
+from zprof.model.quantities import Unit
+from zprof.model.time import BasisWords
+
+#: Keys that other code reads.
+KERNEL_TIME_RATIOS = ("kernel_time_ratio", "worst_kernel_time_ratio")
+PADDING_RATIO = "padding_ratio"
+SLOWDOWN = "slowdown_beside_collectives"
+START_COST_PER_STEP = "start_cost_per_step"
+STEPS_LATEST_RATIO = "steps_latest_ratio"
+
+#: Label and unit by name of the row.
+ROWS: Mapping[str, tuple[str, Unit]] = {
+    # The recording itself.
+    "steps_on_all_ranks": ("steps timed on all ranks", Unit.COUNT),
+    "steps_on_any_rank": ("steps timed on any rank", Unit.COUNT),
+    "clock_uncertainty": ("clock uncertainty", Unit.NS),
+    "wait_per_step": ("waiting in collectives {per_step}", Unit.NS),
+    "first_wait_summed": ("exposed wait for other profilers to start, summed over ranks", Unit.NS),
+    "exposed_wait_summed": ("exposed wait in all collectives, summed over ranks and steps", Unit.NS),
+    START_COST_PER_STEP: (
+        "lost {per_step} by the rank that waits longest for other profilers to start",
+        Unit.NS,
+    ),
+    "wait_before_first_step": ("longest wait for other ranks to start, before the first step", Unit.NS),
+    "recorded_before_first_step": ("recorded before the first step", Unit.NS),
+    "collectives_matched": ("collectives matched across ranks", Unit.RATIO),
+    "collectives_total": ("collectives of all ranks", Unit.COUNT),
+    # Settings.
+    "settings": ("settings that slow the steps", Unit.COUNT),
+    "exposed_per_step": ("exposed {per_step}, mean of the ranks", Unit.NS),
+    # Replays of the step.
+    "replayed_saving": ("reduction {of_step} time in a replay without it", Unit.NS),
+    "units_per_block": ("wrapped units per block", Unit.COUNT),
+    "gathers_per_block": ("all_gathers of one block", Unit.COUNT),
+    "all_gathers_per_step": ("all_gathers {per_step}", Unit.COUNT),
+    "latency_of_one/all_gather": ("latency of one all_gather", Unit.NS),
+    "latency_of_one/collective": ("latency of a collective", Unit.NS),
+    "model_blocks": ("blocks of the model", Unit.COUNT),
+    "sharding_hosts": ("hosts of the sharding group", Unit.COUNT),
+    "ranks_per_host": ("ranks per host", Unit.COUNT),
+    "bus_bandwidth_median": ("bus bandwidth, median", Unit.BYTES_PER_S),
+    # Late ranks.
+    "latest_rank_delay_per_step": ("latest rank behind the others {per_step}", Unit.NS),
+    "noise_floor/turns": ("delay that noise and clocks can make", Unit.NS),
+    "noise_floor/late": ("delay that noise and clocks can cause", Unit.NS),
+    "delay_without_compute": ("of it without compute on the late rank", Unit.RATIO),
+    "delay_on_main_rank": ("of it on the rank that has most", Unit.RATIO),
+    "steps_with_late_rank": ("steps with a late rank", Unit.RATIO),
+    "late_ranks": ("ranks that are late in some step", Unit.COUNT),
+    "own_time_excess": ("own busy time in excess of the others, median", Unit.NS),
+    "own_time_excess_over_all": ("excess over all ranks that are not late", Unit.NS),
+    STEPS_LATEST_RATIO: ("steps in which it is the latest", Unit.RATIO),
+    "noise_probability": ("probability that this is noise", Unit.RATIO),
+    "wait_caused_with_hidden": ("including the part hidden by compute", Unit.NS),
+    "waiting_ranks": ("ranks that wait", Unit.COUNT),
+    "steps_standing_out": ("steps in which it stands out", Unit.COUNT),
+    "steps_with_slow_rank": ("steps with a slow rank", Unit.COUNT),
+    "wait_caused_per_step": ("wait caused {per_step}, per waiting rank", Unit.NS),
+    "wait_caused_per_step/together": (
+        "wait caused {per_step} by the late ranks together, per waiting rank",
+        Unit.NS,
+    ),
+    # Transfers: order, sizes and links.
+    "blocked_gathers_ratio": ("all_gathers blocked by kernels", Unit.COUNT),
+    "gathers_examined": ("all_gathers examined, all ranks and steps", Unit.COUNT),
+    "blocked_per_step": ("blocked {per_step}", Unit.NS),
+    "exposed_transfer_per_step/blocked": ("exposed transfer of blocked all_gathers {per_step}", Unit.NS),
+    "exposed_transfer_per_step/late": ("their exposed transfer {per_step}", Unit.NS),
+    "exposed_transfer_per_step/sharding": ("exposed transfer of sharding {per_step}", Unit.NS),
+    "exposed_transfer_per_step/one_unit": ("exposed transfer of gathers and reductions {per_step}", Unit.NS),
+    "exposed_transfer_per_step/messages": ("exposed transfer of these messages {per_step}", Unit.NS),
+    "exposed_by_blocking_per_step": ("exposed because blocked {per_step}", Unit.NS),
+    "late_gathers_ratio": ("all_gathers that start after the compute that could hide them", Unit.COUNT),
+    "gather_transfer_per_step": ("all_gather transfer {per_step}", Unit.NS),
+    "exposed_part/all_gathers": ("exposed all_gather transfer {per_step}", Unit.NS),
+    "queued_per_step": ("blocked while queued behind others {per_step}", Unit.NS),
+    "compute_before_idle_link_per_step": ("compute before them while the link is idle, {per_step}", Unit.NS),
+    "hideable_per_step/compute": ("transfer that this compute could hide, {per_step}", Unit.NS),
+    "hideable_per_step/depth": ("hideable with more depth {per_step}", Unit.NS),
+    "gathers_held_back_per_step": ("all_gathers delayed by the limiter {per_step}", Unit.COUNT),
+    "host_blocked_per_step": ("time the host is blocked before them {per_step}", Unit.NS),
+    "device_idle_after_per_step": ("time without compute on the device after that, {per_step}", Unit.NS),
+    "late_gathers_per_step": ("all_gathers that start after earlier compute, {per_step}", Unit.COUNT),
+    "bus_bandwidth_within_host": ("bus bandwidth within a host", Unit.BYTES_PER_S),
+    "latency_share": ("share of latency in message time", Unit.RATIO),
+    "launch_time_per_step": ("launch time of these messages {per_step}", Unit.NS),
+    "unit_forward_compute": ("compute of a unit's forward, approximately", Unit.NS),
+    "blocked_collectives_per_step": (
+        "collectives that started after unrelated kernels, {per_step}",
+        Unit.COUNT,
+    ),
+    "other_bus_bandwidth": ("bus bandwidth of {messages}, which may be as it should", Unit.BYTES_PER_S),
+    "other_expected_bus_bandwidth": ("{reference}", Unit.BYTES_PER_S),
+    "{kind}_count": ("{kind}s examined", Unit.COUNT),
+    "{kind}_count/large": ("large {kind}s examined", Unit.COUNT),
+    "{kind}_exposed_transfer_per_step": ("{kind} exposed transfer {per_step}", Unit.NS),
+    "{kind}_exposed_transfer_per_step/queued": ("{kind} exposed transfer and queue {per_step}", Unit.NS),
+    "{kind}_bus_bandwidth": ("{kind} bus bandwidth, median of large messages", Unit.BYTES_PER_S),
+    "{kind}_expected_bus_bandwidth": ("expected, from {reference}", Unit.BYTES_PER_S),
+    "{kind}_reached_ratio": ("{kind} bus bandwidth relative to the expected one", Unit.RATIO),
+    "{kind}_slow_groups": ("groups whose {kind}s are slow", Unit.COUNT),
+    "bus_bandwidth_median/kind": ("{kind} bus bandwidth, median", Unit.BYTES_PER_S),
+    "{kind}_count_per_step": ("{kind}s {per_step}", Unit.COUNT),
+    "{kind}_bytes": ("bytes of one {kind}", Unit.BYTES),
+    "{kind}_bytes_median": ("bytes of one {kind}, median", Unit.BYTES),
+    "{kind}_time_median": ("time of one {kind}, median", Unit.NS),
+    "{kind}_latency": ("latency of one {kind}", Unit.NS),
+    "{end}_{kind}_exposed_ratio": ("exposed share of the {end} {kind} of a step", Unit.RATIO),
+    # What is moved.
+    "gathered_bytes_per_step/new_parameters": ("new parameters gathered {per_step}", Unit.BYTES),
+    "exposed_part": ("exposed transfer {per_step}", Unit.NS),
+    "micro_batches_per_step": ("micro-batches {per_step}", Unit.COUNT),
+    "units": ("units", Unit.COUNT),
+    "regathers_per_step": ("all_gathers of unchanged units {per_step}", Unit.COUNT),
+    "exposed_time_per_step": ("their exposed time {per_step}", Unit.NS),
+    "moved_bytes_per_step": ("moved {per_step}", Unit.BYTES),
+    "moved_bytes_per_step/all_reduce_twice": ("moved {per_step}, counting an all-reduce twice", Unit.BYTES),
+    "formula_bytes_per_step": ("predicted by the ZeRO formula", Unit.BYTES),
+    "reducing_micro_batches_per_step": ("micro-batches that reduce {per_step}", Unit.COUNT),
+    "early_reductions_per_step": ("reductions before the last micro-batch {per_step}", Unit.COUNT),
+    "transfer_per_step": ("their transfer {per_step}", Unit.NS),
+    "transfer_per_step/gathers": ("transfer of these gathers {per_step}", Unit.NS),
+    "units_gathered_three_times": ("units gathered three times", Unit.COUNT),
+    "third_gathers_per_step": ("third gathers {per_step}", Unit.COUNT),
+    "float32_gathered_bytes_per_step": ("parameters gathered in float32 {per_step}", Unit.BYTES),
+    "gathers_per_step": ("collectives that gather parameters in float32", Unit.COUNT),
+    "float32_reduced_bytes_per_step": ("gradients reduced in float32 {per_step}", Unit.BYTES),
+    "reductions_per_step": ("collectives that reduce gradients in float32", Unit.COUNT),
+    "needless_gathers_per_step": ("needless gathers of the unit {per_step}", Unit.COUNT),
+    "compute_between_gathers": ("compute between its two gathers", Unit.NS),
+    "bytes_per_step": ("their bytes {per_step}", Unit.BYTES),
+    "units_regathered": ("units gathered again for their backward", Unit.COUNT),
+    "second_gathers_per_step": ("second gathers {per_step}", Unit.COUNT),
+    "memory_to_keep_units": ("memory to keep all units", Unit.BYTES),
+    "free_at_peak": ("free at the peak", Unit.BYTES),
+    "padding_time_per_step": ("time of padding kernels {per_step}", Unit.NS),
+    "compute_over_median": ("compute relative to the median of the others", Unit.FACTOR),
+    "compute_excess_per_step": ("compute in excess of the others, {per_step}", Unit.NS),
+    "compute_excess_over_mean": ("compute in excess of the mean of all ranks", Unit.NS),
+    "padding_ratio": ("padding relative to the model's elements", Unit.RATIO),
+    "padding_bytes_per_step": ("padding sent {per_step}", Unit.BYTES),
+    "time_per_byte_ratio": ("time per byte relative to a plain copy", Unit.FACTOR),
+    "activations_ratio": ("activations relative to the others", Unit.FACTOR),
+    "hideable_max": ("maximum that the next forward can hide", Unit.NS),
+    "all_reduced_bytes_per_step": ("gradients all-reduced in full {per_step}", Unit.BYTES),
+    "reduce_scatter_saving_max": ("maximum gain of reduce-scatters", Unit.NS),
+    # Hosts and devices.
+    "device_frees_per_step": ("frees of device memory {per_step}", Unit.COUNT),
+    "device_allocations_per_step": ("allocations of device memory {per_step}", Unit.COUNT),
+    "steps_with_a_free": ("steps with a free", Unit.RATIO),
+    "idle_in_calls_per_step": ("idle time in these calls {per_step}", Unit.NS),
+    "allocation_retries": ("retries of cudaMalloc", Unit.COUNT),
+    "out_of_memory_errors": ("out-of-memory errors", Unit.COUNT),
+    "steps_recorded": ("steps recorded", Unit.COUNT),
+    "share_of_step": ("{of_step}", Unit.RATIO),
+    "blocking_waits_per_step": ("waits {per_step} that left the queue empty", Unit.COUNT),
+    SLOWDOWN: ("slowdown of kernels during a collective", Unit.RATIO),
+    "compute_beside_collectives_per_step": ("compute during collectives {per_step}", Unit.NS),
+    "lost_to_slowdown": ("lost to the slowdown {per_step}", Unit.NS),
+    "kernels_compared": ("kernels during a collective that also ran alone", Unit.COUNT),
+    "kernels_compared/baseline": ("kernel names in both runs", Unit.COUNT),
+    "share_of_compute_compared": ("their share of the compute during collectives", Unit.RATIO),
+    "share_of_compute_compared/baseline": ("their share of the compute", Unit.RATIO),
+    "share_in_slowed_kernels": ("their share in kernel names that are themselves slowed down", Unit.RATIO),
+    "exposed_copies_per_step/collectives": ("exposed copies around collectives {per_step}", Unit.NS),
+    "exposed_copies_per_step/offload": ("exposed copies between host and device {per_step}", Unit.NS),
+    "copy_time_per_step": ("all copies around collectives {per_step}", Unit.NS),
+    "copies_per_step": ("copies {per_step}", Unit.COUNT),
+    "largest_copy_per_step": ("the largest kind of copy, {per_step}", Unit.NS),
+    "gathered_bytes_per_step": ("gathered {per_step}", Unit.BYTES),
+    "gathered_bytes_per_copy_second": ("gathered bytes per second of copying", Unit.BYTES_PER_S),
+    "idle_nothing_queued_per_step": (
+        "idle time {per_step} with nothing queued while the host was active",
+        Unit.NS,
+    ),
+    "exposed_transfer_nothing_queued": ("exposed transfer with nothing queued after it", Unit.NS),
+    "collectives_hidden_by_idle": ("collectives hidden only by these gaps", Unit.NS),
+    "idle_in_data_loader_per_step": ("idle time {per_step} while fetching a batch", Unit.NS),
+    "idle_beside_collective": ("of it with a concurrent collective", Unit.NS),
+    "kernel_time_ratio": ("time of the same kernels relative to the baseline", Unit.RATIO),
+    "worst_kernel_time_ratio": ("on the worst rank", Unit.RATIO),
+    "ranks_slower": ("ranks more than 5 % slower", Unit.COUNT),
+    "kernel_count_ratio": ("kernels {per_step} relative to the baseline", Unit.RATIO),
+    "lost_per_step": ("lost {per_step}", Unit.NS),
+    "copies_beside_collectives_per_step": ("copies that overlap only a collective, {per_step}", Unit.NS),
+    "idle_in_cpu_optimizer_per_step": ("idle time {per_step} while the CPU runs the optimizer", Unit.NS),
+    "blocking_calls_per_step": ("calls that block until the device is done, {per_step}", Unit.COUNT),
+    "event_waits_per_step": ("waits for an event, {per_step}", Unit.COUNT),
+    "memory_calls_per_step": ("calls that allocate or free device memory, {per_step}", Unit.COUNT),
+    "idle_in_waits_per_step": ("idle in and right after waits for the device {per_step}", Unit.NS),
+    "exposed_transfer_of_reads_per_step": (
+        "exposed transfer waited for right after reading a scalar, {per_step}",
+        Unit.NS,
+    ),
+    # Memory.
+    "activations_without_logits": ("activations at the peak, without logits", Unit.BYTES),
+    "activations_per_block": ("one block, on average", Unit.BYTES),
+    "communication_buffers_at_peak": ("communication buffers at the peak", Unit.BYTES),
+    "allocated_inside_backend": ("allocated inside the backend", Unit.BYTES),
+    "needed_buffers": ("six units, and twice the separately gathered module", Unit.BYTES),
+    "whole_model_on_wire": ("the entire model on the wire", Unit.BYTES),
+    "saved_by_sharding": ("saved by sharding", Unit.BYTES),
+    "gradients_at_peak": ("gradients at the peak", Unit.BYTES),
+    "reserved_at_reserved_peak": ("reserved at the reserved peak", Unit.BYTES),
+    "free_split_bytes": ("free parts of segments in use", Unit.BYTES),
+    "awaiting_free": ("freed, but a stream still uses it", Unit.BYTES),
+    "free_segments/not_counted": ("entirely free segments (not counted)", Unit.BYTES),
+    "peak_of_steps": ("highest in a recorded step", Unit.BYTES),
+    "peak_of_largest_rank": ("peak of the largest rank", Unit.BYTES),
+    "failed_allocations": ("failed allocations in the snapshots", Unit.COUNT),
+    "device_used": ("device memory used by all processes", Unit.BYTES),
+    "gradients_in_forward": ("gradients alive in a forward", Unit.BYTES),
+    "gradients_in_forward_excess": ("in excess of the gradients needed then", Unit.BYTES),
+    "weight_copies": ("copies of weights", Unit.BYTES),
+    "weights": ("weights that they are made of", Unit.BYTES),
+    "communication_buffers": ("communication buffers", Unit.BYTES),
+    "parameters_to_shard": ("parameters that stage 3 shards and stage 2 keeps, less one share", Unit.BYTES),
+    "gathered_at_peak": ("gathered parameters at the peak", Unit.BYTES),
+    "parameters_at_peak": ("parameters at the peak", Unit.BYTES),
+    "requested_bytes": ("request that failed", Unit.BYTES),
+    "driver_bytes": ("segment that the driver was asked for, at most", Unit.BYTES),
+    "device_free_bytes": ("free on the device, as the driver reported", Unit.BYTES),
+    "allocated_at_failure": ("allocated blocks", Unit.BYTES),
+    "largest_tenant": ("of them {name}", Unit.BYTES),
+    "reserved_at_failure": ("reserved by the allocator", Unit.BYTES),
+    "free_segments": ("entirely free segments", Unit.BYTES),
+    "largest_free_piece": ("largest free piece in its pool", Unit.BYTES),
+    "short_bytes": ("missing even if all free memory were one piece", Unit.BYTES),
+    "scores": ("blocks of {operator}: {blocks}", Unit.BYTES),
+    "peak_before_steps": ("highest {phase}", Unit.BYTES),
+    "largest_of_logits": ("{tenant} {part} of {module}", Unit.BYTES),
+    "other_processes": ("other processes", Unit.BYTES),
+    "collectives": ("collectives", Unit.BYTES),
+    "context_and_libraries": ("context and libraries", Unit.BYTES),
+    "{tenant}": ("{name}", Unit.BYTES),
+    "{tenant}_on_every_rank": ("{name}, on every rank", Unit.BYTES),
+    "{tenant}_held": ("{name} held", Unit.BYTES),
+    "{tenant}_by_formula": ("{name} by the ZeRO formula", Unit.BYTES),
+    "peak_of_lower_stage": ("peak of stage {stage}", Unit.BYTES),
+    "communication_buffers_of_lower_stage": ("communication buffers in stage {stage}", Unit.BYTES),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A number behind a claim: the name of its row, and the words that the row leaves open."""
+
+    row: str
+    value: float
+    rank: int | None = None
+    words: Mapping[str, object] = field(default_factory=dict)
+
+
+def make_fact(row: str, value: float, *, rank: int | None = None, **words: object) -> Fact:
+    """Build a fact; ``words`` fill the braces of the row's name and label."""
+    return Fact(row=row, value=value, rank=rank, words=words)
+
+
+def write_evidence(fact: Fact, basis: BasisWords) -> Evidence:
+    """Return a fact with its key, label and unit."""
+    label, unit = ROWS[fact.row]
+    return Evidence(
+        key=fact.row.partition("/")[0].format(**fact.words),
+        what=label.format(per_step=basis.per_step, of_step=basis.of_step, **fact.words),
+        value=fact.value,
+        unit=unit.value,
+        rank=fact.rank,
+    )
