@@ -1,7 +1,7 @@
 """Build the communication section: collectives by kind, group and type, bytes per step, clock alignment."""
 
-from zprof.model.formatting import format_ms
 from zprof.model.leaves import take_value
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import CollectiveTime
 from zprof.reports.page import (
@@ -20,7 +20,7 @@ from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_formatting import (
     describe_alignment,
     describe_volume,
-    format_message_size,
+    take_message_bytes,
 )
 
 
@@ -79,10 +79,10 @@ def _make_collective_row(entry: CollectiveTime) -> tuple[Cell, ...]:
         group_name(entry.group),
         entry.dtype,
         take_value(entry, "count"),
-        format_message_size(entry.kind, entry.bytes),
+        take_message_bytes(entry),
         take_value(entry, "total_ns", in_ms=True),
         take_value(entry, "exposed_ns", in_ms=True),
-        format_ms(entry.total_ns - entry.exposed_ns),
+        Value(entry.total_ns - entry.exposed_ns, Unit.NS, in_ms=True),
         take_value(entry, "wait_ns", in_ms=True),
         take_value(entry, "transfer_ns", in_ms=True),
         take_value(entry, "launch_delay_ns"),

@@ -1,6 +1,7 @@
 """Build the sections about the jobs: how they were recorded, equal work, and what else differs."""
 
-from zprof.model.formatting import format_ms, format_ns
+from zprof.model.formatting import format_ns
+from zprof.model.leaves import take_value
 from zprof.model.report import Comparison, Report, RunFacts
 from zprof.reports.page import (
     Block,
@@ -80,7 +81,7 @@ def build_equal_work_table(report: Report, comparison: Comparison) -> Table | No
     baseline_ns, unit = max(1, times.a_ns), work.unit.value
     low, high = (bound / baseline_ns * 100 for bound in work.ci95)
     change = f"{(work.b_ns / baseline_ns - 1) * 100:+.0f} % [{low:+.1f}, {high:+.1f}]"
-    before, run_value = str(work.a_per_step), str(work.b_per_step)
+    before, after = (take_value(times, side, in_ms=True) for side in ("a_ns", "b_ns"))
     return make_table(
         "At equal work",
         (
@@ -90,8 +91,14 @@ def build_equal_work_table(report: Report, comparison: Comparison) -> Table | No
             Column(title="change", unit="95 % interval"),
         ),
         [
-            (comparison.baseline, before, format_ms(times.a_ns), format_ms(times.a_ns), ""),
-            (report.run.name, run_value, format_ms(times.b_ns), format_ms(work.b_ns), change),
+            (comparison.baseline, take_value(work, "a_per_step"), before, before, ""),
+            (
+                report.run.name,
+                take_value(work, "b_per_step"),
+                after,
+                take_value(work, "b_ns", in_ms=True),
+                change,
+            ),
         ],
         unit="ms",
         note="scaled to the baseline's work per rank",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_bytes
 from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory, StateFormula
+from zprof.model.metrics.catalogue import find_title
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
@@ -68,9 +69,7 @@ def _build_tenant_table(report: Report) -> Table | None:
     """Build one row per rank of the run and the baseline, and the change of the largest rank."""
     now, before = _select_ranks(report, MAX_ROWS)
     outside_terms = [
-        (field, name)
-        for field, name in OUTSIDE_LIVE_TERMS
-        if any(getattr(rank, field) is not None for rank in now)
+        field for field in OUTSIDE_LIVE_TERMS if any(getattr(rank, field) is not None for rank in now)
     ]
     rows = [_make_tenant_row(f"baseline rank {rank.rank}", rank, outside_terms) for rank in before]
     rows += [_make_tenant_row(f"rank {rank.rank}", rank, outside_terms) for rank in now]
@@ -87,7 +86,9 @@ def _build_tenant_table(report: Report) -> Table | None:
             make_text_column("rank"),
             *make_number_columns(*TENANT_TITLES, unit="bytes"),
             Column(title="peak in", kind=Kind.TEXT, wide=True),
-            *make_number_columns(*(name for _, name in outside_terms), unit="bytes"),
+            *make_number_columns(
+                *(find_title(f"memory.per_rank[].{field}") for field in outside_terms), unit="bytes"
+            ),
         ),
         rows,
         note="live bytes in the allocator",
@@ -106,10 +107,8 @@ def _select_ranks(report: Report, max_ranks: int) -> tuple[tuple[RankMemory, ...
     )
 
 
-def _make_tenant_row(
-    name: str, rank: RankMemory, outside_terms: Sequence[tuple[str, str]]
-) -> tuple[Cell, ...]:
-    outside = (take_value(rank, field) for field, _ in outside_terms)
+def _make_tenant_row(name: str, rank: RankMemory, outside_terms: Sequence[str]) -> tuple[Cell, ...]:
+    outside = (take_value(rank, field) for field in outside_terms)
     return (name, *make_tenant_cells(rank), format_peak_time(rank) or "-", *outside)
 
 

@@ -40,8 +40,8 @@ DEVICE_TERMS = (
     ("device_used_bytes", "= in use on the device"),
     ("device_total_bytes", "total on the device"),
 )
-#: Memory of a rank outside the allocator's live bytes: field, name.
-OUTSIDE_LIVE_TERMS = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
+#: Memory of a rank outside the allocator's live bytes.
+OUTSIDE_LIVE_TERMS = ("reserved_unused_bytes", "non_pytorch_bytes")
 UNTAGGED = "untagged"
 #: Bottom to top and left to right: long-lived tenants before short-lived ones.
 ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)

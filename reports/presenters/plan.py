@@ -1,6 +1,7 @@
 """Build the page of a plan: the predicted memory and time of a job that has not run."""
 
 from zprof.model.plan import Plan, VerifiedStage
+from zprof.model.quantities import Unit, Value
 from zprof.model.report import VerdictStatus
 from zprof.reports.page import (
     Facts,
@@ -28,10 +29,9 @@ from zprof.reports.presenters.plan_answers import (
 )
 from zprof.reports.presenters.plan_formatting import (
     choose_size_scale,
-    format_scaled,
-    format_signed_percent,
     make_plan_row,
     make_plan_table,
+    take_scaled,
 )
 from zprof.reports.presenters.plan_memory import build_memory_table, build_plan_bars, build_term_table
 from zprof.reports.presenters.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
@@ -128,9 +128,9 @@ def _build_stage_table(stage: VerifiedStage) -> Table:
                 make_plan_row(
                     name=tenant_name(entry.tenant),
                     cells=(
-                        format_scaled(entry.planned_bytes, scale),
-                        format_scaled(entry.verified_bytes, scale),
-                        format_signed_percent(entry.difference_ratio),
+                        take_scaled(entry, "planned_bytes", scale),
+                        take_scaled(entry, "verified_bytes", scale),
+                        Value(entry.difference_ratio, Unit.RATIO, signed=True),
                     ),
                 )
                 for entry in stage.tenants
@@ -138,9 +138,9 @@ def _build_stage_table(stage: VerifiedStage) -> Table:
             make_plan_row(
                 name="peak",
                 cells=(
-                    format_scaled(stage.planned_peak_bytes, scale),
-                    format_scaled(stage.verified_peak_bytes, scale),
-                    format_signed_percent(stage.difference_ratio),
+                    take_scaled(stage, "planned_peak_bytes", scale),
+                    take_scaled(stage, "verified_peak_bytes", scale),
+                    Value(stage.difference_ratio, Unit.RATIO, signed=True),
                 ),
                 total=True,
             ),

@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator
 
+from zprof.model.formatting import format_percent
 from zprof.model.job import Assumed, Hardware, Job, Shape
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, PlanVerification
+from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.reports.presenters.plan_formatting import (
-    PREDICTED,
     SCHEMES,
     format_count,
     format_device_size,
     format_integer,
     format_plan_time,
-    format_signed_percent,
     join_names,
     mark_assumed,
 )
 from zprof.reports.presenters.plan_memory import (
     choose_memory_scale,
-    format_known_peak,
     format_memory_size,
-    format_state_bytes,
+    take_known_peak,
+    take_state_bytes,
 )
 from zprof.reports.presenters.plan_time import compute_tokens_per_s
 
@@ -69,7 +69,7 @@ def list_plan_figures(plan: Plan) -> tuple[tuple[str, str, str], ...]:
     return tuple(
         (
             SCHEMES[row.scheme],
-            f"{format_state_bytes(row, scale)} {scale.unit}",
+            f"{take_state_bytes(row, scale).text} {scale.unit}",
             _format_figure_note(plan, row),
         )
         for row in plan.rows
@@ -86,7 +86,7 @@ def _format_figure_note(plan: Plan, row: PlanRow) -> str:
     scale = choose_memory_scale(plan)
     fits = {True: "fits, tight" if row.tight else "fits", False: "does not fit", None: ""}[row.fits]
     fits = f"; {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
-    return f"of model states; {format_known_peak(row, scale)} {scale.unit} at the peak{fits}"
+    return f"of model states; {take_known_peak(row, scale).text} {scale.unit} at the peak{fits}"
 
 
 def _describe_fit(plan: Plan) -> Iterator[str]:
@@ -155,20 +155,21 @@ def _describe_assumed(job: Job) -> Iterator[str]:
         name, options = _ASSUMED_PARTS[part]
         parts.append(" ".join(text for text in (name, values[part], f"({options})") if text))
     if parts:
-        yield f"Figures with {PREDICTED} rest on usual values for what was not stated: {', '.join(parts)}."
+        usual = ", ".join(parts)
+        yield f"Figures with {ESTIMATE_SIGN} rest on usual values for what was not stated: {usual}."
 
 
 def _describe_states(plan: Plan) -> str:
     """Describe the model states, such as ``120 / 31.4 / 16.6 / 1.9 GB``, and the peak if it is known."""
     rows = [row for row in plan.rows if row.scheme in ZERO_STAGES] or list(plan.rows)
     scale = choose_memory_scale(plan)
-    states = " / ".join(format_state_bytes(row, scale) for row in rows)
+    states = " / ".join(take_state_bytes(row, scale).text for row in rows)
     names = " / ".join(SCHEMES[row.scheme] for row in rows)
     need = "need" if len(rows) > 1 else "needs"
     text = f"{names} {need} {states} {scale.unit} of model states on each device"
     if all(row.peak_bytes is None and row.least_bytes == row.state_bytes for row in rows):
         return f"{text}; the memory of activations and buffers is unknown."
-    peaks = " / ".join(format_known_peak(row, scale) for row in rows)
+    peaks = " / ".join(take_known_peak(row, scale).text for row in rows)
     known = all(row.peak_bytes is not None for row in rows)
     return f"{text}; {peaks} {scale.unit} with everything else{'' if known else ' that is known'}."
 
@@ -302,10 +303,7 @@ def describe_verification(verification: PlanVerification) -> tuple[str, ...]:
     if not errors:
         return ("The planned peak could not be checked against a counted rank.", method)
     max_error, worst_stage = max(errors, key=lambda entry: entry[0])
-    if format_signed_percent(max_error) == format_signed_percent(0.0):
+    if format_percent(max_error) == format_percent(0.0):
         return ("The planned peak agrees with a counted rank to within 0.1 %.", method)
-    return (
-        f"The planned peak is off by at most {format_signed_percent(worst_stage.difference_ratio)} "
-        f"(stage {worst_stage.stage}).",
-        method,
-    )
+    error = Value(worst_stage.difference_ratio, Unit.RATIO, signed=True).text
+    return (f"The planned peak is off by at most {error} (stage {worst_stage.stage}).", method)

@@ -4,17 +4,12 @@ A GB is 1e9 bytes, as in the ZeRO paper.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from zprof.model.formatting import format_percent
+from zprof.model.leaves import take_value
 from zprof.model.plan import SCHEME_NAMES, Axis
+from zprof.model.quantities import ESTIMATE_SIGN, Scale, Value, format_scaled
 from zprof.reports.page import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, make_text_column
-
-#: Prefix of a sum with unknown parts.
-AT_LEAST = "≥"
-#: Prefix of predicted figures wherever measured figures are shown too, and of a plan's figures that rest on
-#: values that were assumed because nobody stated them.
-PREDICTED = "~"
 
 SCHEMES = SCHEME_NAMES
 AXES = {
@@ -27,14 +22,6 @@ LINKS = {"intra": "in a node", "inter": "between nodes", "pcie": "PCIe"}
 
 _COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"), (1, "B"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """A common unit for all cells of a table: its factor and its name."""
-
-    factor: float
-    unit: str
 
 
 def choose_size_scale(sizes: Iterable[int | None]) -> Scale:
@@ -50,23 +37,6 @@ def choose_time_scale(times_ns: Iterable[int | None]) -> Scale:
     if max_value >= 10_000_000_000:
         return Scale(factor=1e9, unit="s")
     return Scale(factor=1e3, unit="µs") if 0 < max_value < 1_000_000 else Scale(factor=1e6, unit="ms")
-
-
-def format_scaled(value: float | None, scale: Scale) -> str:
-    """Format a value with up to three digits, as in the paper: 120, 31.4, 1.9, 0.23; a dash if unknown."""
-    if value is None:
-        return UNKNOWN
-    size = abs(value) / scale.factor
-    sign = "-" if value < 0 else ""
-    if size == 0:
-        return "0"
-    if size >= 99.95 or scale.factor == 1:
-        return f"{sign}{size:,.0f}"
-    if size >= 0.95:
-        return f"{sign}{size:.1f}"
-    if size >= 0.0095:
-        return f"{sign}{size:.2f}"
-    return f"{sign}{size:.4f}" if size >= 0.00005 else f"<{sign}0.0001"
 
 
 def format_with_unit(value: float | None, scale: Scale) -> str:
@@ -107,19 +77,15 @@ def join_names(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def format_signed_percent(ratio: float | None) -> str:
-    """Format a relative difference with its sign; zero has no sign."""
-    if ratio is None:
-        return UNKNOWN
-    text = format_percent(ratio)
-    if text.removeprefix("-") == "0.0 %":
-        return "0.0 %"
-    return f"+{text}" if ratio > 0 else text
+def take_scaled(entry: object, field: str, scale: Scale | None, *, assumed: bool = False) -> Value:
+    """Return a field as a cell in the unit of its table; 0 rests on no assumption."""
+    value = take_value(entry, field)
+    return replace(value, scale=scale, is_estimate=assumed and bool(value.number))
 
 
 def mark_assumed(text: str, assumed: bool) -> str:
     """Mark a figure that rests on an assumed value; no figure, and 0, need no mark."""
-    return f"{PREDICTED}{text}" if assumed and text not in ("", "0", UNKNOWN) else text
+    return f"{ESTIMATE_SIGN}{text}" if assumed and text not in ("", "0", UNKNOWN) else text
 
 
 def make_plan_row(name: str, cells: Iterable[Cell], *, short: str = "", total: bool = False) -> Row:

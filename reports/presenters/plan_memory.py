@@ -1,25 +1,25 @@
 """Build the memory part of a plan: tenants by scheme as bars and tables, and their components."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term
+from zprof.model.quantities import BOUND_SIGNS, ESTIMATE_SIGN, Bound, Scale, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, Bars, Column, Row, StackedBar, Table
 from zprof.reports.presenters.memory import stack_segments
 from zprof.reports.presenters.memory_formatting import build_tenant_legend, get_tenant_class, tenant_name
 from zprof.reports.presenters.plan_formatting import (
-    AT_LEAST,
-    PREDICTED,
     SCHEMES,
-    Scale,
     choose_size_scale,
     format_count,
     format_device_size,
-    format_scaled,
+    format_with_unit,
     make_plan_row,
     make_plan_table,
     mark_assumed,
+    take_scaled,
 )
 
 _ABBREVIATIONS = {
@@ -45,8 +45,8 @@ def make_scheme_columns(rows: Sequence[PlanRow]) -> tuple[Column, ...]:
 def build_memory_table(plan: Plan) -> Table:
     """Build the table of model states by formula, the tenants at the peak, and what fits."""
     scale = choose_memory_scale(plan)
-    sums = tuple(format_state_bytes(row, scale) for row in plan.rows)
-    peaks = tuple(format_known_peak(row, scale) for row in plan.rows)
+    sums = tuple(take_state_bytes(row, scale) for row in plan.rows)
+    peaks = tuple(take_known_peak(row, scale) for row in plan.rows)
     return make_plan_table(
         title="Memory per device",
         unit=scale.unit,
@@ -86,32 +86,35 @@ def _build_tenant_row(rows: Sequence[PlanRow], tenant: Tenant, scale: Scale) -> 
         name=tenant_name(tenant),
         short=SHORT.get(tenant, ""),
         cells=tuple(
-            _format_sum(row, [term for term in row.terms if term.tenant is tenant], scale) for row in rows
+            _sum_terms(row, [term for term in row.terms if term.tenant is tenant], scale) for row in rows
         ),
     )
 
 
-def _format_sum(row: PlanRow, terms: Sequence[Term], scale: Scale) -> str:
-    """Format the sum of terms of a row: unknown if all are unknown, a lower bound if some are."""
+def _sum_terms(row: PlanRow, terms: Sequence[Term], scale: Scale) -> Value:
+    """Return the sum of terms of a row: unknown if all are unknown, a lower bound if some are."""
     known = [term.bytes for term in terms if term.bytes is not None]
-    if terms and not sum(known) and len(known) < len(terms):
-        return UNKNOWN
-    text = f"{AT_LEAST if len(known) < len(terms) else ''}{format_scaled(sum(known), scale)}"
-    return mark_assumed(text, "peak_bytes" in row.assumed)
+    is_partial, is_assumed = len(known) < len(terms), "peak_bytes" in row.assumed
+    return Value(
+        None if is_partial and not sum(known) else sum(known),
+        Unit.BYTES,
+        bound=Bound.AT_LEAST if is_partial else Bound.EXACT,
+        scale=scale,
+        is_estimate=is_assumed and bool(sum(known)),
+    )
 
 
-def format_state_bytes(row: PlanRow, scale: Scale) -> str:
-    """Format the model states at rest."""
-    return mark_assumed(format_scaled(row.state_bytes, scale), "state_bytes" in row.assumed)
+def take_state_bytes(row: PlanRow, scale: Scale) -> Value:
+    """Return the model states at rest."""
+    return take_scaled(row, "state_bytes", scale, assumed="state_bytes" in row.assumed)
 
 
-def format_known_peak(row: PlanRow, scale: Scale) -> str:
-    """Format the peak, or the known part of it as a lower bound."""
+def take_known_peak(row: PlanRow, scale: Scale) -> Value:
+    """Return the peak, or the known part of it as a lower bound."""
+    is_assumed = "peak_bytes" in row.assumed
     if row.peak_bytes is not None:
-        text = format_scaled(row.peak_bytes, scale)
-    else:
-        text = f"{AT_LEAST}{format_scaled(row.least_bytes, scale)}"
-    return mark_assumed(text, "peak_bytes" in row.assumed)
+        return take_scaled(row, "peak_bytes", scale, assumed=is_assumed)
+    return replace(take_scaled(row, "least_bytes", scale, assumed=is_assumed), bound=Bound.AT_LEAST)
 
 
 def _build_fit_rows(plan: Plan) -> Iterator[Row]:
@@ -141,14 +144,16 @@ def format_largest_model(row: PlanRow) -> str:
     """Format the largest model that fits, as an upper bound if only its states are known."""
     if not row.largest_parameters:
         return UNKNOWN
-    bound = "≤" if row.peak_bytes is None else ""
-    return mark_assumed(f"{bound}{format_count(row.largest_parameters)}", "largest_parameters" in row.assumed)
+    bound = Bound.AT_MOST if row.peak_bytes is None else Bound.EXACT
+    return mark_assumed(
+        f"{BOUND_SIGNS[bound]}{format_count(row.largest_parameters)}", "largest_parameters" in row.assumed
+    )
 
 
 def _list_notes(plan: Plan) -> Iterator[str]:
     yield "States at rest: parameters, gradients and optimizer state by the formula of each scheme."
     if plan.job.assumed:
-        yield f"{PREDICTED}: rests on a usual value that was not stated; see the values above."
+        yield f"{ESTIMATE_SIGN}: rests on a usual value that was not stated; see the values above."
     peak_times: dict[str, list[str]] = {}
     for row in plan.rows:
         if row.peak_at:
@@ -159,7 +164,7 @@ def _list_notes(plan: Plan) -> Iterator[str]:
         text = "; ".join(f"{', '.join(names)}: {moment}" for moment, names in peak_times.items())
         yield f"Peak at: {text}."
     if any(row.peak_bytes is None for row in plan.rows):
-        yield f"{UNKNOWN}: unknown; {AT_LEAST}: lower bound. See Unknown for the reasons."
+        yield f"{UNKNOWN}: unknown; ≥: lower bound. See Unknown for the reasons."
     if any(row.largest_parameters for row in plan.rows) and plan.job.shape is not None:
         yield (
             "Largest model: the larger of two models that fit with this batch: one with a different number "
@@ -190,7 +195,7 @@ def _build_kind_row(rows: Sequence[PlanRow], tenant: Tenant, sub: str, scale: Sc
     cells = []
     for row in rows:
         terms = [term for term in row.terms if term.tenant is tenant and term.sub == sub]
-        cells.append(_format_sum(row, terms, scale) if terms else "")
+        cells.append(_sum_terms(row, terms, scale) if terms else "")
     suffix = f": {sub.replace('_', ' ')}" if sub else ""
     return make_plan_row(
         name=f"{tenant_name(tenant)}{suffix}", short=f"{_ABBREVIATIONS[tenant]}{suffix}", cells=tuple(cells)
@@ -215,9 +220,9 @@ def build_plan_bars(plan: Plan) -> Bars:
 
 def _build_plan_bar(row: PlanRow, max_bytes: int, scale: Scale) -> StackedBar:
     sizes = [(tenant.value, row.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
-    parts = [(name, size, f"{format_scaled(size, scale)} {scale.unit}") for name, size in sizes]
+    parts = [(name, size, format_with_unit(size, scale)) for name, size in sizes]
     return StackedBar(
         name=SCHEMES[row.scheme],
-        note=f"{format_known_peak(row, scale)} {scale.unit}",
+        note=f"{take_known_peak(row, scale).text} {scale.unit}",
         segments=stack_segments(parts, max_bytes),
     )

@@ -6,15 +6,16 @@ from math import log2
 
 from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
+from zprof.model.quantities import Bound, Unit, Value
 from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
 from zprof.reports.presenters.plan_formatting import (
     choose_size_scale,
     choose_time_scale,
     format_integer,
     format_plan_time,
-    format_scaled,
     make_plan_row,
     make_plan_table,
+    take_scaled,
 )
 
 _MAX_LINES = 4
@@ -150,12 +151,9 @@ def _build_series_table(condition: Condition, points: Sequence[SensitivityPoint]
                 name=condition.words(point),
                 cells=(
                     *(other.words(point) for other in others),
-                    *(
-                        format_scaled(time, times)
-                        for time in (point.wall_ns, point.compute_ns, point.exposed_ns)
-                    ),
-                    format_percent(point.efficiency_ratio),
-                    format_scaled(point.state_bytes, sizes),
+                    *(take_scaled(point, field, times) for field in ("wall_ns", "compute_ns", "exposed_ns")),
+                    Value(point.efficiency_ratio, Unit.RATIO),
+                    take_scaled(point, "state_bytes", sizes),
                 ),
             )
             for point in points
@@ -221,11 +219,11 @@ def _build_speed_up_table(rows: Sequence[SpeedUp]) -> Iterator[Table]:
             make_plan_row(
                 name=format_integer(row.devices),
                 cells=(
-                    f"<= {format_integer(row.samples)}" if row.at_most else format_integer(row.samples),
-                    format_scaled(row.state_bytes, sizes),
-                    format_scaled(row.activation_bytes, sizes),
+                    Value(row.samples, Unit.COUNT, bound=Bound.AT_MOST if row.at_most else Bound.EXACT),
+                    take_scaled(row, "state_bytes", sizes),
+                    take_scaled(row, "activation_bytes", sizes),
                     *(
-                        f"x{ratio:.2f}"
+                        Value(ratio, Unit.FACTOR)
                         for ratio in (row.whole_ratio, row.equal_batch_ratio, row.larger_batch_ratio)
                     ),
                 ),
@@ -234,7 +232,7 @@ def _build_speed_up_table(rows: Sequence[SpeedUp]) -> Iterator[Table]:
         ),
         notes=(
             f"Against {format_integer(rows[0].devices)} devices; total = equal batch x larger batch; "
-            "above x1.00 is super-linear: each device does more work than before.",
+            "above 1.00x is super-linear: each device does more work than before.",
             "Samples: the largest micro-batch that fits a device.",
         ),
     )

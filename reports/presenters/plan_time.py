@@ -1,32 +1,32 @@
 """Build the time part of a plan: the ledger of a step, and the bytes a device moves along each axis."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from zprof.model.formatting import format_percent
-from zprof.model.plan import PIPELINES, Axis, Plan, PlannedStep, PlanRow
-from zprof.reports.page import UNKNOWN, Row, Table
+from zprof.model.plan import PIPELINES, Axis, Plan, PlanRow
+from zprof.model.quantities import Scale
+from zprof.model.time import LEDGER_NAMES
+from zprof.reports.page import UNKNOWN, Cell, Row, Table
 from zprof.reports.presenters.plan_formatting import (
     AXES,
     LINKS,
     SCHEMES,
-    Scale,
     choose_size_scale,
     choose_time_scale,
     format_integer,
-    format_scaled,
     join_names,
     make_plan_row,
     make_plan_table,
     mark_assumed,
+    take_scaled,
 )
 from zprof.reports.presenters.plan_memory import make_scheme_columns
 
 #: Terms of the ledger: field, name, short name.
 _TERMS = (
-    ("compute_ns", "compute", ""),
-    ("exposed_transfer_ns", "exposed transfer", "exp. transfer"),
-    ("exposed_memcpy_ns", "exposed copies", ""),
-    ("idle_ns", "idle (pipeline bubble)", "idle, bubble"),
+    ("compute_ns", LEDGER_NAMES["compute_ns"], ""),
+    ("exposed_transfer_ns", LEDGER_NAMES["exposed_transfer_ns"], "exp. transfer"),
+    ("exposed_memcpy_ns", LEDGER_NAMES["exposed_memcpy_ns"], ""),
+    ("idle_ns", f"{LEDGER_NAMES['idle_ns']} (pipeline bubble)", "idle, bubble"),
 )
 
 
@@ -113,7 +113,7 @@ def build_step_table(plan: Plan) -> tuple[Table, ...]:
                 make_plan_row(
                     name="efficiency (compute / step)",
                     short="efficiency",
-                    cells=_format_cells(plan, lambda step: format_percent(step.efficiency_ratio)),
+                    cells=_make_step_cells(plan, "efficiency_ratio", None),
                 ),
                 *_build_throughput_row(plan),
                 _build_time_row(
@@ -167,8 +167,8 @@ def _get_sort_key(key: tuple[Axis, str]) -> tuple[int, int]:
 
 
 def _build_link_rows(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iterator[Row]:
-    def cells(leaf: str, field: str, scale: Scale) -> tuple[str, ...]:
-        return tuple(_format_link_cell(row, key, leaf, field, scale) for row in plan.rows)
+    def cells(leaf: str, field: str, scale: Scale) -> tuple[Cell, ...]:
+        return tuple(_make_link_cell(row, key, leaf, field, scale) for row in plan.rows)
 
     axis, link = AXES[key[0]], LINKS.get(key[1], key[1])
     yield make_plan_row(
@@ -190,23 +190,22 @@ def _build_link_rows(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Sca
         )
 
 
-def _format_link_cell(row: PlanRow, key: tuple[Axis, str], leaf: str, field: str, scale: Scale) -> str:
-    """Format a field of a link; empty if the scheme has no traffic there.  ``leaf``: what may be assumed."""
+def _make_link_cell(row: PlanRow, key: tuple[Axis, str], leaf: str, field: str, scale: Scale) -> Cell:
+    """Return a field of a link; empty if the scheme has no traffic there.  ``leaf``: what may be assumed."""
     traffic = next((link for link in row.links if (link.axis, link.link) == key), None)
     if traffic is None:
         return ""
-    return mark_assumed(format_scaled(getattr(traffic, field), scale), leaf in traffic.assumed)
+    return take_scaled(traffic, field, scale, assumed=leaf in traffic.assumed)
 
 
 def _build_time_row(
     plan: Plan, leaf: str, name: str, short: str, scale: Scale, *, total: bool = False
 ) -> Row:
-    cells = _format_cells(plan, lambda step: format_scaled(getattr(step, leaf), scale))
-    return make_plan_row(name, cells, short=short, total=total)
+    return make_plan_row(name, _make_step_cells(plan, leaf, scale), short=short, total=total)
 
 
-def _format_cells(plan: Plan, formatter: Callable[[PlannedStep], str]) -> tuple[str, ...]:
+def _make_step_cells(plan: Plan, leaf: str, scale: Scale | None) -> tuple[Cell, ...]:
     return tuple(
-        UNKNOWN if row.step is None else mark_assumed(formatter(row.step), "step" in row.assumed)
+        UNKNOWN if row.step is None else take_scaled(row.step, leaf, scale, assumed="step" in row.assumed)
         for row in plan.rows
     )

@@ -25,8 +25,8 @@ from zprof.reports.presenters.time_figures import (
     sort_fits_by_messages,
 )
 from zprof.reports.presenters.time_formatting import (
-    format_message_size,
     make_ledger_cells,
+    take_message_bytes,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
@@ -38,6 +38,7 @@ _FIT_FIELDS = (
     "latency_share_ratio",
     "residual_ratio",
 )
+_UNIT_TERMS = ("exposed_transfer_ns", "exposed_wait_ns")
 _US = 1_000
 
 
@@ -90,7 +91,7 @@ def _build_unit_table(time: Time) -> Table | None:
             make_name_column("kind"),
             *make_number_columns("count", unit=time.basis),
             *make_number_columns("size", unit="bytes"),
-            *make_number_columns("exposed transfer", "exposed wait", unit="ms"),
+            *make_number_columns(*(LEDGER_NAMES[field] for field in _UNIT_TERMS), unit="ms"),
         ),
         [_make_unit_row(unit) for unit in select_most_exposed_units(time, MAX_ROWS)],
         unit="ms",
@@ -106,9 +107,8 @@ def _make_unit_row(unit: UnitTime) -> tuple[Cell, ...]:
         unit.unit,
         unit.kind,
         take_value(unit, "count"),
-        format_message_size(unit.kind, unit.bytes),
-        take_value(unit, "exposed_transfer_ns", in_ms=True),
-        take_value(unit, "exposed_wait_ns", in_ms=True),
+        take_message_bytes(unit),
+        *(take_value(unit, field, in_ms=True) for field in _UNIT_TERMS),
     )
 
 

@@ -8,7 +8,17 @@ from zprof.model.formatting import format_bytes, format_ns, format_percent, form
 from zprof.model.leaves import take_value
 from zprof.model.quantities import BOUND_WORDS, Bound, Bounds, Value, negate_bound
 from zprof.model.report import Report, Volume
-from zprof.model.time import LEDGER_NAMES, Alignment, RankTime, StepTime, Time, WindowPolicy, mean_over_ranks
+from zprof.model.time import (
+    LEDGER_NAMES,
+    Alignment,
+    CollectiveTime,
+    RankTime,
+    StepTime,
+    Time,
+    UnitTime,
+    WindowPolicy,
+    mean_over_ranks,
+)
 from zprof.model.training import ENGINE_TITLES, Engine
 from zprof.reports.presenters.time_figures import exposure
 
@@ -17,9 +27,10 @@ _MAX_MOVED, _MAX_NAMED = 4, 6
 _MARKED, _NO_STEPS = "recorder", "whole trace"
 
 
-def format_message_size(kind: str, size_bytes: int) -> str:
-    """Format the bytes of a collective, or ``unknown`` if the trace has no size."""
-    return "unknown" if is_unknown_size(kind, size_bytes) else format_bytes(size_bytes)
+def take_message_bytes(entry: CollectiveTime | UnitTime) -> Value:
+    """Return the bytes of a collective, unknown if the trace has no size."""
+    size = take_value(entry, "bytes")
+    return replace(size, number=None) if is_unknown_size(entry.kind, entry.bytes) else size
 
 
 def make_ledger_cells(entry: RankTime | StepTime, bounds: Bounds) -> tuple[Value, ...]:

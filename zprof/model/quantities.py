@@ -48,14 +48,22 @@ class Aggregation(StrEnum):
     PER_WORK = "sum of all ranks / tokens or samples of all ranks"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A common unit of the numbers of a table: its factor, and its name, which the header shows."""
+
+    factor: float
+    unit: str
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A number as shown; None is unknown.
 
     ``leaves`` are paths in the report (``time.per_rank[3].wall_ns``, ``[*]`` for all entries of a list), and
     ``how`` says how they combine; of a range, the number is the upper end and ``low`` the lower. ``signed``:
-    a change, shown with its sign. ``in_ms``: it is shown in a column headed ``ms``. ``is_estimate``:
-    predicted, assumed, or inferred from sizes alone.
+    a change, shown with its sign. ``in_ms``: it is shown in a column headed ``ms``, ``scale``: in its unit.
+    ``is_estimate``: predicted, assumed, or inferred from sizes alone.
     """
 
     number: float | None
@@ -67,6 +75,7 @@ class Value:
     low: float | None = None
     signed: bool = False
     in_ms: bool = False
+    scale: Scale | None = None
     is_estimate: bool = False
 
     @property
@@ -118,11 +127,28 @@ def format_value(value: Value, unknown: str = UNKNOWN) -> str:
 
 
 def _format_end(value: Value, number: float) -> str:
+    if value.scale:
+        return format_scaled(number, value.scale)
     shown = format_ms(number) if value.in_ms else format_number(number, value.unit)
     is_zero = not any(digit in shown for digit in "123456789")
     if is_zero:
         return shown.removeprefix("-")
     return f"+{shown}" if value.signed and number > 0 else shown
+
+
+def format_scaled(number: float, scale: Scale) -> str:
+    """Format a number with up to three digits, as the ZeRO paper does: 120, 31.4, 1.9, 0.23."""
+    size = abs(number) / scale.factor
+    sign = "-" if number < 0 else ""
+    if size == 0:
+        return "0"
+    if size >= 99.95 or scale.factor == 1:
+        return f"{sign}{size:,.0f}"
+    if size >= 0.95:
+        return f"{sign}{size:.1f}"
+    if size >= 0.0095:
+        return f"{sign}{size:.2f}"
+    return f"{sign}{size:.4f}" if size >= 0.00005 else f"<{sign}0.0001"
 
 
 def format_number(number: float, unit: Unit) -> str:

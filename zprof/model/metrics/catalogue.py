@@ -20,3 +20,8 @@ METRICS: Mapping[str, Metric] = {
 def find_metric(leaf: str) -> Metric | None:
     """Return the entry on a leaf such as ``time.per_rank[3].wall_ns``, or None."""
     return METRICS.get(strip_indices(leaf))
+
+
+def find_title(leaf: str) -> str:
+    """Return the title of a number that the catalogue has."""
+    return METRICS[strip_indices(leaf)].title
