@@ -19,7 +19,7 @@ from zprof.analysis.time.passes.table import make_pass_table
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import WindowPolicy
-from zprof.simulator.plan import Gathering, Plan, Vendor
+from zprof.simulator.plan import Gathering, SimulationPlan, Vendor
 from zprof.simulator.program.phases import list_phases
 
 #: Nanoseconds since 1970: as a float they would count in steps of 256.
@@ -169,7 +169,7 @@ def test_steps_within_one_window_are_told_by_marks_and_optimizer(
     assert passes["step"].nunique() == len(expected) // micro_batches or not optimizer
 
 
-def job(vendor: Vendor, **changes: object) -> Plan:
+def job(vendor: Vendor, **changes: object) -> SimulationPlan:
     small = {"ranks": 2, "steps": 3, "units": 4, "micro_batches": 2, "gathering": Gathering(), **changes}
     return replace(base(3, vendor), **small)  # type: ignore[arg-type]
 
