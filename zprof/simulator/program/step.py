@@ -41,10 +41,10 @@ _PCIE_BYTES_PER_S = 20e9
 
 def make_step_instructions(plan: SimulationPlan, step: int) -> list[Instruction]:
     """Return the host instructions of step ``step`` (0-based)."""
-    return _StepProgram(plan, step).instructions()
+    return _StepInstructions(plan, step).instructions()
 
 
-class _StepProgram:
+class _StepInstructions:
     def __init__(self, plan: SimulationPlan, step: int) -> None:
         self._plan = plan
         self._step = step

@@ -12,13 +12,13 @@ from tests.support.kineto_traces import at, converted, span, thread_name, trace_
 from tests.support.real_traces import TRACES
 from zprof.collectors.kineto.convert import convert_trace
 from zprof.collectors.kineto.reading.reader import read_trace
-from zprof.collectors.kineto.trace import Arguments, Group
+from zprof.collectors.kineto.trace import Arguments, TraceProcessGroup
 from zprof.run.schema import COLLECTIVES, EVENTS
 from zprof.simulator.plan import SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
 
 COMM, WORKER = 20, 30
-PAIR = Group(name="0", description="default_pg", ranks=(0, 1))
+PAIR = TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1))
 GATHER = "zero::{} all_gather pg={} seq={} unit=b.1 bytes=800 dtype=bfloat16"
 
 
@@ -188,7 +188,7 @@ SPANS = st.builds(
 )
 GROUPS = st.lists(
     st.builds(
-        Group,
+        TraceProcessGroup,
         name=st.sampled_from(["0", "1", "x"]),
         description=st.sampled_from(["", "undefined", "default_pg", "tp"]),
         ranks=st.sampled_from([(), (0,), (0, 1), (0, 2)]),
