@@ -19,7 +19,7 @@ from tests.support.diagnoses import (
 )
 from zprof.model.findings import Cause
 from zprof.simulator.causes import NONE, TIGHT, plant
-from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.plan import SimulationPlan, Vendor
 
 #: Causes visible only in comparison; on a CPU also padding, whose kernels look like all others there.
 BESIDE_HEALTHY = frozenset({Cause.LOW_BUS_BANDWIDTH, Cause.LOST_COMPUTE_EFFICIENCY})
@@ -114,7 +114,7 @@ def diagnose_case(case: Case) -> Outcome:
         )
 
 
-def healthy_plan(seed: int, vendor: Vendor) -> Plan:
+def healthy_plan(seed: int, vendor: Vendor) -> SimulationPlan:
     """Return a healthy job of 2 to 8 ranks in any stage, with parameters gathered under the next forward."""
     plan = replace(base(seed, vendor), ranks=(2, 4, 6, 8)[seed % 4], stage=seed // 4 % 4)
     return replace(plan, hide_optimizer_gather=True)

@@ -16,7 +16,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class WindowRows:
     """Rows of a window that goes on: ``complete`` never change again, ``open`` are as of now.
 
     ``event_count``: the profiler's events since the last chunk, which determine the memory that it needed.
@@ -31,7 +31,7 @@ class Chunk:
 class ChunkedCollector(Protocol):
     """A collector that hands over its rows while its window is open."""
 
-    def cut(self) -> Chunk | None:
+    def cut(self) -> WindowRows | None:
         """Return the rows since the last chunk, at a step boundary; None if that is not possible now."""
 
 

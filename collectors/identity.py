@@ -19,7 +19,7 @@ from zprof.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class RankIdentity:
     """Rank, world size and backend. ``run_id`` identifies the recording on all ranks."""
 
     rank: int
@@ -28,13 +28,13 @@ class Identity:
     run_id: str
 
 
-def identify_rank() -> Identity:
+def identify_rank() -> RankIdentity:
     """Return the identity from the process group, else from the launcher's environment.
 
     Does not wait for other ranks.
     """
     is_distributed = dist.is_available() and dist.is_initialized()
-    return Identity(
+    return RankIdentity(
         rank=dist.get_rank() if is_distributed else int(os.environ.get("RANK", "0")),
         world_size=dist.get_world_size() if is_distributed else int(os.environ.get("WORLD_SIZE", "1")),
         backend=dist.get_backend() if is_distributed else "none",

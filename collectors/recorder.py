@@ -28,11 +28,11 @@ except ModuleNotFoundError:
     require_extra(Extra.RECORD, "zprof.record")
     raise  # torch is there, but not all that it needs
 
-from zprof.collectors.base import Chunk, Collector, Columns, FaultGuard
+from zprof.collectors.base import Collector, Columns, FaultGuard, WindowRows
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.identity import (
-    Identity,
+    RankIdentity,
     describe_device,
     describe_environment,
     identify_rank,
@@ -43,9 +43,9 @@ from zprof.collectors.logs import MarkLog, SampleLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers, as_sequence
 from zprof.collectors.memory.out_of_memory import read_failed_allocation, take_census, was_logged
 from zprof.collectors.recorder_gaps import list_skipped_gaps, make_cut_short_gap, make_error_gap
-from zprof.collectors.schedule import MemoryMode, Schedule, Window
+from zprof.collectors.schedule import MemoryMode, RecordingSchedule, ScheduledWindow
 from zprof.collectors.training import detect_framework, detect_training
-from zprof.collectors.windows import Collectors, Windows
+from zprof.collectors.windows import Collectors, WindowRecorder
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import PlannedSteps, RunManifest
@@ -70,7 +70,7 @@ def record(
     *,
     model: nn.Module | None = None,
     optimizer: Optimizers = None,
-    steps: Schedule | None = None,
+    steps: RecordingSchedule | None = None,
     training: TrainingFacts | Callable[[], TrainingFacts] | None = None,
     memory_mode: str = MemoryMode.FULL,
 ) -> "Recorder":
@@ -92,12 +92,12 @@ def record(
     mode = MemoryMode(memory_mode)
     stop_outside_recordings()
     collectors: Collectors = {
-        Window.MEMORY: lambda: MemoryCollector(model, optimizer, mode),
-        Window.TIME: KinetoCollector,
+        ScheduledWindow.MEMORY: lambda: MemoryCollector(model, optimizer, mode),
+        ScheduledWindow.TIME: KinetoCollector,
     }
     return Recorder(
         path,
-        steps or Schedule(),
+        steps or RecordingSchedule(),
         training if callable(training) else lambda: training or detect_training(model, optimizer),
         collectors,
         memory_mode=mode,
@@ -115,12 +115,12 @@ class Recorder:
     def __init__(
         self,
         path: str | Path,
-        schedule: Schedule,
+        schedule: RecordingSchedule,
         training: Callable[[], TrainingFacts],
         collectors: Collectors,
         *,
         memory_mode: MemoryMode = MemoryMode.FULL,
-        identity: Callable[[], Identity] = identify_rank,
+        identity: Callable[[], RankIdentity] = identify_rank,
         devices: Devices | None = None,
         set_writing: Callable[[bool], None] = lambda is_writing: None,
         owners: Callable[[], Owners] | None = None,
@@ -133,7 +133,7 @@ class Recorder:
         self._devices = devices or NoDevices()
         self._set_writing = set_writing
         self._guard = FaultGuard()
-        self._windows = Windows(collectors, self._marks, self._guard)
+        self._windows = WindowRecorder(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
         self._manifest: RunManifest | None = None
         self._step, self._step_start_ns = 0, 0
@@ -308,7 +308,7 @@ class Recorder:
             self._guard.run("run files", lambda: self._flush("partial"))
             self._windows.align()
 
-    def _write_chunk(self, chunk: Chunk) -> None:
+    def _write_chunk(self, chunk: WindowRows) -> None:
         assert self._writer is not None
         for name, columns in chunk.complete.items():
             if name == "mark":
@@ -350,8 +350,8 @@ class Recorder:
         self._writer.write_table("samples", self._samples.columns())
         self._guard.run("device counters", self._write_devices)
         self._writer.finish(
-            memory_steps=self._windows.recorded_steps[Window.MEMORY],
-            time_steps=self._windows.recorded_steps[Window.TIME],
+            memory_steps=self._windows.recorded_steps[ScheduledWindow.MEMORY],
+            time_steps=self._windows.recorded_steps[ScheduledWindow.TIME],
             gaps=[
                 *self._guard.gaps,
                 *(pings.gaps() if pings else []),
@@ -359,7 +359,9 @@ class Recorder:
                 *list_skipped_gaps(self._skipped_steps),
             ],
             status=status,
-            memory_mode=str(self._memory_mode) if self._windows.recorded_steps[Window.MEMORY] else "",
+            memory_mode=str(self._memory_mode)
+            if self._windows.recorded_steps[ScheduledWindow.MEMORY]
+            else "",
         )
 
     def _write_devices(self) -> None:
@@ -392,5 +394,5 @@ def _return_free_memory() -> None:
         trim(0)
 
 
-def _make_planned_steps(schedule: Schedule) -> PlannedSteps:
+def _make_planned_steps(schedule: RecordingSchedule) -> PlannedSteps:
     return PlannedSteps(skip=schedule.skip, memory=schedule.memory, time=schedule.time)

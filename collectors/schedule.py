@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Window(StrEnum):
+class ScheduledWindow(StrEnum):
     """Kind of a recorded window of steps; ``init`` lasts from the start of the program to its first step.
 
     ``oom`` is the moment of a failed allocation outside of the others.
@@ -19,7 +19,7 @@ class Window(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class RecordingSchedule:
     """``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
     skip: int = 2
@@ -30,12 +30,12 @@ class Schedule:
         if min(self.skip, self.memory, self.time) < 0:
             raise ValueError("steps(): skip, memory and time cannot be negative")
 
-    def window(self, step: int) -> Window | None:
+    def window(self, step: int) -> ScheduledWindow | None:
         """Return the window of a step (counted from 0), or None if it is not recorded."""
         if self.skip <= step < self.skip + self.memory:
-            return Window.MEMORY
+            return ScheduledWindow.MEMORY
         if self.skip + self.memory <= step < self.total:
-            return Window.TIME
+            return ScheduledWindow.TIME
         return None
 
     @property
@@ -44,9 +44,9 @@ class Schedule:
         return self.skip + self.memory + self.time
 
 
-def steps(*, skip: int = 2, memory: int = 2, time: int = 8) -> Schedule:
+def steps(*, skip: int = 2, memory: int = 2, time: int = 8) -> RecordingSchedule:
     """Return the schedule of a recording: steps to skip, then to watch memory, then time."""
-    return Schedule(skip=skip, memory=memory, time=time)
+    return RecordingSchedule(skip=skip, memory=memory, time=time)
 
 
 class MemoryMode(StrEnum):

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from zprof.collectors.base import Chunk, ChunkedCollector, Collector, FaultGuard
+from zprof.collectors.base import ChunkedCollector, Collector, FaultGuard, WindowRows
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.logs import MarkLog
-from zprof.collectors.schedule import Window
+from zprof.collectors.schedule import ScheduledWindow
 
 #: Factories of collectors, called when their window opens.
-Collectors = Mapping[Window, Callable[[], Collector]]
+Collectors = Mapping[ScheduledWindow, Callable[[], Collector]]
 
 
 #: Profiler events between two cuts of a window: they take about 2.5 KB each while they are read.
@@ -44,7 +44,7 @@ class ChunkPlan:
         self._steps_per_chunk, self._steps = 1 << max(0, fitting.bit_length() - 1), 0
 
 
-class Windows:
+class WindowRecorder:
     """Open and close windows, one at a time. ``recorded_steps`` has the recorded steps by window."""
 
     def __init__(self, collectors: Collectors, marks: MarkLog, guard: FaultGuard) -> None:
@@ -52,10 +52,13 @@ class Windows:
         self._collector: Collector | None = None
         self._plan = ChunkPlan()
         self.pings: ClockPings | None = None
-        self.current: Window | None = None
-        self.recorded_steps: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
+        self.current: ScheduledWindow | None = None
+        self.recorded_steps: dict[ScheduledWindow, list[int]] = {
+            ScheduledWindow.MEMORY: [],
+            ScheduledWindow.TIME: [],
+        }
 
-    def open(self, window: Window, step: int) -> None:
+    def open(self, window: ScheduledWindow, step: int) -> None:
         """Open ``window`` before ``step``."""
         self.current = window
         self._plan.restart(self._estimate_events(window))
@@ -63,16 +66,16 @@ class Windows:
         if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
             self._guard.run(f"{window} stop", self._collector.stop)
             self._collector = None
-        if window is Window.TIME and self.pings is not None:
+        if window is ScheduledWindow.TIME and self.pings is not None:
             self.pings.send()
         self._marks.add("window_begin", step, str(window))
 
-    def _estimate_events(self, window: Window) -> int:
+    def _estimate_events(self, window: ScheduledWindow) -> int:
         """Return the events per step of a time window: at most those of the memory window, on all ranks.
 
         A window that does not have to be cut after its first step has one start of the profiler less.
         """
-        if window is not Window.TIME or self.pings is None:
+        if window is not ScheduledWindow.TIME or self.pings is None:
             return 0
         return self.pings.find_largest(self._plan.events_per_step)
 
@@ -81,12 +84,12 @@ class Windows:
         window, collector = self.current, self._collector
         self.current = self._collector = None
         self._marks.add("window_end", step, str(window))
-        if window is Window.TIME and self.pings is not None:
+        if window is ScheduledWindow.TIME and self.pings is not None:
             self.pings.send()
         has_stopped = collector is not None and self._guard.succeeds(f"{window} stop", collector.stop)
         return collector if has_stopped else None
 
-    def cut(self) -> Chunk | None:
+    def cut(self) -> WindowRows | None:
         """Return the rows of the open window so far, if it is time to write them.
 
         In a time window all ranks do so after the same step, and leave together: a rank that reads for longer
@@ -97,14 +100,14 @@ class Windows:
             return None
         chunk = self._guard.run(f"{window} chunk", collector.cut)
         events = self._plan.get_events_per_step(chunk.event_count if chunk else 0)
-        if window is Window.TIME and self.pings is not None:
+        if window is ScheduledWindow.TIME and self.pings is not None:
             events = self.pings.find_largest(events)
         self._plan.plan_next(events)
         return chunk
 
     def align(self) -> None:
         """Let the ranks leave together, after a chunk of the time window has been written."""
-        if self.current is Window.TIME and self.pings is not None:
+        if self.current is ScheduledWindow.TIME and self.pings is not None:
             self.pings.send()
 
     def step_done(self, step: int) -> None:

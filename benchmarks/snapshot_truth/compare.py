@@ -15,7 +15,7 @@ from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
 from zprof.analysis.memory.snapshot_device import read_snapshot_device
 from zprof.analysis.memory.timeline import Timeline
@@ -110,7 +110,7 @@ def read_said(tables: Mapping[str, pa.Table]) -> SaidSnapshot:
     frames = {name: as_frame(table) for name, table in tables.items()}
     history = read_history(frames["block"], frames["segment"], list_history_devices(frames["block"])[0])
     assert history is not None
-    stacks = Stacks(frames["stack"])
+    stacks = StackIndex(frames["stack"])
     device = read_snapshot_device(0, history, stacks, frames["mark"])
     blocks = history.blocks
     levels = [LEVELS[code] for code in device.names.confidence.tolist()]

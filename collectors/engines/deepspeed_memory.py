@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from zprof.collectors.engines.deepspeed import KEPT_GRADIENTS, list_masters
-from zprof.collectors.memory.log import Role
+from zprof.collectors.memory.log import StorageRole
 from zprof.collectors.memory.storages import find_nested_tensors
 from zprof.model.tenants import Tenant
 
-_PARTITION = Role(Tenant.GRADIENTS, "partition", "engine")
-_ACCUMULATED = Role(Tenant.GRADIENTS, "accumulated", "engine")
-_MASTER = Role(Tenant.OPTIMIZER_STATE, "master", "engine")
-BUCKET = Role(Tenant.COMMUNICATION_BUFFERS, "reduce_bucket", "engine")
-_STAGING = Role(Tenant.COMMUNICATION_BUFFERS, "offload_staging", "engine")
+_PARTITION = StorageRole(Tenant.GRADIENTS, "partition", "engine")
+_ACCUMULATED = StorageRole(Tenant.GRADIENTS, "accumulated", "engine")
+_MASTER = StorageRole(Tenant.OPTIMIZER_STATE, "master", "engine")
+BUCKET = StorageRole(Tenant.COMMUNICATION_BUFFERS, "reduce_bucket", "engine")
+_STAGING = StorageRole(Tenant.COMMUNICATION_BUFFERS, "offload_staging", "engine")
 
 #: Attributes of the ZeRO optimizers, and who owns the tensors in them.
 _ATTRIBUTES = (
@@ -35,7 +35,7 @@ _ATTRIBUTES = (
 _COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator"
 
 
-def iter_held_tensors(engine: Any) -> Iterator[tuple[Role, torch.Tensor]]:
+def iter_held_tensors(engine: Any) -> Iterator[tuple[StorageRole, torch.Tensor]]:
     """Yield each tensor that an engine holds for its sharding, with its owner."""
     optimizer = engine.optimizer
     for tensor in list_masters(engine):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.base import Chunk, first_line
+from zprof.collectors.base import WindowRows, first_line
 from zprof.collectors.host_stacks import HostStacks
 from zprof.collectors.kineto.convert import SequenceNumbers, Tables, convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
@@ -61,7 +61,7 @@ class KinetoCollector:
             self._gaps.append(_make_no_stacks_gap(error))
         self._works.install()
 
-    def cut(self) -> Chunk | None:
+    def cut(self) -> WindowRows | None:
         """Return the events and collectives since the last chunk; a new session has started.
 
         Collectives must be complete before a session stops: gloo writes their end into its memory.
@@ -79,7 +79,7 @@ class KinetoCollector:
             tables, gaps = _export_tables(profile)
             self._add_gaps(gaps)
             self._sequences.continue_in(tables)
-            return Chunk(complete=tables, event_count=len(tables["events"]["start_ns"]))
+            return WindowRows(complete=tables, event_count=len(tables["events"]["start_ns"]))
 
     def stop(self) -> None:
         """Stop the profiler, and restore ``Work.wait`` and the methods of tensors."""

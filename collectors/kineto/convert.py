@@ -21,7 +21,7 @@ from zprof.collectors.kineto.annotations import (
 from zprof.collectors.kineto.collectives import CollectiveRow, build_collective_columns
 from zprof.collectors.kineto.device.rows import find_device_collectives, make_device_rows
 from zprof.collectors.kineto.gloo.matching import make_gloo_rows
-from zprof.collectors.kineto.process_groups import GroupNames
+from zprof.collectors.kineto.process_groups import GroupResolver
 from zprof.collectors.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
@@ -40,7 +40,7 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
     spans = find_engine_ranges(trace)
     device_collectives = find_device_collectives(trace, spans)
     header = trace.header
-    groups = GroupNames(header.groups, header.world_size, header.rank, device_collectives.groups())
+    groups = GroupResolver(header.groups, header.world_size, header.rank, device_collectives.groups())
     range_rows, range_gaps = make_range_rows(spans, groups)
     gloo_rows, gloo_gaps = make_gloo_rows(trace, spans, groups)
     device_rows, device_gaps = make_device_rows(trace, device_collectives, groups)
@@ -110,7 +110,7 @@ def list_read_gaps(report: ReadReport) -> list[Gap]:
 
 
 def _add_range_times(
-    rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupNames
+    rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupResolver
 ) -> list[CollectiveRow]:
     """Return the rows with launch and wait times from the ranges of the same collective."""
     launches = _key_by_group_name(index_by_collective(spans, RangeVerb.LAUNCH), groups)
@@ -119,7 +119,7 @@ def _add_range_times(
 
 
 def _key_by_group_name(
-    spans_by_key: Mapping[Identity, RangeSpan], groups: GroupNames
+    spans_by_key: Mapping[Identity, RangeSpan], groups: GroupResolver
 ) -> dict[Identity, RangeSpan]:
     """Return the ranges keyed like rows, by the group's resolved name."""
     return {(groups.resolve(key[0])[0], key[1], key[2]): span for key, span in spans_by_key.items()}
@@ -194,7 +194,9 @@ def _nullable_numbers(values: Int64s) -> pa.Array:
 BY_COMM_RANGE = "range"
 
 
-def make_range_rows(spans: Sequence[RangeSpan], groups: GroupNames) -> tuple[list[CollectiveRow], list[Gap]]:
+def make_range_rows(
+    spans: Sequence[RangeSpan], groups: GroupResolver
+) -> tuple[list[CollectiveRow], list[Gap]]:
     """Return a row for each ``::comm`` range. Size and type may come from the launch range."""
     launches = index_by_collective(spans, RangeVerb.LAUNCH)
     rows, incomplete = [], 0

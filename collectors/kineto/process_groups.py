@@ -10,7 +10,7 @@ ranks, so all members derive the same names.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from zprof.collectors.kineto.trace import Arguments, Group, TraceHeader
+from zprof.collectors.kineto.trace import Arguments, TraceHeader, TraceProcessGroup
 from zprof.model.collectives import UNKNOWN_GROUP
 
 #: torch's name and description of the group over all ranks, and descriptions without information.
@@ -18,7 +18,7 @@ _DEFAULT_NAME, _DEFAULT_DESCRIPTION, _UNDESCRIBED = "0", "default_pg", ("", "und
 _MAX_RANKS = 1 << 16
 
 
-class GroupNames:
+class GroupResolver:
     """Resolve the groups in one trace to (display name, size). Size 0 means unknown.
 
     Args:
@@ -30,19 +30,22 @@ class GroupNames:
 
     def __init__(
         self,
-        header_groups: Sequence[Group],
+        header_groups: Sequence[TraceProcessGroup],
         world_size: int | None,
         rank: int | None = None,
-        extra: Iterable[Group] = (),
+        extra: Iterable[TraceProcessGroup] = (),
     ) -> None:
         world = tuple(range(world_size)) if world_size is not None and 0 < world_size <= _MAX_RANKS else ()
         self._ranks = {group.name: group.ranks or world for group in header_groups}
         groups = [
-            Group(name=g.name, description=g.description, ranks=g.ranks or world) for g in header_groups
+            TraceProcessGroup(name=g.name, description=g.description, ranks=g.ranks or world)
+            for g in header_groups
         ]
         if _DEFAULT_NAME not in self._ranks:
             self._ranks[_DEFAULT_NAME] = world
-            groups.append(Group(name=_DEFAULT_NAME, description=_DEFAULT_DESCRIPTION, ranks=world))
+            groups.append(
+                TraceProcessGroup(name=_DEFAULT_NAME, description=_DEFAULT_DESCRIPTION, ranks=world)
+            )
         self._display_names = _make_display_names([*groups, *extra])
         self._cached_names: dict[tuple[tuple[int, ...] | range, str], str] = {}
         rank_sets = {ranks for ranks in self._ranks.values() if ranks}
@@ -99,7 +102,7 @@ def format_ranks(ranks: Iterable[int]) -> str:
     return ",".join(str(rank) for rank in sorted(ranks))
 
 
-def _make_display_names(groups: Sequence[Group]) -> dict[tuple[tuple[int, ...], str], str]:
+def _make_display_names(groups: Sequence[TraceProcessGroup]) -> dict[tuple[tuple[int, ...], str], str]:
     members_by_ranks: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
     for group in groups:
         if group.ranks:

@@ -50,7 +50,7 @@ class StepMarks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _MarkedStep:
     number: int
     start_ns: int
     end_ns: int
@@ -74,7 +74,7 @@ def mark_steps(trace: Trace) -> StepMarks:
     return _mark_by_optimizer(trace) or _mark_whole_trace(trace)
 
 
-def _find_marked_steps(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_Step], int]:
+def _find_marked_steps(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_MarkedStep], int]:
     """Return the steps of the thread with the most steps, by start, and the number of other steps."""
     parsed = {code: _parse_step_number(text, name) for code, text in enumerate(trace.name.texts)}
     numbers = {code: number for code, number in parsed.items() if number is not None}
@@ -97,14 +97,14 @@ def _parse_step_number(text: str, name: str) -> int | None:
     return int(match[2]) if match and match[1] == name else None
 
 
-def _make_step(trace: Trace, row: int, number: int) -> _Step:
+def _make_step(trace: Trace, row: int, number: int) -> _MarkedStep:
     start_ns = int(trace.start_ns[row])
-    return _Step(number=number, start_ns=start_ns, end_ns=start_ns + int(trace.duration_ns[row]))
+    return _MarkedStep(number=number, start_ns=start_ns, end_ns=start_ns + int(trace.duration_ns[row]))
 
 
-def _keep_longest(steps: Sequence[_Step]) -> list[_Step]:
+def _keep_longest(steps: Sequence[_MarkedStep]) -> list[_MarkedStep]:
     """Return the longest range of each step number."""
-    longest: dict[int, _Step] = {}
+    longest: dict[int, _MarkedStep] = {}
     for step in steps:
         current = longest.setdefault(step.number, step)
         if step.end_ns - step.start_ns > current.end_ns - current.start_ns:
@@ -112,7 +112,7 @@ def _keep_longest(steps: Sequence[_Step]) -> list[_Step]:
     return sorted(longest.values(), key=lambda step: (step.start_ns, -step.end_ns))
 
 
-def _drop_overlapping(steps: Sequence[_Step]) -> Iterator[_Step]:
+def _drop_overlapping(steps: Sequence[_MarkedStep]) -> Iterator[_MarkedStep]:
     """Yield the steps that do not overlap an earlier one; trim overlaps of up to a clock tick."""
     end_ns = ABSENT
     for position, step in enumerate(steps):
@@ -120,11 +120,13 @@ def _drop_overlapping(steps: Sequence[_Step]) -> Iterator[_Step]:
         is_within_tolerance = 0 < step.end_ns - following <= _CLOCK_TOLERANCE_NS < step.end_ns - step.start_ns
         last_ns = following if is_within_tolerance else step.end_ns
         if step.start_ns >= end_ns and last_ns > step.start_ns:
-            yield _Step(number=step.number, start_ns=step.start_ns, end_ns=last_ns)
+            yield _MarkedStep(number=step.number, start_ns=step.start_ns, end_ns=last_ns)
             end_ns = last_ns
 
 
-def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
+def _drop_unused_last_step(
+    trace: Trace, steps: list[_MarkedStep]
+) -> tuple[list[_MarkedStep], tuple[Gap, ...]]:
     """Drop the last step if it has no work: the profiler was stopped right after it started."""
     if len(steps) < 2 or _has_work(trace, steps[-1]) or not _has_work(trace, steps[-2]):
         return steps, ()
@@ -134,7 +136,9 @@ def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
     )
 
 
-def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
+def _drop_incomplete_steps(
+    trace: Trace, steps: list[_MarkedStep]
+) -> tuple[list[_MarkedStep], tuple[Gap, ...]]:
     """Drop the steps that a truncated file contains only in part.
 
     A file has the host's operators first, then device and driver events, thread by thread: the missing part
@@ -162,7 +166,7 @@ def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step
     return [step for step, is_kept in zip(steps, is_complete, strict=True) if is_kept], (gap,)
 
 
-def _count_events_per_step(trace: Trace, categories: frozenset[str], steps: Sequence[_Step]) -> Int64s:
+def _count_events_per_step(trace: Trace, categories: frozenset[str], steps: Sequence[_MarkedStep]) -> Int64s:
     """Count the events of some categories in each step; device work counts in the step that launched it."""
     starts = np.array([step.start_ns for step in steps], dtype=np.int64)
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
@@ -177,7 +181,7 @@ def _count_events_per_step(trace: Trace, categories: frozenset[str], steps: Sequ
     return np.bincount(index[inside], minlength=len(steps)).astype(np.int64)
 
 
-def _has_work(trace: Trace, step: _Step) -> bool:
+def _has_work(trace: Trace, step: _MarkedStep) -> bool:
     within = (trace.start_ns >= step.start_ns) & (trace.start_ns < step.end_ns)
     return bool((within & trace.category.where(lambda category: category in _WORK_CATEGORIES)).any())
 
@@ -210,7 +214,7 @@ def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
         return None
     ends = _extend_over_collectives(trace, ends)
     steps = [
-        _Step(number=number, start_ns=start, end_ns=end)
+        _MarkedStep(number=number, start_ns=start, end_ns=end)
         for number, (start, end) in enumerate(itertools.pairwise(ends))
     ]
     steps, incomplete_gaps = _drop_incomplete_steps(trace, steps)
@@ -280,7 +284,7 @@ def _mark_whole_trace(trace: Trace) -> StepMarks:
         reason="the trace has no step marks: the entire trace counts as one step",
         remedy=_PROF_STEP_REMEDY,
     )
-    steps = [_Step(number=0, start_ns=start_ns, end_ns=end_ns)] if end_ns > start_ns else []
+    steps = [_MarkedStep(number=0, start_ns=start_ns, end_ns=end_ns)] if end_ns > start_ns else []
     return _make_marks(WHOLE_TRACE, steps, (gap,))
 
 
@@ -294,7 +298,7 @@ def _find_extent(trace: Trace) -> tuple[int, int]:
     return int(trace.start_ns[is_work].min()), int(ends.max())
 
 
-def _make_marks(name: str, steps: Sequence[_Step], gaps: tuple[Gap, ...]) -> StepMarks:
+def _make_marks(name: str, steps: Sequence[_MarkedStep], gaps: tuple[Gap, ...]) -> StepMarks:
     columns: dict[str, Sequence[Any]] = {
         "time_ns": [time for step in steps for time in (step.start_ns, step.end_ns)],
         "kind": ["step_begin", "step_end"] * len(steps),

@@ -148,7 +148,7 @@ class TextColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class TraceProcessGroup:
     """A process group from ``distributedInfo.pg_config``; global ranks, sorted."""
 
     name: str
@@ -167,7 +167,7 @@ class TraceHeader:
     rank: int | None = None
     world_size: int | None = None
     backend: str = ""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[TraceProcessGroup, ...] = ()
     devices: tuple[str, ...] = ()
     host: str = ""
 

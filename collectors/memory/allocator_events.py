@@ -26,7 +26,7 @@ from zprof.model.collectives import OPERATOR_PREFIXES
 
 
 @dataclass(slots=True)
-class Allocation:
+class BlockLifetime:
     """One block from its allocation to its free. ``freed_ns`` is None if the free has no event."""
 
     address: int
@@ -110,11 +110,11 @@ class AllocatorEvents:
         if profiler is not None:
             self._pairs.read(profiler)
 
-    def list_open(self) -> list[Allocation]:
+    def list_open(self) -> list[BlockLifetime]:
         """Return the blocks read so far whose free has no event yet, by time."""
         return self._pairs.blocks
 
-    def take_closed(self) -> list[Allocation]:
+    def take_closed(self) -> list[BlockLifetime]:
         """Return the blocks that no later event can change, and forget them."""
         return self._pairs.take_closed()
 
@@ -142,8 +142,8 @@ class _FreePairs:
     """
 
     def __init__(self) -> None:
-        self.blocks: list[Allocation] = []
-        self._open_at: dict[tuple[str, int], Allocation] = {}
+        self.blocks: list[BlockLifetime] = []
+        self._open_at: dict[tuple[str, int], BlockLifetime] = {}
         self._overwritten_ids: set[int] = set()
 
     def read(self, profiler: Any) -> int:
@@ -156,7 +156,7 @@ class _FreePairs:
         profiler.profiler = None  # its events, which the garbage collector would find late
         return next(counter)
 
-    def take_closed(self) -> list[Allocation]:
+    def take_closed(self) -> list[BlockLifetime]:
         """Return the blocks that are freed, or whose address had been allocated again at the last call.
 
         The free of a collective's block may still be found, from its work object (see below).
@@ -175,7 +175,7 @@ class _FreePairs:
             (str(fields.device), fields.ptr),
         )
         if size > 0:
-            block = Allocation(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
+            block = BlockLifetime(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
             self.blocks.append(block)
             if key in self._open_at:
                 self._overwritten_ids.add(id(self._open_at[key]))
@@ -185,7 +185,7 @@ class _FreePairs:
 
 
 def close_collective_scratch(
-    blocks: Sequence[Allocation], works: Sequence[CollectiveWork], births: Sequence[Birth]
+    blocks: Sequence[BlockLifetime], works: Sequence[CollectiveWork], births: Sequence[Birth]
 ) -> None:
     """Close collectives' blocks whose free has no event, when the work object that held them is freed.
 
@@ -206,7 +206,7 @@ def close_collective_scratch(
                 block.freed_ns = max(work.freed_ns, block.allocated_ns)
 
 
-def _get_allocated_ns(block: Allocation) -> int:
+def _get_allocated_ns(block: BlockLifetime) -> int:
     return block.allocated_ns
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from zprof.collectors.base import Chunk, Columns, first_line
+from zprof.collectors.base import Columns, WindowRows, first_line
 from zprof.collectors.memory.allocator_events import AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.cuda_history import CudaHistory, merge_history
 from zprof.collectors.memory.dispatch_mode import OperatorRecorder, ResizePatch, RngStatePatch
@@ -136,7 +136,7 @@ class MemoryCollector:
         self._scanner.forget()
         self._model = None
 
-    def cut(self) -> Chunk | None:
+    def cut(self) -> WindowRows | None:
         """Return what has ended in the steps since the last chunk, and what is live, at a step boundary.
 
         The profiler reads its events while a new session records; collectives must be complete before.
@@ -150,7 +150,7 @@ class MemoryCollector:
         self._can_cut = True
         complete = self._take_ended(is_last=False)
         self._phases.forget_modules()
-        return Chunk(
+        return WindowRows(
             complete=complete,
             open={"alloc": self._build_open_table(), "stack": self._stacks.table()},
             event_count=self._allocator.event_count,

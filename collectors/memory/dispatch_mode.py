@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.log import SAVED, MemoryLog, StorageRole
 from zprof.collectors.memory.out_of_memory import mark_as_logged, read_failed_allocation, was_logged
 from zprof.collectors.memory.saved_tensors import PackHookTracker
 from zprof.collectors.memory.storages import PLAIN, StorageTracker
@@ -40,7 +40,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages = storages
         self._pack_hooks = pack_hooks
         self._track = storages.track
-        self._classified: dict[Any, tuple[Any, Role | None]] = {}
+        self._classified: dict[Any, tuple[Any, StorageRole | None]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -91,7 +91,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             except Exception as own_error:  # an error in zprof must never reach the training loop
                 self._log.fail("failed allocation", own_error)
 
-    def _classify(self, func: Any) -> tuple[Any, Role | None]:
+    def _classify(self, func: Any) -> tuple[Any, StorageRole | None]:
         kind = self._classified[func] = _classify_operator(func)
         return kind
 
@@ -102,7 +102,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif isinstance(value, tuple | list):
                 self._track_all(value, allocator)
 
-    def _claim_operands(self, value: Any, role: Role) -> None:
+    def _claim_operands(self, value: Any, role: StorageRole) -> None:
         if type(value) in PLAIN:
             entry = self._track(value)
             # Only an unclaimed storage is backdated: an activation that is reduced in place was an activation
@@ -119,7 +119,7 @@ def _is_any_traced(types: Any) -> bool:
     return any(issubclass(kind, _TRACED) for kind in types)
 
 
-def _classify_operator(func: Any) -> tuple[Any, Role | None]:
+def _classify_operator(func: Any) -> tuple[Any, StorageRole | None]:
     """Return the operator as allocator (None if it may return its input), and its operands' role."""
     if isinstance(func, HigherOrderOperator):  # it has no schema and calls other operators
         return None, None
@@ -127,7 +127,7 @@ def _classify_operator(func: Any) -> tuple[Any, Role | None]:
     if func.namespace not in _COLLECTIVE_NAMESPACES:
         return (None if aliases else func), None
     name = func._schema.name.split("::")[1].strip("_")
-    return None, Role(Tenant.COMMUNICATION_BUFFERS, name, "c10d")
+    return None, StorageRole(Tenant.COMMUNICATION_BUFFERS, name, "c10d")
 
 
 class ResizePatch:

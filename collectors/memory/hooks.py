@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zprof.collectors.engines.deepspeed_memory import EngineWatch
-from zprof.collectors.memory.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.log import SAVED, MemoryLog, StorageRole
 from zprof.collectors.memory.owners import UNREDUCED
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saved_tensors import AnyPack, PackedTensor, PackHookTracker, SavedTensors
@@ -212,7 +212,7 @@ class Hooks:
         for plain in find_nested_tensors(packed):
             self._storages.claim(self._storages.track(plain), SAVED)
 
-    def _assign_role(self, tensor: torch.Tensor, role: Role) -> None:
+    def _assign_role(self, tensor: torch.Tensor, role: StorageRole) -> None:
         for plain in find_plain_tensors(tensor):
             self._storages.claim(self._storages.track(plain), role)
 

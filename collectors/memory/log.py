@@ -20,7 +20,7 @@ from zprof.model.training import Phase
 _T = TypeVar("_T")
 
 
-class Role(NamedTuple):
+class StorageRole(NamedTuple):
     """Owner of a storage, and the hook that identified it."""
 
     tenant: Tenant
@@ -28,7 +28,7 @@ class Role(NamedTuple):
     via: str
 
 
-SAVED = Role(Tenant.ACTIVATIONS, "saved", "saved")
+SAVED = StorageRole(Tenant.ACTIVATIONS, "saved", "saved")
 
 
 class Birth(NamedTuple):
@@ -51,12 +51,12 @@ class Birth(NamedTuple):
     stack: Any = None
 
 
-class Claim(NamedTuple):
+class StorageClaim(NamedTuple):
     """A role of a storage's lifetime. ``backdated`` claims apply from its birth on."""
 
     generation: int
     time_ns: int
-    role: Role
+    role: StorageRole
     backdated: bool
 
 
@@ -64,7 +64,7 @@ class MemoryLog:
     """Store all records of one window. The first error sets ``active`` to False."""
 
     def __init__(self) -> None:
-        # Rows are the fields of Birth and Claim as plain tuples: a named tuple costs half a microsecond.
+        # Rows are the fields of Birth and StorageClaim in plain tuples: a named tuple costs 0.5 µs.
         self.birth_rows: list[tuple[Any, ...]] = []
         self.deaths: list[tuple[int, int]] = []
         self.claim_rows: list[tuple[Any, ...]] = []
@@ -86,9 +86,9 @@ class MemoryLog:
         """Return the time of each death by generation, and forget them."""
         return dict(_drain(self.deaths))
 
-    def take_claims(self) -> tuple[list[Claim], list[tuple[int, int, Tenant]]]:
+    def take_claims(self) -> tuple[list[StorageClaim], list[tuple[int, int, Tenant]]]:
         """Return the claims and the ends of claims by time, and forget them."""
-        return [Claim(*row) for row in _drain(self.claim_rows)], _drain(self.drop_rows)
+        return [StorageClaim(*row) for row in _drain(self.claim_rows)], _drain(self.drop_rows)
 
     def take_failures(self) -> list[Any]:
         """Return the failed allocations by time, and forget them."""

@@ -18,7 +18,7 @@ from torch import nn
 from zprof.collectors.base import Columns
 from zprof.collectors.engines.deepspeed import find_engines, get_shard
 from zprof.collectors.engines.deepspeed_memory import iter_held_tensors
-from zprof.collectors.memory.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.log import SAVED, MemoryLog, StorageRole
 from zprof.collectors.memory.owners import BUFFER, GRADIENT, MASTER, OPTIMIZED, STATE, WEIGHT
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.storages import (
@@ -34,12 +34,12 @@ from zprof.collectors.memory.tables import (
     build_alloc_table,
     build_role_table,
 )
-from zprof.collectors.schedule import Window
+from zprof.collectors.schedule import ScheduledWindow
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
 #: A result of an operator that no other one has saved yet; within a window the log says the same.
-_OPERATOR_OUTPUT = Role(Tenant.TEMPORARY_BUFFERS, "op_output", "census")
+_OPERATOR_OUTPUT = StorageRole(Tenant.TEMPORARY_BUFFERS, "op_output", "census")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _CPU_REQUEST = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory.*?allocate (\d+) bytes", re.S
@@ -109,7 +109,7 @@ def take_census(
     """Return the tables ``oom_alloc`` and ``oom_role``, and marks; ``step``: -1 if it is unknown."""
     log = MemoryLog()
     phases = PhaseTracker(log)
-    census = _Census(log, StorageTracker(log, phases))
+    census = _LiveTensorClaims(log, StorageTracker(log, phases))
     log.active = True
     census.claim_owned(model, optimizers)
     tensors = list(find_live_tensors(lambda error: log.record_missed("tensors", error)))
@@ -121,10 +121,10 @@ def take_census(
     rows.add(log.take_births())
     phase = find_phase(error.__traceback__)
     marks = [
-        (failure.time_ns, "window_begin", step, str(Window.OUT_OF_MEMORY)),
+        (failure.time_ns, "window_begin", step, str(ScheduledWindow.OUT_OF_MEMORY)),
         *([(failure.time_ns, "phase", 0, phase.value)] if phase else []),
         (failure.time_ns, "oom_request", failure.requested_bytes, failure.device),
-        (time.time_ns(), "window_end", step, str(Window.OUT_OF_MEMORY)),
+        (time.time_ns(), "window_end", step, str(ScheduledWindow.OUT_OF_MEMORY)),
     ]
     alloc = build_alloc_table(rows.list_open(), ())
     # All of it was live when the allocation failed, which was before the census.
@@ -140,7 +140,7 @@ def take_census(
     }
 
 
-class _Census:
+class _LiveTensorClaims:
     """Claim the storages of live tensors."""
 
     def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
@@ -187,7 +187,9 @@ class _Census:
             for state in list(optimizer.state.values()):
                 self.claim(find_nested_tensors(state), STATE)
 
-    def claim(self, tensors: Iterable[torch.Tensor | None], role: Role | None, module: str = "") -> None:
+    def claim(
+        self, tensors: Iterable[torch.Tensor | None], role: StorageRole | None, module: str = ""
+    ) -> None:
         """Record tensors from before now, with their owner if it is known."""
         for tensor in tensors:
             try:

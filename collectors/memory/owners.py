@@ -15,7 +15,7 @@ from torch import nn
 
 from zprof.collectors.engines.deepspeed import find_engines, get_shard
 from zprof.collectors.engines.deepspeed_memory import BUCKET, iter_buckets, iter_held_tensors
-from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.log import MemoryLog, StorageRole
 from zprof.collectors.memory.storages import (
     GATHERED,
     Storage,
@@ -74,13 +74,13 @@ class Holdings:
         self._log.drop_rows.append((generation, time.time_ns(), self._tenant))
 
 
-WEIGHT = Role(Tenant.PARAMETERS, "weight", "scan")
-BUFFER = Role(Tenant.PARAMETERS, "buffer", "scan")
-STATE = Role(Tenant.OPTIMIZER_STATE, "state", "optimizer")
-OPTIMIZED = Role(Tenant.PARAMETERS, "weight", "optimizer")
-MASTER = Role(Tenant.OPTIMIZER_STATE, "master", "optimizer")
-GRADIENT = Role(Tenant.GRADIENTS, "grad", "scan")
-UNREDUCED = Role(Tenant.GRADIENTS, "unreduced", "hook")
+WEIGHT = StorageRole(Tenant.PARAMETERS, "weight", "scan")
+BUFFER = StorageRole(Tenant.PARAMETERS, "buffer", "scan")
+STATE = StorageRole(Tenant.OPTIMIZER_STATE, "state", "optimizer")
+OPTIMIZED = StorageRole(Tenant.PARAMETERS, "weight", "optimizer")
+MASTER = StorageRole(Tenant.OPTIMIZER_STATE, "master", "optimizer")
+GRADIENT = StorageRole(Tenant.GRADIENTS, "grad", "scan")
+UNREDUCED = StorageRole(Tenant.GRADIENTS, "unreduced", "hook")
 
 
 class OwnerScanner:
@@ -278,7 +278,7 @@ class OwnerScanner:
         }
 
     def _claim(
-        self, tensor: torch.Tensor, role: Role, first: bool, holdings: Holdings | None = None
+        self, tensor: torch.Tensor, role: StorageRole, first: bool, holdings: Holdings | None = None
     ) -> list[Storage]:
         entries = [self._storages.track(plain, before_window=first) for plain in find_plain_tensors(tensor)]
         for entry in entries:
@@ -290,7 +290,7 @@ class OwnerScanner:
                 self._storages.claim(entry, role)
         return entries
 
-    def _claim_again(self, entry: Storage, role: Role) -> None:
+    def _claim_again(self, entry: Storage, role: StorageRole) -> None:
         """Claim without backdating to birth: gradients from the start of the backward (DDP's buckets), others
         from now.
         """

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.log import MemoryLog, StorageRole
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.torch_private import FakeTensor, gather_stack, skip_in_compiler
 from zprof.model.tenants import Tenant
 
-GATHERED = Role(Tenant.COMMUNICATION_BUFFERS, "gathered_param", "hook")
+GATHERED = StorageRole(Tenant.COMMUNICATION_BUFFERS, "gathered_param", "hook")
 
 _now_ns = time.time_ns
 
@@ -34,7 +34,7 @@ class Storage(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("address", "bytes", "claimed", "generation", "holds_parameter", "key")
     address: int
     bytes: int
-    claimed: list[Role]
+    claimed: list[StorageRole]
     generation: int
     holds_parameter: bool
     key: int
@@ -79,7 +79,7 @@ class StorageTracker:
         if storage.nbytes() != entry.bytes or storage.data_ptr() != entry.address:
             self._start_lifetime(entry, storage, "storage.resize_", False)
 
-    def claim(self, entry: Storage, role: Role, *, backdated: bool = True) -> None:
+    def claim(self, entry: Storage, role: StorageRole, *, backdated: bool = True) -> None:
         """Assign a role to the storage's current lifetime, once."""
         if entry.generation < 0 or role in entry.claimed:
             return

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zprof.collectors.memory.allocator_events import Allocation
-from zprof.collectors.memory.log import Birth, Claim
+from zprof.collectors.memory.allocator_events import BlockLifetime
+from zprof.collectors.memory.log import Birth, StorageClaim
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.torch_private import symbolize_stacks
 from zprof.model.tenants import Tenant
@@ -126,13 +126,15 @@ class StorageRows:
         row[_MODULE] = self._module_names.get(generation, row[_MODULE])
 
 
-def build_alloc_table(storages: Sequence[Sequence[Any]], blocks: Iterable[Allocation]) -> TableColumns:
+def build_alloc_table(storages: Sequence[Sequence[Any]], blocks: Iterable[BlockLifetime]) -> TableColumns:
     """Return the table ``alloc``: storage lifetimes first, then the allocator's blocks."""
     rows = [*storages, *(_make_allocator_row(block) for block in blocks)]
     return {name: [row[index] for row in rows] for index, name in enumerate(_ALLOC_COLUMNS)}
 
 
-def build_role_table(claims: Iterable[Claim], drops: Iterable[tuple[int, int, Tenant]]) -> TableColumns:
+def build_role_table(
+    claims: Iterable[StorageClaim], drops: Iterable[tuple[int, int, Tenant]]
+) -> TableColumns:
     """Return the table ``role``: one row per claim, then one per claim that was dropped."""
     rows: list[Sequence[Any]] = [
         (claim.generation, claim.time_ns, claim.role.tenant.value, claim.role.sub, True, claim.backdated,
@@ -177,7 +179,7 @@ def _make_storage_row(birth: Birth, phases: PhaseTracker, stacks: AllocationStac
     ]
 
 
-def _make_allocator_row(block: Allocation) -> Sequence[Any]:
+def _make_allocator_row(block: BlockLifetime) -> Sequence[Any]:
     return (
         -1,
         "profiler",

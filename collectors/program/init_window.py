@@ -18,7 +18,7 @@ from zprof.collectors.base import Columns, FaultGuard
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.collectors.program.discovery import Trained
-from zprof.collectors.schedule import Window
+from zprof.collectors.schedule import ScheduledWindow
 from zprof.collectors.torch_private import is_outside_modes
 from zprof.model.gaps import Gap, GapKind
 
@@ -69,7 +69,7 @@ class InitWindow:
         collector, self._collector = self._collector, None
         if collector is None:
             return
-        self._marks.add("window_end", BEFORE_STEPS, Window.INIT)
+        self._marks.add("window_end", BEFORE_STEPS, ScheduledWindow.INIT)
         if self._guard.succeeds("init window", collector.stop):
             self._guard.run("init window", lambda: self._store(collector))
 
@@ -118,7 +118,7 @@ class InitWindow:
         collector = MemoryCollector(None, None)
         collector.start()
         self._collector = collector
-        self._marks.add("window_begin", BEFORE_STEPS, Window.INIT)
+        self._marks.add("window_begin", BEFORE_STEPS, ScheduledWindow.INIT)
         threading.Thread(target=self._watch_limit, args=(collector,), name="zprof-init", daemon=True).start()
 
     def _watch_limit(self, collector: MemoryCollector) -> None:

@@ -24,7 +24,7 @@ from zprof.collectors.identity import RECORDING_VARIABLE, OutsideRecording, iden
 from zprof.collectors.program.discovery import Optimizer, Trained, find_idle_optimizers, find_trained
 from zprof.collectors.program.init_window import InitWindow
 from zprof.collectors.program.steps import OptimizerSteps, StepCycle
-from zprof.collectors.schedule import MemoryMode, Schedule, Window
+from zprof.collectors.schedule import MemoryMode, RecordingSchedule, ScheduledWindow
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 
@@ -46,7 +46,7 @@ class RecordingPlan:
     """
 
     path: Path
-    schedule: Schedule
+    schedule: RecordingSchedule
     memory_mode: MemoryMode = MemoryMode.FULL
     init: bool = True
     may_record: Callable[[int], bool] = lambda rank: True
@@ -227,7 +227,7 @@ class ProgramRecording(OutsideRecording):
             trained = self._find_trained()
             return MemoryCollector(trained.model(), trained.optimizers, self._plan.memory_mode)
 
-        return {Window.MEMORY: make_memory_collector, Window.TIME: KinetoCollector}
+        return {ScheduledWindow.MEMORY: make_memory_collector, ScheduledWindow.TIME: KinetoCollector}
 
     def _detect_facts(self) -> TrainingFacts:
         from zprof.collectors.training import detect_training

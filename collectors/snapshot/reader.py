@@ -51,7 +51,7 @@ class SnapshotReaderKilled(BadInput):
     """The process that read the file was killed: with more memory or time, another try may succeed."""
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+class _ReaderAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     hint: str = ""
     rows: dict[str, int] = {}
@@ -172,12 +172,12 @@ def _read_result(folder: Path) -> SnapshotFile:
     return SnapshotFile(tables=tables, gaps=tuple(answer.gaps), history_begin_ns=history_start_ns)
 
 
-def _read_answer(folder: Path) -> _Answer:
+def _read_answer(folder: Path) -> _ReaderAnswer:
     path = folder / ANSWER
     try:
         if path.stat().st_size > _MAX_ANSWER_BYTES:
             raise BadInput("the result of its reader is too long", hint=_DUMP_AGAIN)
-        return msgspec.json.decode(path.read_bytes(), type=_Answer)
+        return msgspec.json.decode(path.read_bytes(), type=_ReaderAnswer)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         raise BadInput("its reader wrote no valid result", hint=_DUMP_AGAIN) from None
 

@@ -13,26 +13,26 @@ from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
 from zprof.simulator.causes import plant
-from zprof.simulator.plan import Gathering, Plan, Vendor
+from zprof.simulator.plan import Gathering, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
-from zprof.simulator.truth.model import Truth
+from zprof.simulator.truth.model import GroundTruth
 
 #: On a device: more than any simulated model has parameters.
 _ROOM_BYTES = 1 << 40
 
 
-def base(seed: int, vendor: Vendor = Vendor.NVIDIA) -> Plan:
+def base(seed: int, vendor: Vendor = Vendor.NVIDIA) -> SimulationPlan:
     """A healthy job of four ranks, small enough for a second of work."""
     gathering = Gathering(keep_last_unit=True)  # to drop it and gather it at once is a cause
-    return Plan(seed=seed, vendor=vendor, ranks=4, steps=4, units=6, gathering=gathering)
+    return SimulationPlan(seed=seed, vendor=vendor, ranks=4, steps=4, units=6, gathering=gathering)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosed:
     """A job, its truth, and what zprof says of it."""
 
-    plan: Plan
-    truth: Truth
+    plan: SimulationPlan
+    truth: GroundTruth
     run: Run
     analysis: RunAnalysis
     report: Report
@@ -49,7 +49,7 @@ class Diagnosed:
 
 
 def diagnosed(
-    plan: Plan, folder: Path, baseline: RunAnalysis | None = None, *, free_bytes: int | None = None
+    plan: SimulationPlan, folder: Path, baseline: RunAnalysis | None = None, *, free_bytes: int | None = None
 ) -> Diagnosed:
     """Simulate, import the traces in this process, analyse, ask all rules.
 
@@ -79,19 +79,21 @@ def device_with_room(rank: int, free_bytes: int) -> DeviceMemory:
     )
 
 
-def planted(cause: str, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
+def planted(cause: str, plan: SimulationPlan, folder: Path, strength: float = 1.0) -> Diagnosed:
     """The job with a cause in it, by itself; dropping units is needless only where there is room for them."""
     room = _ROOM_BYTES if cause == Cause.NEEDLESS_RESHARD_AFTER_FORWARD else None
     return diagnosed(plant(plan, cause, strength), folder, free_bytes=room)
 
 
-def planted_beside_healthy(cause: str, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
+def planted_beside_healthy(
+    cause: str, plan: SimulationPlan, folder: Path, strength: float = 1.0
+) -> Diagnosed:
     """The job with a cause in it, and the healthy job as its baseline."""
     healthy = diagnosed(plan, folder / "healthy")
     return diagnosed(plant(plan, cause, strength), folder / "planted", healthy.analysis)
 
 
-def true_saving_ns(cause: str, plan: Plan, folder: Path, strength: float = 1.0) -> float:
+def true_saving_ns(cause: str, plan: SimulationPlan, folder: Path, strength: float = 1.0) -> float:
     """How much shorter a step gets when the cause is fixed: means over ranks and steps."""
     sick = simulate(plant(plan, cause, strength), folder / "sick")
     well = simulate(plant_and_fix(plan, cause, strength), folder / "well")
@@ -101,7 +103,7 @@ def true_saving_ns(cause: str, plan: Plan, folder: Path, strength: float = 1.0) 
 def assert_first_and_priced(
     job: Diagnosed,
     cause: str,
-    plan: Plan,
+    plan: SimulationPlan,
     folder: Path,
     strength: float = 1.0,
     *,
@@ -122,6 +124,6 @@ def assert_first_and_priced(
     return first
 
 
-def step_ns(truth: Truth) -> float:
+def step_ns(truth: GroundTruth) -> float:
     """The mean wall time of a step, without the first: nothing of a step before runs into that one."""
     return fmean(step.wall_ns for step in truth.per_step if step.step or len(truth.per_step) == 1)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from zprof.collectors.schedule import Schedule
+from zprof.collectors.schedule import RecordingSchedule
 
-STEPS = Schedule(skip=1, memory=1, time=0)
+STEPS = RecordingSchedule(skip=1, memory=1, time=0)
 
 
 class Parallel(enum.Enum):

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from zprof.collectors.kineto.convert import convert_trace
-from zprof.collectors.kineto.trace import ABSENT, Arguments, Group, TextColumn, Trace, TraceHeader
+from zprof.collectors.kineto.trace import ABSENT, Arguments, TextColumn, Trace, TraceHeader, TraceProcessGroup
 from zprof.model.gaps import Gap
 
 BASE = 1_790_857_026_000_000_000
@@ -39,7 +39,7 @@ def thread_name(thread: int, name: str) -> dict[str, Any]:
 
 def trace_of(
     events: Iterable[dict[str, Any]],
-    groups: Iterable[Group] = (),
+    groups: Iterable[TraceProcessGroup] = (),
     world_size: int | None = None,
     rank: int | None = None,
 ) -> Trace:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from zprof.model.findings import Cause
 from zprof.simulator.causes import plant
-from zprof.simulator.plan import Plan
+from zprof.simulator.plan import SimulationPlan
 
 _UNITS = ("units", "units_per_block", "unit_elements", "compute")
 #: Fields of the plan that the fix sets back to what they were before the cause was planted.
@@ -35,7 +35,7 @@ RESTORED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def plant_and_fix(plan: Plan, cause: str, strength: float = 1.0) -> Plan:
+def plant_and_fix(plan: SimulationPlan, cause: str, strength: float = 1.0) -> SimulationPlan:
     """Return ``plant(plan, cause, strength)`` with its fix applied."""
     planted = plant(plan, cause, strength)
     fixed = CHANGED[cause](plan, planted) if cause in CHANGED else planted
@@ -43,16 +43,16 @@ def plant_and_fix(plan: Plan, cause: str, strength: float = 1.0) -> Plan:
     return replace(fixed, **restored, cause="none", strength=0.0)
 
 
-def _gather(**gathering: object) -> Callable[[Plan, Plan], Plan]:
+def _gather(**gathering: object) -> Callable[[SimulationPlan, SimulationPlan], SimulationPlan]:
     return lambda _, planted: replace(planted, gathering=replace(planted.gathering, **gathering))
 
 
-def _fix_limiter(plan: Plan, planted: Plan) -> Plan:
+def _fix_limiter(plan: SimulationPlan, planted: SimulationPlan) -> SimulationPlan:
     return replace(planted, gathering=replace(planted.gathering, limiter=plan.gathering.limiter))
 
 
 #: Fixes that are another setting than the one before.
-CHANGED: Mapping[str, Callable[[Plan, Plan], Plan]] = {
+CHANGED: Mapping[str, Callable[[SimulationPlan, SimulationPlan], SimulationPlan]] = {
     Cause.NO_PREFETCH: lambda plan, planted: replace(planted, prefetch=max(1, plan.prefetch)),
     Cause.RATE_LIMITED_PREFETCH: _fix_limiter,
     Cause.SHARDING_SPANS_NODES: lambda _, planted: replace(planted, shard=planted.ranks_per_host),

@@ -11,13 +11,13 @@ from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run, load
-from zprof.simulator.plan import Network, Plan, Vendor
+from zprof.simulator.plan import Network, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
-from zprof.simulator.truth.model import Truth
+from zprof.simulator.truth.model import GroundTruth
 
 MS = 1_000_000
 #: Three ranks on hosts and clocks of their own; rank 2 computes slower.
-THREE_HOSTS = Plan(
+THREE_HOSTS = SimulationPlan(
     seed=3,
     ranks=3,
     steps=2,
@@ -36,13 +36,13 @@ _STAMP_NS = 5
 class Simulated:
     """What was planned, what is true of it, and what zprof makes of its traces."""
 
-    plan: Plan
-    truth: Truth
+    plan: SimulationPlan
+    truth: GroundTruth
     run: Run
     analysis: TimeAnalysis
 
 
-def simulated(plan: Plan, folder: Path, policy: WindowPolicy = WindowPolicy.STEP) -> Simulated:
+def simulated(plan: SimulationPlan, folder: Path, policy: WindowPolicy = WindowPolicy.STEP) -> Simulated:
     """Simulate, import the traces in this process, analyse."""
     truth = simulate(plan, folder / "traces")
     import_paths([folder / "traces"], folder / "run.zprof")
@@ -50,14 +50,14 @@ def simulated(plan: Plan, folder: Path, policy: WindowPolicy = WindowPolicy.STEP
     return Simulated(plan=plan, truth=truth, run=run, analysis=analyse_time(run, policy))
 
 
-def varied_plan(seed: int) -> Plan:
+def varied_plan(seed: int) -> SimulationPlan:
     """A plan of its own for each seed: 2 to 16 ranks, all vendors and stages, hosts whose clocks differ."""
     chance = random.Random(seed)
     ranks = chance.choice([2, 2, 3, 4, 4, 5, 6, 8, 12, 16])
     per_host = chance.choice([1, 1, 2, 4])
     host_ns = [chance.randint(-5 * MS, 5 * MS) for _ in range(ranks)]
     short = chance.random() < 0.8
-    return Plan(
+    return SimulationPlan(
         seed=seed,
         ranks=ranks,
         steps=2,

@@ -17,7 +17,7 @@ from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import History, read_history
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.training import TrainingFacts
@@ -190,7 +190,7 @@ class Named:
 def named(allocator: Allocator) -> Named:
     frames = frames_of(allocator)
     found = history(allocator)
-    return Named(found, attribute_history(found.blocks, Stacks(frames["stack"])).names)
+    return Named(found, attribute_history(found.blocks, StackIndex(frames["stack"])).names)
 
 
 def written(

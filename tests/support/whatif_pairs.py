@@ -9,7 +9,7 @@ from zprof.analysis.analysis import RunAnalysis, analyse
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.whatif import Change, PredictedFigure, Prediction
 from zprof.run.reader import load
-from zprof.simulator.plan import Plan
+from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.simulate import run_plan, simulate
 from zprof.simulator.truth.build import measure_steps
 from zprof.simulator.truth.sweep import resolve_dependencies
@@ -18,7 +18,7 @@ from zprof.simulator.truth.sweep import resolve_dependencies
 _STEADY = 2
 
 
-def analysed(plan: Plan) -> RunAnalysis:
+def analysed(plan: SimulationPlan) -> RunAnalysis:
     """Simulate, import the traces, analyse: as a user's."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -27,7 +27,7 @@ def analysed(plan: Plan) -> RunAnalysis:
         return analyse(load(folder / "run.zprof"))
 
 
-def true_step_ns(plan: Plan) -> float:
+def true_step_ns(plan: SimulationPlan) -> float:
     """The mean of the plan's last steps over its ranks; nothing is written for it."""
     schedule = run_plan(plan)
     known = resolve_dependencies(schedule)
@@ -42,7 +42,7 @@ class Pair:
     """A change as the model is asked for it, and the plan in which it is made."""
 
     change: Change
-    plan: Plan
+    plan: SimulationPlan
 
 
 def named(rows: Sequence[PredictedFigure], name: str) -> PredictedFigure:

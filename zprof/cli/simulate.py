@@ -10,7 +10,7 @@ from zprof.model.errors import BadInput
 from zprof.model.findings import Cause
 from zprof.model.formatting import printable
 from zprof.simulator.causes import NONE, PLANTS, TIGHT, plant
-from zprof.simulator.plan import Plan, Recording, Vendor
+from zprof.simulator.plan import Recording, SimulationPlan, Vendor
 
 _VENDORS = ("nvidia", "amd", "gloo")
 
@@ -106,14 +106,14 @@ _MAX_STEPS = 10_000
 _MAX_MEGABYTES = 4_096
 
 
-def build_plan(arguments: argparse.Namespace) -> Plan:
+def build_plan(arguments: argparse.Namespace) -> SimulationPlan:
     """Return the requested plan.
 
     Raises:
         BadInput: the plan cannot be simulated.
     """
     _check_ranges(arguments)
-    plan = Plan(
+    plan = SimulationPlan(
         ranks=arguments.ranks,
         steps=arguments.steps,
         stage=arguments.stage,
@@ -169,7 +169,7 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
             raise BadInput(message, hint="see zprof simulate --help")
 
 
-def _draw_clock_offsets(plan: Plan, skew_us: float) -> dict[int, int]:
+def _draw_clock_offsets(plan: SimulationPlan, skew_us: float) -> dict[int, int]:
     """Return the clock offset of each rank in ns, one random offset per host."""
     max_offset = int(skew_us * 1000)
     generator = random.Random(plan.seed)

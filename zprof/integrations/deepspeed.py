@@ -21,12 +21,14 @@ from typing import Any
 from zprof.collectors.engines.deepspeed import detect_facts, is_deepspeed_engine, list_optimizers
 from zprof.collectors.engines.deepspeed_steps import call_update
 from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import Schedule
+from zprof.collectors.schedule import RecordingSchedule
 from zprof.model.errors import BadInput
 
 
 @contextmanager
-def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = None) -> Iterator[Recorder]:
+def record_deepspeed(
+    engine: Any, path: str | Path, *, steps: RecordingSchedule | None = None
+) -> Iterator[Recorder]:
     """Record the engine inside the context; enter it on every rank, after ``deepspeed.initialize``.
 
     Args:

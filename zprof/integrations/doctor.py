@@ -27,14 +27,14 @@ _ANSWER_MARK = "zprof-answer:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProbeAnswer:
     """A probe's answer as a JSON value, or None and the reason."""
 
     value: Any
     failure: str = ""
 
 
-def run_probe(code: str, seconds: float = _TIMEOUT_S) -> Answer:
+def run_probe(code: str, seconds: float = _TIMEOUT_S) -> ProbeAnswer:
     """Run ``code``, which must assign its result to the variable ``answer``."""
     program = f"{code}\nimport json\nprint({_ANSWER_MARK!r} + json.dumps(answer))"
     try:
@@ -48,11 +48,13 @@ def run_probe(code: str, seconds: float = _TIMEOUT_S) -> Answer:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Answer(value=None, failure=f"no result ({type(error).__name__})")
+        return ProbeAnswer(value=None, failure=f"no result ({type(error).__name__})")
     lines = [line for line in completed.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
     if completed.returncode or not lines:
-        return Answer(value=None, failure=_last_line(completed.stderr) or f"exit code {completed.returncode}")
-    return Answer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
+        return ProbeAnswer(
+            value=None, failure=_last_line(completed.stderr) or f"exit code {completed.returncode}"
+        )
+    return ProbeAnswer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
 
 
 def _last_line(text: str) -> str:
@@ -60,7 +62,7 @@ def _last_line(text: str) -> str:
     return lines[-1][:_MAX_FAILURE_LETTERS] if lines else ""
 
 
-Probe = Callable[[str], Answer]
+Probe = Callable[[str], ProbeAnswer]
 
 _PACKAGES: Mapping[str, str] = {
     "pandas": "nothing can be analyzed",
@@ -132,7 +134,7 @@ def _check_package(name: str, without: str) -> Check:
     return Check(name=name, status=CheckStatus.OK, found=found)
 
 
-def _check_torch(answer: Answer) -> Sequence[Check]:
+def _check_torch(answer: ProbeAnswer) -> Sequence[Check]:
     if answer.value is None:
         without = "nothing can be recorded, but runs can be read"
         return [_check_failed_extra("torch", Extra.RECORD, answer.failure, without)]
@@ -154,7 +156,7 @@ def _check_devices(torch: Mapping[str, object]) -> Check:
     return _absent_check("gpu", found, "GPU times and memory are not measured", remedy)
 
 
-def _check_nvml(answer: Answer) -> Check:
+def _check_nvml(answer: ProbeAnswer) -> Check:
     without = "memory outside torch's allocator is not measured"
     if _installed_version("nvidia-ml-py") is None:
         return _absent_check("nvml", _NOT_INSTALLED, without, get_install_command(Extra.RECORD))
@@ -164,13 +166,13 @@ def _check_nvml(answer: Answer) -> Check:
     return Check(name="nvml", status=CheckStatus.OK, found=f"driver {driver}, {count} devices")
 
 
-def _check_hta(answer: Answer) -> Check:
+def _check_hta(answer: ProbeAnswer) -> Check:
     if answer.value is None:
         return _check_failed_extra("hta", Extra.HTA, answer.failure, "no comparison with HTA")
     return Check(name="hta", status=CheckStatus.OK, found=str(answer.value))
 
 
-def _check_kernel(answer: Answer) -> Check:
+def _check_kernel(answer: ProbeAnswer) -> Check:
     without = "the reference engine uses torch's fused AdamW"
     if answer.value is None:
         return _absent_check("cuda kernel", answer.failure, without, get_install_command(Extra.CUDA))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import Schedule
+from zprof.collectors.schedule import RecordingSchedule
 from zprof.integrations.frameworks import detect_facts, unwrap_optimizer
 from zprof.model.extras import make_missing_package_error
 from zprof.model.training import TrainingFacts
@@ -36,7 +36,11 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(
-        self, path: str | Path, *, steps: Schedule | None = None, training: TrainingFacts | None = None
+        self,
+        path: str | Path,
+        *,
+        steps: RecordingSchedule | None = None,
+        training: TrainingFacts | None = None,
     ) -> None:
         self._path, self._steps, self._training = path, steps, training
         self._recording: Recorder | None = None

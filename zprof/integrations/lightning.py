@@ -16,7 +16,7 @@ from typing import Any
 
 from zprof.collectors.engines import deepspeed
 from zprof.collectors.recorder import Recorder, record
-from zprof.collectors.schedule import Schedule
+from zprof.collectors.schedule import RecordingSchedule
 from zprof.integrations.frameworks import detect_facts
 from zprof.model.extras import make_missing_package_error
 from zprof.model.training import TrainingFacts
@@ -44,7 +44,11 @@ class ZprofCallback(_find_callback_class()):  # type: ignore[misc]
     """
 
     def __init__(
-        self, path: str | Path, *, steps: Schedule | None = None, training: TrainingFacts | None = None
+        self,
+        path: str | Path,
+        *,
+        steps: RecordingSchedule | None = None,
+        training: TrainingFacts | None = None,
     ) -> None:
         super().__init__()
         self._path, self._steps, self._training = path, steps, training

@@ -58,7 +58,7 @@ class ReferenceJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReferenceJobResult:
     """Result of a run as reported by a rank: its losses, or why the settings were rejected."""
 
     losses: tuple[float, ...] = ()
@@ -69,7 +69,7 @@ class Outcome:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> "Outcome":
+    def read(cls, path: Path) -> "ReferenceJobResult":
         """Read a rank's outcome; empty if there is none."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -105,11 +105,11 @@ def train_reference(
         try:
             launch(arguments, world_size=job.world_size, on_poll=poll, on_start=on_start)
         except RankFailed:
-            if refused := Outcome.read(job.outcome).refused:
+            if refused := ReferenceJobResult.read(job.outcome).refused:
                 raise BadInput(refused, hint="see zprof train --help") from None
             raise
         poll()
-        return Outcome.read(job.outcome).losses
+        return ReferenceJobResult.read(job.outcome).losses
 
 
 def _count_steps(run: Path) -> int:

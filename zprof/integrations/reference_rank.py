@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import steps
-from zprof.integrations.reference_job import Outcome, ReferenceJob
+from zprof.integrations.reference_job import ReferenceJob, ReferenceJobResult
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.memory_limit import find_exhausted_limit, is_memory_shortage
 from zprof.model.training import TrainingFacts
@@ -125,19 +125,19 @@ def main() -> int:
         except ValueError as error:
             if observer.is_started:
                 raise
-            return _write_outcome(job, Outcome(refused=str(error)), code=2)
+            return _write_outcome(job, ReferenceJobResult(refused=str(error)), code=2)
         except Exception as error:
             if is_memory_shortage(error):
-                return _write_outcome(job, Outcome(refused="a rank ran out of memory"), code=2)
+                return _write_outcome(job, ReferenceJobResult(refused="a rank ran out of memory"), code=2)
             if limit := find_exhausted_limit(error):
                 return _write_outcome(
-                    job, Outcome(refused=f"a rank was stopped by a system limit: {limit}"), code=2
+                    job, ReferenceJobResult(refused=f"a rank was stopped by a system limit: {limit}"), code=2
                 )
             raise
-    return _write_outcome(job, Outcome(losses=tuple(losses)), code=0)
+    return _write_outcome(job, ReferenceJobResult(losses=tuple(losses)), code=0)
 
 
-def _write_outcome(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
+def _write_outcome(job: ReferenceJob, outcome: ReferenceJobResult, *, code: int) -> int:
     """Write the outcome of rank 0, or of any rank that rejects the settings; return ``code``."""
     if job.outcome is not None and (code or os.environ.get("RANK", "0") == "0"):
         outcome.write(job.outcome)

@@ -30,7 +30,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BundleFile:
     """One file of a bundle; ``description`` is for the person who shares it."""
 
     name: str
@@ -42,7 +42,7 @@ class Part:
 class Bundle:
     """Parts of a bundle, the pseudonyms by name (not in the bundle), and the omitted keys and tables."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BundleFile, ...]
     names: dict[str, str]
     left_out: tuple[str, ...]
 
@@ -61,17 +61,17 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
         AllowList(names).filter_tree(tree)
     allowed = AllowList(names)
     parts = [
-        Part(
+        BundleFile(
             name="report.json",
             description="the report",
             content=_encode_json(allowed.filter_tree(report_tree)),
         ),
-        Part(
+        BundleFile(
             name="run.json",
             description="what was recorded, and how",
             content=_encode_json(allowed.filter_tree(run_tree)),
         ),
-        Part(
+        BundleFile(
             name="doctor.json",
             description="this machine",
             content=_encode_json(_redact_doctor(doctor, names)),
@@ -94,10 +94,10 @@ def write_bundle(bundle: Bundle, file: BinaryIO) -> None:
             archive.writestr(entry, part.content)
 
 
-def _collect_tables(run: Run, names: Pseudonyms) -> tuple[list[Part], list[str]]:
+def _collect_tables(run: Run, names: Pseudonyms) -> tuple[list[BundleFile], list[str]]:
     ranks = [rank for rank in run.ranks if run.has_table(rank, "collectives")]
     parts = [
-        Part(
+        BundleFile(
             name=f"collectives/rank{rank:05d}.parquet",
             description=f"collectives of rank {rank}: times and sizes",
             content=redact_collectives(run, rank, names),
@@ -129,14 +129,14 @@ def _make_rank_tree(manifest: RankManifest) -> dict[str, Any]:
     return {**tree, "files": rows}
 
 
-def _make_index(parts: Sequence[Part], left_out: Sequence[str]) -> Part:
+def _make_index(parts: Sequence[BundleFile], left_out: Sequence[str]) -> BundleFile:
     tree = {
         "schema": SCHEMA,
         "zprof_version": __version__,
         "parts": {part.name: part.description for part in parts},
         "left_out": list(left_out),
     }
-    return Part(name="bundle.json", description="this list", content=_encode_json(tree))
+    return BundleFile(name="bundle.json", description="this list", content=_encode_json(tree))
 
 
 def _encode_json(tree: Any) -> bytes:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zprof.analysis.step_timeline.lane import IDLE, ROLE_NAMES, Lane, Role, compute_columns
-from zprof.analysis.step_timeline.step_model import StepModel
+from zprof.analysis.step_timeline.lane import IDLE, ROLE_NAMES, LaneRole, TimelineLane, compute_columns
+from zprof.analysis.step_timeline.step_model import StepTimeline
 from zprof.model.formatting import format_ns, format_percent, printable, shorten
 from zprof.reports.page import LegendEntry
 from zprof.reports.svg_charts import LaneChart, LaneRow, LaneSpan
@@ -16,17 +16,17 @@ COLUMNS = 800
 _MIN_NAMED_SHARE = 1 / COLUMNS
 _MAX_NAME = 60
 _COLOURS = {
-    Role.COMPUTE: "time-compute",
-    Role.TRANSFER: "time-exposed-transfer",
-    Role.WAIT: "time-exposed-wait",
-    Role.HIDDEN: "time-overlapped",
-    Role.MEMCPY: "time-exposed-memcpy",
-    Role.UNEXPLAINED: "time-unexplained",
-    Role.HOST: "time-host",
+    LaneRole.COMPUTE: "time-compute",
+    LaneRole.TRANSFER: "time-exposed-transfer",
+    LaneRole.WAIT: "time-exposed-wait",
+    LaneRole.HIDDEN: "time-overlapped",
+    LaneRole.MEMCPY: "time-exposed-memcpy",
+    LaneRole.UNEXPLAINED: "time-unexplained",
+    LaneRole.HOST: "time-host",
 }
 
 
-def build_lane_chart(model: StepModel, run_name: str) -> LaneChart:
+def build_lane_chart(model: StepTimeline, run_name: str) -> LaneChart:
     """Return all lanes of the step; a column shows the role that takes the largest part of it."""
     roles = {role for lane in model.lanes for role in lane.covers}
     notes = [f"{model.omitted_lanes} more streams and threads, the least busy"] if model.omitted_lanes else []
@@ -45,14 +45,14 @@ def build_lane_chart(model: StepModel, run_name: str) -> LaneChart:
         ),
         legend=tuple(
             LegendEntry(colour=_COLOURS[role], letter="", name=ROLE_NAMES[role])
-            for role in Role
+            for role in LaneRole
             if role in roles
         ),
         notes=tuple(notes),
     )
 
 
-def _list_names(lane: Lane, length_ns: int) -> Iterator[LaneSpan]:
+def _list_names(lane: TimelineLane, length_ns: int) -> Iterator[LaneSpan]:
     """Yield a box for each phase or unit."""
     items = lane.items
     for start_ns, end_ns, row in zip(
@@ -65,7 +65,7 @@ def _list_names(lane: Lane, length_ns: int) -> Iterator[LaneSpan]:
             yield LaneSpan(start=start, end=end, colour="time-host", text=name, tooltip=tooltip)
 
 
-def _list_roles(lane: Lane, model: StepModel) -> Iterator[LaneSpan]:
+def _list_roles(lane: TimelineLane, model: StepTimeline) -> Iterator[LaneSpan]:
     """Yield a box for each run of columns with the same dominant role."""
     edges = np.linspace(0.0, float(model.length_ns), COLUMNS + 1)
     columns = compute_columns(lane, edges)

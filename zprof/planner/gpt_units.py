@@ -41,8 +41,8 @@ from zprof.planner.model_shapes import (
 from zprof.planner.parallel_matrices import copy_gradient, row_parallel
 from zprof.planner.root_unit import compute_head_flop, compute_root_moments
 from zprof.planner.unit_moments import (
-    Moments,
     OperatorStep,
+    UnitMoments,
     find_max_work_bytes,
     replay_operators,
     saved_bytes_by_name,
@@ -64,13 +64,13 @@ def with_units(job: Job) -> Job:
     return replace(job, units=(root, *blocks))
 
 
-def moments_by_unit(job: Job) -> Callable[[Unit], Moments | None]:
+def moments_by_unit(job: Job) -> Callable[[Unit], UnitMoments | None]:
     """Return a function that maps a unit to its moments, or to None if it does not match the shape."""
     known = _known_moments(job)
     return lambda unit: known.get(replace(unit, name="", frozen_elements=0))
 
 
-def _known_moments(job: Job) -> Mapping[Unit, Moments]:
+def _known_moments(job: Job) -> Mapping[Unit, UnitMoments]:
     if job.shape is None or job.batch.tokens is None:
         return {}
     root, inner = _root_and_block(job, job.shape)
@@ -97,7 +97,7 @@ def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
     )
 
 
-def _block_moments(sizes: ModelSizes) -> Moments:
+def _block_moments(sizes: ModelSizes) -> UnitMoments:
     block = sizes.shape.block
     return compute_gpt_moments(sizes) if block is None else compute_llama_moments(sizes, block)
 
@@ -107,7 +107,7 @@ def _block_flop(sizes: ModelSizes) -> float:
     return compute_gpt_flop(sizes) if block is None else compute_llama_flop(sizes, block)
 
 
-def _add_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
+def _add_bytes(unit: Unit, moments: UnitMoments, flop: float) -> Unit:
     """Add bytes and flop; ``checkpoint_bytes`` equals ``saved_bytes``, because the root is not recomputed."""
     last = moments.forward_end or moments.forward
     return replace(
@@ -126,12 +126,12 @@ _BLOCK_SAVED = frozenset(
 _LSE_BYTES = 4
 
 
-def compute_gpt_moments(sizes: ModelSizes) -> Moments:
+def compute_gpt_moments(sizes: ModelSizes) -> UnitMoments:
     """Return the moments of one GPT block; the gradient of its output is live when its backward starts."""
     forward = _block_forward(sizes)
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
-    return Moments(
+    return UnitMoments(
         forward=replay_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
         checkpointed=replay_operators(
             _block_checkpointed_forward(sizes), saved=frozenset("x"), live={"x": stream}

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from zprof.model.job import LlamaBlock
 from zprof.planner.model_shapes import ModelSizes
 from zprof.planner.parallel_matrices import copy_gradient
-from zprof.planner.unit_moments import Moments, OperatorStep, replay_operators, saved_bytes_by_name
+from zprof.planner.unit_moments import OperatorStep, UnitMoments, replay_operators, saved_bytes_by_name
 
 _SAVED = frozenset(
     (
@@ -48,13 +48,13 @@ _FP32 = 4
 _INDEX_BYTES = 8
 
 
-def compute_llama_moments(sizes: ModelSizes, block: LlamaBlock) -> Moments:
+def compute_llama_moments(sizes: ModelSizes, block: LlamaBlock) -> UnitMoments:
     """Return the moments of one block; the gradient of its output is live when its backward starts."""
     widths = _compute_widths(sizes, block)
     forward = (*_attention_forward(sizes, block, widths), *_mlp_forward(sizes, block, widths))
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _SAVED)}
-    return Moments(
+    return UnitMoments(
         forward=replay_operators(forward, saved=_SAVED, live={"x": stream}),
         checkpointed=replay_operators(
             _drop_after_last_use(forward), saved=frozenset("x"), live={"x": stream}

@@ -25,8 +25,8 @@ Models of Llama blocks have no positions (``8 s`` is their cache index), and the
 from zprof.planner.model_shapes import ModelSizes
 from zprof.planner.unit_moments import (
     HELD_GRADIENT,
-    Moments,
     OperatorStep,
+    UnitMoments,
     replay_operators,
     saved_bytes_by_name,
 )
@@ -36,13 +36,13 @@ _INDEX_BYTES = 8
 _FP32 = 4
 
 
-def compute_root_moments(sizes: ModelSizes) -> Moments:
+def compute_root_moments(sizes: ModelSizes) -> UnitMoments:
     """Return the moments of the root: before and after the blocks, in both directions."""
     ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
     end, loss = _root_forward_end(sizes), _loss_backward(sizes)
     kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
     backward = replay_operators(loss, saved=_ROOT_SAVED, live=kept)
-    return Moments(
+    return UnitMoments(
         forward=replay_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
         forward_end=replay_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
         backward=backward,

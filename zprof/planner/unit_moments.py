@@ -14,7 +14,7 @@ HELD_GRADIENT = "held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class UnitMoment:
     """Live bytes of a unit, apart from its weights, at one moment of its forward or backward.
 
     ``saved_bytes``: tensors saved for the backward. ``work_bytes``: temporary buffers. ``held_bytes``, not
@@ -32,18 +32,18 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class UnitMoments:
     """Moments of a unit in order; the last one of each pass is the state after the pass.
 
     A unit that encloses others has one part of each pass before the others' and one after (``*_end``).
     ``checkpointed``: the forward of a unit that saves only its input.
     """
 
-    forward: tuple[Moment, ...] = ()
-    checkpointed: tuple[Moment, ...] = ()
-    forward_end: tuple[Moment, ...] = ()
-    backward: tuple[Moment, ...] = ()
-    backward_end: tuple[Moment, ...] = ()
+    forward: tuple[UnitMoment, ...] = ()
+    checkpointed: tuple[UnitMoment, ...] = ()
+    forward_end: tuple[UnitMoment, ...] = ()
+    backward: tuple[UnitMoment, ...] = ()
+    backward_end: tuple[UnitMoment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ def replay_operators(
     saved: Collection[str],
     live: Mapping[str, int],
     made: int = 0,
-) -> tuple[Moment, ...]:
+) -> tuple[UnitMoment, ...]:
     """Return the moment after each step, and a final one after the last drops.
 
     ``saved``: names that the forward saves for the backward. ``live``: bytes live before the first step, by
     name. ``made``: gradient elements produced before it.
     """
     live_bytes = dict(live)
-    moments: list[Moment] = []
+    moments: list[UnitMoment] = []
     for step in steps:
         live_bytes.update(step.makes)
         made += step.gradient_elements
@@ -79,10 +79,10 @@ def replay_operators(
     return (*moments, _make_moment("end", live_bytes, saved, made, 0))
 
 
-def with_gradients(moments: Moments, part: int, total: int) -> Moments:
+def with_gradients(moments: UnitMoments, part: int, total: int) -> UnitMoments:
     """Return the moments with gradients scaled to ``part`` of the unit's ``total`` elements."""
 
-    def scale_gradients(moments_of_pass: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    def scale_gradients(moments_of_pass: tuple[UnitMoment, ...]) -> tuple[UnitMoment, ...]:
         return tuple(
             replace(
                 moment,
@@ -104,16 +104,16 @@ def saved_bytes_by_name(steps: Iterable[OperatorStep], saved: Collection[str]) -
     return {name: size for step in steps for name, size in step.makes.items() if name in saved}
 
 
-def find_max_work_bytes(moments: Iterable[Moment]) -> int:
+def find_max_work_bytes(moments: Iterable[UnitMoment]) -> int:
     """Return the maximum of temporary and held bytes over the moments."""
     return max((moment.work_bytes + moment.held_bytes for moment in moments), default=0)
 
 
 def _make_moment(
     operator: str, live_bytes: Mapping[str, int], saved: Collection[str], made: int, fresh: int
-) -> Moment:
+) -> UnitMoment:
     saved_bytes = sum(size for name, size in live_bytes.items() if name in saved)
-    return Moment(
+    return UnitMoment(
         operator=operator,
         saved_bytes=saved_bytes,
         work_bytes=sum(live_bytes.values()) - saved_bytes - live_bytes.get(HELD_GRADIENT, 0),

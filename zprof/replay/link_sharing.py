@@ -34,7 +34,7 @@ _DONE_NS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Messages:
+class _ConcurrentMessages:
     """The kind and bytes of each collective, and the time of concurrent messages of other communicators."""
 
     kind: Strings
@@ -69,7 +69,7 @@ def infer_link_sharing(
 
 def _read_messages(
     graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
-) -> _Messages:
+) -> _ConcurrentMessages:
     beside, sizes = np.zeros(len(graph.transfer_ns)), np.zeros(len(graph.transfer_ns))
     kinds = [""] * len(sizes)
     for rank in graph.ranks:
@@ -84,10 +84,10 @@ def _read_messages(
             mine, others = lanes == lane, (lanes != lane) & (lanes != NONE)
             own = covered(union(spans[others]), spans[mine, 0], spans[mine, 1])
             beside[numbers[mine]] = np.maximum(beside[numbers[mine]], own)
-    return _Messages(np.array(kinds), sizes, beside)
+    return _ConcurrentMessages(np.array(kinds), sizes, beside)
 
 
-def _fit_lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
+def _fit_lost_ratio(graph: Graph, messages: _ConcurrentMessages, lane: int) -> float:
     """Return the share of its rate that a communicator loses to concurrent ones; 0 if unknown."""
     known = (graph.lane == lane) & (messages.size > 0) & (graph.transfer_ns > 0) & (lane != NONE)
     beside, rates = [], []

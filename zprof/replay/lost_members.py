@@ -36,7 +36,7 @@ def merge_orders(orders: Iterable[Sequence[int]]) -> list[int] | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Collective:
+class _CollectiveTasks:
     """A collective as the ranks show it; ``tasks``: its task on each of them, by the rank's place.
 
     ``signature``: collectives with the same one take about as long. ``row`` and ``kernel`` are of one rank.
@@ -86,12 +86,12 @@ def fill_lost_members(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> list[Ra
     return filled
 
 
-def _collect(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> dict[int, _Collective]:
+def _collect(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> dict[int, _CollectiveTasks]:
     """Return the collectives of several ranks by instance."""
     columns = {name: rows[name].tolist() for name in ("instance", "group", "kind", "matched")}
     sizes = rows["bytes"].fillna(0).astype("int64").tolist()
     place_of_row = {row: place for place, row in enumerate(rows.index.tolist())}
-    found: dict[int, _Collective] = {}
+    found: dict[int, _CollectiveTasks] = {}
     for place, rank in enumerate(tasks):
         for at in np.flatnonzero(rank.row != NONE).tolist():
             row = int(rank.row[at])
@@ -100,7 +100,7 @@ def _collect(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> dict[int, _Colle
                 continue
             each = found.setdefault(
                 instance,
-                _Collective(
+                _CollectiveTasks(
                     group=str(group),
                     signature=(str(group), str(kind), sizes[place_of_row[row]]),
                     is_complete=bool(matched),
@@ -114,11 +114,11 @@ def _collect(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> dict[int, _Colle
     return found
 
 
-def _is_on(collective: _Collective, group: str, place: int) -> bool:
+def _is_on(collective: _CollectiveTasks, group: str, place: int) -> bool:
     return collective.group == group and place in collective.tasks
 
 
-def _find_usual_transfers(collectives: Iterable[_Collective]) -> dict[tuple[str, str, int], float]:
+def _find_usual_transfers(collectives: Iterable[_CollectiveTasks]) -> dict[tuple[str, str, int], float]:
     """Return the median time from the last start to the first end of complete collectives."""
     times: dict[tuple[str, str, int], list[float]] = {}
     for each in collectives:
@@ -155,7 +155,7 @@ def _find_calls(
 
 
 def _add_work(
-    rank: RankTasks, at: int, stream: int, seen: _Collective, usual_transfer_ns: float
+    rank: RankTasks, at: int, stream: int, seen: _CollectiveTasks, usual_transfer_ns: float
 ) -> RankTasks:
     """Return the rank with this work at a call; unchanged if it cannot have ended with that of the others."""
     on_stream = np.flatnonzero(rank.stream == stream)

@@ -17,7 +17,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import main_stream_of_rank
 from zprof.replay.edits import reorder_tasks
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import Messages, PartnerCopies
+from zprof.replay.messages import PartnerCopies, RankMessages
 from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
@@ -37,7 +37,7 @@ class _Merge:
 
 def merge_units(
     graph: Graph,
-    read: Callable[[RankGraph], Messages],
+    read: Callable[[RankGraph], RankMessages],
     latency_ns: Callable[[int], float],
     copies: Collection[str],
 ) -> Graph | None:
@@ -59,7 +59,7 @@ def merge_units(
     return _apply_merges(graph, each, merges, latency_ns, copies)
 
 
-def _plan_merges(messages: Messages) -> list[_Merge]:
+def _plan_merges(messages: RankMessages) -> list[_Merge]:
     merges = []
     # then several gathers of a block are pieces, or those of its recomputation and its backward, which stay
     has_one_unit = messages.units_per_block <= 1
@@ -87,7 +87,7 @@ def _plan_merges(messages: Messages) -> list[_Merge]:
     return merges
 
 
-def _first_of_units(messages: Messages) -> Int64s:
+def _first_of_units(messages: RankMessages) -> Int64s:
     """Return the first gather of each unit; the other gathers of the unit are pieces of it."""
     gathers = messages.gathers
     return gathers[np.unique(messages.unit[gathers], return_index=True)[1]]
@@ -95,7 +95,7 @@ def _first_of_units(messages: Messages) -> Int64s:
 
 def _apply_merges(
     graph: Graph,
-    each: Sequence[Messages],
+    each: Sequence[RankMessages],
     merges: Sequence[_Merge],
     latency_ns: Callable[[int], float],
     copies: Collection[str],
@@ -153,7 +153,7 @@ def _apply_merges(
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
 
 
-def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
+def _move_gather_waits(rank: RankGraph, messages: RankMessages, merges: Sequence[_Merge]) -> RankGraph:
     """Replace the wait of a gather for the compute n units earlier by one for the compute n blocks earlier.
 
     Engines bound the memory of gathered parameters with such waits.
@@ -190,7 +190,7 @@ def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Me
 
 
 def _move_reduction_waits(
-    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: PartnerCopies
+    rank: RankGraph, messages: RankMessages, merges: Sequence[_Merge], partners: PartnerCopies
 ) -> RankGraph:
     """Replace the wait of compute for the reduction n units earlier by one for that n blocks earlier.
 
@@ -244,7 +244,7 @@ def _number_merged(
     return np.maximum.accumulate(numbers) if count else numbers
 
 
-def _drop_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
+def _drop_hooks(rank: RankGraph, messages: RankMessages, removed: Sequence[int]) -> RankGraph:
     """Remove the hook time before the first kernel of merged units: cap their gaps at the typical gap.
 
     The hooks of a unit run before its first kernel, even in passes without a gather.

@@ -16,7 +16,7 @@ _GATHER = CollectiveKind.ALL_GATHER.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class RankMessages:
     """The collectives of one rank in host order.
 
     Attributes:
@@ -65,7 +65,7 @@ class Messages:
 
 def read_messages(
     rank: RankGraph, kinds: Mapping[int, str], groups: Mapping[int, str], copies: Collection[str]
-) -> Messages:
+) -> RankMessages:
     """Return the collectives of a rank with their blocks.
 
     Args:
@@ -87,7 +87,7 @@ def read_messages(
     for chosen in (gathers, ~gathers):
         keys = np.stack((served, before))[:, chosen]
         unit[chosen] = np.cumsum((np.diff(keys, prepend=keys[:, :1]) != 0).any(axis=0))
-    return Messages(
+    return RankMessages(
         at=at,
         kind=kind,
         group=tuple(groups[int(row)] for row in rank.tasks.row[at]),

@@ -15,7 +15,7 @@ from zprof.replay.schedule import (
     Launch,
     Op,
     Pass,
-    Phase,
+    PassPhase,
     UnitSize,
     build_program,
 )
@@ -71,7 +71,7 @@ def modelled_exposed_ns(passes: Sequence[TimedPass], ahead: int) -> float:
     turn = next((number for number, one in enumerate(passes) if one.turns), len(passes))
     scheduled = [
         Pass(
-            phase=Phase.FORWARD if number < turn else Phase.BACKWARD,
+            phase=PassPhase.FORWARD if number < turn else PassPhase.BACKWARD,
             unit=number,
             needs=one.gather_ns > 0,
             reduces=one.reduce_ns > 0,

@@ -49,7 +49,7 @@ def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
     ``longer_ns``: extra time of each collective compared with running alone.
     """
     link = _Rendezvous(graph, longer_ns)
-    ranks = [_Rank(rank, link, graph.steps) for rank in graph.ranks]
+    ranks = [_RankPlayer(rank, link, graph.steps) for rank in graph.ranks]
     while not all(rank.is_done for rank in ranks):
         if not any([rank.advance() for rank in ranks]):
             raise ReplayDeadlock
@@ -62,13 +62,13 @@ class _Rendezvous:
     def __init__(self, graph: Graph, longer_ns: Floats) -> None:
         self._transfer, self._longer = (graph.transfer_ns + longer_ns).tolist(), longer_ns.tolist()
         self._missing = graph.members.tolist()
-        self._ready: list[list[tuple[_Rank, int, float]]] = [[] for _ in self._transfer]
+        self._ready: list[list[tuple[_RankPlayer, int, float]]] = [[] for _ in self._transfer]
         self._lane = graph.lane.tolist()
         self._orders = _order_lanes(graph)
         self._free: dict[int, float] = defaultdict(float)
         self.begins = [np.nan] * len(self._transfer)
 
-    def enter(self, number: int, rank: "_Rank", at: int, ready: float) -> None:
+    def enter(self, number: int, rank: "_RankPlayer", at: int, ready: float) -> None:
         """Record that a rank has reached the collective, and end all collectives that this completes."""
         self._ready[number].append((rank, at, ready))
         self._missing[number] -= 1
@@ -108,7 +108,7 @@ def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
     }
 
 
-class _Rank:
+class _RankPlayer:
     """One rank: the time of its host, and the end of each task's work."""
 
     def __init__(self, graph: RankGraph, link: _Rendezvous, steps: int) -> None:

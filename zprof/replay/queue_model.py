@@ -197,7 +197,7 @@ def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Flo
 
 def _play_step(measured: _MeasuredStep, work: _Floats) -> float:
     """Return the time by which the thread reaches the end earlier than measured, in ns."""
-    link, ready = _Link(measured, work), measured.ready
+    link, ready = _LinkQueues(measured, work), measured.ready
     waiting = deque(np.argsort(ready, kind="stable").tolist())
     stops = [(float(at), row) for row, at in enumerate(measured.awaited) if not np.isnan(at)]
     ahead = 0.0
@@ -210,7 +210,7 @@ def _play_step(measured: _MeasuredStep, work: _Floats) -> float:
     return ahead
 
 
-class _Link:
+class _LinkQueues:
     """Queues of groups on their links: the head of each queue moves, and heads on one link share it."""
 
     def __init__(self, measured: _MeasuredStep, work: _Floats) -> None:

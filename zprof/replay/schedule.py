@@ -28,7 +28,7 @@ HEAD, TAIL = -1, -2
 UNLIMITED = 1 << 20
 
 
-class Phase(StrEnum):
+class PassPhase(StrEnum):
     """Phase of a pass; recomputation belongs to the backward."""
 
     FORWARD = "forward"
@@ -61,7 +61,7 @@ class Pass:
     ``runs``: False if nothing is computed; the unit is prefetched nevertheless.
     """
 
-    phase: Phase
+    phase: PassPhase
     unit: int
     micro_batch: int = 0
     needs: bool = True
@@ -105,18 +105,18 @@ def list_passes(
     for number in range(micro_batches):
         reduces = reduce_each or number == micro_batches - 1
         passes += [
-            Pass(phase=Phase.FORWARD, unit=index, micro_batch=number, needs=not unit.skipped)
+            Pass(phase=PassPhase.FORWARD, unit=index, micro_batch=number, needs=not unit.skipped)
             for index, unit in enumerate(units)
         ]
         passes += [
-            Pass(phase=Phase.FORWARD, unit=unit, micro_batch=number, needs=False)
+            Pass(phase=PassPhase.FORWARD, unit=unit, micro_batch=number, needs=False)
             for unit in enclosing
             if ends_forward
         ]
-        passes += [Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number) for unit in enclosing]
+        passes += [Pass(phase=PassPhase.BACKWARD, unit=unit, micro_batch=number) for unit in enclosing]
         passes += [
             Pass(
-                phase=Phase.BACKWARD,
+                phase=PassPhase.BACKWARD,
                 unit=unit,
                 micro_batch=number,
                 needs=not units[unit].skipped,
@@ -126,7 +126,7 @@ def list_passes(
             for unit in backward
         ]
         passes += [
-            Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, needs=False, reduces=reduces)
+            Pass(phase=PassPhase.BACKWARD, unit=unit, micro_batch=number, needs=False, reduces=reduces)
             for unit in reversed(enclosing)
         ]
     return tuple(passes)
@@ -228,7 +228,7 @@ class _ProgramBuilder:
         if not each.needs:
             return
         if self._policy.stage < 3:
-            if self._policy.stage and each.phase is Phase.FORWARD and each.micro_batch == 0:
+            if self._policy.stage and each.phase is PassPhase.FORWARD and each.micro_batch == 0:
                 yield Await(key=f"parameters.{each.unit}", unit=each.unit)
             return
         yield from self._launch_gather(each.unit)
@@ -257,7 +257,7 @@ class _ProgramBuilder:
 
     def _release(self, number: int, each: Pass) -> Iterator[Op]:
         encloses = self._units[each.unit].encloses
-        if each.phase is Phase.BACKWARD:
+        if each.phase is PassPhase.BACKWARD:
             if not encloses:
                 yield from self._release_units([each.unit])
             elif not each.needs:
@@ -266,7 +266,7 @@ class _ProgramBuilder:
         if not encloses and not self._stays_gathered(each.unit):
             yield from self._release_units([each.unit])
         following = self._passes[number + 1 : number + 2]
-        if following and following[0].phase is Phase.BACKWARD:  # the forward is over, also of the root
+        if following and following[0].phase is PassPhase.BACKWARD:  # the forward is over, also of the root
             yield from self._release_units(
                 [unit for unit in sorted(self._gathered) if not self._stays_gathered(unit)]
             )

@@ -16,7 +16,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.replay.added_messages import NewCollectives, NewTask, add_tasks
 from zprof.replay.blocks import is_compute
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import Messages, PartnerCopies
+from zprof.replay.messages import PartnerCopies, RankMessages
 from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
@@ -32,7 +32,7 @@ _MATRIX_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
+class _BlockPass:
     """A pass over the blocks of the model: the first and the last task of each block."""
 
     first: tuple[int, ...]
@@ -41,7 +41,7 @@ class _Pass:
 
 def split_units(
     graph: Graph,
-    read: Callable[[RankGraph], Messages],
+    read: Callable[[RankGraph], RankMessages],
     latency_ns: Callable[[int], float],
     copies: Collection[str],
     *,
@@ -76,7 +76,7 @@ class _RankSplit:
     def __init__(
         self,
         rank: RankGraph,
-        messages: Messages,
+        messages: RankMessages,
         added: NewCollectives,
         transfer: Floats,
         latency_ns: Callable[[int], float],
@@ -235,7 +235,7 @@ class _RankSplit:
             if task != tasks[0]:
                 self._removed.append(task)
 
-    def _compute_byte_ratios(self, forward: _Pass, backward: _Pass) -> tuple[float, float]:
+    def _compute_byte_ratios(self, forward: _BlockPass, backward: _BlockPass) -> tuple[float, float]:
         """Return the share of the bytes of the root (embedding and head), and of each block."""
         blocks_ns = max(1.0, self._sum_matmul_time(forward.first[0], forward.last[-1] + 1))
         root_ns = 2 * _HEAD_RATIO * self._sum_matmul_time(forward.last[-1] + 1, backward.first[0])
@@ -248,7 +248,7 @@ class _RankSplit:
         products = [at for at in tasks.tolist() if _MATRIX_PRODUCT.search(self._rank.tasks.kernel[at])]
         return float(self._rank.work_ns[products or tasks].sum())
 
-    def _is_same_step(self, each: _Pass, task: int) -> bool:
+    def _is_same_step(self, each: _BlockPass, task: int) -> bool:
         return bool(self._rank.tasks.step[each.first[0]] == self._rank.tasks.step[task])
 
     def _find_compute_before(self, place: int) -> tuple[int, ...]:
@@ -262,7 +262,7 @@ class _RankSplit:
         return int(self._computing[min(at, len(self._computing) - 1)])
 
 
-def _find_block_passes(rank: RankGraph, messages: Messages) -> list[_Pass]:
+def _find_block_passes(rank: RankGraph, messages: RankMessages) -> list[_BlockPass]:
     """Return the passes of a rank: consecutive blocks that run the same kernels."""
     tasks = np.flatnonzero(messages.blocks != NONE)
     if not len(tasks):
@@ -279,4 +279,4 @@ def _find_block_passes(rank: RankGraph, messages: Messages) -> list[_Pass]:
             current = kernels
         found[-1][0].append(int(block[0]))
         found[-1][1].append(int(block[-1]))
-    return [_Pass(first=tuple(first), last=tuple(last)) for first, last in found]
+    return [_BlockPass(first=tuple(first), last=tuple(last)) for first, last in found]

@@ -125,7 +125,7 @@ def read_run_manifest(run: Path) -> RunManifest:
     """
     path = run / MANIFEST_NAME
     content = _read(path)
-    _check_schema(_decode(content, _Versioned, path).schema, path)
+    _check_schema(_decode(content, _ManifestVersion, path).schema, path)
     return _decode(content, RunManifest, path)
 
 
@@ -140,7 +140,7 @@ def read_rank_manifest(run: Path, rank: int) -> RankManifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Versioned:
+class _ManifestVersion:
     """The fields that every version of a manifest has."""
 
     schema: str = ""

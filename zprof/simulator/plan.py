@@ -64,7 +64,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostThread:
     """Thread that launches work.
 
     ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: read the loss at the end
@@ -84,7 +84,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
+class ComputeCost:
     """Cost of a unit at full speed.
 
     ``noise_ratio``: standard deviation of each kernel's time, per rank and kernel.  ``gap_ns``: gap between
@@ -140,7 +140,7 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocator:
+class AllocatorRetries:
     """Allocator retries per step: the host frees memory (which waits for the device) and allocates again."""
 
     retries_per_step: int = 0
@@ -164,7 +164,7 @@ class HostDelay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class PartialRecording:
     """Recording that starts later and ends earlier than those of other ranks.
 
     ``opening_ns``: time that the host spends starting it, before its first step; other ranks wait for it.
@@ -208,7 +208,7 @@ _BLOCK_PARTS = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SimulationPlan:
     """A sharded training job, its machines, and its recording.
 
     Attributes:
@@ -254,12 +254,12 @@ class Plan:
     loss_all_reduce: bool = True
     norm_all_reduce: bool = True
     network: Network = field(default_factory=Network)
-    host: Host = field(default_factory=Host)
-    compute: Compute = field(default_factory=Compute)
+    host: HostThread = field(default_factory=HostThread)
+    compute: ComputeCost = field(default_factory=ComputeCost)
     precision: Precision = field(default_factory=Precision)
     gathering: Gathering = field(default_factory=Gathering)
     offload: Offload = field(default_factory=Offload)
-    allocator: Allocator = field(default_factory=Allocator)
+    allocator: AllocatorRetries = field(default_factory=AllocatorRetries)
     recording: Recording = field(default_factory=Recording)
     speed: Mapping[int, float] = field(default_factory=dict)
     delays: tuple[HostDelay, ...] = ()
@@ -268,7 +268,7 @@ class Plan:
     ranks_per_host: int = 8
     drops: tuple[tuple[int, int], ...] = ()
     drop_probability: float = 0.0
-    windows: Mapping[int, Window] = field(default_factory=dict)
+    windows: Mapping[int, PartialRecording] = field(default_factory=dict)
     missing: tuple[int, ...] = ()
     cause: str = "none"
     strength: float = 0.0

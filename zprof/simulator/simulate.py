@@ -8,17 +8,17 @@ import numpy as np
 
 from zprof.simulator.engine.cpu import CpuMachine
 from zprof.simulator.engine.device import DeviceMachine
-from zprof.simulator.engine.schedule import ORIGIN_NS, Schedule
-from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.engine.schedule import ORIGIN_NS, SimulatedRun
+from zprof.simulator.plan import SimulationPlan, Vendor
 from zprof.simulator.program.instructions import Mesh
 from zprof.simulator.program.step import make_step_instructions
 from zprof.simulator.truth.build import build_truth
-from zprof.simulator.truth.model import RankTruth, Truth, write_truth
+from zprof.simulator.truth.model import GroundTruth, RankTruth, write_truth
 from zprof.simulator.writing.events import LocalTimes
 from zprof.simulator.writing.trace import WrittenTrace, write_trace
 
 
-def simulate(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None = None) -> Truth:
+def simulate(plan: SimulationPlan, folder: Path, on_rank: Callable[[int], None] | None = None) -> GroundTruth:
     """Write ``folder/rank{N}.json.gz`` for each rank, and ``folder/truth.json``.
 
     Args:
@@ -43,7 +43,7 @@ def simulate(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None = N
         raise
 
 
-def _write_job(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None) -> Truth:
+def _write_job(plan: SimulationPlan, folder: Path, on_rank: Callable[[int], None] | None) -> GroundTruth:
     schedule = run_plan(plan)
     times = LocalTimes(schedule)
     ranks: list[RankTruth] = []
@@ -61,7 +61,9 @@ def _write_job(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None) 
     return truth
 
 
-def _make_rank_truth(plan: Plan, times: LocalTimes, rank: int, written: WrittenTrace | None) -> RankTruth:
+def _make_rank_truth(
+    plan: SimulationPlan, times: LocalTimes, rank: int, written: WrittenTrace | None
+) -> RankTruth:
     window = times.get_common_window(rank)
     return RankTruth(
         rank=rank,
@@ -80,7 +82,7 @@ def _count_collectives(times: LocalTimes, rank: int) -> int:
     return sum(timing.line.groups is not None for timing in times.get_timings(rank))
 
 
-def run_plan(plan: Plan) -> Schedule:
+def run_plan(plan: SimulationPlan) -> SimulatedRun:
     """Simulate every step of every rank."""
     mesh = Mesh(plan)
     machine = CpuMachine(plan, mesh) if plan.vendor is Vendor.GLOO else DeviceMachine(plan, mesh)
@@ -90,7 +92,7 @@ def run_plan(plan: Plan) -> Schedule:
             machine.execute(instruction)
     machine.finish()
     ends = [line.end for line in machine.state.lines]
-    return Schedule(
+    return SimulatedRun(
         plan=plan,
         mesh=mesh,
         lines=machine.state.lines,

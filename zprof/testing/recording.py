@@ -16,7 +16,7 @@ from zprof.model.errors import BadInput, MissingData
 
 if TYPE_CHECKING:
     from zprof.collectors.recorder import Recorder
-    from zprof.collectors.schedule import Schedule
+    from zprof.collectors.schedule import RecordingSchedule
 
 
 #: The variable that the recorder reads, repeated because the recorder cannot be imported without torch.
@@ -29,15 +29,15 @@ class RecordingRequest:
     """Path, steps and memory mode of a recording."""
 
     path: Path
-    steps: "Schedule"
+    steps: "RecordingSchedule"
     memory_mode: str = "full"
 
 
-def default_steps() -> "Schedule":
+def default_steps() -> "RecordingSchedule":
     """Return the default of :func:`zprof.steps`."""
-    from zprof.collectors.schedule import Schedule
+    from zprof.collectors.schedule import RecordingSchedule
 
-    return Schedule()
+    return RecordingSchedule()
 
 
 def refuse_turned_off() -> None:

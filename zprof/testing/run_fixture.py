@@ -12,8 +12,7 @@ from zprof.model.extras import Extra, require_extra
 from zprof.notebook.run import AnalysedRun
 
 if TYPE_CHECKING:
-    from zprof.collectors.schedule import Schedule
-
+    from zprof.collectors.schedule import RecordingSchedule
 
 #: One day.
 _MAX_TIMEOUT_S = 86_400
@@ -34,7 +33,7 @@ class RunFixture:
         self,
         train: Callable[..., object],
         *,
-        steps: "Schedule | None" = None,
+        steps: "RecordingSchedule | None" = None,
         ranks: int = 1,
         memory_mode: str = "full",
         backend: str = "gloo",

@@ -21,8 +21,8 @@ from zprof.collectors.kineto.device.kernels import (
     find_kernel_collectives,
     find_kernel_rows,
 )
-from zprof.collectors.kineto.process_groups import GroupNames
-from zprof.collectors.kineto.trace import ABSENT, Group, Int64s, Trace
+from zprof.collectors.kineto.process_groups import GroupResolver
+from zprof.collectors.kineto.trace import ABSENT, Int64s, Trace, TraceProcessGroup
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
@@ -88,12 +88,12 @@ class DeviceCollectives:
     collectives: Sequence[DeviceCollective]
     contexts: Sequence[LaunchContext]
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[TraceProcessGroup]:
         """Return the distinct groups whose ranks are given by the collectives."""
         description = (collective.description for collective in self.collectives)
         groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in description if d.ranks)
         return [
-            Group(name=name, description=description, ranks=tuple(sorted(ranks)))
+            TraceProcessGroup(name=name, description=description, ranks=tuple(sorted(ranks)))
             for name, description, ranks in groups
         ]
 
@@ -146,7 +146,7 @@ def _find_neighbouring_launches(launch: Int64s, stream: Int64s) -> tuple[Int64s,
 
 
 def make_device_rows(
-    trace: Trace, collectives: DeviceCollectives, groups: GroupNames
+    trace: Trace, collectives: DeviceCollectives, groups: GroupResolver
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """Make a row for each collective, by launch, and gaps for unknown facts."""
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
@@ -175,7 +175,7 @@ def _add_sequence(
 
 
 def _make_row(
-    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupNames
+    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupResolver
 ) -> CollectiveRow:
     description = collective.description
     group, size = _find_group(trace, collective, context, groups)
@@ -200,7 +200,7 @@ def _make_row(
 
 
 def _find_group(
-    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupNames
+    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupResolver
 ) -> tuple[str, int]:
     """Return the group's name and size: from its ranks, its name, the launch range, or as the only group."""
     description = collective.description

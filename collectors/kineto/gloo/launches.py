@@ -20,7 +20,7 @@ from zprof.collectors.kineto.annotations import (
     get_collective_key,
 )
 from zprof.collectors.kineto.collectives import parse_element_type
-from zprof.collectors.kineto.process_groups import GroupNames, parse_group_rank
+from zprof.collectors.kineto.process_groups import GroupResolver, parse_group_rank
 from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elements
 from zprof.model.collectives import CollectiveKind
 from zprof.run.ranges import EngineRange, RangeVerb
@@ -92,7 +92,7 @@ _MAX_WAIT_DELAY_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class GlooLaunch:
     """One c10d operator; ``index`` counts operators by start.
 
     ``launch_range``: the ``::launch`` range around it. ``has_no_row``: it is a clock ping of the recorder,
@@ -116,7 +116,7 @@ class Launch:
     root: int | None
 
 
-def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
+def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupResolver) -> list[GlooLaunch]:
     """Return all launches by start, excluding launches on another backend."""
     reader = _LaunchReader(trace, spans, groups)
     rows = find_launch_rows(trace, GLOO_OPERATORS.__contains__)
@@ -131,14 +131,14 @@ def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) 
 class _LaunchReader:
     """Make launches from rows of operators."""
 
-    def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
+    def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupResolver) -> None:
         self._trace, self._groups = trace, groups
         self._enclosing, self._waits = EnclosingRanges(spans), _NextWaits(spans)
         self._engines_with_comm_ranges = {
             span.range.engine for span in spans if span.range.verb is RangeVerb.COMM
         }
 
-    def read(self, row: int, index: int, unit: str | None) -> list[Launch]:
+    def read(self, row: int, index: int, unit: str | None) -> list[GlooLaunch]:
         """Return the launch, once per execution."""
         operator, thread = GLOO_OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
         start, end = _read_times(self._trace, row)
@@ -146,7 +146,7 @@ class _LaunchReader:
         launch_range = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
         arguments = self._trace.arguments.get(row, _NO_ARGUMENTS)
         group, size = self._find_group(launch_range, operator, arguments)
-        launch = Launch(
+        launch = GlooLaunch(
             start_ns=start,
             end_ns=end,
             operator=operator,

@@ -20,10 +20,16 @@ from dataclasses import replace
 from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collective_key, index_by_collective
 from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
-from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
+from zprof.collectors.kineto.gloo.launches import (
+    Execution,
+    GlooKey,
+    GlooLaunch,
+    find_executions,
+    find_launches,
+)
 from zprof.collectors.kineto.gloo.messages import make_message_rows
 from zprof.collectors.kineto.gloo.pairing import locate_missing
-from zprof.collectors.kineto.process_groups import GroupNames, PeerResolver
+from zprof.collectors.kineto.process_groups import GroupResolver, PeerResolver
 from zprof.collectors.kineto.trace import Trace
 from zprof.model.collectives import UNKNOWN_GROUP, CollectiveKind
 from zprof.model.gaps import Gap
@@ -31,11 +37,11 @@ from zprof.run.ranges import RangeVerb
 
 BY_FIFO = "gloo_fifo"
 BY_FIFO_ORDER = "gloo_fifo_order"
-Pairs = list[tuple[Launch, Execution]]
+Pairs = list[tuple[GlooLaunch, Execution]]
 
 
 def make_gloo_rows(
-    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupResolver
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """Return a row for each gloo execution without a ``::comm`` or ``::ping`` range, and gaps."""
     messages, message_gaps = make_message_rows(trace, spans, groups)
@@ -44,7 +50,7 @@ def make_gloo_rows(
 
 
 def _make_collective_rows(
-    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupResolver
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     executions = find_executions(trace)
     if not executions and trace.category.where("kernel".__eq__).any():
@@ -65,7 +71,7 @@ def _make_collective_rows(
 
 
 def _match_executions(
-    launches: Sequence[Launch], executions: Sequence[Execution], waits: Mapping[Identity, RangeSpan]
+    launches: Sequence[GlooLaunch], executions: Sequence[Execution], waits: Mapping[Identity, RangeSpan]
 ) -> tuple[Pairs, list[Gap]]:
     executed: dict[GlooKey, list[Execution]] = defaultdict(list)
     for execution in executions:
@@ -88,7 +94,7 @@ def _match_executions(
 
 
 def _list_queues(
-    launches_by_key: Mapping[GlooKey, Sequence[Launch]], executed: Mapping[GlooKey, Sequence[Execution]]
+    launches_by_key: Mapping[GlooKey, Sequence[GlooLaunch]], executed: Mapping[GlooKey, Sequence[Execution]]
 ) -> list[frozenset[GlooKey]]:
     """Return the keys whose launches and executions went through one queue: one group, on its threads.
 
@@ -103,7 +109,7 @@ def _list_queues(
 
 
 def _pair_with_missing(
-    launches: Sequence[Launch],
+    launches: Sequence[GlooLaunch],
     executions: Sequence[Execution],
     waits: Mapping[Identity, RangeSpan],
     keys: frozenset[GlooKey],
@@ -117,14 +123,14 @@ def _pair_with_missing(
     ]
 
 
-def _group_by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
-    launches_by_key: dict[GlooKey, list[Launch]] = defaultdict(list)
+def _group_by_key(launches: Sequence[GlooLaunch]) -> Mapping[GlooKey, list[GlooLaunch]]:
+    launches_by_key: dict[GlooKey, list[GlooLaunch]] = defaultdict(list)
     for launch in launches:
         launches_by_key[launch.key].append(launch)
     return launches_by_key
 
 
-def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
+def _number_launches(launches: Sequence[GlooLaunch]) -> Mapping[int, int]:
     """Number the launches that no range encloses, within each group."""
     counts: dict[str, int] = defaultdict(int)
     numbers: dict[int, int] = {}
@@ -135,7 +141,7 @@ def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
     return numbers
 
 
-def _count_unfinished(launches: Sequence[Launch], waits: Mapping[Identity, RangeSpan]) -> int:
+def _count_unfinished(launches: Sequence[GlooLaunch], waits: Mapping[Identity, RangeSpan]) -> int:
     """Return how many of the last launches have a range but no wait: they may end after the window."""
     for count, launch in enumerate(reversed(launches)):
         if launch.launch_range is None or _find_wait_end(launch, waits) is not None:
@@ -143,13 +149,13 @@ def _count_unfinished(launches: Sequence[Launch], waits: Mapping[Identity, Range
     return len(launches)
 
 
-def _find_wait_end(launch: Launch, waits: Mapping[Identity, RangeSpan]) -> int | None:
+def _find_wait_end(launch: GlooLaunch, waits: Mapping[Identity, RangeSpan]) -> int | None:
     key = get_collective_key(launch.launch_range) if launch.launch_range is not None else None
     wait = waits.get(key) if key is not None else launch.wait
     return wait.end_ns if wait is not None else None
 
 
-def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs:
+def _pair_in_order(launches: Sequence[GlooLaunch], executions: Sequence[Execution]) -> Pairs:
     """Return the pairs, none if the counts differ or an execution starts before its launch."""
     if len(launches) != len(executions):
         return []
@@ -159,7 +165,7 @@ def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) 
 
 
 def _make_matched_row(
-    launch: Launch, execution: Execution, ordinals: Mapping[int, int], peers: PeerResolver
+    launch: GlooLaunch, execution: Execution, ordinals: Mapping[int, int], peers: PeerResolver
 ) -> CollectiveRow:
     launch_range = launch.launch_range
     count = execution.elements or 0
@@ -206,7 +212,7 @@ _NamedGroup = tuple[str, int]
 _UNKNOWN: _NamedGroup = (UNKNOWN_GROUP, 0)
 
 
-def add_groups_by_thread(launches: Sequence[Launch], executions: Sequence[Execution]) -> list[Launch]:
+def add_groups_by_thread(launches: Sequence[GlooLaunch], executions: Sequence[Execution]) -> list[GlooLaunch]:
     """Return the launches, with the group filled in if all executions ran on threads of one group."""
     launched: dict[GlooKey, set[_NamedGroup]] = defaultdict(set)
     for launch in launches:
@@ -230,7 +236,7 @@ def _find_thread_groups(
     return owners
 
 
-def _add_group(launch: Launch, threads: set[int], owners: Mapping[int, set[_NamedGroup]]) -> Launch:
+def _add_group(launch: GlooLaunch, threads: set[int], owners: Mapping[int, set[_NamedGroup]]) -> GlooLaunch:
     if launch.group != UNKNOWN_GROUP or not threads or not threads <= owners.keys():
         return launch
     groups = set().union(*(owners[thread] for thread in threads))
@@ -245,7 +251,7 @@ _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
 
 
 def make_execution_rows(
-    executions: Sequence[Execution], groups: GroupNames
+    executions: Sequence[Execution], groups: GroupResolver
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """Return a row for each execution, numbered by start, and gaps."""
     group, size = groups.resolve(None)

@@ -23,7 +23,7 @@ from zprof.collectors.kineto.collective_gaps import (
 )
 from zprof.collectors.kineto.collectives import CollectiveRow, parse_element_type
 from zprof.collectors.kineto.gloo.launches import MESSAGE_KINDS, EnclosingRanges, find_launch_rows
-from zprof.collectors.kineto.process_groups import GroupNames, PeerResolver, parse_group_rank
+from zprof.collectors.kineto.process_groups import GroupResolver, PeerResolver, parse_group_rank
 from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elements
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
@@ -35,7 +35,7 @@ _POST_OPERATORS: dict[str, int | None] = {"c10d::send": 2, "c10d::recv_": 2, "c1
 
 
 def make_message_rows(
-    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupResolver
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """Return a row per message, numbered per group, kind and peer, and gaps."""
     executions = find_rows(trace, ("user_annotation", "cpu_op"), MESSAGE_KINDS.__contains__)
@@ -64,7 +64,7 @@ def _find_posts(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
 class _MessageReader:
     """Convert gloo executions to collective rows."""
 
-    def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
+    def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupResolver) -> None:
         self._trace, self._groups, self._peers = trace, groups, PeerResolver(trace.header)
         self._ranges, self._waits = EnclosingRanges(spans), _MessageWaits(spans)
         self._engines_with_comm_ranges = {

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch
+from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, GlooLaunch
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def _read_worker_times(executions: Sequence[Execution]) -> list[_WorkerTimes]:
 
 
 def locate_missing(
-    launches: Sequence[Launch],
+    launches: Sequence[GlooLaunch],
     wait_ends_ns: Sequence[int | None],
     executions: Sequence[Execution],
 ) -> list[int | None]:
@@ -109,7 +109,7 @@ def _list_steps(contradiction_ns: Callable[[int, int, int], float], at: int, mis
     return step
 
 
-def _sum_shortest(launches: Sequence[Launch], executions: Sequence[Execution]) -> Floats:
+def _sum_shortest(launches: Sequence[GlooLaunch], executions: Sequence[Execution]) -> Floats:
     """Return the time that all launches before each one take at least: the shortest execution of each key."""
     shortest: dict[GlooKey, int] = {}
     for each in executions:
@@ -117,5 +117,5 @@ def _sum_shortest(launches: Sequence[Launch], executions: Sequence[Execution]) -
     return np.cumsum([0.0, *(float(shortest.get(launch.key, 0)) for launch in launches)])
 
 
-def _delay_ns(launch: Launch, execution: Execution, worker: _WorkerTimes) -> float:
+def _delay_ns(launch: GlooLaunch, execution: Execution, worker: _WorkerTimes) -> float:
     return float(max(0.0, execution.start_ns - max(launch.start_ns, worker.own_free_ns)))

@@ -12,11 +12,11 @@ from zprof.collectors.kineto.reading.events import (
     EVENTS_DECODER,
     EXACT_EVENTS_DECODER,
     USUAL_EVENTS_DECODER,
-    Event,
     ExactEvent,
     FewArguments,
     NameEvent,
     Span,
+    TraceEvent,
     UsualEvent,
 )
 from zprof.collectors.kineto.reading.repair import RepairedEvent
@@ -37,7 +37,7 @@ class DecodedEvents:
     is_common: bool
 
 
-def _split_by_kind(events: Sequence[Event | ExactEvent]) -> DecodedEvents:
+def _split_by_kind(events: Sequence[TraceEvent | ExactEvent]) -> DecodedEvents:
     return DecodedEvents(
         count=len(events),
         spans=[event for event in events if event.ph == "X"],
@@ -58,7 +58,7 @@ def _split_by_type(events: Sequence[UsualEvent]) -> DecodedEvents:
     )
 
 
-class Chunk:
+class EventChunk:
     """Events in a part of a text that is enclosed in the brackets of an array.
 
     ``array`` is the part including the brackets.
@@ -130,14 +130,14 @@ def _list_arguments(decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArgu
     return [decoded.spans[row].args for row in rows]
 
 
-def _decode_event(text: memoryview) -> Event | None:
+def _decode_event(text: memoryview) -> TraceEvent | None:
     try:
         return EVENT_DECODER.decode(text)
     except DECODE_ERRORS:
         return None
 
 
-def _is_same_event(event: Event, span: Span) -> bool:
+def _is_same_event(event: TraceEvent, span: Span) -> bool:
     known, other = span.args, event.args
     return (
         event.ph == "X"

@@ -14,8 +14,8 @@ from typing import Any
 
 from zprof.collectors.kineto.reading.columns import to_int64
 from zprof.collectors.kineto.reading.structure import find_brackets
-from zprof.collectors.kineto.reading.text import Window
-from zprof.collectors.kineto.trace import ABSENT, Group, TraceHeader, int64_or_none
+from zprof.collectors.kineto.reading.text import TextWindow
+from zprof.collectors.kineto.trace import ABSENT, TraceHeader, TraceProcessGroup, int64_or_none
 from zprof.model.errors import BadInput
 
 EVENTS_KEY = b"traceEvents"
@@ -42,7 +42,7 @@ class Document:
     """
 
     def __init__(
-        self, window: Window, wanted_keys: Collection[bytes], read_events: Callable[[], bool]
+        self, window: TextWindow, wanted_keys: Collection[bytes], read_events: Callable[[], bool]
     ) -> None:
         self._window = window
         self._wanted_keys = frozenset(wanted_keys)
@@ -120,7 +120,7 @@ class Document:
         return copy
 
 
-def skip_bracketed(window: Window, *, keep_text: bool) -> bytes | None:
+def skip_bracketed(window: TextWindow, *, keep_text: bool) -> bytes | None:
     """Advance past a list or object of any size; return its text if ``keep_text``, or None if it does not
     end.
     """
@@ -141,7 +141,7 @@ def skip_bracketed(window: Window, *, keep_text: bool) -> bytes | None:
             return None
 
 
-def _end_before_backslashes(window: Window) -> int:
+def _end_before_backslashes(window: TextWindow) -> int:
     """Return the window's end, before trailing backslashes, whose meaning depends on what follows."""
     stop = window.end
     while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
@@ -197,13 +197,13 @@ def _parse_integer(digits: str) -> int | None:
     return int(digits) if len(digits) < 64 else None
 
 
-def _read_groups(listed: object) -> Iterator[Group]:
+def _read_groups(listed: object) -> Iterator[TraceProcessGroup]:
     ranks_left = _MAX_RANKS
     for entry in _list_or_empty(listed):
         ranks = _read_ranks(entry.get("ranks")) if isinstance(entry, dict) else ()
         ranks_left -= len(ranks)
         if ranks and ranks_left >= 0:
-            yield Group(
+            yield TraceProcessGroup(
                 name=_read_text(entry.get("pg_name")),
                 description=_read_text(entry.get("pg_desc")),
                 ranks=ranks,
@@ -244,7 +244,7 @@ _OTHER_FILE_KINDS = (
 _EXPORT_HINT = "pass a trace exported by torch.profiler with export_chrome_trace"
 
 
-def make_not_a_trace_error(window: Window) -> BadInput:
+def make_not_a_trace_error(window: TextWindow) -> BadInput:
     """Return the error for a file that is not a trace, from the text at the window's position."""
     rest = window.data[window.start : window.end]
     if not rest:

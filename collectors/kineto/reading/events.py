@@ -51,7 +51,7 @@ class FewArguments(
 NO_ARGUMENTS = FewArguments()
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """An event of any kind, with times as doubles."""
 
     ph: str | None = None
@@ -169,17 +169,17 @@ class _Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     """An instant event."""
 
 
-class _Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
+class _CounterEvent(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
     """A counter's value."""
 
 
-UsualEvent = Span | NameEvent | _FlowStart | _FlowStep | _FlowEnd | _Instant | _Counter
+UsualEvent = Span | NameEvent | _FlowStart | _FlowStep | _FlowEnd | _Instant | _CounterEvent
 
 #: ``strict=False``: ``"12"`` and ``1.0`` are ids, ``"1.5"`` is a time.
-EVENTS_DECODER = msgspec.json.Decoder(list[Event], strict=False)
+EVENTS_DECODER = msgspec.json.Decoder(list[TraceEvent], strict=False)
 #: Rejects uncommon events; takes two thirds of the time.
 USUAL_EVENTS_DECODER = msgspec.json.Decoder(list[UsualEvent], strict=False)
-EVENT_DECODER = msgspec.json.Decoder(Event, strict=False)
+EVENT_DECODER = msgspec.json.Decoder(TraceEvent, strict=False)
 EXACT_EVENTS_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
 
 #: Exceptions that decoding raises for invalid text.

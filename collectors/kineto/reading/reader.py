@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.collectors.kineto.reading.columns import NUMBER_LIMIT, TextCodes
-from zprof.collectors.kineto.reading.decoding import Chunk, RepairedChunk
+from zprof.collectors.kineto.reading.decoding import EventChunk, RepairedChunk
 from zprof.collectors.kineto.reading.document import (
     HEADER_KEYS,
     Document,
@@ -31,7 +31,7 @@ from zprof.collectors.kineto.reading.events import DECODE_ERRORS
 from zprof.collectors.kineto.reading.repair import repair_event
 from zprof.collectors.kineto.reading.rows import EventRows
 from zprof.collectors.kineto.reading.structure import Separators, find_elements
-from zprof.collectors.kineto.reading.text import TextSource, TraceText, Window
+from zprof.collectors.kineto.reading.text import TextSource, TextWindow, TraceText
 from zprof.collectors.kineto.trace import Mask, ReadReport, TextColumn, Trace
 from zprof.model.errors import BadInput
 from zprof.run.plain_file import open_plain
@@ -61,7 +61,7 @@ def read_text(
     Raises:
         BadInput: it is not a trace.
     """
-    reading = _TraceReading(Window(text, block_bytes))
+    reading = _TraceReading(TextWindow(text, block_bytes))
     reading.document.read()
     return reading.trace(is_damaged=is_damaged())
 
@@ -73,7 +73,7 @@ _MAX_ARRAYS = 64
 class _TraceReading:
     """Read one file. If ``traceEvents`` occurs twice, the last one counts, as usual in JSON."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: TextWindow) -> None:
         self._window = window
         self._arrays = 0
         self.document = Document(window, HEADER_KEYS, self._read_events)
@@ -155,7 +155,7 @@ class EventArray:
     ``dropped`` counts the pieces that could not be read; ``is_empty`` is True for ``[]``.
     """
 
-    def __init__(self, window: Window, rows: EventRows) -> None:
+    def __init__(self, window: TextWindow, rows: EventRows) -> None:
         self._window = window
         self._rows = rows
         self._separators = Separators()
@@ -184,7 +184,7 @@ class EventArray:
         saved = data[start - 1], data[stop]
         data[start - 1], data[stop] = _OPEN, _CLOSE
         try:
-            self._rows.add(Chunk(data, start, stop, self._separators))
+            self._rows.add(EventChunk(data, start, stop, self._separators))
         except DECODE_ERRORS:
             return False
         finally:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from zprof.collectors.kineto.reading.columns import to_int64
-from zprof.collectors.kineto.reading.events import NO_ARGUMENTS, NO_TEXT, Event, ExactEvent, FewArguments
+from zprof.collectors.kineto.reading.events import NO_ARGUMENTS, NO_TEXT, ExactEvent, FewArguments, TraceEvent
 from zprof.collectors.kineto.trace import ARGUMENT_KEYS
 
 _MAX_BYTES = 1 << 20
@@ -36,10 +36,10 @@ class RepairedEvent:
     changed: bool
     text: bytes
 
-    def event(self) -> Event:
+    def event(self) -> TraceEvent:
         """Return the event with times as doubles."""
         values = self.values
-        return Event(
+        return TraceEvent(
             ph=_text_or_none(values.get("ph")),
             cat=_text_or_none(values.get("cat")),
             name=_text_or_none(values.get("name")),

@@ -21,15 +21,15 @@ from zprof.collectors.kineto.reading.columns import (
     to_int64s,
     to_nanoseconds,
 )
-from zprof.collectors.kineto.reading.decoding import Chunk, DecodedEvents, RepairedChunk
+from zprof.collectors.kineto.reading.decoding import DecodedEvents, EventChunk, RepairedChunk
 from zprof.collectors.kineto.reading.events import (
     DECODE_ERRORS,
     NO_TEXT,
-    Event,
     ExactEvent,
     FewArguments,
     Span,
     SpanArguments,
+    TraceEvent,
 )
 from zprof.collectors.kineto.trace import ABSENT, Arguments, Int64s, Mask
 from zprof.model.errors import BadInput
@@ -42,7 +42,7 @@ _MAX_ROWS = 1 << 26
 _MAX_NAMES, _MAX_NAME_LENGTH = 1 << 16, 1 << 10
 Int32s = npt.NDArray[np.int32]
 _COLUMNS = ("start", "duration", "process", "thread", "stream", "correlation", "external_id", "bytes")
-_AnyEvent = Span | Event | ExactEvent
+_AnyEvent = Span | TraceEvent | ExactEvent
 _KnownArguments = SpanArguments | FewArguments
 
 
@@ -62,7 +62,7 @@ class EventRows:
         self.codes = {name: GrowingColumn(np.int32) for name in ("category", "name")}
         self._decodes_exactly, self._only_common = False, True
 
-    def add(self, chunk: Chunk | RepairedChunk) -> None:
+    def add(self, chunk: EventChunk | RepairedChunk) -> None:
         """Add all events of a chunk, or none.
 
         Raises:
@@ -83,7 +83,7 @@ class EventRows:
         self.with_phase += decoded.with_phase
         self._add_thread_names(decoded.name_events)
 
-    def _decode(self, chunk: Chunk | RepairedChunk) -> DecodedEvents:
+    def _decode(self, chunk: EventChunk | RepairedChunk) -> DecodedEvents:
         """Decode with the fast decoder until the file has an event that it does not support."""
         if isinstance(chunk, RepairedChunk):
             return chunk.decode_any()
@@ -121,7 +121,7 @@ class EventRows:
             names.add(name)
 
     def _add_spans(
-        self, decoded: DecodedEvents, chunk: Chunk | RepairedChunk, start: Int64s, duration: Int64s
+        self, decoded: DecodedEvents, chunk: EventChunk | RepairedChunk, start: Int64s, duration: Int64s
     ) -> None:
         spans = decoded.spans
         arguments = [event.args for event in spans]

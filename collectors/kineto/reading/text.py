@@ -215,7 +215,7 @@ class TextSource(Protocol):
         """Fill the start of ``target`` and return the number of bytes; 0 at the end of the text."""
 
 
-class Window:
+class TextWindow:
     """``data[start:end]`` is the text that has been read but not used; users advance ``start``.
 
     There is always one byte before ``start`` and one after ``end`` that a user may overwrite.

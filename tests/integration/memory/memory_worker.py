@@ -18,7 +18,7 @@ from memory_cases import MEMORY_CASES
 from memory_programs import PROGRAMS, Program
 
 from tests.support.exact_counter import ExactCounter
-from zprof.collectors.base import Chunk
+from zprof.collectors.base import WindowRows
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.run.manifest import RunManifest
@@ -58,7 +58,7 @@ def run_case(name: str, place: Place) -> None:
     before = program.proof()
     collector = MemoryCollector(program.model, program.optimizer)
     marks = MarkLog()
-    chunk: Chunk | None = None
+    chunk: WindowRows | None = None
     collector.start()
     marks.add("window_begin", WARM_STEPS, "memory")
     counter.begin()
@@ -80,7 +80,12 @@ def run_case(name: str, place: Place) -> None:
 
 
 def write(
-    name: str, place: Place, program: Program, collector: MemoryCollector, marks: MarkLog, chunk: Chunk | None
+    name: str,
+    place: Place,
+    program: Program,
+    collector: MemoryCollector,
+    marks: MarkLog,
+    chunk: WindowRows | None,
 ) -> None:
     assert chunk is not None
     marks.extend(chunk.complete["mark"])

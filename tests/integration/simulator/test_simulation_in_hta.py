@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_calls import run_python
-from zprof.simulator.plan import Plan, Recording
+from zprof.simulator.plan import Recording, SimulationPlan
 from zprof.simulator.simulate import simulate
 
 _CODE = """
@@ -25,7 +25,7 @@ print(json.dumps([overlap, compute]))
 @pytest.mark.slow
 def test_hta_finds_the_true_overlap_and_compute(tmp_path: Path) -> None:
     pytest.importorskip("hta")
-    plan = Plan(ranks=2, units=3, prefetch=0, recording=Recording(indented=False))
+    plan = SimulationPlan(ranks=2, units=3, prefetch=0, recording=Recording(indented=False))
     truth = simulate(plan, tmp_path)
     overlap, compute = json.loads(run_python("-c", _CODE, str(tmp_path)).splitlines()[-1])
     for rank in (0, 1):

@@ -11,15 +11,15 @@ import pytest
 from tests.support.simulations import MS, Simulated, simulated
 from zprof.model.findings import Cause
 from zprof.rules.diagnose import diagnose_time
-from zprof.simulator.plan import Compute, Network, Plan, Recording, Vendor, Window
+from zprof.simulator.plan import ComputeCost, Network, PartialRecording, Recording, SimulationPlan, Vendor
 from zprof.simulator.truth.model import CollectiveTruth
 
 STAMP_NS, STEP_NS, SLOW = 5, 25 * MS, 2
 #: What a report calls the gaps that say which collectives it could not match, split or place in time.
 UNMATCHED = {"matching of collectives", "wait and transfer", "clock alignment", "exposed wait"}
-BASE = Plan(
+BASE = SimulationPlan(
     ranks=3, steps=4, units=2, unit_elements=1 << 20, ranks_per_host=1, offsets_ns={1: 5 * MS, 2: -5 * MS},
-    network=Network(beta_bytes_per_s=25e9), compute=Compute(noise_ratio=0.02),
+    network=Network(beta_bytes_per_s=25e9), compute=ComputeCost(noise_ratio=0.02),
 )  # fmt: skip
 UNNUMBERED, BARE = Recording(sequence=False), Recording(metadata=False)
 PLANS = {
@@ -34,7 +34,7 @@ PLANS = {
         BASE, vendor=Vendor.AMD, ranks=4, tensor=2, offsets_ns={1: -3 * MS, 3: 4 * MS}, recording=UNNUMBERED
     ),
 }
-Damage = Callable[[Plan, int], dict[str, Any]]
+Damage = Callable[[SimulationPlan, int], dict[str, Any]]
 #: Changes of a plan with so many collectives per rank.
 DAMAGES: dict[str, Damage] = {
     "first event of rank 0": lambda plan, count: {"drops": ((0, 0),)},
@@ -43,9 +43,12 @@ DAMAGES: dict[str, Damage] = {
     "three percent of all events": lambda plan, count: {"drop_probability": 0.03},
     "rank 0 missing": lambda plan, count: {"missing": (0,)},
     "only rank 1 left": lambda plan, count: {"missing": (0, *range(2, plan.ranks))},
-    "part of a step late": lambda plan, count: {"windows": {1: Window(opens_late_ns=STEP_NS // 3)}},
+    "part of a step late": lambda plan, count: {"windows": {1: PartialRecording(opens_late_ns=STEP_NS // 3)}},
     "steps late, steps early": lambda plan, count: {
-        "windows": {1: Window(opens_late_ns=STEP_NS), 0: Window(closes_early_ns=STEP_NS // 2)}
+        "windows": {
+            1: PartialRecording(opens_late_ns=STEP_NS),
+            0: PartialRecording(closes_early_ns=STEP_NS // 2),
+        }
     },
 }
 

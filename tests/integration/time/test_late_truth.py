@@ -5,21 +5,29 @@ from pathlib import Path
 import pytest
 
 from tests.support.simulations import beside_truth, simulated
-from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
+from zprof.simulator.plan import AllocatorRetries, HostDelay, SimulationPlan, Vendor
 
 MS = 1_000_000
 #: Of the blamed exposed wait.
 RIGHT_RANK, RIGHT_REASON = 0.999, 0.98
 OTHER_CLOCKS = {"offsets_ns": {0: 4 * MS, 1: -5 * MS, 3: MS}, "ranks_per_host": 1}
-RETRIES = Allocator(retries_per_step=4, ranks=(2,), free_ns=2 * MS, malloc_ns=4 * MS)
+RETRIES = AllocatorRetries(retries_per_step=4, ranks=(2,), free_ns=2 * MS, malloc_ns=4 * MS)
 PLANS = {
-    "slow, other clocks": (Plan(speed={1: 0.75}, **OTHER_CLOCKS), 1, "compute"),
-    "slow, accumulating": (Plan(stage=2, micro_batches=2, speed={0: 0.8}, vendor=Vendor.AMD), 0, "compute"),
-    "slow on a cpu": (Plan(vendor=Vendor.GLOO, speed={3: 0.7}), 3, "compute"),
-    "host": (Plan(delays=(HostDelay(rank=1, ns=12 * MS, unit=3),)), 1, "host"),
-    "host of a cpu": (Plan(vendor=Vendor.GLOO, delays=(HostDelay(rank=1, ns=20 * MS, unit=3),)), 1, "host"),
-    "data": (Plan(delays=(HostDelay(rank=3, ns=30 * MS, data=True),)), 3, "data"),
-    "allocator": (Plan(allocator=RETRIES), 2, "allocator"),
+    "slow, other clocks": (SimulationPlan(speed={1: 0.75}, **OTHER_CLOCKS), 1, "compute"),
+    "slow, accumulating": (
+        SimulationPlan(stage=2, micro_batches=2, speed={0: 0.8}, vendor=Vendor.AMD),
+        0,
+        "compute",
+    ),
+    "slow on a cpu": (SimulationPlan(vendor=Vendor.GLOO, speed={3: 0.7}), 3, "compute"),
+    "host": (SimulationPlan(delays=(HostDelay(rank=1, ns=12 * MS, unit=3),)), 1, "host"),
+    "host of a cpu": (
+        SimulationPlan(vendor=Vendor.GLOO, delays=(HostDelay(rank=1, ns=20 * MS, unit=3),)),
+        1,
+        "host",
+    ),
+    "data": (SimulationPlan(delays=(HostDelay(rank=3, ns=30 * MS, data=True),)), 3, "data"),
+    "allocator": (SimulationPlan(allocator=RETRIES), 2, "allocator"),
 }
 #: test_late_reasons has each reason on smaller programs.
 FAST = {"slow, other clocks", "host of a cpu", "allocator"}
@@ -46,12 +54,14 @@ def test_the_late_rank_and_its_reason(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(ranks=8, tensor=2, delays=(HostDelay(rank=5, ns=20 * MS, unit=3),)),
-        pytest.param(Plan(ranks=8, shard=4, speed={5: 0.7}), marks=pytest.mark.slow),
+        SimulationPlan(ranks=8, tensor=2, delays=(HostDelay(rank=5, ns=20 * MS, unit=3),)),
+        pytest.param(SimulationPlan(ranks=8, shard=4, speed={5: 0.7}), marks=pytest.mark.slow),
     ],
     ids=["tensor parallel", "replicas of shards"],
 )
-def test_a_delay_that_other_ranks_pass_on_is_followed_to_its_rank(tmp_path: Path, plan: Plan) -> None:
+def test_a_delay_that_other_ranks_pass_on_is_followed_to_its_rank(
+    tmp_path: Path, plan: SimulationPlan
+) -> None:
     blame = simulated(plan, tmp_path).analysis.time.blame
     assert sum("previous_collective" in entry.reasons for entry in blame.per_rank) >= 2
     total = sum(entry.exposed_wait_ns for entry in blame.per_rank)
@@ -61,6 +71,6 @@ def test_a_delay_that_other_ranks_pass_on_is_followed_to_its_rank(tmp_path: Path
 
 
 def test_a_healthy_job_is_blamed_for_little(tmp_path: Path) -> None:
-    time = simulated(Plan(), tmp_path).analysis.time
+    time = simulated(SimulationPlan(), tmp_path).analysis.time
     blamed = sum(entry.exposed_wait_ns for entry in time.blame.per_rank)
     assert blamed < 0.01 * 4 * time.per_rank[0].wall_ns

@@ -10,7 +10,7 @@ from tests.support.command_calls import Call
 from tests.support.full_disk import MESSAGE, limit_files
 from tests.support.schedules import Spec, play, write
 from zprof.integrations import reference_job
-from zprof.integrations.reference_job import Outcome, ReferenceJob
+from zprof.integrations.reference_job import ReferenceJob, ReferenceJobResult
 from zprof.run.output_lock import lock_output
 
 
@@ -100,7 +100,7 @@ def test_a_job_and_its_outcome_survive_the_way_between_processes(tmp_path: Path)
     job = ReferenceJob(world_size=2, options={"stage": 3}, run=Path("a"), outcome=Path("b"))
     for sent in (job, replace(job, run=None, outcome=None)):
         assert ReferenceJob.from_json(sent.to_json()) == sent
-    said = Outcome(losses=(1.5, 0.1), refused="no")
+    said = ReferenceJobResult(losses=(1.5, 0.1), refused="no")
     said.write(tmp_path / "outcome")
-    assert Outcome.read(tmp_path / "outcome") == said
-    assert Outcome.read(tmp_path / "absent") == Outcome()
+    assert ReferenceJobResult.read(tmp_path / "outcome") == said
+    assert ReferenceJobResult.read(tmp_path / "absent") == ReferenceJobResult()

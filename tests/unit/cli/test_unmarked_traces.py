@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_calls import Call
 from zprof.model.findings import Cause
 from zprof.simulator.causes import plant
-from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.plan import SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
 
 #: Without marks, steps are found by what the optimizer runs.
@@ -20,7 +20,7 @@ _STEP_MARKS = re.compile(r"ProfilerStep|Optimizer|adam|_foreach|addc", re.IGNORE
 @pytest.fixture(scope="module")
 def unmarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unmarked")
-    plan = Plan(vendor=Vendor.NVIDIA, ranks=2, steps=3, units=4)
+    plan = SimulationPlan(vendor=Vendor.NVIDIA, ranks=2, steps=3, units=4)
     simulate(plant(plan, Cause.LOW_BUS_BANDWIDTH, 2.0), folder)
     (folder / "truth.json").unlink()
     for path in folder.glob("rank*.json.gz"):

@@ -11,7 +11,7 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of, write_snapshot
 from tests.support.command_calls import Call
 from tests.support.hta_trace import hta_trace
 from zprof.integrations.hta import verification
-from zprof.integrations.hta.answers import Answers, make_refused_answers, read_answers
+from zprof.integrations.hta.answers import HtaAnswers, make_refused_answers, read_answers
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ FIGURES = {
 
 
 @pytest.fixture
-def hta(monkeypatch: pytest.MonkeyPatch) -> dict[int, Answers]:
+def hta(monkeypatch: pytest.MonkeyPatch) -> dict[int, HtaAnswers]:
     """What HTA will say, by rank; all that it is asked otherwise is refused."""
-    told: dict[int, Answers] = {}
+    told: dict[int, HtaAnswers] = {}
 
     def ask_all(files, questions, wall_s=None):
         assert all(path.is_file() for path in files.values())
@@ -43,7 +43,7 @@ def hta(monkeypatch: pytest.MonkeyPatch) -> dict[int, Answers]:
     return told
 
 
-def said(**values: object) -> Answers:
+def said(**values: object) -> HtaAnswers:
     lines = [{"what": name, "value": value} for name, value in (FIGURES | values).items()]
     return read_answers([json.dumps(line).encode() for line in [*lines, {"what": "version", "value": "9.9"}]])
 

@@ -8,14 +8,14 @@ import pytest
 
 from zprof.collectors.base import Columns
 from zprof.collectors.recorder import Recorder
-from zprof.collectors.schedule import Schedule, Window
+from zprof.collectors.schedule import RecordingSchedule, ScheduledWindow
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.live import LiveRun
 from zprof.run.manifest import PlannedSteps
 from zprof.run.reader import Run
 
-SCHEDULE = Schedule(skip=1, memory=2, time=3)
+SCHEDULE = RecordingSchedule(skip=1, memory=2, time=3)
 PHASE = {"time_ns": [1], "kind": ["phase"], "number": [0], "name": ["forward"]}
 
 
@@ -44,8 +44,8 @@ class FakeCollector:
 
 def recorder(path: Path, log: list[str], broken: str = "") -> Recorder:
     collectors = {
-        Window.MEMORY: lambda: FakeCollector(log, "memory", broken),
-        Window.TIME: lambda: FakeCollector(log, "time"),
+        ScheduledWindow.MEMORY: lambda: FakeCollector(log, "memory", broken),
+        ScheduledWindow.TIME: lambda: FakeCollector(log, "time"),
     }
     return Recorder(path, SCHEDULE, TrainingFacts, collectors)
 

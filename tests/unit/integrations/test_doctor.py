@@ -5,12 +5,12 @@ import json
 import pytest
 
 from zprof.cli import main
-from zprof.integrations.doctor import Answer, examine, run_probe
+from zprof.integrations.doctor import ProbeAnswer, examine, run_probe
 from zprof.model.doctor import Check, CheckStatus
 from zprof.model.extras import Extra
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None, "devices": ["H200", "H200"], "backends": ["gloo"]}
-NOTHING = Answer(value=None, failure="not there")
+NOTHING = ProbeAnswer(value=None, failure="not there")
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> None:
@@ -18,8 +18,8 @@ def hide(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> None:
     monkeypatch.setattr("zprof.integrations.doctor.is_installed", lambda extra: extra not in extras)
 
 
-def checks(**answers: Answer) -> dict[str, Check]:
-    def probe(code: str) -> Answer:
+def checks(**answers: ProbeAnswer) -> dict[str, Check]:
+    def probe(code: str) -> ProbeAnswer:
         return next((answers[word] for word in answers if f"import {word}" in code), NOTHING)
 
     return {check.name: check for check in examine(probe).checks}
@@ -27,24 +27,24 @@ def checks(**answers: Answer) -> dict[str, Check]:
 
 def test_a_machine_without_a_gpu_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, Extra.HTA)
-    found = checks(torch=Answer(value={**TORCH, "devices": [], "cuda": None}))
+    found = checks(torch=ProbeAnswer(value={**TORCH, "devices": [], "cuda": None}))
     assert found["torch"].status is CheckStatus.OK
     for optional in ("gpu", "nvml", "hta", "cuda kernel"):
         assert found[optional].status is CheckStatus.ABSENT
         assert found[optional].without
         assert found[optional].remedy
-    unseen = checks(torch=Answer(value={**TORCH, "devices": []}))
+    unseen = checks(torch=ProbeAnswer(value={**TORCH, "devices": []}))
     assert unseen["gpu"].remedy != found["gpu"].remedy, "a torch for GPUs that sees none is another case"
 
 
 def test_devices_and_driver_are_counted() -> None:
-    found = checks(torch=Answer(value=TORCH), pynvml=Answer(value=["580.1", 2]))
+    found = checks(torch=ProbeAnswer(value=TORCH), pynvml=ProbeAnswer(value=["580.1", 2]))
     assert found["gpu"].found == "2 x H200"
     assert "580.1" in found["nvml"].found
 
 
 def test_a_torch_that_cannot_be_imported_is_broken_with_its_reason() -> None:
-    found = checks(torch=Answer(value=None, failure="ImportError: libcudart.so.13"))
+    found = checks(torch=ProbeAnswer(value=None, failure="ImportError: libcudart.so.13"))
     assert found["torch"].status is CheckStatus.BROKEN
     assert found["torch"].found == "ImportError: libcudart.so.13"
     assert "gpu" not in found

@@ -23,7 +23,7 @@ from zprof.rules.counterfactual.pricing import Replay
 from zprof.rules.diagnose import diagnose
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import NONE, TIGHT, plant
-from zprof.simulator.plan import Allocator, HostDelay, Network, Plan, Vendor
+from zprof.simulator.plan import AllocatorRetries, HostDelay, Network, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
 
 NVIDIA, AMD, GLOO = Vendor.NVIDIA, Vendor.AMD, Vendor.GLOO
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     units: int = 6
     widest: float | None = 3.6
 
-    def plan(self) -> Plan:
+    def plan(self) -> SimulationPlan:
         return replace(base(self.seed, self.vendor), units=self.units)
 
 
@@ -163,7 +163,7 @@ def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> Non
 LATE = {
     "data": {"delays": (HostDelay(rank=2, ns=6_000_000, data=True),)},
     "host": {"delays": (HostDelay(rank=2, ns=9_000_000, unit=1),)},
-    "allocator": {"allocator": Allocator(retries_per_step=6, ranks=(2,))},
+    "allocator": {"allocator": AllocatorRetries(retries_per_step=6, ranks=(2,))},
     "compute": {"speed": {2: 0.8}},
 }
 
@@ -171,7 +171,7 @@ LATE = {
 @pytest.mark.parametrize("why", ["host", *(pytest.param(why, marks=SLOW) for why in LATE if why != "host")])
 def test_a_rank_is_late_for_any_reason(why: str, tmp_path: Path) -> None:
     """Also where it is late once a step, at the first collective."""
-    plan = Plan(seed=5, ranks=4, steps=4, units=3)
+    plan = SimulationPlan(seed=5, ranks=4, steps=4, units=3)
     job = diagnosed(replace(plan, **LATE[why]), tmp_path / "job")  # type: ignore[arg-type]
     finding = found(straggler_rank, job.analysis)
     saving = step_ns(job.truth) - step_ns(simulate(plan, tmp_path / "well"))
@@ -181,7 +181,7 @@ def test_a_rank_is_late_for_any_reason(why: str, tmp_path: Path) -> None:
 
 @SLOW
 def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
-    plan = Plan(seed=6, ranks=6, steps=4, units=3)
+    plan = SimulationPlan(seed=6, ranks=6, steps=4, units=3)
     job = diagnosed(replace(plan, speed={2: 0.85, 3: 0.85}), tmp_path / "job")
     assert job.first is not None
     assert "ranks 2, 3" in job.first.sentence
@@ -191,13 +191,13 @@ def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
 
 @SLOW
 def test_on_a_slow_link_a_late_rank_costs_next_to_nothing(tmp_path: Path) -> None:
-    plan = plant(Plan(seed=7, ranks=4, steps=4, units=3), Cause.LOW_BUS_BANDWIDTH)
+    plan = plant(SimulationPlan(seed=7, ranks=4, steps=4, units=3), Cause.LOW_BUS_BANDWIDTH)
     assert Cause.STRAGGLER_RANK.value not in sure(planted(Cause.STRAGGLER_RANK, plan, tmp_path))
 
 
 def test_the_link_of_one_rank_is_named_without_a_baseline(tmp_path: Path) -> None:
     """Shards of two ranks, two replicas: rank 1 slows its shard group and its replicas."""
     network = Network(beta_bytes_per_s=25e9, links=((1, 0.2),))
-    job = diagnosed(Plan(seed=5, ranks=4, steps=3, units=4, shard=2, network=network), tmp_path)
+    job = diagnosed(SimulationPlan(seed=5, ranks=4, steps=3, units=4, shard=2, network=network), tmp_path)
     findings = [each for each in job.report.findings if each.cause.value == Cause.LOW_BUS_BANDWIDTH.value]
     assert {fact.rank for finding in findings for fact in finding.evidence} - {None} == {1}

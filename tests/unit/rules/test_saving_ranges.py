@@ -14,9 +14,9 @@ from zprof.model.whatif import Change
 from zprof.replay.whatif.prediction import predict_saving_ns
 from zprof.rules.saving_range import BoundedSaving, bound_by_prediction, widen_by_noise
 from zprof.rules.transfer.no_prefetch import no_prefetch
-from zprof.simulator.plan import Gathering, Network, Plan, Vendor
+from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 
-PLAN = Plan(
+PLAN = SimulationPlan(
     ranks=3, steps=4, units=5, prefetch=0, vendor=Vendor.GLOO, network=Network(beta_bytes_per_s=12e9),
     gathering=Gathering(keep_last_unit=True),
 )  # fmt: skip

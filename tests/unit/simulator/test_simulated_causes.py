@@ -9,10 +9,10 @@ from tests.support.simulated_fixes import plant_and_fix
 from zprof.model.errors import BadInput
 from zprof.model.findings import Cause
 from zprof.simulator.causes import NONE, TIGHT, choose_affected_rank, plant
-from zprof.simulator.plan import Plan
+from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.simulate import simulate
 
-BASE = Plan(units=4, steps=2, ranks=3)
+BASE = SimulationPlan(units=4, steps=2, ranks=3)
 
 #: The term that grows, by which share of the healthy step at least, and the healthy plan.
 GROWS = {
@@ -49,7 +49,7 @@ MOVES = {
 }
 
 
-def ledger(plan: Plan, folder: Path) -> dict[str, float]:
+def ledger(plan: SimulationPlan, folder: Path) -> dict[str, float]:
     """The mean over the ranks of each term of the second step, in ns."""
     steps = [step for step in simulate(plan, folder).per_step if step.step == 1]
     names = ("wall", "compute", "exposed_wait", "exposed_transfer", "exposed_memcpy", "idle")

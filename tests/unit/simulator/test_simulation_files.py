@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.support.real_traces import TRACES
-from zprof.simulator.plan import Compute, Plan, Recording, Vendor
+from zprof.simulator.plan import ComputeCost, Recording, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
 
-TINY = Plan(ranks=2, units=2, steps=2, compute=Compute(forward_kernels=2, backward_kernels=3))
+TINY = SimulationPlan(ranks=2, units=2, steps=2, compute=ComputeCost(forward_kernels=2, backward_kernels=3))
 #: Real traces of each vendor.
 REAL = {
     Vendor.NVIDIA: (
@@ -48,14 +48,14 @@ def test_the_same_plan_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Pat
     code = (
         "import sys; from pathlib import Path; from zprof.simulator.plan import *; "
         "from zprof.simulator.simulate import simulate; "
-        "[simulate(Plan(ranks=2, units=2, seed=5, drop_probability=0.05, vendor=vendor), "
+        "[simulate(SimulationPlan(ranks=2, units=2, seed=5, drop_probability=0.05, vendor=vendor), "
         "Path(sys.argv[1], vendor.name)) for vendor in Vendor]"
     )
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])}
         subprocess.run([sys.executable, "-c", code, str(tmp_path / seed)], check=True, env=environment)
     for vendor in Vendor:
-        simulate(Plan(ranks=2, units=2, seed=6, vendor=vendor), tmp_path / "other" / vendor.name)
+        simulate(SimulationPlan(ranks=2, units=2, seed=6, vendor=vendor), tmp_path / "other" / vendor.name)
         one, two, other = (digest(tmp_path / seed / vendor.name) for seed in ("1", "2", "other"))
         assert one == two != other
 

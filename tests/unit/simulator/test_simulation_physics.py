@@ -8,31 +8,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.simulator.engine.network import Contention
-from zprof.simulator.engine.schedule import Line
+from zprof.simulator.engine.schedule import ExecutedInstruction
 from zprof.simulator.plan import (
-    Compute,
+    ComputeCost,
     DType,
     Gathering,
-    Host,
     HostDelay,
+    HostThread,
     Limiter,
     Network,
-    Plan,
     Precision,
+    SimulationPlan,
     Vendor,
 )
-from zprof.simulator.program.instructions import Collective, Copy, Kernel, Sync
+from zprof.simulator.program.instructions import CollectiveLaunch, CopyLaunch, KernelLaunch, Sync
 from zprof.simulator.simulate import run_plan
 
-SMALL = Compute(forward_ns=300_000, backward_ns=600_000, optimizer_ns=200_000, forward_kernels=2)
+SMALL = ComputeCost(forward_ns=300_000, backward_ns=600_000, optimizer_ns=200_000, forward_kernels=2)
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn) -> SimulationPlan:
     """Small plans of every kind."""
     shard, tensor, replicas = (draw(st.sampled_from((1, 2, 3))) for _ in range(3))
     ranks = shard * tensor * replicas
-    return Plan(
+    return SimulationPlan(
         ranks=ranks,
         shard=shard,
         tensor=tensor,
@@ -56,19 +56,19 @@ def plans(draw: st.DrawFn) -> Plan:
             limiter=draw(st.sampled_from(Limiter)),
         ),
         compute=replace(SMALL, slowdown=draw(st.sampled_from((1.0, 1.5)))),
-        host=Host(run_ahead=draw(st.integers(1, 30)), sync_each_step=draw(st.booleans())),
+        host=HostThread(run_ahead=draw(st.integers(1, 30)), sync_each_step=draw(st.booleans())),
         speed={0: draw(st.floats(0.3, 2.0))},
         delays=(HostDelay(rank=ranks - 1, ns=draw(st.integers(0, 2_000_000))),),
     )
 
 
-def collectives(plan: Plan) -> list[Line]:
-    return [line for line in run_plan(plan).lines if isinstance(line.instruction, Collective)]
+def collectives(plan: SimulationPlan) -> list[ExecutedInstruction]:
+    return [line for line in run_plan(plan).lines if isinstance(line.instruction, CollectiveLaunch)]
 
 
 @settings(max_examples=40)
 @given(plans())
-def test_work_runs_in_order_after_its_launch_and_what_it_depends_on(plan: Plan) -> None:
+def test_work_runs_in_order_after_its_launch_and_what_it_depends_on(plan: SimulationPlan) -> None:
     """Of a host, of a stream, and of a collective, which starts when its last rank has come."""
     lanes: dict[str, np.ndarray] = {}
     done: dict[str, np.ndarray] = {}
@@ -77,14 +77,14 @@ def test_work_runs_in_order_after_its_launch_and_what_it_depends_on(plan: Plan) 
         assert (line.host_begin >= host).all()
         assert (line.host_end >= line.host_begin).all()
         host, instruction = line.host_end, line.instruction
-        if not isinstance(instruction, Kernel | Copy | Collective):
+        if not isinstance(instruction, KernelLaunch | CopyLaunch | CollectiveLaunch):
             continue
         assert (line.begin >= line.launch).all()
         assert (line.end > line.begin).all()
         assert (line.begin >= lanes.get(line.lane, line.begin)).all()
         assert all((line.begin >= done.get(key, line.begin)).all() for key in instruction.after)
         lanes[line.lane] = done[instruction.key] = line.end
-        if isinstance(instruction, Collective):
+        if isinstance(instruction, CollectiveLaunch):
             assert line.groups is not None
             assert line.arrival is not None
             for members in line.groups.members:
@@ -94,17 +94,17 @@ def test_work_runs_in_order_after_its_launch_and_what_it_depends_on(plan: Plan) 
                 assert ends.max() - ends.min() <= plan.network.spread_ns
 
 
-def step_bytes(plan: Plan) -> int:
+def step_bytes(plan: SimulationPlan) -> int:
     moved = 0
     for line in collectives(plan):
         collective = line.instruction
-        assert isinstance(collective, Collective)
+        assert isinstance(collective, CollectiveLaunch)
         if line.step == 0 and collective.elements > 1:
             moved += collective.bytes * (2 if collective.kind == "all_reduce" else 1)
     return moved
 
 
-PLAN = Plan(ranks=4, units=3, unit_elements=1 << 20)
+PLAN = SimulationPlan(ranks=4, units=3, unit_elements=1 << 20)
 PSI = 3 * (1 << 20) * 2
 
 
@@ -125,7 +125,7 @@ def test_a_step_moves_as_many_times_its_parameters(changes: dict[str, object], t
     assert step_bytes(replace(PLAN, **changes)) == times * PSI  # type: ignore[arg-type]
 
 
-MEGA = Plan(ranks=2, units=1, unit_elements=1_000_000, compute=SMALL)
+MEGA = SimulationPlan(ranks=2, units=1, unit_elements=1_000_000, compute=SMALL)
 INTER = Network(inter_beta_bytes_per_s=1e9, inter_alpha_ns=5_000, spread_ns=0)
 
 
@@ -143,7 +143,7 @@ INTER = Network(inter_beta_bytes_per_s=1e9, inter_alpha_ns=5_000, spread_ns=0)
         (replace(MEGA, ranks=4, shard=2, ranks_per_host=1, network=INTER), 5_000 + 1_000_000),
     ],
 )
-def test_a_transfer_takes_as_long_as_its_links(plan: Plan, took_ns: int) -> None:
+def test_a_transfer_takes_as_long_as_its_links(plan: SimulationPlan, took_ns: int) -> None:
     gather = next(line for line in collectives(plan) if line.instruction.kind == "all_gather")
     assert gather.arrival is not None
     assert set((gather.end - gather.arrival).tolist()) == {took_ns}
@@ -161,11 +161,11 @@ def test_work_beside_a_collective_is_slower_for_as_long_as_it_runs() -> None:
 
 
 def test_a_host_waits_where_it_syncs_and_runs_no_further_ahead_than_it_may() -> None:
-    lines = run_plan(Plan(ranks=2, host=Host(run_ahead=3))).lines
-    kernels = [line for line in lines if isinstance(line.instruction, Kernel)]
+    lines = run_plan(SimulationPlan(ranks=2, host=HostThread(run_ahead=3))).lines
+    kernels = [line for line in lines if isinstance(line.instruction, KernelLaunch)]
     for before, line in zip(kernels, kernels[3:], strict=False):
         assert (line.host_begin >= before.end).all()
     for index, line in enumerate(lines):
         if isinstance(line.instruction, Sync):
-            copies = [done for done in lines[:index] if isinstance(done.instruction, Copy)]
+            copies = [done for done in lines[:index] if isinstance(done.instruction, CopyLaunch)]
             assert (line.host_end > copies[-1].end).all()

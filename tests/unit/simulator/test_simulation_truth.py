@@ -10,28 +10,38 @@ import msgspec
 import pytest
 
 from zprof.model.time import LateReason
-from zprof.simulator.plan import Allocator, Compute, Host, HostDelay, Network, Offload, Plan, Vendor, Window
+from zprof.simulator.plan import (
+    AllocatorRetries,
+    ComputeCost,
+    HostDelay,
+    HostThread,
+    Network,
+    Offload,
+    PartialRecording,
+    SimulationPlan,
+    Vendor,
+)
 from zprof.simulator.simulate import simulate
-from zprof.simulator.truth.model import StepTruth, Truth
+from zprof.simulator.truth.model import GroundTruth, StepTruth
 from zprof.simulator.truth.sweep import BlockedSpan, Running, StepSums, Sweep
 
 Spans = list[tuple[int, int]]
-Written = tuple[Truth, list[list[dict[str, Any]]]]
-SMALL = Compute(forward_ns=200_000, backward_ns=400_000, optimizer_ns=100_000, forward_kernels=2)
+Written = tuple[GroundTruth, list[list[dict[str, Any]]]]
+SMALL = ComputeCost(forward_ns=200_000, backward_ns=400_000, optimizer_ns=100_000, forward_kernels=2)
 SLOW = Network(beta_bytes_per_s=15e9, per_kind_streams=True)
-EXPOSED = Plan(ranks=4, units=3, steps=2, compute=SMALL, network=SLOW, speed={1: 0.7})
+EXPOSED = SimulationPlan(ranks=4, units=3, steps=2, compute=SMALL, network=SLOW, speed={1: 0.7})
 DEVICES = {
     "exposed": EXPOSED,
-    "buckets": Plan(ranks=2, stage=2, units=3, steps=2, network=SLOW, bucket_bytes=1 << 23),
-    "offload": Plan(ranks=2, units=2, steps=2, offload=Offload(enabled=True)),
-    "hsdp": Plan(ranks=8, shard=2, tensor=2, units=2, steps=2, network=SLOW, compute=SMALL),
-    "amd": Plan(ranks=2, units=3, steps=2, vendor=Vendor.AMD, network=SLOW, prefetch=0),
-    "pipelined": Plan(ranks=2, units=2, stage=1, steps=3, hide_optimizer_gather=True, network=SLOW),
+    "buckets": SimulationPlan(ranks=2, stage=2, units=3, steps=2, network=SLOW, bucket_bytes=1 << 23),
+    "offload": SimulationPlan(ranks=2, units=2, steps=2, offload=Offload(enabled=True)),
+    "hsdp": SimulationPlan(ranks=8, shard=2, tensor=2, units=2, steps=2, network=SLOW, compute=SMALL),
+    "amd": SimulationPlan(ranks=2, units=3, steps=2, vendor=Vendor.AMD, network=SLOW, prefetch=0),
+    "pipelined": SimulationPlan(ranks=2, units=2, stage=1, steps=3, hide_optimizer_gather=True, network=SLOW),
 }
-GLOO = Plan(ranks=3, units=3, steps=2, vendor=Vendor.GLOO, network=SLOW, speed={2: 0.6})
+GLOO = SimulationPlan(ranks=3, units=3, steps=2, vendor=Vendor.GLOO, network=SLOW, speed={2: 0.6})
 
 
-def write(plan: Plan, folder: Path) -> Written:
+def write(plan: SimulationPlan, folder: Path) -> Written:
     truth = simulate(plan, folder)
     return truth, [events(folder, rank) for rank in range(truth.ranks)]
 
@@ -92,7 +102,7 @@ def test_the_terms_of_a_step_are_those_of_the_written_events_of_gloo(tmp_path: P
         assert step.exposed_wait_ns + step.exposed_transfer_ns == overlap_ns(running, waits, step) > 0
 
 
-def check_collectives(truth: Truth) -> None:
+def check_collectives(truth: GroundTruth) -> None:
     """Waits and transfers follow from when the others came; their exposed parts sum to those of steps."""
     starts: dict[tuple[object, ...], dict[int, int]] = {}
     for row in truth.collectives:
@@ -115,7 +125,7 @@ def check_collectives(truth: Truth) -> None:
 
 
 def test_device_steps_follow_each_other_and_hold_all_work(tmp_path: Path) -> None:
-    plan = replace(EXPOSED, steps=3, host=Host(sync_each_step=False, run_ahead=200))
+    plan = replace(EXPOSED, steps=3, host=HostThread(sync_each_step=False, run_ahead=200))
     truth, traces = write(plan, tmp_path)
     for step in truth.per_step:
         found = traces[step.rank]
@@ -156,13 +166,13 @@ LATE = HostDelay(rank=1, ns=6_000_000)
         ({"speed": {2: 0.8}, "vendor": Vendor.GLOO}, 2, LateReason.COMPUTE),
         ({"delays": (LATE,)}, 1, LateReason.HOST),
         ({"delays": (replace(LATE, data=True),)}, 1, LateReason.DATA),
-        ({"allocator": Allocator(retries_per_step=3, ranks=(0,))}, 0, LateReason.ALLOCATOR),
+        ({"allocator": AllocatorRetries(retries_per_step=3, ranks=(0,))}, 0, LateReason.ALLOCATOR),
     ],
 )
 def test_the_rank_that_was_made_late_is_late_for_that_reason(
     changes: dict[str, Any], rank: int, reason: LateReason, tmp_path: Path
 ) -> None:
-    plan = Plan(units=4, **changes)
+    plan = SimulationPlan(units=4, **changes)
     rows = simulate(plan, tmp_path).collectives
     late = [row for row in rows if row.rank == 0 and row.lead_ns > 100_000]
     assert len(late) >= plan.steps
@@ -170,14 +180,14 @@ def test_the_rank_that_was_made_late_is_late_for_that_reason(
 
 
 def test_a_truth_has_what_was_not_recorded_and_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    late = Window(opens_late_ns=1_500_000)
+    late = PartialRecording(opens_late_ns=1_500_000)
     plan = replace(DEVICES["hsdp"], offsets_ns={1: -7}, drift_ppb={2: 900}, missing=(3,), drops=((1, 4),))
     truth = simulate(replace(plan, windows={0: late}), tmp_path)
     written = json.loads((tmp_path / "truth.json").read_text())
     for row in written["collectives"]:
         row["ranks"] = written["groups"][row["ranks"]]
     del written["groups"]
-    assert msgspec.convert(written, Truth) == truth
+    assert msgspec.convert(written, GroundTruth) == truth
     assert truth.per_rank[3].file is None
     lost = {
         rank: [row for row in truth.collectives if row.rank == rank and not row.recorded] for rank in range(4)

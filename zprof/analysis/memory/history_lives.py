@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
-from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER, Passes
+from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER, AllocationPasses
 from zprof.analysis.memory.history import History
 from zprof.analysis.memory.join import Blocks
 from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
@@ -19,7 +19,7 @@ _PHASES = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OP
 
 
 def make_history_lives(
-    history: History, names: BlockTenants, passes: Passes, steps: Sequence[tuple[int, int]] = ()
+    history: History, names: BlockTenants, passes: AllocationPasses, steps: Sequence[tuple[int, int]] = ()
 ) -> RankLives:
     """Return the blocks of a history with one tenant each, over the time of the history.
 
@@ -60,7 +60,7 @@ def make_history_lives(
     )
 
 
-def make_timeline(history: History, passes: Passes, steps: Sequence[tuple[int, int]]) -> Timeline:
+def make_timeline(history: History, passes: AllocationPasses, steps: Sequence[tuple[int, int]]) -> Timeline:
     """Return the phases and steps of a history; steps without annotations are counted from 1."""
     optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
     after = optimizers[optimizers + 1 < len(passes)] + 1
@@ -78,7 +78,7 @@ def make_timeline(history: History, passes: Passes, steps: Sequence[tuple[int, i
     )
 
 
-def describe_window(rank: int, passes: Passes, *, keeps_for_backward: bool) -> HistoryWindow:
+def describe_window(rank: int, passes: AllocationPasses, *, keeps_for_backward: bool) -> HistoryWindow:
     """Return what a history holds of a program's steps."""
     optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
     backward = np.flatnonzero(passes.kind == BACKWARD)

@@ -29,7 +29,7 @@ BUFFER_SUB = "buffer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class TenantPeak:
     """Bytes by tenant at the maximum of live bytes in the window."""
 
     time_ns: int
@@ -55,13 +55,13 @@ class RankLives:
     live_bytes: Int
     has_allocator_events: bool
 
-    def peak(self) -> Peak:
+    def peak(self) -> TenantPeak:
         """Return the maximum of live bytes within the window."""
         blocks, window = self.blocks, self.timeline
         time_ns, size = find_peak(self.times_ns, self.live_bytes, window.begin_ns, window.end_ns)
         tenants, untagged = self.sum_tenants_at(time_ns)
         still_open = blocks.open & (blocks.begin_ns <= time_ns) & (blocks.end_ns > time_ns)
-        return Peak(
+        return TenantPeak(
             time_ns=time_ns,
             bytes=size,
             tenants=tenants,

@@ -14,7 +14,7 @@ import pandas as pd
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import History, find_live_blocks
 from zprof.analysis.memory.tables import Int
 from zprof.model.memory import Basis
@@ -45,7 +45,7 @@ class _Failure:
 
 
 def find_out_of_memory(
-    rank: int, history: History, names: BlockTenants, stacks: Stacks, mark: pd.DataFrame
+    rank: int, history: History, names: BlockTenants, stacks: StackIndex, mark: pd.DataFrame
 ) -> tuple[OutOfMemory, ...]:
     """Return the last failed allocations of a device, oldest first."""
     failures = list(_list_failures(mark, history.device))[-_MAX_FAILURES:]
@@ -82,7 +82,7 @@ def _list_failures(mark: pd.DataFrame, device: str) -> Iterator[_Failure]:
 
 
 def _describe(
-    rank: int, history: History, names: BlockTenants, stacks: Stacks, failure: _Failure
+    rank: int, history: History, names: BlockTenants, stacks: StackIndex, failure: _Failure
 ) -> OutOfMemory:
     terms = compute_terms(history, failure.time_ns)
     live = find_live_blocks(history.blocks, failure.time_ns)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import History, find_live_blocks
 from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.roles import tenant_name
@@ -22,7 +22,7 @@ _TOLERANCE_RATIO = 0.05
 
 
 def measure_growth(
-    rank: int, history: History, timeline: Timeline, peak_ns: int, names: BlockTenants, stacks: Stacks
+    rank: int, history: History, timeline: Timeline, peak_ns: int, names: BlockTenants, stacks: StackIndex
 ) -> PeakGrowth:
     """Return what grew from the start of the step to the peak; without steps, from the low before it."""
     blocks = history.blocks

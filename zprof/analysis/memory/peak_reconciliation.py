@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from zprof.analysis.memory.live_bytes import Peak
+from zprof.analysis.memory.live_bytes import TenantPeak
 from zprof.analysis.memory.timeline import Timeline
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
@@ -108,7 +108,7 @@ class PeakReconciliation:
 
 
 def reconcile_peak(
-    rank: int, peak: Peak, mode: str, has_events: bool, counter: CounterPeak | None
+    rank: int, peak: TenantPeak, mode: str, has_events: bool, counter: CounterPeak | None
 ) -> PeakReconciliation:
     """Return the bounds and gaps of a rank's peak.
 
@@ -128,7 +128,7 @@ def reconcile_peak(
     )
 
 
-def _reconcile_light(rank: int, peak: Peak, counter: CounterPeak | None) -> PeakReconciliation:
+def _reconcile_light(rank: int, peak: TenantPeak, counter: CounterPeak | None) -> PeakReconciliation:
     """Reconcile a light recording: a counter that covers the window is exact; unseen bytes are untagged."""
     if counter is None or not counter.in_window:
         return PeakReconciliation(
@@ -188,7 +188,7 @@ def _compute_counter_limit(counter: CounterPeak) -> float:
     return counter.bytes * (1 + TOLERANCE)
 
 
-def _list_open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
+def _list_open_end_gaps(rank: int, peak: TenantPeak) -> list[Gap]:
     if not peak.open_bytes:
         return []
     return [
@@ -203,7 +203,7 @@ def _list_open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
     ]
 
 
-def _list_unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
+def _list_unowned_gaps(rank: int, peak: TenantPeak) -> list[Gap]:
     """Report untagged bytes of at least 1 % of the peak."""
     if peak.untagged_bytes < max(1, TOLERANCE * peak.bytes):
         return []

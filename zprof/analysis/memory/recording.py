@@ -13,7 +13,7 @@ from zprof.analysis.memory.breakdown import (
     list_parts,
     split_by_basis,
 )
-from zprof.analysis.memory.live_bytes import Peak, RankLives, list_devices, read_rank_lives
+from zprof.analysis.memory.live_bytes import RankLives, TenantPeak, list_devices, read_rank_lives
 from zprof.analysis.memory.peak_reconciliation import (
     NOT_SEEN_BY_HOOKS,
     CounterPeak,
@@ -48,7 +48,7 @@ class _Device:
 
     name: str
     lives: RankLives
-    peak: Peak
+    peak: TenantPeak
 
 
 def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
-from zprof.analysis.memory.attribution.block_tenants import Ledger, get_tenant_name
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.block_tenants import TenantLedger, get_tenant_name
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
 from zprof.analysis.memory.device_terms import (
     ALLOCATED_PEAK,
@@ -58,7 +58,7 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     if missing:
         return make_unknown_result(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
     block, segment = read_checked_frame(run, rank, "block"), read_checked_frame(run, rank, "segment")
-    stacks = Stacks(read_checked_frame(run, rank, "stack"))
+    stacks = StackIndex(read_checked_frame(run, rank, "stack"))
     mark = read_checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else _make_no_marks()
     if block.empty:
         unknown = make_unknown_result(
@@ -106,7 +106,7 @@ def _make_no_marks() -> pd.DataFrame:
 
 
 def _list_failures_without_blocks(
-    rank: int, block: pd.DataFrame, segment: pd.DataFrame, stacks: Stacks, mark: pd.DataFrame
+    rank: int, block: pd.DataFrame, segment: pd.DataFrame, stacks: StackIndex, mark: pd.DataFrame
 ) -> tuple[OutOfMemory, ...]:
     """Return the failed allocations of devices on which no allocation succeeded."""
     used = set(list_history_devices(block))
@@ -115,7 +115,7 @@ def _list_failures_without_blocks(
         for device, time_ns in find_failure_times(mark).items()
         if device not in used
     )
-    nobody = Ledger(0).get_tenants()
+    nobody = TenantLedger(0).get_tenants()
     return tuple(
         failure
         for history in histories

@@ -6,7 +6,7 @@ import pandas as pd
 
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import (
     History,
     find_allocated_peak,
@@ -31,14 +31,16 @@ class SnapshotDevice:
     names: BlockTenants
     lives: RankLives
     window: HistoryWindow
-    stacks: Stacks
+    stacks: StackIndex
     mark: pd.DataFrame
     peak_ns: int
     peak_bytes: int
     rows: Int
 
 
-def read_snapshot_device(rank: int, history: History, stacks: Stacks, mark: pd.DataFrame) -> SnapshotDevice:
+def read_snapshot_device(
+    rank: int, history: History, stacks: StackIndex, mark: pd.DataFrame
+) -> SnapshotDevice:
     """Assign a tenant to every block, and find the peak."""
     peak_ns, peak_bytes = find_allocated_peak(history)
     found = attribute_history(history.blocks, stacks, list_annotated_phases(mark))

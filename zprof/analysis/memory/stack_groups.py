@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, get_tenant_name
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.tables import Int
 from zprof.model.findings import Confidence
@@ -22,7 +22,7 @@ _CONFIDENCE_ORDER = (*Confidence, None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _StackPart:
     """Blocks with one attribution and one stack; ``row`` is the largest of them."""
 
     attribution: Attribution
@@ -36,7 +36,7 @@ class _Part:
 
 
 def list_largest_groups(
-    rank: int, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks
+    rank: int, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: StackIndex
 ) -> tuple[Allocation, ...]:
     """Return the groups of some blocks, largest first, then the rest of each tenant; they sum to all bytes.
 
@@ -44,12 +44,12 @@ def list_largest_groups(
     the history have no stack: they form one group per owner and reason.
     """
     parts = sorted(_list_parts(blocks, rows, names, stacks), key=lambda part: (-part.bytes, part.row))
-    parts_by_key: dict[tuple[object, ...], list[_Part]] = {}
+    parts_by_key: dict[tuple[object, ...], list[_StackPart]] = {}
     for part in parts[:_MAX_PARTS]:
         parts_by_key.setdefault(_make_key(part, stacks), []).append(part)
     groups = [_make_group(rank, members, stacks) for members in parts_by_key.values()]
     groups.sort(key=lambda group: (-group.held_bytes, group.tenant, group.sub, group.where, group.operator))
-    rest_by_tenant: dict[str, list[_Part]] = {}
+    rest_by_tenant: dict[str, list[_StackPart]] = {}
     for part in parts[_MAX_PARTS:]:
         rest_by_tenant.setdefault(get_tenant_name(part.attribution), []).append(part)
     rest = (
@@ -58,7 +58,7 @@ def list_largest_groups(
     return (*groups[:MAX_GROUPS], *_merge_rest([*groups[MAX_GROUPS:], *rest]))
 
 
-def _list_parts(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks) -> list[_Part]:
+def _list_parts(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: StackIndex) -> list[_StackPart]:
     """Return the blocks by attribution and stack."""
     if not len(rows):
         return []
@@ -73,7 +73,7 @@ def _list_parts(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stac
     ends = np.append(starts[1:], len(rows))
     totals = np.add.reduceat(size, starts)
     return [
-        _Part(
+        _StackPart(
             attribution=names.attributions[int(keys[start, 0])],
             stack=int(keys[start, 1]),
             before=bool(keys[start, 2]),
@@ -87,14 +87,14 @@ def _list_parts(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stac
     ]
 
 
-def _make_key(part: _Part, stacks: Stacks) -> tuple[object, ...]:
+def _make_key(part: _StackPart, stacks: StackIndex) -> tuple[object, ...]:
     owner = (part.attribution.tenant, part.attribution.sub)
     if part.before:
         return (*owner, True, part.attribution.reason, "")
     return (*owner, False, stacks.find_user_frame(part.stack), stacks.find_operator(part.stack))
 
 
-def _make_group(rank: int, parts: Sequence[_Part], stacks: Stacks | None) -> Allocation:
+def _make_group(rank: int, parts: Sequence[_StackPart], stacks: StackIndex | None) -> Allocation:
     """Return one group; of several attributions the largest has the reason, the weakest the basis.
 
     Without ``stacks`` it has no place.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
-from zprof.analysis.memory.attribution.frames import FrameKind, Stacks
+from zprof.analysis.memory.attribution.frames import FrameKind, StackIndex
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.tables import UNTAGGED, Int
@@ -46,7 +46,7 @@ class _Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stack:
+class _LiveStack:
     """The live blocks of one stack; ``before``: blocks without one, from before the history."""
 
     number: int
@@ -56,7 +56,7 @@ class _Stack:
 
 
 def build_stack_tree(
-    rank: int, device: str, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks
+    rank: int, device: str, blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: StackIndex
 ) -> StackTree:
     """Return the stacks of these blocks as a tree, each parent before its children."""
     root = _Branch("", StackNodeKind.ROOT)
@@ -70,7 +70,7 @@ def build_stack_tree(
     return StackTree(rank=rank, device=device, nodes=tuple(_list_nodes(root, kept, len(rest))))
 
 
-def _sum_by_stack(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: Stacks) -> list[_Stack]:
+def _sum_by_stack(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: StackIndex) -> list[_LiveStack]:
     """Return the bytes by stack and tenant, largest stack first."""
     stack = blocks.stack[rows]
     known = stacks.is_known(stack)
@@ -81,11 +81,12 @@ def _sum_by_stack(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: St
     counts = np.bincount(index.reshape(-1), minlength=len(numbers))
     order = np.argsort(-sizes.sum(axis=1), kind="stable")
     return [
-        _Stack(int(numbers[at]), bool(numbers[at] == -2), sizes[at], int(counts[at])) for at in order.tolist()
+        _LiveStack(int(numbers[at]), bool(numbers[at] == -2), sizes[at], int(counts[at]))
+        for at in order.tolist()
     ]
 
 
-def _add_stack(root: _Branch, stack: _Stack, stacks: Stacks) -> None:
+def _add_stack(root: _Branch, stack: _LiveStack, stacks: StackIndex) -> None:
     branch = root
     branch.add(stack.sizes, stack.blocks)
     for key, made in _list_branches(stack, stacks):
@@ -93,7 +94,7 @@ def _add_stack(root: _Branch, stack: _Stack, stacks: Stacks) -> None:
         branch.add(stack.sizes, stack.blocks)
 
 
-def _list_branches(stack: _Stack, stacks: Stacks) -> Iterator[tuple[str, _Branch]]:
+def _list_branches(stack: _LiveStack, stacks: StackIndex) -> Iterator[tuple[str, _Branch]]:
     """Yield key and node of each frame, outermost first, then of the operator."""
     if stack.number < 0:
         without_stack = StackNodeKind.BEFORE if stack.before else StackNodeKind.NO_STACK

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, Intervals, clip, intervals, union
-from zprof.analysis.step_timeline.lane import Lane, LaneKind
+from zprof.analysis.step_timeline.lane import LaneKind, TimelineLane
 from zprof.analysis.step_timeline.make_lanes import (
     ClassifiedEvents,
     ExposedTime,
@@ -19,7 +19,7 @@ from zprof.analysis.step_timeline.make_lanes import (
     make_unit_lane,
     make_work_lane,
 )
-from zprof.analysis.step_timeline.step_model import StepModel
+from zprof.analysis.step_timeline.step_model import StepTimeline
 from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, Mask
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.errors import MissingData
@@ -43,7 +43,7 @@ class RowTimes:
     inside: Mask
 
 
-def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
+def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepTimeline:
     """Build the timeline of one step of one rank.
 
     Raises:
@@ -73,7 +73,7 @@ def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> S
     row_mask = np.zeros(table.num_rows, dtype=np.bool_)
     row_mask[classified.view.rows[selected_rows]] = True
     events = table.filter(pa.array(row_mask))
-    return StepModel(
+    return StepTimeline(
         rank=rank,
         step=step,
         length_ns=end - begin,
@@ -171,7 +171,7 @@ def _make_work_lanes(
     selected_rows: Mask,
     exposed: ExposedTime,
     length_ns: int,
-) -> tuple[list[Lane], int]:
+) -> tuple[list[TimelineLane], int]:
     """Return stream lanes by number, then thread lanes (main first), and the number of dropped lanes."""
     row_index = np.cumsum(selected_rows) - 1
     lanes = []

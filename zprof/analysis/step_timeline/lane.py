@@ -16,7 +16,7 @@ from zprof.analysis.intervals import Int64s, Intervals, union
 Floats = npt.NDArray[np.float64]
 
 
-class Role(StrEnum):
+class LaneRole(StrEnum):
     """Role that a column of a lane shows; all but the last are ledger terms under their report names."""
 
     COMPUTE = "compute_ns"
@@ -29,14 +29,14 @@ class Role(StrEnum):
 
 
 #: Names of the roles for people.
-ROLE_NAMES: Mapping[Role, str] = {
-    Role.COMPUTE: "compute",
-    Role.TRANSFER: "exposed transfer",
-    Role.WAIT: "exposed wait",
-    Role.HIDDEN: "hidden communication",
-    Role.MEMCPY: "copies",
-    Role.UNEXPLAINED: "unexplained",
-    Role.HOST: "other host work",
+ROLE_NAMES: Mapping[LaneRole, str] = {
+    LaneRole.COMPUTE: "compute",
+    LaneRole.TRANSFER: "exposed transfer",
+    LaneRole.WAIT: "exposed wait",
+    LaneRole.HIDDEN: "hidden communication",
+    LaneRole.MEMCPY: "copies",
+    LaneRole.UNEXPLAINED: "unexplained",
+    LaneRole.HOST: "other host work",
 }
 
 
@@ -73,7 +73,7 @@ def build_cover(spans: Intervals) -> Cover:
     return Cover(edges=merged.ravel().astype(np.float64), covered_before=np.cumsum(lengths))
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """Kind of an event as the analysis classifies it."""
 
     RANGE = 0
@@ -85,16 +85,16 @@ class Kind(IntEnum):
     WAIT = 6
 
 
-_COMMUNICATION_KINDS = (Kind.COLLECTIVE, Kind.WAIT, Kind.NAMELESS)
+_COMMUNICATION_KINDS = (EventKind.COLLECTIVE, EventKind.WAIT, EventKind.NAMELESS)
 #: Kinds of events to show for a role, in order of preference.
-_KINDS_OF_ROLE: dict[Role | None, tuple[Kind, ...]] = {
-    Role.COMPUTE: (Kind.COMPUTE,),
-    Role.TRANSFER: _COMMUNICATION_KINDS,
-    Role.WAIT: _COMMUNICATION_KINDS,
-    Role.HIDDEN: _COMMUNICATION_KINDS,
-    Role.UNEXPLAINED: _COMMUNICATION_KINDS,
-    Role.MEMCPY: (Kind.COPY,),
-    Role.HOST: (Kind.HOST, Kind.WAIT, Kind.COMPUTE),
+_KINDS_OF_ROLE: dict[LaneRole | None, tuple[EventKind, ...]] = {
+    LaneRole.COMPUTE: (EventKind.COMPUTE,),
+    LaneRole.TRANSFER: _COMMUNICATION_KINDS,
+    LaneRole.WAIT: _COMMUNICATION_KINDS,
+    LaneRole.HIDDEN: _COMMUNICATION_KINDS,
+    LaneRole.UNEXPLAINED: _COMMUNICATION_KINDS,
+    LaneRole.MEMCPY: (EventKind.COPY,),
+    LaneRole.HOST: (EventKind.HOST, EventKind.WAIT, EventKind.COMPUTE),
 }
 
 
@@ -124,7 +124,7 @@ class Items:
             return np.empty(0, dtype=np.int64)
         return low + np.flatnonzero(self.end_ns[low:high] > begin_ns)
 
-    def select_event(self, begin_ns: float, end_ns: float, role: Role | None) -> int | None:
+    def select_event(self, begin_ns: float, end_ns: float, role: LaneRole | None) -> int | None:
         """Return the index of the event to show for an interval, or None.
 
         Events of its role come first, then other work, then ranges; among them the one with the largest
@@ -132,7 +132,7 @@ class Items:
         """
         indices = self.touching(begin_ns, end_ns)
         of_role = indices[np.isin(self.kind[indices], _to_ints(_KINDS_OF_ROLE.get(role, ())))]
-        work = indices[self.kind[indices] != Kind.RANGE]
+        work = indices[self.kind[indices] != EventKind.RANGE]
         for candidates in (of_role, work, indices):
             if len(candidates):
                 return self._find_longest(candidates, begin_ns, end_ns)
@@ -167,7 +167,7 @@ def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray
     )
 
 
-def _to_ints(kinds: Collection[Kind]) -> list[int]:
+def _to_ints(kinds: Collection[EventKind]) -> list[int]:
     return [int(kind) for kind in kinds]
 
 
@@ -186,7 +186,7 @@ class LaneKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lane:
+class TimelineLane:
     """One row of the timeline.
 
     ``names``: the list that ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column
@@ -197,7 +197,7 @@ class Lane:
     label: str
     title: str
     kind: LaneKind
-    covers: Mapping[Role, Cover]
+    covers: Mapping[LaneRole, Cover]
     items: Items
     names: tuple[str, ...] = ()
     shows_idle: bool = False
@@ -221,22 +221,22 @@ class Columns:
     nothing ran.
     """
 
-    roles: tuple[Role, ...]
+    roles: tuple[LaneRole, ...]
     shares: Floats
     first: Int64s
 
-    def share(self, column: int) -> dict[Role, float]:
+    def share(self, column: int) -> dict[LaneRole, float]:
         """Return the share of each role in a column, largest first."""
         shares = {role: float(self.shares[index, column]) for index, role in enumerate(self.roles)}
         return dict(sorted(((r, s) for r, s in shares.items() if s > 0), key=lambda pair: -pair[1]))
 
-    def role(self, column: int) -> Role | None:
+    def role(self, column: int) -> LaneRole | None:
         """Return the dominant role of a column, or None if nothing ran."""
         index = int(self.first[column])
         return None if index == IDLE else self.roles[index]
 
 
-def compute_columns(lane: Lane, edges: Floats) -> Columns:
+def compute_columns(lane: TimelineLane, edges: Floats) -> Columns:
     """Return the columns between neighbouring edges, in O(columns log n)."""
     roles = tuple(lane.covers)
     width = max(0, len(edges) - 1)

@@ -12,7 +12,15 @@ import pandas as pd
 import pyarrow as pa
 
 from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
-from zprof.analysis.step_timeline.lane import Cover, Kind, Lane, LaneKind, Role, build_cover, build_items
+from zprof.analysis.step_timeline.lane import (
+    Cover,
+    EventKind,
+    LaneKind,
+    LaneRole,
+    TimelineLane,
+    build_cover,
+    build_items,
+)
 from zprof.analysis.time.activity_from_events import has_device_work
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_roles import (
@@ -34,7 +42,7 @@ from zprof.analysis.time.passes.phases import (
 )
 from zprof.run.ranges import RangeVerb, parse_range
 
-_ROLE_LABELS = {Role.COMPUTE: "compute", Role.MEMCPY: "copies", Role.UNEXPLAINED: "comm?"}
+_ROLE_LABELS = {LaneRole.COMPUTE: "compute", LaneRole.MEMCPY: "copies", LaneRole.UNEXPLAINED: "comm?"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,35 +69,37 @@ def make_work_lane(
     is_main: bool,
     on_device: bool,
     length_ns: int,
-) -> Lane | None:
+) -> TimelineLane | None:
     """Return the lane of a stream or thread, or None if it only has annotations."""
     shows_ledger = is_main and not on_device
 
-    def select_spans(*selected: Kind) -> Intervals:
+    def select_spans(*selected: EventKind) -> Intervals:
         return clip(spans[np.isin(kinds, [int(kind) for kind in selected])], 0, length_ns)
 
     if kind is LaneKind.STREAM:
         parts = _split_stream(
-            select_spans(Kind.COMPUTE),
-            select_spans(Kind.COPY),
-            select_spans(Kind.COLLECTIVE),
-            select_spans(Kind.NAMELESS),
+            select_spans(EventKind.COMPUTE),
+            select_spans(EventKind.COPY),
+            select_spans(EventKind.COLLECTIVE),
+            select_spans(EventKind.NAMELESS),
             exposed,
         )
     elif shows_ledger:
-        terms = (select_spans(Kind.COMPUTE), select_spans(Kind.COPY), select_spans(Kind.WAIT))
+        terms = (select_spans(EventKind.COMPUTE), select_spans(EventKind.COPY), select_spans(EventKind.WAIT))
         parts = _split_main_thread(
-            *terms, select_spans(Kind.HOST, Kind.COMPUTE, Kind.COPY, Kind.WAIT), exposed
+            *terms, select_spans(EventKind.HOST, EventKind.COMPUTE, EventKind.COPY, EventKind.WAIT), exposed
         )
     else:
         parts = _split_thread(
-            select_spans(Kind.COLLECTIVE), select_spans(Kind.HOST, Kind.COMPUTE, Kind.COPY), exposed
+            select_spans(EventKind.COLLECTIVE),
+            select_spans(EventKind.HOST, EventKind.COMPUTE, EventKind.COPY),
+            exposed,
         )
     covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
     if not covers:
         return None
-    shows_idle = shows_ledger or (kind is LaneKind.STREAM and Role.COMPUTE in covers)
-    return Lane(
+    shows_idle = shows_ledger or (kind is LaneKind.STREAM and LaneRole.COMPUTE in covers)
+    return TimelineLane(
         key=f"{kind.value} {number}",
         label=_format_label(kind, number, covers, is_main=is_main, on_device=on_device),
         title=f"{kind.value} {number}{' (main)' if is_main and kind is LaneKind.THREAD else ''}",
@@ -102,19 +112,19 @@ def make_work_lane(
 
 def make_collective_lane(
     collectives: pd.DataFrame, collective_spans: Intervals, exposed: ExposedTime
-) -> Lane | None:
+) -> TimelineLane | None:
     """Return the lane of all collectives (wait, transfer, hidden), or None if there are none."""
     parts = {
-        Role.TRANSFER: exposed.moving,
-        Role.WAIT: exposed.waiting,
-        Role.HIDDEN: subtract(collective_spans, exposed.all),
+        LaneRole.TRANSFER: exposed.moving,
+        LaneRole.WAIT: exposed.waiting,
+        LaneRole.HIDDEN: subtract(collective_spans, exposed.all),
     }
     covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
     if not covers:
         return None
     start, end = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    kinds = np.full(len(start), Kind.COLLECTIVE, dtype=np.int8)
-    return Lane(
+    kinds = np.full(len(start), EventKind.COLLECTIVE, dtype=np.int8)
+    return TimelineLane(
         key="collectives",
         label="collectives",
         title="all collectives of this rank",
@@ -126,44 +136,44 @@ def make_collective_lane(
 
 def _split_stream(
     compute: Intervals, copies: Intervals, collective: Intervals, nameless: Intervals, exposed: ExposedTime
-) -> dict[Role, Intervals]:
+) -> dict[LaneRole, Intervals]:
     return {
-        Role.COMPUTE: compute,
-        Role.TRANSFER: intersect(collective, exposed.moving),
-        Role.WAIT: intersect(collective, exposed.waiting),
-        Role.HIDDEN: subtract(collective, exposed.all),
-        Role.MEMCPY: copies,
-        Role.UNEXPLAINED: subtract(nameless, exposed.all),
+        LaneRole.COMPUTE: compute,
+        LaneRole.TRANSFER: intersect(collective, exposed.moving),
+        LaneRole.WAIT: intersect(collective, exposed.waiting),
+        LaneRole.HIDDEN: subtract(collective, exposed.all),
+        LaneRole.MEMCPY: copies,
+        LaneRole.UNEXPLAINED: subtract(nameless, exposed.all),
     }
 
 
 def _split_main_thread(
     compute: Intervals, copies: Intervals, waits: Intervals, busy: Intervals, exposed: ExposedTime
-) -> dict[Role, Intervals]:
+) -> dict[LaneRole, Intervals]:
     """Split a CPU rank's main thread into its ledger terms and other host work."""
     own_compute = subtract(compute, union(waits, copies))
     known = union(own_compute, exposed.all)
     own_copies = subtract(copies, union(waits, known))
     return {
-        Role.COMPUTE: own_compute,
-        Role.TRANSFER: exposed.moving,
-        Role.WAIT: exposed.waiting,
-        Role.MEMCPY: own_copies,
-        Role.HOST: subtract(busy, union(known, own_copies)),
+        LaneRole.COMPUTE: own_compute,
+        LaneRole.TRANSFER: exposed.moving,
+        LaneRole.WAIT: exposed.waiting,
+        LaneRole.MEMCPY: own_copies,
+        LaneRole.HOST: subtract(busy, union(known, own_copies)),
     }
 
 
-def _split_thread(collective: Intervals, busy: Intervals, exposed: ExposedTime) -> dict[Role, Intervals]:
+def _split_thread(collective: Intervals, busy: Intervals, exposed: ExposedTime) -> dict[LaneRole, Intervals]:
     return {
-        Role.TRANSFER: intersect(collective, exposed.moving),
-        Role.WAIT: intersect(collective, exposed.waiting),
-        Role.HIDDEN: subtract(collective, exposed.all),
-        Role.HOST: subtract(busy, collective),
+        LaneRole.TRANSFER: intersect(collective, exposed.moving),
+        LaneRole.WAIT: intersect(collective, exposed.waiting),
+        LaneRole.HIDDEN: subtract(collective, exposed.all),
+        LaneRole.HOST: subtract(busy, collective),
     }
 
 
 def _format_label(
-    kind: LaneKind, number: int, covers: Mapping[Role, Cover], *, is_main: bool, on_device: bool
+    kind: LaneKind, number: int, covers: Mapping[LaneRole, Cover], *, is_main: bool, on_device: bool
 ) -> str:
     """Return a label by the dominant role: ``s7 compute``, ``main thread``, ``t16144 comm``."""
     if kind is LaneKind.THREAD and is_main:
@@ -171,7 +181,7 @@ def _format_label(
     dominant = max(covers, key=lambda role: covers[role].length_ns)
     if kind is LaneKind.STREAM:
         return f"s{number} {_ROLE_LABELS.get(dominant, 'comm')}"
-    return f"t{number}" if dominant is Role.HOST else f"t{number} comm"
+    return f"t{number}" if dominant is LaneRole.HOST else f"t{number} comm"
 
 
 #: Excludes Python functions and the profiler's own overhead.
@@ -193,9 +203,9 @@ class ClassifiedEvents:
 def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents:
     """Classify a rank's table of events; ``collectives`` is its table of collectives."""
     view = EventView(events, _HOST | _DEVICE)
-    kind = np.full(len(view.spans), Kind.RANGE, dtype=np.int8)
+    kind = np.full(len(view.spans), EventKind.RANGE, dtype=np.int8)
     operators = view.match_categories("cpu_op")
-    kind[operators | view.match_categories(*CALL_CATEGORIES)] = Kind.HOST
+    kind[operators | view.match_categories(*CALL_CATEGORIES)] = EventKind.HOST
     on_device = has_device_work(events)
     if on_device:
         _classify_device(view, collectives, kind)
@@ -212,19 +222,19 @@ def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents
 
 def _classify_device(view: EventView, collectives: pa.Table, kind: npt.NDArray[np.int8]) -> None:
     roles = assign_device_roles(view, collectives)
-    kind[roles.compute] = Kind.COMPUTE
-    kind[roles.copies] = Kind.COPY
-    kind[roles.nameless] = Kind.NAMELESS
-    kind[roles.described] = Kind.COLLECTIVE
+    kind[roles.compute] = EventKind.COMPUTE
+    kind[roles.copies] = EventKind.COPY
+    kind[roles.nameless] = EventKind.NAMELESS
+    kind[roles.described] = EventKind.COLLECTIVE
 
 
 def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
     roles = assign_host_roles(view)
     off_main = view.match_categories("user_annotation") & ~roles.main
-    kind[roles.compute] = Kind.COMPUTE
-    kind[roles.copies] = Kind.COPY
-    kind[roles.named | roles.anonymous] = Kind.WAIT
-    kind[view.match_names(off_main, _is_communication)] = Kind.COLLECTIVE
+    kind[roles.compute] = EventKind.COMPUTE
+    kind[roles.copies] = EventKind.COPY
+    kind[roles.named | roles.anonymous] = EventKind.WAIT
+    kind[view.match_names(off_main, _is_communication)] = EventKind.COLLECTIVE
 
 
 def _is_communication(name: str) -> bool:
@@ -237,7 +247,7 @@ def _is_communication(name: str) -> bool:
 
 def make_phase_lane(
     events: pa.Table, marks: pd.DataFrame, clock: RankClock, begin_ns: int, end_ns: int, *, on_device: bool
-) -> Lane | None:
+) -> TimelineLane | None:
     """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
     evidence = collect_phase_evidence(events, marks, clock)
     edges = _find_edges(evidence, begin_ns, end_ns)
@@ -256,7 +266,7 @@ def make_phase_lane(
 
 def make_unit_lane(
     classified: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
-) -> Lane | None:
+) -> TimelineLane | None:
     """Return the lane of units from an engine's compute ranges, or None if there are none."""
     view = classified.view
     rows = inside & view.match_categories("user_annotation") & (view.thread == classified.main)
@@ -270,10 +280,12 @@ def make_unit_lane(
     return _make_named_lane(LaneKind.UNITS, "unit", "units of the model", spans, unit_names)
 
 
-def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, names: list[str]) -> Lane:
-    kinds = np.full(len(spans), Kind.RANGE, dtype=np.int8)
+def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, names: list[str]) -> TimelineLane:
+    kinds = np.full(len(spans), EventKind.RANGE, dtype=np.int8)
     items = build_items(spans[:, 0], spans[:, 1], np.arange(len(spans)), kinds)
-    return Lane(key=label, label=label, title=title, kind=kind, covers={}, items=items, names=tuple(names))
+    return TimelineLane(
+        key=label, label=label, title=title, kind=kind, covers={}, items=items, names=tuple(names)
+    )
 
 
 def _find_edges(evidence: PhaseEvidence, begin_ns: int, end_ns: int) -> Int64s:

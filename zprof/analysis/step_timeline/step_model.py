@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zprof.analysis.intervals import Intervals
-from zprof.analysis.step_timeline.lane import Lane
+from zprof.analysis.step_timeline.lane import TimelineLane
 from zprof.analysis.time.event_roles import CALL_CATEGORIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class TimelineEvent:
     """A row of the events table."""
 
     name: str
@@ -30,7 +30,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepModel:
+class StepTimeline:
     """Lanes from top to bottom, and the data they refer to.
 
     ``gaps``: disjoint intervals of exposed communication. ``collectives``: those of this rank that overlap
@@ -42,7 +42,7 @@ class StepModel:
     step: int
     length_ns: int
     on_device: bool
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
     omitted_lanes: int
     gaps: Intervals
     collectives: pd.DataFrame
@@ -54,10 +54,10 @@ class StepModel:
         """Number of rows in memory."""
         return int(self.events.num_rows + len(self.collectives))
 
-    def event(self, row: int) -> Event:
+    def event(self, row: int) -> TimelineEvent:
         """Return one event with its names decoded."""
         values = {name: self.events.column(name)[row].as_py() for name in self.events.column_names}
-        return Event(
+        return TimelineEvent(
             name=str(values["name"]),
             category=str(values["category"]),
             start_ns=int(self.starts_ns[row]),
@@ -68,7 +68,7 @@ class StepModel:
             bytes=values["bytes"],
         )
 
-    def find_launch(self, event: Event) -> Event | None:
+    def find_launch(self, event: TimelineEvent) -> TimelineEvent | None:
         """Return the host call that launched a device event, or None if it is not in the trace."""
         if event.stream is None or not event.correlation:
             return None
@@ -96,7 +96,7 @@ class ExposedGap:
         return self.end_ns - self.begin_ns
 
 
-def find_gap(model: StepModel, begin_ns: float, end_ns: float) -> ExposedGap | None:
+def find_gap(model: StepTimeline, begin_ns: float, end_ns: float) -> ExposedGap | None:
     """Return the gap with the largest overlap with an interval, or None."""
     gaps = model.gaps
     overlapping = np.flatnonzero((gaps[:, 0] < end_ns) & (gaps[:, 1] > begin_ns))
@@ -120,7 +120,7 @@ def find_longest_gap(gaps: Intervals) -> int | None:
     return int(np.argmax(gaps[:, 1] - gaps[:, 0])) if len(gaps) else None
 
 
-def get_gap(model: StepModel, index: int) -> ExposedGap:
+def get_gap(model: StepTimeline, index: int) -> ExposedGap:
     """Return the gap at an index."""
     begin, end = (int(edge) for edge in model.gaps[index])
     return ExposedGap(

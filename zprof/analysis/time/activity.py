@@ -140,7 +140,7 @@ class DeviceSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class RankActivity:
     """Activity of a rank over time. ``coverage`` spans its first to its last event.
 
     On a CPU: ``waits`` is when the main thread was blocked on a collective; ``anonymous_waits`` are waits,
@@ -175,7 +175,7 @@ class Activity:
     kernel_stream: Int64s = field(default_factory=_empty_times)
     named: NamedWork = field(default_factory=NamedWork)
 
-    def on(self, clock: RankClock) -> "Activity":
+    def on(self, clock: RankClock) -> "RankActivity":
         """Return the same activity on the common clock."""
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Build the :class:`Activity` of a rank from its events, on a device or on the CPU.
+"""Build the :class:`RankActivity` of a rank from its events, on a device or on the CPU.
 
 Ranges, synchronisation and profiler overhead also appear as stream rows, but are not work.
 """
@@ -9,7 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
-from zprof.analysis.time.activity import Activity, DeviceSteps, NamedWork, collect_named_work, find_outermost
+from zprof.analysis.time.activity import (
+    DeviceSteps,
+    NamedWork,
+    RankActivity,
+    collect_named_work,
+    find_outermost,
+)
 from zprof.analysis.time.blocking import find_awaited_launches
 from zprof.analysis.time.event_roles import (
     CALL_CATEGORIES,
@@ -45,7 +51,7 @@ def launches_device_work(events: pa.Table) -> bool:
     return bool((launches | view.match_names(~calls, lambda name: name.startswith("nccl:"))).any())
 
 
-def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
+def read_device_activity(events: pa.Table, collectives: pa.Table) -> RankActivity:
     """Return the activity of a rank that computes on a device.
 
     Args:
@@ -58,7 +64,7 @@ def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
     work, compute = roles.work, roles.compute
     launches = find_launches(view, work, view.match_categories(*CALL_CATEGORIES))
     merged = union(view.spans[compute])
-    return Activity(
+    return RankActivity(
         on_device=True,
         compute=merged,
         waits=EMPTY,
@@ -122,14 +128,14 @@ def _find_awaited_launches(
 _CATEGORIES = ("cpu_op", "user_annotation")
 
 
-def read_host_activity(events: pa.Table) -> Activity:
+def read_host_activity(events: pa.Table) -> RankActivity:
     """Return the activity of a rank that computes on its CPU, from an ``events`` table."""
     view = EventView(events, _CATEGORIES)
     roles = assign_host_roles(view)
     named, anonymous = view.spans[roles.named], view.spans[roles.anonymous]
     waits = union(named, anonymous)
     copies = union(view.spans[roles.copies])
-    return Activity(
+    return RankActivity(
         on_device=False,
         compute=subtract(view.spans[roles.compute], union(waits, copies)),
         waits=waits,

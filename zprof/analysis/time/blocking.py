@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.event_roles import Mask
 from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
 from zprof.model.gaps import Gap, GapKind
@@ -44,7 +44,7 @@ class Blocking:
 
 
 def find_blocking(
-    rank: int, activity: Activity, steps: StepWindows, collectives: pd.DataFrame
+    rank: int, activity: RankActivity, steps: StepWindows, collectives: pd.DataFrame
 ) -> tuple[Blocking, list[Gap]]:
     """Return the blocked time of one rank in its steps, and gaps if its waits are unknown."""
     if activity.on_device:
@@ -69,7 +69,7 @@ def find_blocking(
     ]
 
 
-def _find_device_blocking(activity: Activity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
+def _find_device_blocking(activity: RankActivity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
     start = _read_times(collectives, "start_ns", None)
     end = np.where(collectives["stream"].notna(), collectives["end_ns"].to_numpy(dtype=np.int64), start)
     running = intervals(start, end)
@@ -84,7 +84,7 @@ def _find_device_blocking(activity: Activity, steps: StepWindows, collectives: p
 
 
 def _make_host_blocking(
-    activity: Activity, collectives: pd.DataFrame, holes: Intervals, method: str
+    activity: RankActivity, collectives: pd.DataFrame, holes: Intervals, method: str
 ) -> Blocking:
     running = _list_collective_spans(collectives)
     waits = activity.waits
@@ -128,7 +128,7 @@ def _count_in_steps(waits: Intervals, steps: StepWindows) -> int:
     return len(intersect(waits, steps.spans))
 
 
-def _find_holes(activity: Activity, steps: StepWindows) -> Intervals:
+def _find_holes(activity: RankActivity, steps: StepWindows) -> Intervals:
     within = intersect(steps.spans, activity.coverage)
     holes = subtract(within, union(activity.compute, activity.waits, activity.copies))
     return holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
@@ -159,7 +159,7 @@ def _make_missing_waits_gap(rank: int, count: int) -> Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class RankExposure:
     """Exposed time of one rank: as intervals, and per collective in the order of the table."""
 
     waiting: Intervals
@@ -168,7 +168,7 @@ class Exposure:
     transfer_ns: Int64s
 
 
-def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
+def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> RankExposure:
     """Split the blocked time of one rank between its collectives, into wait and transfer.
 
     Args:
@@ -181,7 +181,7 @@ def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
         _split_at_arrival(blocking.awaited, arrival_ns, blocking.blocked),
         _split_at_arrival(queued, arrival_ns, unclaimed),
     ]
-    return Exposure(
+    return RankExposure(
         waiting=union(*(part.waiting for part in parts)),
         moving=union(*(part.moving for part in parts)),
         wait_ns=parts[0].wait_ns + parts[1].wait_ns,
@@ -189,11 +189,11 @@ def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
     )
 
 
-def _split_at_arrival(claims: Intervals, arrival: Int64s, blocked: Intervals) -> Exposure:
+def _split_at_arrival(claims: Intervals, arrival: Int64s, blocked: Intervals) -> RankExposure:
     """Split each claim at the arrival of the last rank, and keep the blocked part."""
     middle = np.clip(arrival, claims[:, 0], np.maximum(claims[:, 0], claims[:, 1]))
     waiting, moving = intervals(claims[:, 0], middle), intervals(middle, claims[:, 1])
-    return Exposure(
+    return RankExposure(
         waiting=intersect(waiting, blocked),
         moving=intersect(moving, blocked),
         wait_ns=covered(blocked, waiting[:, 0], waiting[:, 1]),

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Intervals, covered, intersect, subtract, union
-from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, Exposure
+from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, RankExposure
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
@@ -33,7 +33,7 @@ _MIN_UNSPLIT_RATIO = 0.01
 STAMP_NS = 1_000
 
 
-def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> pd.DataFrame:
+def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> pd.DataFrame:
     """Return one row per step of a rank; columns are ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
     running = union(blocking.running)
@@ -63,7 +63,7 @@ def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposur
     return pd.DataFrame({name: rows[name] for name in STEP_COLUMNS})
 
 
-def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:
+def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> Intervals:
     """Return the idle intervals of a rank: in its steps, outside all other terms."""
     others = (timeline.activity.compute, exposure.waiting, exposure.moving)
     return subtract(
@@ -72,7 +72,7 @@ def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposu
 
 
 def _find_copies_and_unknown(
-    timeline: RankTimeline, blocking: Blocking, exposure: Exposure
+    timeline: RankTimeline, blocking: Blocking, exposure: RankExposure
 ) -> tuple[Intervals, Intervals]:
     """Return the exposed copies, and the intervals without information in the trace; they may overlap."""
     activity = timeline.activity
@@ -211,7 +211,7 @@ class RankTracks:
 
 
 def make_rank_tracks(
-    timeline: RankTimeline, clock: RankClock, exposure: Exposure, wait_before_ns: int
+    timeline: RankTimeline, clock: RankClock, exposure: RankExposure, wait_before_ns: int
 ) -> RankTracks:
     """Return the tracks of a measured rank; ``timeline`` is on the common clock."""
     return RankTracks(

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
-from zprof.analysis.time.activity import Activity
-from zprof.analysis.time.blocking import BEFORE_ALL_NS, Exposure, attribute_exposure, find_blocking
+from zprof.analysis.time.activity import RankActivity
+from zprof.analysis.time.blocking import BEFORE_ALL_NS, RankExposure, attribute_exposure, find_blocking
 from zprof.analysis.time.collective_rows import Mask, factorize_texts, parse_group_ranks
 from zprof.analysis.time.kernels import KernelColumns, sum_kernels
 from zprof.analysis.time.ledger import (
@@ -82,7 +82,7 @@ class RankWork:
         return idle
 
 
-def make_rank_work(activity: Activity, exposure: Exposure, begin_ns: int) -> RankWork:
+def make_rank_work(activity: RankActivity, exposure: RankExposure, begin_ns: int) -> RankWork:
     """Return the work of a measured rank, for comparison with other ranks."""
     blocked = union(exposure.waiting, exposure.moving)
     order = np.argsort(activity.kernels[:, 0], kind="stable")
@@ -108,7 +108,7 @@ class RankResult:
     time: RankTime
     steps: pd.DataFrame
     collectives: pd.DataFrame
-    exposure: Exposure
+    exposure: RankExposure
     work: RankWork
     kernels: KernelColumns
     idle: Intervals

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_roles import EventView, Mask
 
@@ -143,7 +143,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class RankSteps:
     """Steps of a rank: ``steps`` are split by the ledger, ``host_steps`` are when their work was launched.
 
     ``program``: the steps of the program by the host's marks, even if the window is a single interval over
@@ -158,7 +158,7 @@ class Windows:
     unknown: tuple[int, ...] = ()
 
 
-def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activity) -> Windows:
+def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: RankActivity) -> RankSteps:
     """Return the steps by their marks; on a device, boundaries move to the end of the work of each step."""
     source = _read_source(marks)
     if activity.on_device and source == WHOLE_TRACE:
@@ -166,10 +166,10 @@ def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activ
     host = read_step_windows(marks, steps)
     if not activity.on_device:
         program = None if source == WHOLE_TRACE else host
-        return Windows(steps=host, host_steps=host, source=source, program=program)
+        return RankSteps(steps=host, host_steps=host, source=source, program=program)
     move_boundary = move_to_work_end(host, *assign_work_to_steps(activity, host).T)
     unknown = np.isin(host.number, host.step_at(activity.lost_launches))
-    return Windows(
+    return RankSteps(
         steps=move_boundary.select(~unknown),
         host_steps=host.select(~unknown),
         source=source,
@@ -178,11 +178,11 @@ def find_step_windows(marks: pd.DataFrame, steps: Sequence[int], activity: Activ
     )
 
 
-def find_trace_windows(activity: Activity) -> Windows:
+def find_trace_windows(activity: RankActivity) -> RankSteps:
     """Return a single step over all work of the device, or from first to last event of a CPU rank."""
     active = activity.work if activity.on_device else activity.coverage
     steps = _span_step(active)
-    return Windows(steps=steps, host_steps=_span_step(activity.coverage), source=WHOLE_TRACE)
+    return RankSteps(steps=steps, host_steps=_span_step(activity.coverage), source=WHOLE_TRACE)
 
 
 def find_program_steps(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows | None:
@@ -256,7 +256,7 @@ def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
     return np.sort(start[after_last & np.isin(names, np.unique(names[has_work]))])
 
 
-def assign_work_to_steps(activity: Activity, host: StepWindows) -> Intervals:
+def assign_work_to_steps(activity: RankActivity, host: StepWindows) -> Intervals:
     """Return launch and end of all work that can be assigned to a step.
 
     Work is assigned by its host call, or else by the device's own step range on that stream. Remaining work
@@ -280,7 +280,7 @@ def _find_call_times(view: EventView, work: Mask, calls: Mask) -> Int64s:
     return np.where(ids[index] == correlation, starts[index], UNKNOWN_NS).astype(np.int64)
 
 
-def _find_device_steps(activity: Activity, host: StepWindows) -> Int64s:
+def _find_device_steps(activity: RankActivity, host: StepWindows) -> Int64s:
     """Return the start of the step whose range contains each row on its stream, or ``UNKNOWN_NS``."""
     step_starts = np.full(len(activity.unlaunched), UNKNOWN_NS, dtype=np.int64)
     known = np.isin(activity.steps.number, host.number)
@@ -301,7 +301,7 @@ def _find_step_starts(host: StepWindows, numbers: Int64s) -> Int64s:
     return begins
 
 
-def _find_earlier_work(unassigned: Intervals, activity: Activity) -> Intervals:
+def _find_earlier_work(unassigned: Intervals, activity: RankActivity) -> Intervals:
     """Return the rows of ``unassigned`` that started before the first end of work with a known launch."""
     if not len(activity.launched) or not len(unassigned):
         return EMPTY

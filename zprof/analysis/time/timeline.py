@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from zprof.analysis.intervals import measure, subtract
-from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import (
     has_device_work,
     launches_device_work,
@@ -17,9 +17,9 @@ from zprof.analysis.time.activity_from_events import (
 )
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import (
+    RankSteps,
     StepWindows,
     ThreadTimes,
-    Windows,
     find_program_steps,
     find_step_windows,
     find_trace_windows,
@@ -52,7 +52,7 @@ class RankTimeline:
     host: str
     steps: StepWindows
     host_steps: StepWindows
-    activity: Activity
+    activity: RankActivity
     pings: dict[int, tuple[int, int]]
     source: str = ""
     program_steps: StepWindows | None = None
@@ -146,7 +146,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     )
 
 
-def _read_activity(run: Run, rank: int, events: pa.Table) -> Activity | None:
+def _read_activity(run: Run, rank: int, events: pa.Table) -> RankActivity | None:
     """Return the activity of a rank; None if it used a device but the trace has no device work."""
     if has_device_work(events):
         return read_device_activity(events, run.table(rank, "collectives", ("start_ns", "end_ns", "stream")))
@@ -154,8 +154,8 @@ def _read_activity(run: Run, rank: int, events: pa.Table) -> Activity | None:
 
 
 def _read_windows(
-    run: Run, rank: int, policy: WindowPolicy, marks: pd.DataFrame, activity: Activity
-) -> Windows:
+    run: Run, rank: int, policy: WindowPolicy, marks: pd.DataFrame, activity: RankActivity
+) -> RankSteps:
     steps = run.rank_manifests[rank].time_steps
     if policy is WindowPolicy.TRACE:
         return replace(find_trace_windows(activity), program=find_program_steps(marks, steps))

@@ -34,7 +34,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     names: list[NameRow]
 
 
-class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+class HtaOverlap(msgspec.Struct, frozen=True, kw_only=True):
     """HTA's overlap of communication with compute; None without communication."""
 
     percent: float | None
@@ -56,10 +56,10 @@ class Kinds(msgspec.Struct, frozen=True, kw_only=True):
     memory_ns: int
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class HtaWork(msgspec.Struct, frozen=True, kw_only=True):
     """HTA's figures computed from rows of device work only."""
 
-    overlap: Overlap
+    overlap: HtaOverlap
     temporal: Temporal
     kinds: Kinds
 
@@ -85,25 +85,25 @@ class Critical(msgspec.Struct, frozen=True, kw_only=True):
 #: Answer type of each question.
 ANSWER_TYPES: Mapping[str, Any] = {
     "rows": Rows,
-    "overlap": Overlap,
+    "overlap": HtaOverlap,
     "temporal": Temporal,
     "kinds": Kinds,
-    "work": Work,
+    "work": HtaWork,
     "idle": list[IdleRow],
     "critical": Critical,
 }
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True):
+class _AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     value: msgspec.Raw = msgspec.Raw(b"")
     error: str = ""
 
 
-class Answers:
+class HtaAnswers:
     """Answers of one child; ``error`` returns the reason for a missing one."""
 
-    def __init__(self, lines: Mapping[str, _Line], failure: str) -> None:
+    def __init__(self, lines: Mapping[str, _AnswerLine], failure: str) -> None:
         self._lines, self._failure = lines, failure
 
     def get(self, what: str, kind: type[_Value]) -> _Value | None:
@@ -133,24 +133,24 @@ class Answers:
         return self.get("version", str)
 
 
-def read_answers(lines: Sequence[bytes], failure: str = "") -> Answers:
+def read_answers(lines: Sequence[bytes], failure: str = "") -> HtaAnswers:
     """Parse the lines of a child; ``failure`` tells how it failed, empty for a normal exit."""
-    answers: dict[str, _Line] = {}
+    answers: dict[str, _AnswerLine] = {}
     for line in lines:
         try:
-            entry = msgspec.json.decode(line, type=_Line)
+            entry = msgspec.json.decode(line, type=_AnswerLine)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
         answers[entry.what] = entry
-    return Answers(answers, failure)
+    return HtaAnswers(answers, failure)
 
 
-def make_refused_answers(reason: str) -> Answers:
+def make_refused_answers(reason: str) -> HtaAnswers:
     """Return the answers of a child that was not started."""
-    return Answers({}, reason)
+    return HtaAnswers({}, reason)
 
 
-def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> list[Gap]:
+def find_unanswered(rank: int, answers: HtaAnswers, questions: Sequence[str]) -> list[Gap]:
     """Return one gap per distinct failure of HTA on a rank."""
     failed: dict[str, list[str]] = {}
     for question in questions:

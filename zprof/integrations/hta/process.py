@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zprof.integrations.hta.answers import Answers, make_refused_answers, read_answers
+from zprof.integrations.hta.answers import HtaAnswers, make_refused_answers, read_answers
 from zprof.integrations.hta.child import ANSWERS
 from zprof.model.sandbox import Limits, Sandbox, make_program, read_lines
 
@@ -32,7 +32,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _TraceFile:
     """A file for HTA, with the suffix that matches its content, and its size."""
 
     path: Path
@@ -42,13 +42,13 @@ class _Source:
 
 def ask_all(
     files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, program: str = PROGRAM
-) -> dict[int, Answers]:
+) -> dict[int, HtaAnswers]:
     """Return HTA's answers about the trace of each rank; failures of a child are part of its answers.
 
     ``wall_s``: time limit per child, by default from the file's size. ``program``: the child's code.
     """
-    answers: dict[int, Answers] = {}
-    pending: deque[tuple[int, _Source]] = deque()
+    answers: dict[int, HtaAnswers] = {}
+    pending: deque[tuple[int, _TraceFile]] = deque()
     for rank, path in files.items():
         source = _find_source(path)
         if isinstance(source, str):
@@ -72,7 +72,7 @@ def ask_all(
 
 @contextmanager
 def _start_child(
-    source: _Source, job: dict[str, Any], limits: Limits, program: str
+    source: _TraceFile, job: dict[str, Any], limits: Limits, program: str
 ) -> Iterator[tuple[Sandbox, Path]]:
     """Yield a child that answers one job, and its folder; there the trace has the suffix that HTA expects."""
     with tempfile.TemporaryDirectory(prefix="zprof-hta-") as name:
@@ -86,7 +86,7 @@ def _start_child(
             yield child, folder
 
 
-def _collect_answers(child: Sandbox, folder: Path) -> Answers:
+def _collect_answers(child: Sandbox, folder: Path) -> HtaAnswers:
     """End the child and return its answers so far."""
     failure = child.end()
     return read_answers(read_lines(folder / ANSWERS, _MAX_ANSWER_BYTES), failure.message if failure else "")
@@ -123,13 +123,13 @@ def _max_memory_bytes() -> int:
     return total * 3 // 4
 
 
-def format_source_name(answers: Iterable[Answers]) -> str:
+def format_source_name(answers: Iterable[HtaAnswers]) -> str:
     """Format HTA's name with the version that answered."""
     versions = [entry.version for entry in answers if entry.version]
     return f"HTA {versions[0]}" if versions else "HTA"
 
 
-def _find_source(path: Path) -> _Source | str:
+def _find_source(path: Path) -> _TraceFile | str:
     """Return the file as HTA needs it, or the reason why HTA cannot read it."""
     try:
         state = path.stat()
@@ -142,4 +142,4 @@ def _find_source(path: Path) -> _Source | str:
     if magic == _ZSTD:
         return "HTA reads .json and .json.gz, but this file is compressed with zstd"
     suffix = ".json.gz" if magic.startswith(_GZIP) else ".json"
-    return _Source(path=path, suffix=suffix, size_bytes=state.st_size)
+    return _TraceFile(path=path, suffix=suffix, size_bytes=state.st_size)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from zprof.integrations.hta.answers import (
-    Answers,
     Critical,
+    HtaAnswers,
     IdleRow,
     Rows,
     find_unanswered,
@@ -44,7 +44,7 @@ def ask_second_opinion(
     return SecondOpinion(source=format_source_name(answers.values()), per_rank=tuple(opinions)), gaps
 
 
-def _make_rank_opinion(rank: int, answers: Answers) -> tuple[RankOpinion | None, list[Gap]]:
+def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | None, list[Gap]]:
     rows = answers.get("rows", Rows)
     if rows is not None and not rows.device:
         return None, [_make_no_device_gap(rank)]

@@ -17,13 +17,13 @@ from zprof.analysis.time.device_totals import DeviceTotals, measure_device_total
 from zprof.integrations.hta.answers import (
     COPIES,
     WORK,
-    Answers,
+    HtaAnswers,
+    HtaOverlap,
+    HtaWork,
     Kinds,
     NameRow,
-    Overlap,
     Rows,
     Temporal,
-    Work,
     find_unanswered,
 )
 from zprof.integrations.hta.process import ask_all, format_source_name
@@ -78,7 +78,7 @@ def verify_with_hta(
 
 
 def _make_verification(
-    measured: Mapping[int, DeviceTotals], answers: Mapping[int, Answers], gaps: Sequence[Gap]
+    measured: Mapping[int, DeviceTotals], answers: Mapping[int, HtaAnswers], gaps: Sequence[Gap]
 ) -> Verification:
     compared = [compare_rank(entry, answers[rank]) for rank, entry in sorted(measured.items())]
     return Verification(
@@ -114,24 +114,24 @@ _ROUNDING = 1e-9
 class _HtaFigures:
     """HTA's figures, None if unavailable."""
 
-    overlap: Overlap | None
+    overlap: HtaOverlap | None
     temporal: Temporal | None
     kinds: Kinds | None
 
 
-def compare_rank(totals: DeviceTotals, answers: Answers) -> tuple[RankVerification, list[Gap]]:
+def compare_rank(totals: DeviceTotals, answers: HtaAnswers) -> tuple[RankVerification, list[Gap]]:
     """Compare the figures of one rank; unanswered questions become gaps."""
     rows = answers.get("rows", Rows)
     tolerance = _compute_tolerance_ns(rows)
     hta_figures = _HtaFigures(
-        overlap=answers.get("overlap", Overlap),
+        overlap=answers.get("overlap", HtaOverlap),
         temporal=answers.get("temporal", Temporal),
         kinds=answers.get("kinds", Kinds),
     )
     figures = _compare_figures(totals, hta_figures, tolerance)
     reasons: tuple[str, ...] = ()
     if rows is not None and _has_differences(figures):
-        work = answers.get("work", Work)
+        work = answers.get("work", HtaWork)
         work_figures = (
             _HtaFigures(overlap=work.overlap, temporal=work.temporal, kinds=work.kinds)
             if work
@@ -168,7 +168,7 @@ def _has_differences(figures: Sequence[Figure]) -> bool:
     return any(figure.status is FigureStatus.DIFFERS for figure in figures)
 
 
-def _compare_overlap(totals: DeviceTotals, answer: Overlap | None) -> Figure:
+def _compare_overlap(totals: DeviceTotals, answer: HtaOverlap | None) -> Figure:
     ratio = totals.overlap_ratio
     own = None if ratio is None else 100.0 * ratio
     other = answer.percent if answer else None

@@ -17,7 +17,7 @@ from zprof.model.formatting import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ChromeTraceRow:
     """Slices of one row in the viewer, in any order, in ns on the common clock since the start of the trace.
 
     ``name``, ``category`` and ``args`` return JSON for the index of a slice.
@@ -31,7 +31,7 @@ class Row:
     args: Callable[[int], str]
 
 
-class Process:
+class ProcessRows:
     """Numbers the rows of one rank in order of output, and counts the slices that did not fit."""
 
     def __init__(self, pid: int) -> None:
@@ -39,12 +39,12 @@ class Process:
         self.omitted_slices = 0
         self._next_tid = 1
 
-    def format_row(self, row: Row) -> Iterator[str]:
+    def format_row(self, row: ChromeTraceRow) -> Iterator[str]:
         """Yield the row's lines, lane by lane, each lane in order of time."""
         for _, _, lines in self.format_lanes(row):
             yield from lines
 
-    def format_lanes(self, row: Row) -> Iterator[tuple[int, list[int], Iterator[str]]]:
+    def format_lanes(self, row: ChromeTraceRow) -> Iterator[tuple[int, list[int], Iterator[str]]]:
         """Yield for each lane its thread, the indices of its slices, and its lines."""
         order = sort_slices(row.start_ns, row.end_ns)
         lane = assign_lanes(row.start_ns[order], row.end_ns[order])
@@ -55,7 +55,9 @@ class Process:
             title = row.title if number == 0 else f"{row.title} ({number + 1})"
             yield tid, indices, self._format_lane(row, tid, title, indices)
 
-    def _format_lane(self, row: Row, tid: int, title: str, indices: Sequence[int]) -> Iterator[str]:
+    def _format_lane(
+        self, row: ChromeTraceRow, tid: int, title: str, indices: Sequence[int]
+    ) -> Iterator[str]:
         yield from format_thread(self.pid, tid, title)
         starts, lengths = row.start_ns, row.end_ns - row.start_ns
         for index in indices:
@@ -70,10 +72,12 @@ class Process:
             )
 
 
-def make_spans_row(title: str, spans: Int64s, labels: Sequence[tuple[str, str]], category: str) -> Row:
+def make_spans_row(
+    title: str, spans: Int64s, labels: Sequence[tuple[str, str]], category: str
+) -> ChromeTraceRow:
     """Return a row of a few slices; ``labels`` are the name and arguments of each slice, as JSON."""
     spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
-    return Row(
+    return ChromeTraceRow(
         title=title,
         start_ns=spans[:, 0],
         end_ns=spans[:, 1],

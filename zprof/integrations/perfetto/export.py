@@ -13,7 +13,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.perfetto.chrome_trace import Process, format_flow, format_process
+from zprof.integrations.perfetto.chrome_trace import ProcessRows, format_flow, format_process
 from zprof.integrations.perfetto.rank_rows import (
     ExportChoice,
     RankWindow,
@@ -97,7 +97,7 @@ class _Writer:
         frame = self._analysis.collectives
         slice_threads: dict[int, tuple[int, int]] = {}
         for position, window in enumerate(self._windows):
-            process = Process(window.tracks.rank)
+            process = ProcessRows(window.tracks.rank)
             yield from format_process(process.pid, _format_process_name(window), position)
             own_collectives = select_collectives(frame, window)
             for row in make_measured_rows(window, own_collectives, self._base_ns):

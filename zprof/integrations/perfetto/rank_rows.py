@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 from zprof.analysis.intervals import Int64s, Intervals, intersect, intervals, union
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
-from zprof.integrations.perfetto.chrome_trace import Row, encode_arguments, encode_text, make_spans_row
+from zprof.integrations.perfetto.chrome_trace import (
+    ChromeTraceRow,
+    encode_arguments,
+    encode_text,
+    make_spans_row,
+)
 from zprof.model.errors import BadInput, MissingData
 from zprof.run.reader import Run
 
@@ -91,7 +96,9 @@ _CATEGORY = encode_text("zprof")
 _TIMES = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns")
 
 
-def make_measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: int) -> Iterator[Row]:
+def make_measured_rows(
+    window: RankWindow, collectives: pd.DataFrame, base_ns: int
+) -> Iterator[ChromeTraceRow]:
     """Yield the rows of steps and exposed times; :func:`make_collectives_row` makes that of collectives."""
     steps = window.steps
     labels = [
@@ -102,7 +109,7 @@ def make_measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: i
     yield _make_exposed_row("exposed transfer", window.tracks.moving, window, collectives, base_ns)
 
 
-def make_collectives_row(collectives: pd.DataFrame, base_ns: int) -> Row:
+def make_collectives_row(collectives: pd.DataFrame, base_ns: int) -> ChromeTraceRow:
     """Return the row of all collectives of the rank, with their wait and transfer times as arguments."""
     spans = intervals(collectives["start_ns"], collectives["end_ns"]) - base_ns
     labels = [
@@ -119,7 +126,7 @@ def select_collectives(collectives: pd.DataFrame, window: RankWindow) -> pd.Data
 
 def _make_exposed_row(
     title: str, spans: Intervals, window: RankWindow, collectives: pd.DataFrame, base_ns: int
-) -> Row:
+) -> ChromeTraceRow:
     """Return a row split at each step, so that a step's slices sum to its value in the report."""
     parts, labels = [np.empty((0, 2), dtype=np.int64)], []
     steps = window.steps
@@ -170,7 +177,9 @@ _PYTHON = "python_function"
 _NO_STREAM = np.iinfo(np.int64).min
 
 
-def make_recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -> Iterator[Row]:
+def make_recorded_rows(
+    run: Run, window: RankWindow, base_ns: int, *, python: bool
+) -> Iterator[ChromeTraceRow]:
     """Yield the streams, then the threads, each ordered by number."""
     table = run.table(window.tracks.rank, "events", _COLUMNS)
     if not python:
@@ -200,10 +209,10 @@ class _Events:
         self._categories, self._category = _encode_texts(table, "category")
         self._arguments = {name: _read_numbers(table, name) for name in _ARGUMENTS}
 
-    def make_row(self, title: str, mask: npt.NDArray[np.bool_]) -> Row:
+    def make_row(self, title: str, mask: npt.NDArray[np.bool_]) -> ChromeTraceRow:
         """Return the events of one stream or thread as a row."""
         indices = np.flatnonzero(mask & self.inside)
-        return Row(
+        return ChromeTraceRow(
             title=title,
             start_ns=self._start[indices],
             end_ns=self._end[indices],

@@ -27,14 +27,14 @@ LIMITS = Limits(memory_bytes=8 << 30, wall_s=600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class ChildAnswers:
     """The child's answers; ``failure`` tells how it failed, empty for a normal exit."""
 
     lines: tuple[Mapping[str, Any], ...]
     failure: str
 
 
-def run_task(task: Mapping[str, Any], limits: Limits) -> Answers:
+def run_task(task: Mapping[str, Any], limits: Limits) -> ChildAnswers:
     """Run a task in a child process and return its answers.
 
     Raises:
@@ -57,7 +57,7 @@ def run_task(task: Mapping[str, Any], limits: Limits) -> Answers:
     for line in lines:
         if "refused" in line:
             raise BadInput(str(line["refused"]), hint=str(line.get("hint", "")))
-    return Answers(lines=lines, failure=failure.message if failure else "")
+    return ChildAnswers(lines=lines, failure=failure.message if failure else "")
 
 
 def _has_descriptor() -> bool:

@@ -146,7 +146,7 @@ def measure_model(
         model = build()
         _convert_parameters(model, _HALF.get(element_bytes))
         tokens = torch.zeros((samples, sequence), dtype=torch.int64)
-        tracker = _UnitTracker(model, ledger, flops)
+        tracker = _UnitCounter(model, ledger, flops)
         with flops, tap_storages(ledger), tracker.install_hooks():
             _claim_parameters(model, ledger, tracker.count_early_gradient)
             # Keep no other reference to the output, as in a training loop.
@@ -184,7 +184,7 @@ def _claim_parameters(model: nn.Module, ledger: StorageLedger, on_gradient: Call
             parameter.register_post_accumulate_grad_hook(claim_accumulated)  # type: ignore[no-untyped-call]
 
 
-class _UnitTracker:
+class _UnitCounter:
     """Tracks which unit is running and records its bytes, flop and gradients."""
 
     def __init__(self, model: nn.Module, ledger: StorageLedger, flops: FlopCounterMode) -> None:

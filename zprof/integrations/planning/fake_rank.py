@@ -139,7 +139,7 @@ _FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class FakeRank:
     """A model wrapped in the engine; ``units`` are the modules of its units by name, without the root."""
 
     model: ZeroModel
@@ -178,13 +178,13 @@ def use_fake_tensors(element_bytes: ElementBytes) -> Iterator[None]:
         yield
 
 
-def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: RankMesh) -> Rank:
+def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: RankMesh) -> FakeRank:
     """Return a rank with the engine's own GPT."""
     run_block = make_block_runner(settings.activations, blocks=config.layers, mp=mesh.mp)
     return _make_rank(GPT(config, mesh.mp, run_block), settings, mesh)
 
 
-def make_user_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> Rank:
+def make_user_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> FakeRank:
     """Return a rank with a user's model; with checkpointing, its units save only their inputs."""
     if settings.activations.checkpoint:
         for unit in find_default_units(model):
@@ -194,11 +194,11 @@ def make_user_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> Rank
     return _make_rank(model, settings, mesh)
 
 
-def _make_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> Rank:
+def _make_rank(model: nn.Module, settings: Settings, mesh: RankMesh) -> FakeRank:
     """Wrap the model in the engine, with its default split into units."""
     units = {spec.name: spec.module for spec in split_into_units(model) if spec.module is not model}
     zero_model, optimizer = engine.zero(model, settings.zero, mesh.dp, mp=mesh.mp)
-    return Rank(model=zero_model, optimizer=optimizer, units=units)
+    return FakeRank(model=zero_model, optimizer=optimizer, units=units)
 
 
 class _InPlaceUpdate:

@@ -50,7 +50,7 @@ class StorageLifetime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class StoragePeak:
     """Peak live bytes, and the ledger's ``location`` at that moment."""
 
     bytes: int
@@ -68,20 +68,20 @@ class StorageLedger:
         #: Called once per storage that autograd saves for the backward.
         self.on_saved: Callable[[StorageLifetime], None] | None = None
         self.lifetimes: list[StorageLifetime] = []
-        self._known: dict[int, _Entry] = {}
+        self._known: dict[int, _StorageReference] = {}
         self._gathered: set[int] = set()
         self._peak_start = 0
-        self._peak = Peak(bytes=0, time=0, location="")
+        self._peak = StoragePeak(bytes=0, time=0, location="")
 
     def reset_peak(self) -> None:
         """Restart the peak from the bytes that are live now, and drop freed storages."""
         self.time += 1
         self._peak_start = self.time
         self.lifetimes = [life for life in self.lifetimes if life.freed_at == _NEVER]
-        self._peak = Peak(bytes=self.live_bytes, time=self.time, location=self.location)
+        self._peak = StoragePeak(bytes=self.live_bytes, time=self.time, location=self.location)
 
     @property
-    def peak(self) -> Peak:
+    def peak(self) -> StoragePeak:
         """Peak since :meth:`reset_peak`."""
         return self._peak
 
@@ -98,7 +98,7 @@ class StorageLedger:
         if entry is not None:
             self._end_lifetime(entry.life)
         else:
-            entry = self._known[storage._cdata] = _Entry(storage, self._forget)
+            entry = self._known[storage._cdata] = _StorageReference(storage, self._forget)
             entry.key = storage._cdata
         entry.life = self._start_lifetime(size)
         if entry.key in self._gathered:
@@ -157,7 +157,7 @@ class StorageLedger:
         self.lifetimes.append(life)
         self.live_bytes += size
         if self._peak_start and self.live_bytes > self._peak.bytes:
-            self._peak = Peak(bytes=self.live_bytes, time=self.time, location=self.location)
+            self._peak = StoragePeak(bytes=self.live_bytes, time=self.time, location=self.location)
         return life
 
     def _end_lifetime(self, life: StorageLifetime) -> None:
@@ -165,13 +165,13 @@ class StorageLedger:
         life.freed_at = self.time
         self.live_bytes -= life.bytes
 
-    def _forget(self, entry: "_Entry") -> None:
+    def _forget(self, entry: "_StorageReference") -> None:
         if self._known.pop(entry.key, None) is not None:
             self._gathered.discard(entry.key)
             self._end_lifetime(entry.life)
 
 
-class _Entry(weakref.ref):  # type: ignore[type-arg]
+class _StorageReference(weakref.ref):  # type: ignore[type-arg]
     """Weak reference to a storage, keyed by its StorageImpl address."""
 
     __slots__ = ("key", "life")

@@ -17,7 +17,7 @@ from torch import nn
 from zprof.collectors.torch_private import current_graph_task_id
 from zprof.integrations.planning.child_process import WriteAnswer
 from zprof.integrations.planning.fake_rank import (
-    Rank,
+    FakeRank,
     Settings,
     fake_world,
     make_engine_settings,
@@ -26,7 +26,7 @@ from zprof.integrations.planning.fake_rank import (
     make_user_rank,
     use_fake_tensors,
 )
-from zprof.integrations.planning.storage_ledger import Peak, StorageLedger, find_tensors, tap_storages
+from zprof.integrations.planning.storage_ledger import StorageLedger, StoragePeak, find_tensors, tap_storages
 from zprof.integrations.planning.user_model import find_builder, find_differentiable_output, format_error_line
 from zprof.model.errors import ZprofError
 from zprof.model.job import Job
@@ -37,7 +37,7 @@ from zprof.reference_engine.comm.mesh import RankMesh
 class OwnerClaims:
     """Claims storages at step boundaries, and each gradient as soon as it is created."""
 
-    def __init__(self, ledger: StorageLedger, rank: Rank) -> None:
+    def __init__(self, ledger: StorageLedger, rank: FakeRank) -> None:
         self._ledger = ledger
         self._rank = rank
         parameters = [parameter for unit in rank.model.units for parameter in unit.parameters]
@@ -83,8 +83,8 @@ Loss = Callable[[nn.Module], torch.Tensor]
 
 
 def measure_step(
-    make: Callable[[], Rank], loss: Loss, *, micro_batches: int
-) -> tuple[Peak, Mapping[Tenant, int]]:
+    make: Callable[[], FakeRank], loss: Loss, *, micro_batches: int
+) -> tuple[StoragePeak, Mapping[Tenant, int]]:
     """Return the peak of the second step, and the bytes by tenant at that moment.
 
     ``loss`` runs the forward on a new micro-batch.
@@ -102,7 +102,9 @@ def measure_step(
         return peak, ledger.measure_tenants_at(peak.time)
 
 
-def _run_step(rank: Rank, loss: Loss, micro_batches: int, ledger: StorageLedger, owners: OwnerClaims) -> None:
+def _run_step(
+    rank: FakeRank, loss: Loss, micro_batches: int, ledger: StorageLedger, owners: OwnerClaims
+) -> None:
     ledger.location = "zero_grad"
     rank.optimizer.zero_grad()
     losses = []
@@ -120,7 +122,7 @@ def _run_step(rank: Rank, loss: Loss, micro_batches: int, ledger: StorageLedger,
 
 
 @contextmanager
-def _track_location(ledger: StorageLedger, rank: Rank) -> Iterator[None]:
+def _track_location(ledger: StorageLedger, rank: FakeRank) -> Iterator[None]:
     """Keep the ledger's location (phase and unit) up to date inside the context."""
     handles = []
     for name, module in rank.units.items():
@@ -166,7 +168,7 @@ class _UnitTracker:
         self._ledger.location = f"backward of {self._name}"
 
 
-Build = Callable[[Settings, RankMesh], Rank]
+Build = Callable[[Settings, RankMesh], FakeRank]
 
 
 def verify_stages(task: dict[str, Any], write_answer: WriteAnswer) -> None:

@@ -29,7 +29,7 @@ _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessId:
     """A process; process numbers are reused, but the number and the start time are unique."""
 
     number: int
@@ -37,8 +37,8 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    process: Process
+class _ProcessEntry:
+    process: ProcessId
     parent: int
     name: str
 
@@ -57,11 +57,11 @@ class TreeTerminator:
 
     def __init__(self, root: int, grace_s: float) -> None:
         self._root, self._grace_s = root, grace_s
-        self._known: set[Process] = set()
+        self._known: set[ProcessId] = set()
         self._interrupted_s: float | None = None
         self._deadline_s = 0.0
         self._signals = [signal.SIGTERM, signal.SIGKILL]
-        self._sent: dict[Process, tuple[str, signal.Signals]] = {}
+        self._sent: dict[ProcessId, tuple[str, signal.Signals]] = {}
 
     @property
     def is_interrupted(self) -> bool:
@@ -104,10 +104,10 @@ class TreeTerminator:
             [*entries[:_MAX_LISTED], *([f"{rest} more"] if rest > 0 else [])]
         )
 
-    def _find_running(self) -> list[_Entry]:
+    def _find_running(self) -> list[_ProcessEntry]:
         """Return the processes of the tree that are still running."""
         entries = _read_processes()
-        children: dict[int, list[_Entry]] = {}
+        children: dict[int, list[_ProcessEntry]] = {}
         for entry in entries.values():
             children.setdefault(entry.parent, []).append(entry)
         pending = [self._root, *(process.number for process in self._list_alive(entries))]
@@ -120,7 +120,7 @@ class TreeTerminator:
                     pending.append(child.process.number)
         return [entries[process.number] for process in self._list_alive(entries)]
 
-    def _list_alive(self, entries: Mapping[int, _Entry]) -> Iterable[Process]:
+    def _list_alive(self, entries: Mapping[int, _ProcessEntry]) -> Iterable[ProcessId]:
         return [
             process
             for process in self._known
@@ -128,7 +128,7 @@ class TreeTerminator:
         ]
 
 
-def _read_processes() -> dict[int, _Entry]:
+def _read_processes() -> dict[int, _ProcessEntry]:
     """Return all running processes on this machine by process number."""
     entries = {}
     for folder in _PROC.iterdir():
@@ -141,8 +141,8 @@ def _read_processes() -> dict[int, _Entry]:
         fields = after.split()
         # The main thread may exit before the others.
         if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
-            process = Process(int(folder.name), int(fields[_START]))
-            entries[process.number] = _Entry(process, int(fields[_PARENT]), before.partition("(")[2])
+            process = ProcessId(int(folder.name), int(fields[_START]))
+            entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
     return entries
 
 

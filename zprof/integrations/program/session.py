@@ -142,12 +142,12 @@ class RecordedProcess:
 
     def _start_recording(self) -> "ProgramRecording":
         from zprof.collectors.program.recording import ProgramRecording, RecordingPlan
-        from zprof.collectors.schedule import MemoryMode, Schedule
+        from zprof.collectors.schedule import MemoryMode, RecordingSchedule
 
         settings = self._settings
         plan = RecordingPlan(
             path=Path(settings.run),
-            schedule=Schedule(skip=settings.skip, memory=settings.memory, time=settings.time),
+            schedule=RecordingSchedule(skip=settings.skip, memory=settings.memory, time=settings.time),
             memory_mode=MemoryMode(settings.memory_mode),
             init=settings.init,
             may_record=self._may_record,

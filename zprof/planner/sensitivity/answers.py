@@ -15,7 +15,7 @@ from zprof.planner.sensitivity.break_even import compute_speed_ratio
 from zprof.planner.sensitivity.conditions import split_units, with_bandwidth, with_latency
 from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
-from zprof.planner.step.unit_times import Stack
+from zprof.planner.step.unit_times import UnitStack
 
 #: Hop latency of a fast and of a slow network.
 _FAST_NS, _SLOW_NS = 10_000, 100_000
@@ -27,7 +27,7 @@ _SUPER_LINEAR_RATIO = 1.005
 
 
 def write_answers(
-    job: Job, hardware: Hardware, stack: Stack | None, even: Sequence[BreakEven]
+    job: Job, hardware: Hardware, stack: UnitStack | None, even: Sequence[BreakEven]
 ) -> Iterator[str]:
     """Yield the sentences for one kind of hardware: whether the speed holds, then whether the job fits.
 
@@ -98,7 +98,7 @@ def _write_single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
 
 
 def _write_gather_sentences(
-    start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]
+    start: str, job: Job, stack: UnitStack | None, even: Sequence[BreakEven]
 ) -> Iterator[str]:
     counts = [
         f"{row.forward_tokens:,.0f} (at {_format_share(row.bandwidth_ratio)} of the bandwidth)"
@@ -112,7 +112,7 @@ def _write_gather_sentences(
         yield sentence
 
 
-def _write_speed_sentence(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
+def _write_speed_sentence(start: str, job: Job, even: BreakEven, stack: UnitStack | None) -> str:
     kept, at_half = (
         f"{_format_share(even.kept_ratio)} of its speed",
         f"{start}: at half the bandwidth, ZeRO-3",
@@ -132,7 +132,7 @@ def _write_speed_sentence(start: str, job: Job, even: BreakEven, stack: Stack | 
     return f"{at_half} keeps {kept} {start_at}.{at_job}"
 
 
-def _write_latency_sentence(start: str, job: Job, stack: Stack) -> str | None:
+def _write_latency_sentence(start: str, job: Job, stack: UnitStack) -> str | None:
     times = [
         plan_stack_step(with_latency(job, latency), Scheme.ZERO_3, units)
         for units in (stack, split_units(stack, _SPLIT_FACTOR))

@@ -16,7 +16,7 @@ from zprof.model.plan import BreakEven, Scheme
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_ranks, with_tokens
 from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
-from zprof.planner.step.unit_times import Stack, achieved_flops_per_s
+from zprof.planner.step.unit_times import UnitStack, achieved_flops_per_s
 
 #: A step "holds" if it keeps this share of the speed it would have with free gathers and reductions. The
 #: threshold is a choice; 0.97 would need about 8 % fewer tokens.
@@ -26,7 +26,7 @@ BANDWIDTH_RATIOS = (1.0, 0.75, 0.5)
 _MAX_TOKENS = 1 << 26
 
 
-def compute_break_even(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator[BreakEven]:
+def compute_break_even(job: Job, hardware: Hardware, stack: UnitStack | None) -> Iterator[BreakEven]:
     """Yield the break-even at each bandwidth; ``job`` must use ``hardware``.
 
     Yields nothing for a single data-parallel rank, which communicates nothing, or if the peak in the job's
@@ -50,7 +50,7 @@ def compute_break_even(job: Job, hardware: Hardware, stack: Stack | None) -> Ite
         )
 
 
-def find_min_tokens(job: Job, stack: Stack) -> int | None:
+def find_min_tokens(job: Job, stack: UnitStack) -> int | None:
     """Return the minimum tokens at which the step keeps ``MIN_SPEED_RATIO``; None if never or unknown.
 
     More tokens never lower the ratio: compute grows with them, a gather does not.
@@ -64,7 +64,7 @@ def find_min_tokens(job: Job, stack: Stack) -> int | None:
     return high
 
 
-def compute_speed_ratio(job: Job, stack: Stack) -> float | None:
+def compute_speed_ratio(job: Job, stack: UnitStack) -> float | None:
     """Return the step's speed relative to a step without communication cost; None if unknown."""
     step = plan_stack_step(job, Scheme.ZERO_3, stack)
     single_rank = plan_stack_step(with_ranks(job, 1), Scheme.ZERO_3, stack)
@@ -73,6 +73,6 @@ def compute_speed_ratio(job: Job, stack: Stack) -> float | None:
     return single_rank.wall_ns / step.wall_ns
 
 
-def _keeps_speed(job: Job, stack: Stack, tokens: int) -> bool:
+def _keeps_speed(job: Job, stack: UnitStack, tokens: int) -> bool:
     ratio = compute_speed_ratio(with_tokens(job, tokens), stack)
     return ratio is not None and ratio >= MIN_SPEED_RATIO

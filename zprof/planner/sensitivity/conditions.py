@@ -5,7 +5,7 @@ from dataclasses import replace
 from zprof.model.job import Batch, Degrees, Hardware, Job
 from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import make_group
-from zprof.planner.step.unit_times import Run, Stack
+from zprof.planner.step.unit_times import EqualUnits, UnitStack
 
 
 def with_bandwidth(job: Job, ratio: float) -> Job:
@@ -54,12 +54,12 @@ def with_ranks(job: Job, dp: int) -> Job:
     return replace(job, degrees=replace(job.degrees, dp=dp))
 
 
-def split_units(stack: Stack, parts: int) -> Stack:
+def split_units(stack: UnitStack, parts: int) -> UnitStack:
     """Split every unit except the root into ``parts`` equal units."""
     return replace(
         stack,
         runs=tuple(
-            Run(
+            EqualUnits(
                 count=run.count * parts,
                 elements=ceil_div(run.elements, parts),
                 flop_per_token=run.flop_per_token / parts,

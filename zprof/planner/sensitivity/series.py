@@ -15,7 +15,7 @@ from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, w
 from zprof.planner.sensitivity.speed_up import compute_speed_up
 from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
-from zprof.planner.step.unit_times import Stack, achieved_flops_per_s, stack_units
+from zprof.planner.step.unit_times import UnitStack, achieved_flops_per_s, stack_units
 
 #: Hardware to compare if none is given; they differ in speed (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)
@@ -53,7 +53,7 @@ def analyze_sensitivity(job: Job) -> Sensitivity:
     )
 
 
-def _add_series(known: Sensitivity, job_without_units: Job, job: Job, stack: Stack) -> Sensitivity:
+def _add_series(known: Sensitivity, job_without_units: Job, job: Job, stack: UnitStack) -> Sensitivity:
     """Add the series; the bytes of ``job_without_units``' units depend on the batch."""
     speed_up = compute_speed_up(job_without_units, stack, list_world_sizes(job_without_units))
     return replace(
@@ -82,20 +82,20 @@ LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
 _MAX_DEVICES = 1024
 
 
-def compute_bandwidth_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+def compute_bandwidth_points(job: Job, stack: UnitStack) -> tuple[SensitivityPoint, ...]:
     """Return points at 100, 75 and 50 % of the group's network bandwidth."""
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(_make_point(job, stack, states, ratio) for ratio in BANDWIDTH_RATIOS)
 
 
-def compute_latency_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+def compute_latency_points(job: Job, stack: UnitStack) -> tuple[SensitivityPoint, ...]:
     """Return points at hop latencies of 5 to 100 µs between nodes."""
     states = total_state_bytes(job, Scheme.ZERO_3)
     return _known_points(_make_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
 
 
 def compute_token_points(
-    job: Job, stack: Stack, break_even: Iterable[BreakEven]
+    job: Job, stack: UnitStack, break_even: Iterable[BreakEven]
 ) -> tuple[SensitivityPoint, ...]:
     """Return points at powers of two around the job's tokens and the break-even, at each bandwidth."""
     tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
@@ -108,7 +108,7 @@ def compute_token_points(
     )
 
 
-def compute_world_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+def compute_world_points(job: Job, stack: UnitStack) -> tuple[SensitivityPoint, ...]:
     """Return points from one node on, doubling the data-parallel ranks; a device keeps its batch."""
     scaled = [with_ranks(job, dp) for dp in list_world_sizes(job)]
     return _known_points(
@@ -129,7 +129,7 @@ def list_world_sizes(job: Job) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def _make_point(job: Job, stack: Stack, states: int, ratio: float = 1.0) -> SensitivityPoint | None:
+def _make_point(job: Job, stack: UnitStack, states: int, ratio: float = 1.0) -> SensitivityPoint | None:
     hardware = job.hardware
     step = plan_stack_step(with_bandwidth(job, ratio), Scheme.ZERO_3, stack)
     if step is None or hardware is None or job.batch.tokens is None:

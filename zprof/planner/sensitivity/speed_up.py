@@ -27,7 +27,7 @@ from zprof.planner.memory.largest_model import find_largest_fit
 from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.sensitivity.conditions import with_ranks, with_samples
 from zprof.planner.step.ledger import plan_stack_step
-from zprof.planner.step.unit_times import Stack
+from zprof.planner.step.unit_times import UnitStack
 
 #: Upper bound of the search, in samples per micro-batch.
 _MAX_SAMPLES = 1 << 20
@@ -42,14 +42,14 @@ class MaxSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class _FittingWorld:
     job: Job
     max_samples: MaxSamples
     state_bytes: int
 
 
 def compute_speed_up(
-    job: Job, stack: Stack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
+    job: Job, stack: UnitStack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
 ) -> tuple[SpeedUp, ...]:
     """Return the speed-up of every world size at which a sample fits, relative to the smallest.
 
@@ -98,17 +98,19 @@ def _max_samples_by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int)
     return max(0, min(_MAX_SAMPLES, free_bytes // max(1, bytes_per_sample)))
 
 
-def _fitting_worlds(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_Candidate]:
+def _fitting_worlds(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_FittingWorld]:
     for dp in dp_degrees:
         scaled = with_ranks(job, dp)
         max_samples = find_max_samples(scaled, scheme)
         if max_samples.count:
-            yield _Candidate(
+            yield _FittingWorld(
                 job=scaled, max_samples=max_samples, state_bytes=total_state_bytes(with_units(scaled), scheme)
             )
 
 
-def _compare_worlds(first: _Candidate, world: _Candidate, stack: Stack, scheme: Scheme) -> SpeedUp | None:
+def _compare_worlds(
+    first: _FittingWorld, world: _FittingWorld, stack: UnitStack, scheme: Scheme
+) -> SpeedUp | None:
     base = _device_throughput(first.job, stack, first.max_samples.count, scheme)
     equal_batch = _device_throughput(world.job, stack, first.max_samples.count, scheme)
     larger_batch = _device_throughput(world.job, stack, world.max_samples.count, scheme)
@@ -127,7 +129,7 @@ def _compare_worlds(first: _Candidate, world: _Candidate, stack: Stack, scheme: 
     )
 
 
-def _device_throughput(job: Job, stack: Stack, samples: int, scheme: Scheme) -> float | None:
+def _device_throughput(job: Job, stack: UnitStack, samples: int, scheme: Scheme) -> float | None:
     """Return samples per ns of a device."""
     step = plan_stack_step(with_samples(job, samples), scheme, stack)
     return None if step is None or not step.wall_ns else samples * job.batch.micro_batches / step.wall_ns

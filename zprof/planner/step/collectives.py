@@ -25,7 +25,7 @@ _NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RankRing:
     """Ranks that communicate, described as a ring.
 
     ``per_node``: ranks on each node. ``bytes_per_s``: bus bandwidth. ``latency_ns``: once around the ring.
@@ -44,7 +44,7 @@ class Group:
         return ceil_div(self.ranks, self.per_node)
 
 
-def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
+def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> RankRing:
     """Return the group of every ``stride``-th rank; ranks fill one node after the other.
 
     The group has g = devices_per_node / stride ranks per node (at least 1) and a bus bandwidth of min(intra,
@@ -56,7 +56,7 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
     per_node = min(ranks, max(1, hardware.devices_per_node // stride))
     nodes = ceil_div(ranks, per_node)
     if nodes == 1:
-        return Group(
+        return RankRing(
             ranks=ranks,
             per_node=per_node,
             bytes_per_s=hardware.intra_bytes_per_s,
@@ -64,7 +64,7 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
             hop_ns=hardware.intra_latency_ns,
         )
     share = hardware.node_bytes_per_s * per_node / hardware.devices_per_node
-    return Group(
+    return RankRing(
         ranks=ranks,
         per_node=per_node,
         bytes_per_s=min(hardware.intra_bytes_per_s, share),
@@ -73,20 +73,20 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
     )
 
 
-def gather_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
+def gather_ns(group: RankRing, size_bytes: float, messages: int = 1) -> float:
     """Return the time in ns of an all-gather or reduce-scatter; ``size_bytes`` counts full tensors."""
     if group.ranks == 1:
         return 0.0
     return messages * group.latency_ns + ring_bytes(group.ranks, size_bytes) / group.bytes_per_s * _NS_PER_S
 
 
-def all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
+def all_reduce_ns(group: RankRing, size_bytes: float, messages: int = 1) -> float:
     """Return the time of an all-reduce by ring or tree, whichever is faster."""
     ring = 2 * gather_ns(group, size_bytes, messages)
     return min(ring, tree_all_reduce_ns(group, size_bytes, messages))
 
 
-def tree_all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
+def tree_all_reduce_ns(group: RankRing, size_bytes: float, messages: int = 1) -> float:
     """Return the time of an all-reduce up and down a pipelined binary tree."""
     if group.ranks == 1:
         return 0.0
@@ -99,22 +99,22 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
     return size_bytes * (ranks - 1) / ranks
 
 
-def make_data_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_data_group(hardware: Hardware, degrees: Degrees) -> RankRing:
     """Return the group of ranks with the same part of the model."""
     return make_group(hardware, degrees.dp, stride=degrees.mp)
 
 
-def make_model_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_model_group(hardware: Hardware, degrees: Degrees) -> RankRing:
     """Return the group of ranks that share the matrices of every block."""
     return make_group(hardware, degrees.mp)
 
 
-def make_boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
+def make_boundary_group(hardware: Hardware, degrees: Degrees) -> RankRing:
     """Return the slowest pair of neighbouring pipeline stages; it spans two nodes if the job does."""
     spans = degrees.devices > hardware.devices_per_node
     return make_group(hardware, 2, stride=hardware.devices_per_node if spans else 1)
 
 
-def get_link_name(group: Group) -> str:
+def get_link_name(group: RankRing) -> str:
     """Return ``intra`` for a group within a node, ``inter`` for one that uses NICs."""
     return "intra" if group.nodes == 1 else "inter"

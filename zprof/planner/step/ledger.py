@@ -14,9 +14,9 @@ from zprof.planner.step.parallelism import (
     transfer_ns,
 )
 from zprof.planner.step.schedule import (
-    Passes,
-    Phase,
+    MicroBatchPhases,
     PhaseTotal,
+    StepPhase,
     build_plain_passes,
     build_reduced_passes,
     build_sharded_passes,
@@ -24,7 +24,7 @@ from zprof.planner.step.schedule import (
     repeat_phases,
     sum_phases,
 )
-from zprof.planner.step.unit_times import Stack, StackTimes, compute_device_times, stack_units
+from zprof.planner.step.unit_times import StackTimes, UnitStack, compute_device_times, stack_units
 
 
 def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
@@ -33,7 +33,7 @@ def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
     return None if stack is None else plan_stack_step(job, scheme, stack)
 
 
-def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
+def plan_stack_step(job: Job, scheme: Scheme, stack: UnitStack) -> PlannedStep | None:
     """Return the planned step of units that are already grouped in runs.
 
     Callers that try many batches or machines group the units once, then call this instead of ``plan_step``.
@@ -51,7 +51,7 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | Non
     )
 
 
-def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ...]:
+def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[StepPhase, ...]:
     count = job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
         return repeat_phases(build_reduced_passes(times).all, count)
@@ -81,7 +81,7 @@ def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTim
     )
 
 
-def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
+def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> MicroBatchPhases:
     """Return the passes of a micro-batch that is not the last one."""
     if scheme is Scheme.ZERO_3:
         return build_sharded_passes(times, job.overlap)

@@ -59,16 +59,16 @@ from zprof.replay.schedule import (
     EnginePolicy,
     Launch,
     Pass,
+    PassPhase,
     StartPass,
     UnitSize,
     build_program,
     list_passes,
 )
-from zprof.replay.schedule import Phase as PassPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class StepPhase:
     """Compute and all concurrent work, repeated ``count`` times.
 
     ``model_ns``: collectives between pieces of the compute, never hidden because each waits for the other.
@@ -118,7 +118,7 @@ class PhaseTotal:
     collective_ns: int
 
 
-def sum_phases(phases: Iterable[Phase]) -> PhaseTotal:
+def sum_phases(phases: Iterable[StepPhase]) -> PhaseTotal:
     """Sum phases that run one after another."""
     all_phases = tuple(phases)
     return PhaseTotal(
@@ -130,27 +130,27 @@ def sum_phases(phases: Iterable[Phase]) -> PhaseTotal:
     )
 
 
-def repeat_phases(phases: Sequence[Phase], times: int) -> tuple[Phase, ...]:
+def repeat_phases(phases: Sequence[StepPhase], times: int) -> tuple[StepPhase, ...]:
     """Return the phases with their counts multiplied by ``times``; none if it is 0."""
     return tuple(replace(phase, count=phase.count * times) for phase in phases) if times else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class MicroBatchPhases:
     """Phases of one micro-batch."""
 
-    forward: tuple[Phase, ...]
-    backward: tuple[Phase, ...]
+    forward: tuple[StepPhase, ...]
+    backward: tuple[StepPhase, ...]
 
     @property
-    def all(self) -> tuple[Phase, ...]:
+    def all(self) -> tuple[StepPhase, ...]:
         """The forward phases, then the backward ones."""
         return (*self.forward, *self.backward)
 
 
 def build_step_phases(
     times: StackTimes, *, stage: int, micro_batches: int, overlap: Overlap
-) -> tuple[Phase, ...]:
+) -> tuple[StepPhase, ...]:
     """Return all phases of a step."""
     if stage == 3:
         return repeat_phases(build_sharded_passes(times, overlap).all, micro_batches)
@@ -162,7 +162,7 @@ def build_step_phases(
     return (*first, *later, *repeat_phases(plain.backward, micro_batches - 1), *reduced.backward)
 
 
-def build_sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
+def build_sharded_passes(times: StackTimes, overlap: Overlap) -> MicroBatchPhases:
     """Return the passes of one micro-batch in stage 3.
 
     Deeper prefetch is modelled as prefetch of one unit; with equal units it hides no more.
@@ -170,19 +170,19 @@ def build_sharded_passes(times: StackTimes, overlap: Overlap) -> Passes:
     return _build_passes(times, 3, min(1, overlap.prefetch), keep_last=overlap.keep_last)
 
 
-def build_plain_passes(times: StackTimes) -> Passes:
+def build_plain_passes(times: StackTimes) -> MicroBatchPhases:
     """Return the passes of a micro-batch whose parameters are all resident and that reduces nothing."""
     units = tuple(replace(unit, reduce_ns=0) for unit in times.units)
     root = None if times.root is None else replace(times.root, reduce_ns=0)
     return build_reduced_passes(StackTimes(units=units, root=root))
 
 
-def build_reduced_passes(times: StackTimes) -> Passes:
+def build_reduced_passes(times: StackTimes) -> MicroBatchPhases:
     """Return the passes of a micro-batch of stages 0 to 2, with reductions and no gathers."""
     return _build_passes(times, 0, 0, keep_last=False)
 
 
-def build_refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
+def build_refreshed_forward(times: StackTimes) -> tuple[StepPhase, ...]:
     """Return the first forward of stages 1 and 2: all gathers launch at once, each unit waits for its own.
 
     Along a run of equal units the wait changes linearly, so its maximum is at the first or the last one.
@@ -195,14 +195,14 @@ def build_refreshed_forward(times: StackTimes) -> tuple[Phase, ...]:
         exposed = max(exposed, first, first + (unit.count - 1) * (unit.gather_ns - busy))
         gathered += unit.count * unit.gather_ns
         computed += unit.count * busy
-    return (Phase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_passes(times).forward)
+    return (StepPhase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_passes(times).forward)
 
 
 #: Units of a run of equal ones that are played at each end; those between take as long as their neighbours.
 _PLAYED_ENDS = 2
 
 
-def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bool) -> Passes:
+def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bool) -> MicroBatchPhases:
     """Play the schedule of one micro-batch: each pass is a phase with the messages launched before it."""
     played = [(each, skipped) for unit in times.units for each, skipped in _shorten_run(unit)]
     if times.root is not None:
@@ -227,7 +227,7 @@ def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bo
         overlap_gather=True,
         in_flight=1,
     )
-    phases: dict[PassPhase, list[Phase]] = {PassPhase.FORWARD: [], PassPhase.BACKWARD: []}
+    phases: dict[PassPhase, list[StepPhase]] = {PassPhase.FORWARD: [], PassPhase.BACKWARD: []}
     queue: dict[str, int] = {}
     found, start, inner = phases[PassPhase.FORWARD], 0, []
     for op in build_program(units, passes, policy):
@@ -238,7 +238,7 @@ def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bo
             case Launch(key=key):
                 queue[key] = int(op.bytes)
             case Await(key=key) if key in queue:  # nothing is computed until it is done
-                found.append(Phase(link_ns=_take_until(queue, key)))
+                found.append(StepPhase(link_ns=_take_until(queue, key)))
             case Compute() if op.what >= 0:
                 unit, skipped = played[passes[op.what].unit]
                 if skipped:
@@ -253,7 +253,9 @@ def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bo
         first, last = phases[PassPhase.BACKWARD][inner[0]], phases[PassPhase.BACKWARD][inner[-1]]
         phases[PassPhase.BACKWARD][inner[0]] = replace(first, link_ns=0)
         phases[PassPhase.BACKWARD][inner[-1]] = replace(last, link_ns=last.link_ns + first.link_ns)
-    return Passes(forward=tuple(phases[PassPhase.FORWARD]), backward=tuple(phases[PassPhase.BACKWARD]))
+    return MicroBatchPhases(
+        forward=tuple(phases[PassPhase.FORWARD]), backward=tuple(phases[PassPhase.BACKWARD])
+    )
 
 
 def _shorten_run(unit: UnitTimes) -> Iterator[tuple[UnitTimes, int]]:
@@ -272,12 +274,12 @@ def _take_until(queue: dict[str, int], key: str) -> int:
     return sum(queue.pop(each) for each in keys[: keys.index(key) + 1])
 
 
-def _time_pass(unit: UnitTimes, each: Pass, link_ns: int, *, encloses: bool) -> Phase:
+def _time_pass(unit: UnitTimes, each: Pass, link_ns: int, *, encloses: bool) -> StepPhase:
     """Return the phase of a pass; a root computes (its head) after the forward and before the backward."""
     is_forward = each.phase is PassPhase.FORWARD
     if encloses and each.needs is is_forward:
-        return Phase(link_ns=link_ns)
-    return Phase(
+        return StepPhase(link_ns=link_ns)
+    return StepPhase(
         compute_ns=unit.forward_ns if is_forward else unit.backward_ns,
         model_ns=unit.model_forward_ns if is_forward else unit.model_backward_ns,
         link_ns=link_ns,

@@ -20,8 +20,8 @@ from zprof.planner.step.parallelism import (
     transfer_ns,
 )
 from zprof.planner.step.unit_times import (
-    Run,
-    Stack,
+    EqualUnits,
+    UnitStack,
     count_device_layers,
     select_device_stack,
     stack_units,
@@ -85,20 +85,20 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     )
 
 
-def _count_moved_elements(job: Job, scheme: Scheme, stack: Stack) -> int:
+def _count_moved_elements(job: Job, scheme: Scheme, stack: UnitStack) -> int:
     """Return the elements of the device's units, or of the stated parameters if only the shape is assumed."""
     if Assumed.SHAPE in job.assumed and "bytes" not in list_assumed_traffic(job, scheme, Axis.DATA):
         return ceil_div(job.parameters, job.degrees.mp)
     return stack.elements
 
 
-def _device_units(job: Job) -> Stack:
+def _device_units(job: Job) -> UnitStack:
     """Return the device's units; if they are unknown, its part of the parameters as one unit."""
     stack = stack_units(job)
     if stack is not None:
         return select_device_stack(job, stack)
     elements = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
-    return Stack(runs=(Run(count=1, elements=elements, flop_per_token=0.0),))
+    return UnitStack(runs=(EqualUnits(count=1, elements=elements, flop_per_token=0.0),))
 
 
 def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:

@@ -60,7 +60,7 @@ _FLOP_PER_ELEMENT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class EqualUnits:
     """A run of consecutive units that are equal in everything that affects time.
 
     ``flop_per_token``: forward flop of one unit.
@@ -72,11 +72,11 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class UnitStack:
     """Units of one device in forward order; ``root`` encloses the others, if there is one."""
 
-    runs: tuple[Run, ...]
-    root: Run | None = None
+    runs: tuple[EqualUnits, ...]
+    root: EqualUnits | None = None
 
     @property
     def blocks(self) -> int:
@@ -84,7 +84,7 @@ class Stack:
         return sum(run.count for run in self.runs)
 
     @property
-    def all(self) -> tuple[Run, ...]:
+    def all(self) -> tuple[EqualUnits, ...]:
         """All runs, the root first."""
         return self.runs if self.root is None else (self.root, *self.runs)
 
@@ -94,12 +94,12 @@ class Stack:
         return sum(run.count * run.elements for run in self.all)
 
     @property
-    def last(self) -> Run:
+    def last(self) -> EqualUnits:
         """The run of the last unit; the root only if it is alone, because it encloses the others."""
         return self.all[-1]
 
 
-def stack_units(job: Job) -> Stack | None:
+def stack_units(job: Job) -> UnitStack | None:
     """Return the units of a job grouped in runs; None if the job has no units."""
     if not job.units:
         return None
@@ -108,24 +108,24 @@ def stack_units(job: Job) -> Stack | None:
     if len(roots) > 1:  # only the outermost root encloses all units; nested ones count as inner units
         inner, roots = [*roots[1:], *inner], roots[:1]
     tokens = job.batch.tokens
-    return Stack(runs=_group_runs(inner, tokens), root=next(iter(_group_runs(roots, tokens)), None))
+    return UnitStack(runs=_group_runs(inner, tokens), root=next(iter(_group_runs(roots, tokens)), None))
 
 
-def take_blocks(stack: Stack, count: int) -> Stack:
+def take_blocks(stack: UnitStack, count: int) -> UnitStack:
     """Return the first ``count`` blocks, with the root."""
     remaining, runs = count, []
     for run in stack.runs:
         taken = min(remaining, run.count)
         if taken:
-            runs.append(Run(count=taken, elements=run.elements, flop_per_token=run.flop_per_token))
+            runs.append(EqualUnits(count=taken, elements=run.elements, flop_per_token=run.flop_per_token))
         remaining -= taken
-    return Stack(runs=tuple(runs), root=stack.root)
+    return UnitStack(runs=tuple(runs), root=stack.root)
 
 
-def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[Run, ...]:
+def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[EqualUnits, ...]:
     groups = groupby(units, key=lambda unit: (unit.elements, _flop_per_token(unit, tokens)))
     return tuple(
-        Run(count=sum(1 for _ in members), elements=elements, flop_per_token=flop)
+        EqualUnits(count=sum(1 for _ in members), elements=elements, flop_per_token=flop)
         for (elements, flop), members in groups
     )
 
@@ -143,7 +143,7 @@ _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
 
 
-def select_device_stack(job: Job, stack: Stack) -> Stack:
+def select_device_stack(job: Job, stack: UnitStack) -> UnitStack:
     """Return the units of the largest pipeline stage: the root and its share of the blocks, rounded up."""
     return take_blocks(stack, ceil_div(stack.blocks, job.degrees.pp))
 
@@ -153,7 +153,7 @@ def count_device_layers(job: Job) -> int:
     return 0 if job.shape is None else ceil_div(job.shape.layers, job.degrees.pp)
 
 
-def compute_device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
+def compute_device_times(job: Job, hardware: Hardware, stack: UnitStack, stage: int) -> StackTimes | None:
     """Return the times of all units of a device; None if a time is unknown."""
     tokens, model_parallel = job.batch.tokens, _model_parallel_times(job, hardware, stack)
     if tokens is None or model_parallel is None or achieved_flops_per_s(job, hardware) is None:
@@ -178,7 +178,7 @@ def trained_elements(job: Job, elements: int) -> int:
     return elements - elements * job.frozen_parameters // job.parameters
 
 
-def time_data_link(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
+def time_data_link(job: Job, hardware: Hardware, run: EqualUnits, stage: int) -> tuple[int, int]:
     """Return the times of gathering a unit's parameters and of reducing its gradients, in ns.
 
     Stage 0 all-reduces. Frozen elements have no gradient and are not gathered after an update (stages 1 and
@@ -194,7 +194,7 @@ def time_data_link(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[
 
 
 def _time_unit(
-    job: Job, hardware: Hardware, run: Run, stage: int, model_parallel: BlockTimes, backward: float
+    job: Job, hardware: Hardware, run: EqualUnits, stage: int, model_parallel: BlockTimes, backward: float
 ) -> UnitTimes:
     rate = achieved_flops_per_s(job, hardware) or math.inf
     forward = run.flop_per_token * (job.batch.tokens or 0) / rate * _NS_PER_S
@@ -211,7 +211,7 @@ def _time_unit(
     )
 
 
-def _model_parallel_times(job: Job, hardware: Hardware, stack: Stack) -> BlockTimes | None:
+def _model_parallel_times(job: Job, hardware: Hardware, stack: UnitStack) -> BlockTimes | None:
     """Return a block's collective times, scaled by the number of blocks per unit."""
     if job.degrees.mp == 1 and not job.residual.offload:
         return BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)

@@ -32,7 +32,7 @@ from zprof.replay.schedule import (
     Compute,
     EnginePolicy,
     Launch,
-    Phase,
+    PassPhase,
     Release,
     StartPass,
     build_program,
@@ -70,7 +70,7 @@ def list_moments(
     Of several micro-batches, the last one is walked.
     """
     passes = [each for each in skeleton.passes if each.micro_batch == skeleton.micro_batches - 1]
-    walk, phase = _Walk(skeleton, policy, sizes), Phase.FORWARD
+    walk, phase = _Walk(skeleton, policy, sizes), PassPhase.FORWARD
     for op in build_program(skeleton.units, passes, policy):
         match op:
             case StartPass():
@@ -85,7 +85,7 @@ def list_moments(
             case Release():
                 del walk.gathered[op.unit]
             case Compute() if op.what >= 0 and not skeleton.units[passes[op.what].unit].encloses:
-                is_forward = phase is Phase.FORWARD
+                is_forward = phase is PassPhase.FORWARD
                 unit = passes[op.what].unit
                 for held in walk.forward(unit) if is_forward else walk.backward(unit):
                     yield str(phase), held
@@ -107,7 +107,7 @@ class _Walk:
         self._sizes = sizes
         self._has_several_micro_batches = skeleton.micro_batches > 1
         self._saved_units = 0
-        self.gathered: dict[int, Phase] = {}
+        self.gathered: dict[int, PassPhase] = {}
         self.reduced: list[int] = []
         self.in_flight: dict[str, float] = {}
 
@@ -121,7 +121,7 @@ class _Walk:
         """Yield the moments at the start and at the end of a unit's backward."""
         buckets = sum(self.in_flight.values()) if self._policy.stage >= 2 else 0.0
         reducing = self._scratch_bytes(unit) if self.reduced and self._policy.stage else 0.0
-        gathers_again = self.gathered.get(unit) is Phase.BACKWARD
+        gathers_again = self.gathered.get(unit) is PassPhase.BACKWARD
         gathering = self._scratch_bytes(unit) if gathers_again else 0.0
         done, own = self._gradient_bytes(), self._units[unit].gather_bytes
         buffers = self._gathered_bytes() + buckets + reducing

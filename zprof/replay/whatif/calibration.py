@@ -13,11 +13,11 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
-from zprof.replay.schedule import GATHER, EnginePolicy, Pass, Phase, UnitSize, list_passes
+from zprof.replay.schedule import GATHER, EnginePolicy, Pass, PassPhase, UnitSize, list_passes
 from zprof.replay.tasks import Floats
 from zprof.replay.whatif.engine_policy import detect_policy
 from zprof.replay.whatif.links import Link, MessageCosts, fit_link, measure_costs
-from zprof.replay.whatif.pass_times import RankRows, collect_rank_rows, pass_starts
+from zprof.replay.whatif.pass_times import RankTraffic, collect_rank_rows, pass_starts
 from zprof.replay.whatif.unit_messages import (
     ShardingMessages,
     UnitOrder,
@@ -146,7 +146,7 @@ def _fit_step_passes(
     return skeleton, measured_alone
 
 
-def _measure_intervals(rank: RankRows, step: int, starts_ns: Floats) -> list[tuple[int, int, float]]:
+def _measure_intervals(rank: RankTraffic, step: int, starts_ns: Floats) -> list[tuple[int, int, float]]:
     """Return (first pass, pass after the last, work) between known times.
 
     The head of the step is pass -1, the tail is the number of passes.
@@ -172,8 +172,8 @@ def _summarize(analysis: RunAnalysis, skeleton: StepPasses, policy: EnginePolicy
         units=len(skeleton.units),
         micro_batches=skeleton.micro_batches,
         passes=len(skeleton.passes),
-        forward_ns=_sum_phase_ns(typical, skeleton.passes, Phase.FORWARD),
-        backward_ns=_sum_phase_ns(typical, skeleton.passes, Phase.BACKWARD),
+        forward_ns=_sum_phase_ns(typical, skeleton.passes, PassPhase.FORWARD),
+        backward_ns=_sum_phase_ns(typical, skeleton.passes, PassPhase.BACKWARD),
         optimizer_ns=round(float(np.median(skeleton.work.tail))),
         links=link.fitted,
         slowest_rank=slowest,
@@ -183,7 +183,7 @@ def _summarize(analysis: RunAnalysis, skeleton: StepPasses, policy: EnginePolicy
     )
 
 
-def _sum_phase_ns(typical: Floats, passes: tuple[Pass, ...], phase: Phase) -> int:
+def _sum_phase_ns(typical: Floats, passes: tuple[Pass, ...], phase: PassPhase) -> int:
     return round(float(sum(ns for ns, each in zip(typical, passes, strict=True) if each.phase is phase)))
 
 
@@ -229,7 +229,7 @@ def split_shared_work(
 def _pass_weight(each: Pass) -> float:
     if not each.needs:
         return 0.1  # the last pass of the root has only the embedding
-    return 1.0 if each.phase is Phase.FORWARD else 2.0
+    return 1.0 if each.phase is PassPhase.FORWARD else 2.0
 
 
 def _typical_work(index: int, known: Floats, passes: tuple[Pass, ...], units: tuple[UnitSize, ...]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
-from zprof.replay.schedule import EnginePolicy, Pass, Phase, UnitSize
+from zprof.replay.schedule import EnginePolicy, Pass, PassPhase, UnitSize
 from zprof.replay.tasks import Floats
 from zprof.replay.whatif.calibration import CalibratedModel
 from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT
@@ -80,7 +80,7 @@ def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
 def _completes_gradients(each: Pass, skeleton: StepPasses) -> bool:
     """Return True if the gradients of the unit are complete after this pass."""
     encloses = skeleton.units[each.unit].encloses
-    return each.phase is Phase.BACKWARD and (not encloses or not each.needs)
+    return each.phase is PassPhase.BACKWARD and (not encloses or not each.needs)
 
 
 def _split_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:

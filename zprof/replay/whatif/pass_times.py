@@ -13,7 +13,7 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
-from zprof.replay.schedule import GATHER, Pass, Phase
+from zprof.replay.schedule import GATHER, Pass, PassPhase
 from zprof.replay.tasks import Floats
 from zprof.replay.whatif.unit_messages import UnitOrder, launch_times_ns, list_unit_names
 
@@ -24,7 +24,7 @@ _QUEUED_NS = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRows:
+class RankTraffic:
     """One rank's messages by launch, blocked intervals and steps; ``device`` is False for CPU ranks."""
 
     rows: pd.DataFrame
@@ -40,7 +40,7 @@ class RankRows:
 
 def collect_rank_rows(
     tracks: RankTracks, sharding: pd.DataFrame, others: pd.DataFrame, *, device: bool
-) -> RankRows:
+) -> RankTraffic:
     """Collect the rows of one rank; ``sharding`` are its sharding messages."""
     waits = sharding[sharding["wait_start_ns"].notna()]
     spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
@@ -53,7 +53,7 @@ def collect_rank_rows(
         "at", kind="stable"
     )
     numbers = [int(number) for number in tracks.steps.number]
-    return RankRows(
+    return RankTraffic(
         rows=ordered,
         blocked=union(spans, calls),
         begins=dict(zip(numbers, tracks.steps.begin_ns.tolist(), strict=True)),
@@ -66,7 +66,9 @@ def _spans(rows: pd.DataFrame, begin: str, end: str) -> Intervals:
     return intervals(rows[begin].astype("int64"), rows[end].astype("int64"))
 
 
-def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...], ahead: int) -> Floats:
+def pass_starts(
+    rank: RankTraffic, step: int, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
+) -> Floats:
     """Return the start of each pass and, last, the end of the last one; NaN if not visible."""
     starts = np.full(len(passes) + 1, np.nan)
     rows = rank.rows[rank.rows["step"] == step]
@@ -85,7 +87,7 @@ def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass,
 
 
 def _mark_backward_ends(
-    starts: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
+    starts: Floats, rank: RankTraffic, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
     """Mark ends of backward passes: a reduction is launched when its pass ends and the next one starts."""
     reduces = rows[rows["kind"] != GATHER]
@@ -109,7 +111,7 @@ def _mark_backward_ends(
         starts[index] = instant
 
 
-def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
+def _ready_times(rank: RankTraffic, rows: pd.DataFrame) -> list[float]:
     """Return launch times; on a device, start times, with NaN for messages that were queued."""
     if not rank.device:
         return [float(instant) for instant in rows["at"]]
@@ -121,13 +123,18 @@ def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
 
 
 def _mark_gathered_passes(
-    starts: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
+    starts: Floats,
+    rank: RankTraffic,
+    rows: pd.DataFrame,
+    order: UnitOrder,
+    passes: tuple[Pass, ...],
+    ahead: int,
 ) -> None:
     """Mark stage 3 passes, which start with the wait for their gather."""
     gathers = rows[rows["kind"] == GATHER]
-    phases = np.where(gathers["phase"] == "forward", Phase.FORWARD.value, Phase.BACKWARD.value)
+    phases = np.where(gathers["phase"] == "forward", PassPhase.FORWARD.value, PassPhase.BACKWARD.value)
     ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)
-    for phase in Phase:
+    for phase in PassPhase:
         places: dict[str, list[int]] = {}
         for index, each in enumerate(passes):
             if each.phase is phase and each.needs:
@@ -146,7 +153,7 @@ def _mark_gathered_passes(
                 starts[index] = own
 
 
-def _wait_times(rank: RankRows, gathers: pd.DataFrame) -> Floats:
+def _wait_times(rank: RankTraffic, gathers: pd.DataFrame) -> Floats:
     """Return when the thread started to wait for each gather, or resumed as it ended; NaN if unknown."""
     waits = gathers["wait_start_ns"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
     known = np.asarray(waits, dtype=np.float64)
@@ -160,7 +167,7 @@ def _wait_times(rank: RankRows, gathers: pd.DataFrame) -> Floats:
 
 
 def _mark_awaited_passes(
-    starts: Floats, rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...]
+    starts: Floats, rank: RankTraffic, step: int, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
     """Mark forwards of stages 1 and 2, which wait for the gathers of the previous step."""
     waits = rank.rows[(rank.rows["kind"] == GATHER) & rank.rows["wait_start_ns"].notna()]
@@ -171,7 +178,7 @@ def _mark_awaited_passes(
     names = {
         order.units[each.unit].name: index
         for index, each in reversed(list(enumerate(passes)))
-        if each.phase is Phase.FORWARD
+        if each.phase is PassPhase.FORWARD
     }
     for name, instant in zip(inside["name"], inside["wait_start_ns"], strict=True):
         if name in names:

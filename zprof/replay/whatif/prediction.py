@@ -34,7 +34,7 @@ _FAR_RATIO = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class WhatIfCase:
     """A change and the link on which it is replayed."""
 
     change: Change
@@ -60,24 +60,24 @@ def min_range_ratio(model: CalibratedModel, change: Change) -> float:
     return MIN_STAGE_RANGE_RATIO if other_stage else MIN_RANGE_RATIO
 
 
-def likely_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
+def likely_cases(model: CalibratedModel, change: Change) -> tuple[WhatIfCase, ...]:
     """Return the equally likely interpretations of a change; the prediction is their mean."""
     if not is_gather_unknown(model, change):
-        return (Case(change=change, link=model.link),)
+        return (WhatIfCase(change=change, link=model.link),)
     return tuple(
-        Case(change=replace(change, overlap_gather=hidden), link=model.link) for hidden in (True, False)
+        WhatIfCase(change=replace(change, overlap_gather=hidden), link=model.link) for hidden in (True, False)
     )
 
 
-def outer_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
+def outer_cases(model: CalibratedModel, change: Change) -> tuple[WhatIfCase, ...]:
     """Return the cases that cannot be excluded; the range of a prediction covers them."""
     link, found = model.link, []
     scales = change.bandwidth_ratio is not None or change.latency_ratio is not None
     if scales and not link.is_known:
-        found += [Case(change=change, link=link.with_latency_share(share)) for share in (0.0, 1.0)]
+        found += [WhatIfCase(change=change, link=link.with_latency_share(share)) for share in (0.0, 1.0)]
     if is_far_latency(change):
-        found.append(Case(change=replace(change, latency_ratio=1.0), link=link))
-        found.append(Case(change=change, link=link.with_most_latency()))
+        found.append(WhatIfCase(change=replace(change, latency_ratio=1.0), link=link))
+        found.append(WhatIfCase(change=change, link=link.with_most_latency()))
     return tuple(found)
 
 
@@ -240,7 +240,7 @@ def _compute_half_range(base: ModelledRun, change: Change, delta: float) -> floa
     return base.noise_ns + max(error_ns + TRUST_RATIO * abs(delta), min_half_range)
 
 
-def _compute_case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
+def _compute_case_delta(base: ModelledRun, case: WhatIfCase) -> dict[str, float]:
     before = base.played
     if case.link is not base.model.link:
         before = _replay_change(base.model, Change(), case.link)

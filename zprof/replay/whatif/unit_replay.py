@@ -66,7 +66,7 @@ class _SentMessage:
 
 def replay_steps(ops: Sequence[Op], work: PassWork, link: Link, costs: MessageCosts) -> ReplayedSteps:
     """Run the steps one after another, after a warm-up step whose messages carry over into step 0."""
-    machine = _Machine(work, link, costs)
+    machine = _UnitPlayer(work, link, costs)
     count, ranks = work.head.shape
     walls, waits, transfers, works = (np.zeros((count, ranks)) for _ in range(4))
     for step in range(-1, count):  # warm-up step: its messages are still in flight when step 0 starts
@@ -79,7 +79,7 @@ def replay_steps(ops: Sequence[Op], work: PassWork, link: Link, costs: MessageCo
     return ReplayedSteps(wall_ns=walls, wait_ns=waits, transfer_ns=transfers, work_ns=works)
 
 
-class _Machine:
+class _UnitPlayer:
     def __init__(self, work: PassWork, link: Link, costs: MessageCosts) -> None:
         ranks = work.head.shape[1]
         self._work = work

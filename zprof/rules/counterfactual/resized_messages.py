@@ -21,7 +21,7 @@ from zprof.replay.blocks import count_blocks
 from zprof.replay.edits import shorten_collectives
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.merging import merge_units
-from zprof.replay.messages import Messages, read_messages
+from zprof.replay.messages import RankMessages, read_messages
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
 from zprof.rules.rule import list_copy_names, select_kind
@@ -40,14 +40,14 @@ class MessageSizes:
     graph: Graph
     latency: Latencies = field(init=False)
     copied: Collection[str] = field(init=False)
-    _read: dict[int, Messages] = field(init=False, default_factory=dict)
+    _read: dict[int, RankMessages] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read latencies, and the names of the kernels that copy."""
         self.latency = read_latencies(self.analysis)
         self.copied = list_copy_names(self.analysis)
 
-    def read(self, rank: RankGraph) -> Messages:
+    def read(self, rank: RankGraph) -> RankMessages:
         """Return the messages of a rank."""
         number = rank.tasks.rank
         if number not in self._read:
@@ -59,7 +59,7 @@ class MessageSizes:
         return self._read[number]
 
     @property
-    def messages(self) -> Messages:
+    def messages(self) -> RankMessages:
         """Messages of the first rank."""
         return self.read(self.graph.ranks[0])
 

@@ -5,17 +5,17 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.machine import State
+from zprof.simulator.engine.machine import ExecutionState
 from zprof.simulator.engine.network import Contention
-from zprof.simulator.engine.schedule import Line, advance, get_later
-from zprof.simulator.plan import Plan
+from zprof.simulator.engine.schedule import ExecutedInstruction, advance, get_later
+from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import (
-    Collective,
-    Copy,
+    CollectiveLaunch,
+    CopyLaunch,
     EndAnnotation,
     HostWork,
     Instruction,
-    Kernel,
+    KernelLaunch,
     Mesh,
     Reallocate,
     StartAnnotation,
@@ -33,8 +33,8 @@ _NO_WAIT_NS = 2_000
 class CpuMachine:
     """Execute each instruction on all ranks."""
 
-    def __init__(self, plan: Plan, mesh: Mesh) -> None:
-        self.state = State(plan, mesh)
+    def __init__(self, plan: SimulationPlan, mesh: Mesh) -> None:
+        self.state = ExecutionState(plan, mesh)
         self._contention = Contention(plan.compute.slowdown)
         self._pending: set[str] = set()
 
@@ -44,7 +44,7 @@ class CpuMachine:
         raise TypeError(f"a CPU rank does not support {type(instruction).__name__}")
 
     @execute.register
-    def _(self, kernel: Kernel) -> None:
+    def _(self, kernel: KernelLaunch) -> None:
         state = self.state
         self._wait_for(kernel.after)
         state.host = advance(state.host, LateReason.HOST, state.plan.host.launch_ns)
@@ -55,7 +55,7 @@ class CpuMachine:
         state.record(kernel, begin)
 
     @execute.register
-    def _(self, collective: Collective) -> None:
+    def _(self, collective: CollectiveLaunch) -> None:
         state = self.state
         self._wait_for(collective.after)
         groups = state.mesh.groups(collective.axis)
@@ -69,7 +69,7 @@ class CpuMachine:
         self._contention.add(sync_point.arrival, sync_point.end[0])
         self._pending.add(collective.key)
         state.lines.append(
-            Line(
+            ExecutedInstruction(
                 instruction=collective,
                 step=state.step,
                 host_begin=host_start,
@@ -90,7 +90,7 @@ class CpuMachine:
         self._wait_for(sync.after or tuple(self._pending))
 
     @execute.register
-    def _(self, copy: Copy) -> None:
+    def _(self, copy: CopyLaunch) -> None:
         """Copy a unit's shard; without a device, offload targets slower host memory."""
         state = self.state
         if copy.unit is None:

@@ -6,18 +6,18 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.machine import State
+from zprof.simulator.engine.machine import ExecutionState
 from zprof.simulator.engine.network import Contention
-from zprof.simulator.engine.schedule import Instant, Line, Times, advance, get_later
-from zprof.simulator.plan import Plan
+from zprof.simulator.engine.schedule import ExecutedInstruction, Instant, Times, advance, get_later
+from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import (
-    Collective,
-    Copy,
+    CollectiveLaunch,
+    CopyLaunch,
+    DeviceStream,
     EndAnnotation,
     HostWork,
     Instruction,
-    Kernel,
-    Lane,
+    KernelLaunch,
     Mesh,
     Reallocate,
     StartAnnotation,
@@ -31,8 +31,8 @@ _COPY_START_NS = 2_000
 class DeviceMachine:
     """Execute each instruction on all ranks."""
 
-    def __init__(self, plan: Plan, mesh: Mesh) -> None:
-        self.state = State(plan, mesh)
+    def __init__(self, plan: SimulationPlan, mesh: Mesh) -> None:
+        self.state = ExecutionState(plan, mesh)
         self._host = plan.host
         self._compute = plan.compute
         self._contention = Contention(plan.compute.slowdown)
@@ -44,7 +44,7 @@ class DeviceMachine:
         raise TypeError(f"a device does not support {type(instruction).__name__}")
 
     @execute.register
-    def _(self, kernel: Kernel) -> None:
+    def _(self, kernel: KernelLaunch) -> None:
         state = self.state
         if len(self._queue) == self._queue.maxlen:
             state.host = get_later(state.host, self._queue[0])
@@ -60,7 +60,7 @@ class DeviceMachine:
         self._record(kernel, call_start, begin, end)
 
     @execute.register
-    def _(self, copy: Copy) -> None:
+    def _(self, copy: CopyLaunch) -> None:
         state = self.state
         call_start, earliest_start = self._launch(self._host.launch_ns)
         begin = state.latest(get_later(earliest_start, state.lanes[copy.lane]), copy.after)
@@ -70,19 +70,19 @@ class DeviceMachine:
         self._record(copy, call_start, begin, end)
 
     @execute.register
-    def _(self, collective: Collective) -> None:
+    def _(self, collective: CollectiveLaunch) -> None:
         state = self.state
         groups = state.mesh.groups(collective.axis)
         lane = state.select_lane(collective, groups)
         call_start, earliest_start = self._launch(self._host.collective_launch_ns)
         begin = state.latest(get_later(earliest_start, state.lanes[lane]), collective.after)
         if self._compute.blocks_collectives:
-            begin = get_later(begin, state.lanes[Lane.COMPUTE])
+            begin = get_later(begin, state.lanes[DeviceStream.COMPUTE])
         sync_point = state.sync_points.synchronize(collective, groups, begin, state.step_start)
         state.lanes[lane] = state.finish_times[collective.key] = sync_point.end
         self._contention.add(begin[0], sync_point.end[0])
         state.lines.append(
-            Line(
+            ExecutedInstruction(
                 instruction=collective,
                 step=state.step,
                 host_begin=call_start,
@@ -149,9 +149,11 @@ class DeviceMachine:
             instant = get_later(instant, lane)
         return instant
 
-    def _record(self, work: Kernel | Copy, call_start: Times, begin: Instant, end: Instant) -> None:
+    def _record(
+        self, work: KernelLaunch | CopyLaunch, call_start: Times, begin: Instant, end: Instant
+    ) -> None:
         self.state.lines.append(
-            Line(
+            ExecutedInstruction(
                 instruction=work,
                 step=self.state.step,
                 host_begin=call_start,

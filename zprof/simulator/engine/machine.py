@@ -7,17 +7,25 @@ import numpy as np
 
 from zprof.model.time import LateReason
 from zprof.simulator.engine.network import CollectiveExecutor
-from zprof.simulator.engine.schedule import Instant, Line, Times, advance, get_later, time_zero
-from zprof.simulator.plan import Plan
-from zprof.simulator.program.instructions import Collective, Groups, HostWork, Instruction, Kernel, Lane, Mesh
+from zprof.simulator.engine.schedule import ExecutedInstruction, Instant, Times, advance, get_later, time_zero
+from zprof.simulator.plan import SimulationPlan
+from zprof.simulator.program.instructions import (
+    CollectiveLaunch,
+    DeviceStream,
+    Groups,
+    HostWork,
+    Instruction,
+    KernelLaunch,
+    Mesh,
+)
 
 
-class State:
+class ExecutionState:
     """Track the state of all ranks.  ``finish_times``: the time at which the instruction of a key
     finishes.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh) -> None:
+    def __init__(self, plan: SimulationPlan, mesh: Mesh) -> None:
         self.plan = plan
         self.mesh = mesh
         self.random = np.random.Generator(np.random.PCG64(plan.seed))
@@ -25,7 +33,7 @@ class State:
         self.host = time_zero(plan.ranks)
         self.lanes: dict[str, Instant] = defaultdict(lambda: time_zero(plan.ranks))
         self.finish_times: dict[str, Instant] = {}
-        self.lines: list[Line] = []
+        self.lines: list[ExecutedInstruction] = []
         self.step = 0
         self.step_start = self.host
         self._sequences: dict[str, int] = defaultdict(int)
@@ -41,16 +49,16 @@ class State:
                 start = get_later(start, self.finish_times[key])
         return start
 
-    def work_ns(self, kernel: Kernel) -> Times:
+    def work_ns(self, kernel: KernelLaunch) -> Times:
         """Return the time of a kernel at full speed, on each rank."""
         noise = 1.0 + self.plan.compute.noise_ratio * self.random.standard_normal(self.plan.ranks)
         return np.maximum(1, np.rint(kernel.work_ns * self._cost_factor * np.maximum(0.1, noise))).astype(
             np.int64
         )
 
-    def select_lane(self, collective: Collective, groups: Groups) -> str:
+    def select_lane(self, collective: CollectiveLaunch, groups: Groups) -> str:
         """Return the stream of a collective: one per group or, if planned, one per group and kind."""
-        if self.plan.network.per_kind_streams and collective.lane is not Lane.WORLD:
+        if self.plan.network.per_kind_streams and collective.lane is not DeviceStream.WORLD:
             return f"{groups.name}.{collective.lane}"
         return groups.name
 
@@ -85,7 +93,7 @@ class State:
     def record(self, instruction: Instruction, begin: Times, ranks: frozenset[int] | None = None) -> None:
         """Record an instruction of the host that ends now."""
         self.lines.append(
-            Line(
+            ExecutedInstruction(
                 instruction=instruction,
                 step=self.step,
                 host_begin=begin,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from zprof.model.collectives import bus_factor
 from zprof.model.time import LateReason
 from zprof.simulator.engine.schedule import Instant, Times, advance, find_late_reason
-from zprof.simulator.plan import Plan
-from zprof.simulator.program.instructions import Collective, Groups
+from zprof.simulator.plan import SimulationPlan
+from zprof.simulator.program.instructions import CollectiveLaunch, Groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,13 @@ class CollectiveTiming:
 class CollectiveExecutor:
     """Run collectives over a network."""
 
-    def __init__(self, plan: Plan, random: np.random.Generator) -> None:
+    def __init__(self, plan: SimulationPlan, random: np.random.Generator) -> None:
         self._links = Links(plan)
         self._network = plan.network
         self._random = random
 
     def synchronize(
-        self, collective: Collective, groups: Groups, begin: Instant, step_start: Instant
+        self, collective: CollectiveLaunch, groups: Groups, begin: Instant, step_start: Instant
     ) -> CollectiveTiming:
         """Time a collective of all groups of an axis; a late rank's reason is its main activity since
         ``step_start``.
@@ -64,14 +64,14 @@ class CollectiveExecutor:
 class Links:
     """Compute transfer times on the network of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SimulationPlan) -> None:
         self._network = plan.network
         self._hosts = np.arange(plan.ranks) // max(1, plan.ranks_per_host)
         self._bandwidth_shares = np.ones(plan.ranks)
         for rank, share in plan.network.links:
             self._bandwidth_shares[rank] = share
 
-    def transfer_ns(self, collective: Collective, groups: Groups) -> NDArray[np.int64]:
+    def transfer_ns(self, collective: CollectiveLaunch, groups: Groups) -> NDArray[np.int64]:
         """Return the transfer time in ns of each group along the axis, after all its ranks have arrived."""
         network, members = self._network, groups.members
         hosts = self._hosts[members]

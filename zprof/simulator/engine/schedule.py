@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zprof.model.time import LateReason
-from zprof.simulator.plan import Plan
+from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import Groups, Instruction, Mesh
 
 Times = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ExecutedInstruction:
     """Execution of one instruction on all ranks.
 
     ``host_begin``, ``host_end``: the host's call.  ``launch``: time of the runtime call.  ``begin``, ``end``:
@@ -45,12 +45,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class SimulatedRun:
     """Result of a simulation."""
 
-    plan: Plan
+    plan: SimulationPlan
     mesh: Mesh
-    lines: list[Line]
+    lines: list[ExecutedInstruction]
     end_ns: Times
 
 
@@ -102,6 +102,6 @@ class LocalClock:
         return since_origin_ns + (ORIGIN_NS + self.offset_ns) + drift
 
 
-def get_rank_clock(plan: Plan, rank: int) -> LocalClock:
+def get_rank_clock(plan: SimulationPlan, rank: int) -> LocalClock:
     """Return the clock of a rank according to the plan."""
     return LocalClock(offset_ns=plan.offsets_ns.get(rank, 0), drift_ppb=plan.drift_ppb.get(rank, 0))

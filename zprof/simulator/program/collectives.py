@@ -3,38 +3,38 @@
 from collections.abc import Sequence
 
 from zprof.model.collectives import CollectiveKind
-from zprof.simulator.plan import DType, Limiter, Plan
+from zprof.simulator.plan import DType, Limiter, SimulationPlan
 from zprof.simulator.program.instructions import (
-    Axis,
-    Collective,
-    Copy,
-    Direction,
+    CollectiveLaunch,
+    CopyDirection,
+    CopyLaunch,
+    DeviceStream,
     EndAnnotation,
     Instruction,
     InstructionList,
-    Kernel,
-    KernelKind,
-    Lane,
+    KernelLaunch,
+    KernelWork,
+    MeshAxis,
     StartAnnotation,
     Sync,
 )
-from zprof.simulator.program.phases import Pass, Phase, make_pad_kernel, make_split_kernel
+from zprof.simulator.program.phases import PassKind, UnitPass, make_pad_kernel, make_split_kernel
 
 
-class Gathers:
+class GatherLauncher:
     """Launch gathers in order, at most as far ahead as the plan allows."""
 
-    def __init__(self, plan: Plan, phases: Sequence[Phase], out: InstructionList) -> None:
+    def __init__(self, plan: SimulationPlan, phases: Sequence[UnitPass], out: InstructionList) -> None:
         self._plan = plan
         self._phases = [phase for phase in phases if phase.gathers]
         self._out = out
         self._launched = 0
 
-    def is_needed(self, phase: Phase) -> bool:
+    def is_needed(self, phase: UnitPass) -> bool:
         """Return True if a phase's parameters must be gathered."""
         return phase.gathers and self._plan.shard_size > 1
 
-    def launch(self, phase: Phase, ahead: int) -> None:
+    def launch(self, phase: UnitPass, ahead: int) -> None:
         """Launch the gathers of this phase and the next ``ahead`` phases, unless already launched."""
         if not self.is_needed(phase):
             return
@@ -44,7 +44,7 @@ class Gathers:
             self._launch(self._launched, ahead=self._launched > own_index)
             self._launched += 1
 
-    def prepare(self, phase: Phase) -> tuple[str, ...]:
+    def prepare(self, phase: UnitPass) -> tuple[str, ...]:
         """Add the copy of a gathered unit into place; return the dependencies of the phase's first kernel."""
         if not self.is_needed(phase):
             return ()
@@ -72,7 +72,7 @@ class Gathers:
             EndAnnotation(name=f"FSDP::all_gather ({unit})"),
         ]
         if ahead:
-            direction = "forward" if target.kind is Pass.FORWARD else "backward"
+            direction = "forward" if target.kind is PassKind.FORWARD else "backward"
             self._out.add_annotated(f"FSDP::{direction}_prefetch for {unit}", *gather)
         else:
             self._out.add(*gather)
@@ -90,11 +90,11 @@ class Gathers:
             self._out.add_annotated("FullyShardedDataParallel.rate_limiter", Sync(after=(freed_key,)))
         return after
 
-    def _make_fetch(self, phase: Phase) -> Copy:
+    def _make_fetch(self, phase: UnitPass) -> CopyLaunch:
         shard_elements = self._plan.padded_unit_elements // self._plan.shard_size
-        return Copy(
+        return CopyLaunch(
             key=f"fetch.{phase.key}",
-            direction=Direction.TO_DEVICE,
+            direction=CopyDirection.TO_DEVICE,
             bytes=shard_elements * self._plan.precision.gather.size_bytes,
             rate_bytes_per_s=self._plan.offload.pcie_bytes_per_s,
             unit=phase.unit,
@@ -104,13 +104,13 @@ class Gathers:
 class Reductions:
     """Reduce each unit (stage 3) or full bucket (stages 0 to 2).  ``keys``: all reductions so far."""
 
-    def __init__(self, plan: Plan, out: InstructionList) -> None:
+    def __init__(self, plan: SimulationPlan, out: InstructionList) -> None:
         self._plan = plan
         self._out = out
         self._buckets = Buckets(plan)
         self.keys: list[str] = []
 
-    def reduce(self, phase: Phase) -> None:
+    def reduce(self, phase: UnitPass) -> None:
         """Reduce after the backward of a unit."""
         plan = self._plan
         if not phase.reduces:
@@ -133,9 +133,9 @@ class Reductions:
         plan = self._plan
         shard_elements = plan.padded_unit_elements // plan.shard_size * plan.precision.reduce.size_bytes
         for unit in reversed(range(plan.units)):
-            copy = Copy(
+            copy = CopyLaunch(
                 key=f"spill.{unit}",
-                direction=Direction.TO_HOST,
+                direction=CopyDirection.TO_HOST,
                 bytes=shard_elements,
                 rate_bytes_per_s=plan.offload.pcie_bytes_per_s,
                 after=tuple(self.keys),
@@ -160,7 +160,9 @@ class Reductions:
         for index, elements in enumerate(sizes):
             key = "parameters" if index == len(sizes) - 1 else f"parameters.bucket.{index}"
             self._out.add(make_parameter_gather(plan, key, elements))
-        refresh = Kernel(key="refresh", kind=KernelKind.ELEMENTWISE, work_ns=20_000, after=("parameters",))
+        refresh = KernelLaunch(
+            key="refresh", kind=KernelWork.ELEMENTWISE, work_ns=20_000, after=("parameters",)
+        )
         self._out.add(refresh)
 
     def _reduce_buckets(self, bucket_sizes: list[int], last_key: str, unit: int) -> None:
@@ -171,13 +173,13 @@ class Reductions:
             self.keys += [collective.key for collective in reductions]
 
 
-def make_unit_gather(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collective:
+def make_unit_gather(plan: SimulationPlan, phase: UnitPass, after: tuple[str, ...]) -> CollectiveLaunch:
     """Return the gather of a unit's parameters, before one of its passes."""
-    return Collective(
+    return CollectiveLaunch(
         key=phase.gather_key,
         kind=CollectiveKind.ALL_GATHER,
-        axis=Axis.SHARD,
-        lane=Lane.GATHER,
+        axis=MeshAxis.SHARD,
+        lane=DeviceStream.GATHER,
         elements=plan.padded_unit_elements,
         dtype=plan.precision.gather,
         after=after,
@@ -186,37 +188,46 @@ def make_unit_gather(plan: Plan, phase: Phase, after: tuple[str, ...]) -> Collec
 
 
 def make_gradient_reductions(
-    plan: Plan, key: str, elements: int, after: str, unit: int | None
-) -> list[Collective]:
+    plan: SimulationPlan, key: str, elements: int, after: str, unit: int | None
+) -> list[CollectiveLaunch]:
     """Return the reductions of gradients to their owners (stage 0: to all ranks), then over the replicas."""
     is_unsharded = plan.stage == 0
     kind = CollectiveKind.ALL_REDUCE if is_unsharded else CollectiveKind.REDUCE_SCATTER
     reductions = []
     if plan.shard_size > 1:
-        reductions.append(_make_reduction(plan, key, kind, Axis.SHARD, Lane.REDUCE, elements, after, unit))
+        reductions.append(
+            _make_reduction(plan, key, kind, MeshAxis.SHARD, DeviceStream.REDUCE, elements, after, unit)
+        )
     if plan.replicas > 1:
         shard_elements = elements if is_unsharded else elements // plan.shard_size
         previous_key = key if reductions else after
         kind = CollectiveKind.ALL_REDUCE
         reductions.append(
             _make_reduction(
-                plan, f"{key}.all", kind, Axis.REPLICATE, Lane.REPLICATE, shard_elements, previous_key, unit
+                plan,
+                f"{key}.all",
+                kind,
+                MeshAxis.REPLICATE,
+                DeviceStream.REPLICATE,
+                shard_elements,
+                previous_key,
+                unit,
             )
         )
     return reductions
 
 
 def _make_reduction(
-    plan: Plan,
+    plan: SimulationPlan,
     key: str,
     kind: CollectiveKind,
-    axis: Axis,
-    lane: Lane,
+    axis: MeshAxis,
+    lane: DeviceStream,
     elements: int,
     after: str,
     unit: int | None,
-) -> Collective:
-    return Collective(
+) -> CollectiveLaunch:
+    return CollectiveLaunch(
         key=key,
         kind=kind,
         axis=axis,
@@ -228,39 +239,39 @@ def _make_reduction(
     )
 
 
-def make_parameter_gather(plan: Plan, key: str, elements: int) -> Collective:
+def make_parameter_gather(plan: SimulationPlan, key: str, elements: int) -> CollectiveLaunch:
     """Return the gather of new parameters from their owners, after the optimizer (stages 1 and 2)."""
-    return Collective(
+    return CollectiveLaunch(
         key=key,
         kind=CollectiveKind.ALL_GATHER,
-        axis=Axis.SHARD,
-        lane=Lane.GATHER,
+        axis=MeshAxis.SHARD,
+        lane=DeviceStream.GATHER,
         elements=elements,
         dtype=plan.precision.gather,
         after=("optimizer",),
     )
 
 
-def make_scalar_reduction(key: str, after: tuple[str, ...]) -> Collective:
+def make_scalar_reduction(key: str, after: tuple[str, ...]) -> CollectiveLaunch:
     """Return the all-reduce of one element over all ranks: the loss, or the gradient norm."""
-    return Collective(
+    return CollectiveLaunch(
         key=key,
         kind=CollectiveKind.ALL_REDUCE,
-        axis=Axis.WORLD,
-        lane=Lane.WORLD,
+        axis=MeshAxis.WORLD,
+        lane=DeviceStream.WORLD,
         elements=1,
         dtype=DType.FLOAT32,
         after=after,
     )
 
 
-def make_activation_reduction(plan: Plan, phase: Phase) -> Collective:
+def make_activation_reduction(plan: SimulationPlan, phase: UnitPass) -> CollectiveLaunch:
     """Return the all-reduce of activations over the tensor-parallel ranks, after a pass."""
-    return Collective(
+    return CollectiveLaunch(
         key=f"tensor.{phase.key}",
         kind=CollectiveKind.ALL_REDUCE,
-        axis=Axis.TENSOR,
-        lane=Lane.TENSOR,
+        axis=MeshAxis.TENSOR,
+        lane=DeviceStream.TENSOR,
         elements=plan.tensor_elements,
         dtype=plan.precision.gather,
         after=(phase.key,),
@@ -271,7 +282,7 @@ def make_activation_reduction(plan: Plan, phase: Phase) -> Collective:
 class Buckets:
     """Accumulate gradients until there are enough for one reduction (stages 0 to 2)."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SimulationPlan) -> None:
         size = max(plan.bucket_bytes // plan.precision.reduce.size_bytes, plan.shard_size)
         self._size = size - size % plan.shard_size
         self._pending = 0

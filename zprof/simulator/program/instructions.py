@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
-from zprof.simulator.plan import DType, Plan
+from zprof.simulator.plan import DType, SimulationPlan
 
 
-class Axis(StrEnum):
+class MeshAxis(StrEnum):
     """Axis of the mesh along which a collective runs."""
 
     WORLD = "world"
@@ -41,28 +41,28 @@ class Groups:
 class Mesh:
     """Process groups of every axis."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SimulationPlan) -> None:
         ranks = np.arange(plan.ranks).reshape(plan.replicas, plan.shard_size, plan.tensor)
         self._groups = {
-            Axis.WORLD: Groups(name="0", description="default_pg", members=ranks.reshape(1, -1)),
-            Axis.SHARD: _make_groups(ranks, 1, "1", "mesh_dp_shard"),
-            Axis.REPLICATE: _make_groups(ranks, 0, "2", "mesh_dp_replicate"),
-            Axis.TENSOR: _make_groups(ranks, 2, "3", "mesh_tp"),
+            MeshAxis.WORLD: Groups(name="0", description="default_pg", members=ranks.reshape(1, -1)),
+            MeshAxis.SHARD: _make_groups(ranks, 1, "1", "mesh_dp_shard"),
+            MeshAxis.REPLICATE: _make_groups(ranks, 0, "2", "mesh_dp_replicate"),
+            MeshAxis.TENSOR: _make_groups(ranks, 2, "3", "mesh_tp"),
         }
 
-    def groups(self, axis: Axis) -> Groups:
+    def groups(self, axis: MeshAxis) -> Groups:
         """Return the groups along an axis; an axis over all ranks is the default group."""
         axis_groups = self._groups[axis]
-        return self._groups[Axis.WORLD] if len(axis_groups.members) == 1 else axis_groups
+        return self._groups[MeshAxis.WORLD] if len(axis_groups.members) == 1 else axis_groups
 
-    def is_needed(self, axis: Axis) -> bool:
+    def is_needed(self, axis: MeshAxis) -> bool:
         """Return True if the groups of an axis have more than one rank."""
         return self._groups[axis].size > 1
 
     def list_all(self) -> tuple[Groups, ...]:
         """Return the default group first, then all other distinct groups with more than one rank."""
-        groups = {self.groups(axis).name: self.groups(axis) for axis in Axis if self.is_needed(axis)}
-        world = self._groups[Axis.WORLD]
+        groups = {self.groups(axis).name: self.groups(axis) for axis in MeshAxis if self.is_needed(axis)}
+        world = self._groups[MeshAxis.WORLD]
         return tuple({world.name: world, **groups}.values())
 
 
@@ -71,7 +71,7 @@ def _make_groups(ranks: NDArray[np.int64], dimension: int, name: str, descriptio
     return Groups(name=name, description=description, members=np.ascontiguousarray(members))
 
 
-class Lane(StrEnum):
+class DeviceStream(StrEnum):
     """A stream of the device."""
 
     COMPUTE = "compute"
@@ -83,14 +83,14 @@ class Lane(StrEnum):
     COPY = "copy"
 
 
-class Direction(StrEnum):
+class CopyDirection(StrEnum):
     """Direction of a copy between host and device."""
 
     TO_DEVICE = "HtoD"
     TO_HOST = "DtoH"
 
 
-class KernelKind(StrEnum):
+class KernelWork(StrEnum):
     """Computation of a kernel, which determines its name and its operator."""
 
     GEMM = "gemm"
@@ -103,26 +103,26 @@ class KernelKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class KernelLaunch:
     """Compute kernel.  ``backward``: its operator belongs to autograd."""
 
     key: str
-    kind: KernelKind
+    kind: KernelWork
     work_ns: int
     after: tuple[str, ...] = ()
     unit: int | None = None
     backward: bool = False
-    lane: Lane = Lane.COMPUTE
+    lane: DeviceStream = DeviceStream.COMPUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class CollectiveLaunch:
     """Collective; ``elements`` is the size of the full tensor."""
 
     key: str
     kind: CollectiveKind
-    axis: Axis
-    lane: Lane
+    axis: MeshAxis
+    lane: DeviceStream
     elements: int
     dtype: DType
     after: tuple[str, ...] = ()
@@ -135,14 +135,14 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class CopyLaunch:
     """A copy between host and device."""
 
     key: str
-    direction: Direction
+    direction: CopyDirection
     bytes: int
     rate_bytes_per_s: float
-    lane: Lane = Lane.COPY
+    lane: DeviceStream = DeviceStream.COPY
     after: tuple[str, ...] = ()
     unit: int | None = None
 
@@ -199,7 +199,15 @@ class Wait:
 
 
 Instruction = (
-    Kernel | Collective | Copy | HostWork | Sync | Reallocate | StartAnnotation | EndAnnotation | Wait
+    KernelLaunch
+    | CollectiveLaunch
+    | CopyLaunch
+    | HostWork
+    | Sync
+    | Reallocate
+    | StartAnnotation
+    | EndAnnotation
+    | Wait
 )
 
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zprof.simulator.plan import Plan
-from zprof.simulator.program.instructions import Kernel, KernelKind
+from zprof.simulator.plan import SimulationPlan
+from zprof.simulator.program.instructions import KernelLaunch, KernelWork
 
 
-class Pass(StrEnum):
+class PassKind(StrEnum):
     """Kind of a unit's pass."""
 
     FORWARD = "forward"
@@ -16,12 +16,12 @@ class Pass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class UnitPass:
     """One pass of one unit.  ``gathers``: its parameters must be gathered first (stage 3)."""
 
     micro_batch: int
     unit: int
-    kind: Pass
+    kind: PassKind
     gathers: bool
     reduces: bool
 
@@ -36,30 +36,30 @@ class Phase:
         return f"gather.{self.key}"
 
 
-def list_phases(plan: Plan) -> list[Phase]:
+def list_phases(plan: SimulationPlan) -> list[UnitPass]:
     """Return all phases of a step."""
     return [
         phase for micro_batch in range(plan.micro_batches) for phase in _list_micro_batch(plan, micro_batch)
     ]
 
 
-def _list_micro_batch(plan: Plan, number: int) -> list[Phase]:
+def _list_micro_batch(plan: SimulationPlan, number: int) -> list[UnitPass]:
     is_sharded, policy = plan.stage == 3, plan.gathering
     reduces = plan.reduce_each or number == plan.micro_batches - 1
     gathers_forward = is_sharded and (number == 0 or policy.reshard_after_forward)
     phases = [
-        Phase(micro_batch=number, unit=unit, kind=Pass.FORWARD, gathers=gathers_forward, reduces=False)
+        UnitPass(micro_batch=number, unit=unit, kind=PassKind.FORWARD, gathers=gathers_forward, reduces=False)
         for unit in range(plan.units)
     ]
     for unit in reversed(range(plan.units)):
         is_kept = policy.keep_last_unit and unit == plan.units - 1
         gathers_again = is_sharded and policy.reshard_after_forward and not is_kept
-        kinds = [Pass.RECOMPUTE, Pass.BACKWARD] if policy.recompute else [Pass.BACKWARD]
+        kinds = [PassKind.RECOMPUTE, PassKind.BACKWARD] if policy.recompute else [PassKind.BACKWARD]
         for index, kind in enumerate(kinds):
             gathers = gathers_again and (index == 0 or policy.recompute_gathers)
-            is_last_kind = kind is Pass.BACKWARD
+            is_last_kind = kind is PassKind.BACKWARD
             phases.append(
-                Phase(
+                UnitPass(
                     micro_batch=number,
                     unit=unit,
                     kind=kind,
@@ -72,24 +72,24 @@ def _list_micro_batch(plan: Plan, number: int) -> list[Phase]:
 
 #: Kinds of kernels in a block, with their weights in its time.
 _KERNEL_MIX = (
-    (KernelKind.NORM, 1),
-    (KernelKind.GEMM, 6),
-    (KernelKind.ATTENTION, 4),
-    (KernelKind.ELEMENTWISE, 1),
-    (KernelKind.GEMM, 8),
+    (KernelWork.NORM, 1),
+    (KernelWork.GEMM, 6),
+    (KernelWork.ATTENTION, 4),
+    (KernelWork.ELEMENTWISE, 1),
+    (KernelWork.GEMM, 8),
 )
 
 
-def make_phase_kernels(plan: Plan, phase: Phase, after: tuple[str, ...]) -> list[Kernel]:
+def make_phase_kernels(plan: SimulationPlan, phase: UnitPass, after: tuple[str, ...]) -> list[KernelLaunch]:
     """Return the kernels of a pass; the first waits for ``after``, the last has the phase's key."""
-    backward = phase.kind is Pass.BACKWARD
+    backward = phase.kind is PassKind.BACKWARD
     compute = plan.compute
     count = max(1, compute.backward_kernels if backward else compute.forward_kernels)
     total = int((compute.backward_ns if backward else compute.forward_ns) * compute.factor)
     mix = [_KERNEL_MIX[index % len(_KERNEL_MIX)] for index in range(count)]
     weights = sum(weight for _, weight in mix)
     return [
-        Kernel(
+        KernelLaunch(
             key=phase.key if index == count - 1 else f"{phase.key}.{index}",
             kind=kind,
             work_ns=max(1, total * weight // weights),
@@ -101,24 +101,24 @@ def make_phase_kernels(plan: Plan, phase: Phase, after: tuple[str, ...]) -> list
     ]
 
 
-def make_split_kernel(plan: Plan, phase: Phase) -> Kernel:
+def make_split_kernel(plan: SimulationPlan, phase: UnitPass) -> KernelLaunch:
     """Return the kernel that copies a gathered unit into place."""
-    return Kernel(
+    return KernelLaunch(
         key=f"split.{phase.key}",
-        kind=KernelKind.SPLIT,
+        kind=KernelWork.SPLIT,
         work_ns=plan.compute.copy_ns,
         after=(phase.gather_key,),
         unit=phase.unit,
     )
 
 
-def make_pad_kernel(plan: Plan, phase: Phase) -> Kernel:
+def make_pad_kernel(plan: SimulationPlan, phase: UnitPass) -> KernelLaunch:
     """Return the kernel that pads gradients that do not divide evenly."""
     work = int(plan.compute.backward_ns * plan.padding_ratio / 2)
-    return Kernel(key=f"pad.{phase.key}", kind=KernelKind.PAD, work_ns=max(1, work), unit=phase.unit)
+    return KernelLaunch(key=f"pad.{phase.key}", kind=KernelWork.PAD, work_ns=max(1, work), unit=phase.unit)
 
 
-def make_optimizer_kernel(plan: Plan, after: tuple[str, ...]) -> Kernel:
+def make_optimizer_kernel(plan: SimulationPlan, after: tuple[str, ...]) -> KernelLaunch:
     """Return the fused update of the rank's own parameters."""
     work = int(plan.compute.optimizer_ns * plan.compute.factor)
-    return Kernel(key="optimizer", kind=KernelKind.OPTIMIZER, work_ns=max(1, work), after=after)
+    return KernelLaunch(key="optimizer", kind=KernelWork.OPTIMIZER, work_ns=max(1, work), after=after)

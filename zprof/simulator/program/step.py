@@ -3,28 +3,34 @@ sharding adds.
 """
 
 from zprof.model.time import LateReason
-from zprof.simulator.plan import HostDelay, Plan, Vendor
+from zprof.simulator.plan import HostDelay, SimulationPlan, Vendor
 from zprof.simulator.program.collectives import (
-    Gathers,
+    GatherLauncher,
     Reductions,
     make_activation_reduction,
     make_scalar_reduction,
 )
 from zprof.simulator.program.instructions import (
-    Copy,
-    Direction,
+    CopyDirection,
+    CopyLaunch,
+    DeviceStream,
     EndAnnotation,
     HostWork,
     Instruction,
     InstructionList,
-    Kernel,
-    KernelKind,
-    Lane,
+    KernelLaunch,
+    KernelWork,
     Reallocate,
     StartAnnotation,
     Sync,
 )
-from zprof.simulator.program.phases import Pass, Phase, list_phases, make_optimizer_kernel, make_phase_kernels
+from zprof.simulator.program.phases import (
+    PassKind,
+    UnitPass,
+    list_phases,
+    make_optimizer_kernel,
+    make_phase_kernels,
+)
 
 #: Number of the first recorded step; earlier steps are warm-up.
 FIRST_STEP = 3
@@ -33,18 +39,18 @@ _LOADER_NAME = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 _PCIE_BYTES_PER_S = 20e9
 
 
-def make_step_instructions(plan: Plan, step: int) -> list[Instruction]:
+def make_step_instructions(plan: SimulationPlan, step: int) -> list[Instruction]:
     """Return the host instructions of step ``step`` (0-based)."""
-    return _Step(plan, step).instructions()
+    return _StepInstructions(plan, step).instructions()
 
 
-class _Step:
-    def __init__(self, plan: Plan, step: int) -> None:
+class _StepInstructions:
+    def __init__(self, plan: SimulationPlan, step: int) -> None:
         self._plan = plan
         self._step = step
         self._out = InstructionList()
         self._phases = list_phases(plan)
-        self._gathers = Gathers(plan, self._phases, self._out)
+        self._gathers = GatherLauncher(plan, self._phases, self._out)
         self._reductions = Reductions(plan, self._out)
         self._retries = _spread_evenly(plan.allocator.retries_per_step, len(self._phases))
 
@@ -63,9 +69,13 @@ class _Step:
         self._out.add(EndAnnotation(name=name))
         return self._out.lines
 
-    def _check_loss(self, phase: Phase) -> None:
+    def _check_loss(self, phase: UnitPass) -> None:
         """Read the loss before the backward, as training loops do to stop on NaN."""
-        if self._plan.host.reads_loss and phase.kind is Pass.FORWARD and phase.unit == self._plan.units - 1:
+        if (
+            self._plan.host.reads_loss
+            and phase.kind is PassKind.FORWARD
+            and phase.unit == self._plan.units - 1
+        ):
             self._read_scalar((phase.key,))
 
     def _start_profilers(self) -> None:
@@ -85,11 +95,11 @@ class _Step:
         loads += [self._make_host_delay(delay) for delay in plan.delays if delay.data]
         self._out.add_annotated(_LOADER_NAME, *loads)
         if plan.batch_bytes:
-            self._out.add(_make_copy("batch", Direction.TO_DEVICE, plan.batch_bytes, ()))
+            self._out.add(_make_copy("batch", CopyDirection.TO_DEVICE, plan.batch_bytes, ()))
 
-    def _add_phase(self, index: int, phase: Phase) -> None:
+    def _add_phase(self, index: int, phase: UnitPass) -> None:
         plan, out = self._plan, self._out
-        verb = "pre_forward" if phase.kind is Pass.FORWARD else "pre_backward"
+        verb = "pre_forward" if phase.kind is PassKind.FORWARD else "pre_backward"
         annotations = [f"FSDP::{verb} ({plan.unit_name(phase.unit)})"] if plan.stage == 3 else []
         out.add(*(StartAnnotation(name=name) for name in annotations))
         self._add_delays(index, phase)
@@ -116,11 +126,11 @@ class _Step:
             self._out.add_annotated("aten::item")
             self._out.add(Sync(reads=True))
 
-    def _end_phase(self, phase: Phase) -> None:
-        if phase.kind is Pass.FORWARD and self._plan.vendor is not Vendor.GLOO:
+    def _end_phase(self, phase: UnitPass) -> None:
+        if phase.kind is PassKind.FORWARD and self._plan.vendor is not Vendor.GLOO:
             for _ in range(self._plan.host.syncs_per_unit):
                 self._read_scalar((phase.key,))
-        if phase.kind is Pass.BACKWARD:
+        if phase.kind is PassKind.BACKWARD:
             self._reductions.reduce(phase)
 
     def _list_dependencies(self, index: int) -> list[str]:
@@ -128,9 +138,9 @@ class _Step:
         phase, after = self._phases[index], []
         if self._plan.tensor > 1 and index:
             after.append(f"tensor.{self._phases[index - 1].key}")
-        if self._plan.stage in (1, 2) and phase.micro_batch == 0 and phase.kind is Pass.FORWARD:
+        if self._plan.stage in (1, 2) and phase.micro_batch == 0 and phase.kind is PassKind.FORWARD:
             after += [f"parameters.{phase.unit}"] if self._plan.hide_optimizer_gather else ["parameters"]
-        if phase.micro_batch and phase.unit == 0 and phase.kind is Pass.FORWARD:
+        if phase.micro_batch and phase.unit == 0 and phase.kind is PassKind.FORWARD:
             # DDP and FSDP end each backward by waiting for its reductions
             after += self._reductions.keys
         return after
@@ -140,7 +150,7 @@ class _Step:
         reduced = tuple(self._reductions.keys)
         if not self._plan.norm_all_reduce or self._plan.ranks == 1:
             return reduced
-        local = Kernel(key="norm.local", kind=KernelKind.ELEMENTWISE, work_ns=60_000, after=reduced)
+        local = KernelLaunch(key="norm.local", kind=KernelWork.ELEMENTWISE, work_ns=60_000, after=reduced)
         self._out.add(local, make_scalar_reduction("norm", ("norm.local",)))
         return (*reduced, "norm")
 
@@ -168,16 +178,16 @@ class _Step:
 
     def _read_scalar(self, after: tuple[str, ...]) -> None:
         """Read a scalar back, which blocks the host."""
-        copy = _make_copy("read", Direction.TO_HOST, 4, after)
+        copy = _make_copy("read", CopyDirection.TO_HOST, 4, after)
         self._out.add_annotated("aten::item", copy, Sync(after=("read", *after), reads=True))
 
-    def _add_delays(self, index: int, phase: Phase) -> None:
+    def _add_delays(self, index: int, phase: UnitPass) -> None:
         """Add allocator retries and host stalls before a phase."""
         allocator = self._plan.allocator
         ranks = None if allocator.ranks is None else frozenset(allocator.ranks)
         retry = Reallocate(free_ns=allocator.free_ns, malloc_ns=allocator.malloc_ns, ranks=ranks)
         self._out.add(*[retry] * self._retries.count(index))
-        if phase.kind is Pass.FORWARD and phase.micro_batch == 0:
+        if phase.kind is PassKind.FORWARD and phase.micro_batch == 0:
             unit_delays = [
                 delay for delay in self._plan.delays if delay.unit == phase.unit and not delay.data
             ]
@@ -195,13 +205,13 @@ def _spread_evenly(count: int, size: int) -> list[int]:
     return [(2 * index + 1) * size // (2 * count) for index in range(count)]
 
 
-def _make_copy(key: str, direction: Direction, size_bytes: int, after: tuple[str, ...]) -> Copy:
+def _make_copy(key: str, direction: CopyDirection, size_bytes: int, after: tuple[str, ...]) -> CopyLaunch:
     """Return a small copy on the compute stream."""
-    return Copy(
+    return CopyLaunch(
         key=key,
         direction=direction,
         bytes=size_bytes,
         rate_bytes_per_s=_PCIE_BYTES_PER_S,
-        lane=Lane.COMPUTE,
+        lane=DeviceStream.COMPUTE,
         after=after,
     )

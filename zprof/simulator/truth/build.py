@@ -11,11 +11,17 @@ import numpy as np
 
 from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
-from zprof.simulator.engine.schedule import ORIGIN_NS, Line, Schedule
-from zprof.simulator.plan import Plan, Vendor
-from zprof.simulator.program.instructions import Collective, Copy, EndAnnotation, Kernel, StartAnnotation
+from zprof.simulator.engine.schedule import ORIGIN_NS, ExecutedInstruction, SimulatedRun
+from zprof.simulator.plan import SimulationPlan, Vendor
+from zprof.simulator.program.instructions import (
+    CollectiveLaunch,
+    CopyLaunch,
+    EndAnnotation,
+    KernelLaunch,
+    StartAnnotation,
+)
 from zprof.simulator.program.step import FIRST_STEP
-from zprof.simulator.truth.model import SCHEMA, CollectiveTruth, RankTruth, StepTruth, Truth
+from zprof.simulator.truth.model import SCHEMA, CollectiveTruth, GroundTruth, RankTruth, StepTruth
 from zprof.simulator.truth.sweep import (
     CollectiveSums,
     Dependencies,
@@ -38,8 +44,8 @@ class _GroupTiming:
 
 
 def build_truth(
-    schedule: Schedule, ranks: Sequence[RankTruth], missing_collectives: Mapping[int, frozenset[int]]
-) -> Truth:
+    schedule: SimulatedRun, ranks: Sequence[RankTruth], missing_collectives: Mapping[int, frozenset[int]]
+) -> GroundTruth:
     """Return the ground truth of a schedule.
 
     Args:
@@ -62,7 +68,7 @@ def build_truth(
                 zip(lines, zip(sums.wait_ns, sums.transfer_ns, strict=True), strict=True)
             )
         ]
-    return Truth(
+    return GroundTruth(
         schema=SCHEMA,
         vendor=plan.vendor,
         ranks=plan.ranks,
@@ -80,7 +86,7 @@ def build_truth(
     )
 
 
-def _time_groups(line: Line) -> dict[int, _GroupTiming]:
+def _time_groups(line: ExecutedInstruction) -> dict[int, _GroupTiming]:
     assert line.groups is not None
     timings: dict[int, _GroupTiming] = {}
     for members, (late, reason) in zip(line.groups.members, line.late, strict=True):
@@ -96,10 +102,10 @@ def _time_groups(line: Line) -> dict[int, _GroupTiming]:
 
 
 def _make_row(
-    line: Line, timing: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
+    line: ExecutedInstruction, timing: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
 ) -> CollectiveTruth:
     collective, arrival = line.instruction, line.arrival
-    assert isinstance(collective, Collective)
+    assert isinstance(collective, CollectiveLaunch)
     assert arrival is not None
     start, end = int(line.begin[rank]), int(line.end[rank])
     last_arrival = int(arrival[rank])
@@ -126,12 +132,12 @@ def _make_row(
     )
 
 
-def _count_step_bytes(lines: Sequence[Line]) -> int:
+def _count_step_bytes(lines: Sequence[ExecutedInstruction]) -> int:
     """Return the bytes of the first step's parameter and gradient messages, an all-reduce counted twice."""
     total = 0
     for line in lines:
         collective = line.instruction
-        assert isinstance(collective, Collective)
+        assert isinstance(collective, CollectiveLaunch)
         if line.step == 0 and collective.elements > 1 and not collective.key.startswith("tensor."):
             total += collective.bytes * (2 if collective.kind is CollectiveKind.ALL_REDUCE else 1)
     return total
@@ -141,7 +147,7 @@ _STEP_PREFIX = "ProfilerStep#"
 
 
 def measure_steps(
-    schedule: Schedule, known: Dependencies, rank: int
+    schedule: SimulatedRun, known: Dependencies, rank: int
 ) -> tuple[list[StepTruth], CollectiveSums]:
     """Return the steps of a rank, and the exposed parts of its collectives within them."""
     host = _find_host_steps(schedule, rank)
@@ -183,13 +189,13 @@ def _make_step_truth(rank: int, step: int, host: tuple[int, int], sums: StepSums
     )
 
 
-def _find_host_steps(schedule: Schedule, rank: int) -> list[tuple[int, int]]:
+def _find_host_steps(schedule: SimulatedRun, rank: int) -> list[tuple[int, int]]:
     starts = _find_marks(schedule, StartAnnotation, rank)
     return list(zip(starts, _find_marks(schedule, EndAnnotation, rank), strict=True))
 
 
 def _find_marks(
-    schedule: Schedule, kind: type[StartAnnotation] | type[EndAnnotation], rank: int
+    schedule: SimulatedRun, kind: type[StartAnnotation] | type[EndAnnotation], rank: int
 ) -> list[int]:
     return [
         int(line.host_begin[rank])
@@ -198,9 +204,15 @@ def _find_marks(
     ]
 
 
-def _find_device_steps(schedule: Schedule, host: list[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
+def _find_device_steps(
+    schedule: SimulatedRun, host: list[tuple[int, int]], rank: int
+) -> list[tuple[int, int]]:
     """Return the device's step boundaries: each moves to the end of the work launched before it."""
-    work = [line for line in schedule.lines if isinstance(line.instruction, Kernel | Collective | Copy)]
+    work = [
+        line
+        for line in schedule.lines
+        if isinstance(line.instruction, KernelLaunch | CollectiveLaunch | CopyLaunch)
+    ]
     launched = [(int(line.launch[rank]), int(line.end[rank])) for line in work]
 
     def get_work_end(boundary: int) -> int:
@@ -209,18 +221,18 @@ def _find_device_steps(schedule: Schedule, host: list[tuple[int, int]], rank: in
     return [(get_work_end(begin), get_work_end(end)) for begin, end in host]
 
 
-def _make_running(line: Line, rank: int) -> Running:
+def _make_running(line: ExecutedInstruction, rank: int) -> Running:
     assert line.arrival is not None
     return Running(
         begin_ns=int(line.begin[rank]), arrival_ns=int(line.arrival[rank]), end_ns=int(line.end[rank])
     )
 
 
-def _get_span(line: Line, rank: int) -> tuple[int, int]:
+def _get_span(line: ExecutedInstruction, rank: int) -> tuple[int, int]:
     return int(line.begin[rank]), int(line.end[rank])
 
 
-def compute_zero_formula_bytes(plan: Plan) -> int:
+def compute_zero_formula_bytes(plan: SimulationPlan) -> int:
     """Return the bytes per step according to the ZeRO formula, with the plan's types; 0 for a single rank."""
     if plan.shard_size * plan.replicas == 1:
         return 0

@@ -95,7 +95,7 @@ class RankTruth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class GroundTruth:
     """Ground truth of a simulation.
 
     ``origin_ns``: reference time at which the clocks differ only by their offset.  ``law_bytes``: bytes per
@@ -121,12 +121,12 @@ class Truth:
 TRUTH_FILE = "truth.json"
 
 
-def write_truth(truth: Truth, folder: Path) -> Path:
+def write_truth(truth: GroundTruth, folder: Path) -> Path:
     """Write ``folder/truth.json``."""
     groups: dict[tuple[int, ...], int] = {}
     for row in truth.collectives:
         groups.setdefault(row.ranks, len(groups))
-    document = {field.name: getattr(truth, field.name) for field in fields(Truth)}
+    document = {field.name: getattr(truth, field.name) for field in fields(GroundTruth)}
     document["groups"] = list(groups)
     document["collectives"] = [{**_to_dict(row), "ranks": groups[row.ranks]} for row in truth.collectives]
     path = folder / TRUTH_FILE

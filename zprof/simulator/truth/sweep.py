@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zprof.simulator.engine.schedule import Line, Schedule
+from zprof.simulator.engine.schedule import ExecutedInstruction, SimulatedRun
 from zprof.simulator.plan import Vendor
-from zprof.simulator.program.instructions import Collective, Copy, Kernel, Wait
+from zprof.simulator.program.instructions import CollectiveLaunch, CopyLaunch, KernelLaunch, Wait
 
 #: Time after everything; its negative is before everything.
 ENDLESS = 1 << 62
@@ -37,19 +37,19 @@ class Dependencies:
     awaited: dict[int, tuple[int, ...]]
 
 
-def resolve_dependencies(schedule: Schedule) -> Dependencies:
+def resolve_dependencies(schedule: SimulatedRun) -> Dependencies:
     """Resolve keys in program order: a key means the latest instruction with that key."""
     dependencies = Dependencies(kernels=[], collectives=[], copies=[], waits=[], awaited={})
     latest: dict[str, int] = {}
     for index, line in enumerate(schedule.lines):
         instruction = line.instruction
-        if isinstance(instruction, Kernel):
+        if isinstance(instruction, KernelLaunch):
             dependencies.kernels.append(index)
             dependencies.awaited[index] = tuple(latest[key] for key in instruction.after if key in latest)
-        elif isinstance(instruction, Collective):
+        elif isinstance(instruction, CollectiveLaunch):
             latest[instruction.key] = len(dependencies.collectives)
             dependencies.collectives.append(index)
-        elif isinstance(instruction, Copy):
+        elif isinstance(instruction, CopyLaunch):
             dependencies.copies.append(index)
         elif isinstance(instruction, Wait):
             dependencies.waits.append(index)
@@ -57,7 +57,7 @@ def resolve_dependencies(schedule: Schedule) -> Dependencies:
     return dependencies
 
 
-def find_blocked_spans(schedule: Schedule, dependencies: Dependencies, rank: int) -> list[BlockedSpan]:
+def find_blocked_spans(schedule: SimulatedRun, dependencies: Dependencies, rank: int) -> list[BlockedSpan]:
     """Return the spans in which a rank is blocked, in order."""
     if schedule.plan.vendor is Vendor.GLOO:
         return [
@@ -75,7 +75,7 @@ def find_blocked_spans(schedule: Schedule, dependencies: Dependencies, rank: int
     return spans
 
 
-def _make_blocked_span(line: Line, awaited: tuple[int, ...], rank: int) -> BlockedSpan:
+def _make_blocked_span(line: ExecutedInstruction, awaited: tuple[int, ...], rank: int) -> BlockedSpan:
     return BlockedSpan(begin_ns=int(line.begin[rank]), end_ns=int(line.end[rank]), awaited=awaited)
 
 
@@ -111,7 +111,7 @@ class CollectiveSums:
 
 
 @dataclass(slots=True)
-class _State:
+class _SweepState:
     """The state between two cuts."""
 
     computing: int = 0
@@ -136,7 +136,7 @@ class Sweep:
     ) -> None:
         """Add up all times of the rank's steps."""
         cuts = self._list_cuts(compute, copies, blocked)
-        state, step = _State(), 0
+        state, step = _SweepState(), 0
         for (now_ns, change, number), (next_ns, _, _) in itertools.pairwise(cuts):
             self._switch(state, change, number, blocked)
             while step < len(self._steps) and self._steps[step].end_ns <= now_ns:
@@ -166,7 +166,7 @@ class Sweep:
             cuts += [(sums.begin_ns, "", 0), (sums.end_ns, "", 0)]
         return sorted(cuts)
 
-    def _switch(self, state: _State, change: str, number: int, blocked: Sequence[BlockedSpan]) -> None:
+    def _switch(self, state: _SweepState, change: str, number: int, blocked: Sequence[BlockedSpan]) -> None:
         if change == "+compute":
             state.computing += 1
         elif change == "-compute":
@@ -182,7 +182,7 @@ class Sweep:
         elif change == "-running":
             state.running.remove(number)
 
-    def _add(self, step: StepSums, state: _State, now_ns: int, length: int) -> None:
+    def _add(self, step: StepSums, state: _SweepState, now_ns: int, length: int) -> None:
         step.compute_ns += length if state.computing else 0
         step.collective_ns += length if state.running else 0
         if state.blocked is None:

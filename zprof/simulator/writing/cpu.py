@@ -5,15 +5,15 @@ Gloo's executions have no id and no group; a reduce-scatter runs as an all-reduc
 
 from functools import singledispatchmethod
 
-from zprof.simulator.engine.schedule import Schedule
+from zprof.simulator.engine.schedule import SimulatedRun
 from zprof.simulator.program.instructions import (
-    Collective,
-    Copy,
+    CollectiveLaunch,
+    CopyLaunch,
     EndAnnotation,
     HostWork,
     Instruction,
-    Kernel,
-    KernelKind,
+    KernelLaunch,
+    KernelWork,
     StartAnnotation,
     Wait,
 )
@@ -24,17 +24,17 @@ from zprof.simulator.writing.templates import get_process_id
 _OPERATOR = ('"External id": %s', '"Record function id": 0', '"Ev Idx": %s')
 _STEP_PREFIX = "ProfilerStep#"
 _OPERATORS = {
-    KernelKind.ATTENTION: "aten::scaled_dot_product_attention",
-    KernelKind.SPLIT: "aten::split_with_sizes_copy",
-    KernelKind.PAD: "aten::_chunk_cat",
+    KernelWork.ATTENTION: "aten::scaled_dot_product_attention",
+    KernelWork.SPLIT: "aten::split_with_sizes_copy",
+    KernelWork.PAD: "aten::_chunk_cat",
 }
 #: Prefix of the range around the operators of an autograd node.
 _NODE = "autograd::engine::evaluate_function: "
 _NODES = {
-    KernelKind.GEMM: "MmBackward0",
-    KernelKind.ATTENTION: "ScaledDotProductFlashAttentionForCpuBackward0",
-    KernelKind.NORM: "NativeLayerNormBackward0",
-    KernelKind.ELEMENTWISE: "AddBackward0",
+    KernelWork.GEMM: "MmBackward0",
+    KernelWork.ATTENTION: "ScaledDotProductFlashAttentionForCpuBackward0",
+    KernelWork.NORM: "NativeLayerNormBackward0",
+    KernelWork.ELEMENTWISE: "AddBackward0",
 }
 
 
@@ -43,7 +43,7 @@ class CpuWriter:
     trace.
     """
 
-    def __init__(self, schedule: Schedule, rank: int, buffer: EventBuffer) -> None:
+    def __init__(self, schedule: SimulatedRun, rank: int, buffer: EventBuffer) -> None:
         self.buffer = buffer
         self.missing_collectives: set[int] = set()
         self._recording = schedule.plan.recording
@@ -75,14 +75,14 @@ class CpuWriter:
         raise TypeError(f"a CPU rank does not support {type(instruction).__name__}")
 
     @_write.register
-    def _(self, kernel: Kernel, timing: InstructionTiming) -> None:
+    def _(self, kernel: KernelLaunch, timing: InstructionTiming) -> None:
         name = _OPERATORS.get(kernel.kind, KERNELS[kernel.kind].operator)
         if kernel.backward:
             self._write_operator("cpu_op", _NODE + _NODES[kernel.kind], timing.begin, timing.end)
         self._write_operator("cpu_op", name, timing.begin, timing.end)
 
     @_write.register
-    def _(self, collective: Collective, timing: InstructionTiming) -> None:
+    def _(self, collective: CollectiveLaunch, timing: InstructionTiming) -> None:
         number, line = self._collectives, timing.line
         self._collectives += 1
         assert line.groups is not None
@@ -102,7 +102,7 @@ class CpuWriter:
             self._write_operator("user_annotation", "zprof::wait", timing.begin, timing.end)
 
     @_write.register
-    def _(self, copy: Copy, timing: InstructionTiming) -> None:
+    def _(self, copy: CopyLaunch, timing: InstructionTiming) -> None:
         name = f"zprof::copy shard unit=layers.{copy.unit} bytes={copy.bytes}"
         self._write_operator("user_annotation", name, timing.begin, timing.end)
 
@@ -125,7 +125,9 @@ class CpuWriter:
         category = "cpu_op" if annotation.name.startswith("aten::") else "user_annotation"
         self._write_operator(category, annotation.name, begin, timing.host_begin)
 
-    def _make_collective_templates(self, collective: Collective, size: int, lane: str) -> tuple[str, str]:
+    def _make_collective_templates(
+        self, collective: CollectiveLaunch, size: int, lane: str
+    ) -> tuple[str, str]:
         names, shape = COLLECTIVES[collective.kind], TYPES[collective.dtype].shape
         input_elements, output_elements = count_elements(collective, size)
         worker = self._workers.setdefault(lane, int(self._main) + 11 + len(self._workers))

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from functools import singledispatchmethod
 
-from zprof.simulator.engine.schedule import Schedule
+from zprof.simulator.engine.schedule import SimulatedRun
 from zprof.simulator.program.instructions import (
-    Collective,
-    Copy,
+    CollectiveLaunch,
+    CopyLaunch,
+    DeviceStream,
     EndAnnotation,
     HostWork,
     Instruction,
-    Kernel,
-    Lane,
+    KernelLaunch,
     Reallocate,
     StartAnnotation,
     Sync,
 )
-from zprof.simulator.writing.dialects import Dialect
+from zprof.simulator.writing.dialects import TraceDialect
 from zprof.simulator.writing.events import EventBuffer, InstructionTiming, Layout
 from zprof.simulator.writing.names import COLLECTIVES, KERNELS
 from zprof.simulator.writing.templates import Templates, get_annotation
@@ -29,7 +29,7 @@ class DeviceWriter:
     trace.
     """
 
-    def __init__(self, schedule: Schedule, rank: int, dialect: Dialect, buffer: EventBuffer) -> None:
+    def __init__(self, schedule: SimulatedRun, rank: int, dialect: TraceDialect, buffer: EventBuffer) -> None:
         recording = schedule.plan.recording
         layout = Layout(indented=recording.indented)
         self.buffer = buffer
@@ -39,8 +39,8 @@ class DeviceWriter:
         self._records_syncs = recording.synchronisation and dialect.records_synchronisation()
         self._stream_numbers = dialect.list_streams()
         self._streams = {
-            Lane.COMPUTE.value: self._stream_numbers[0],
-            Lane.COPY.value: self._stream_numbers[1],
+            DeviceStream.COMPUTE.value: self._stream_numbers[0],
+            DeviceStream.COPY.value: self._stream_numbers[1],
         }
         self._id = 1024 * (1 + rank % 16)
         self._open: list[InstructionTiming] = []
@@ -63,8 +63,8 @@ class DeviceWriter:
         raise TypeError(f"a device does not support {type(instruction).__name__}")
 
     @_write.register
-    def _(self, kernel: Kernel, timing: InstructionTiming) -> None:
-        name, stream = KERNELS[kernel.kind], self._streams[Lane.COMPUTE]
+    def _(self, kernel: KernelLaunch, timing: InstructionTiming) -> None:
+        name, stream = KERNELS[kernel.kind], self._streams[DeviceStream.COMPUTE]
         operator = name.backward if kernel.backward and name.backward else name.operator
         self._write_operator("cpu_op", operator, timing.host_begin, timing.host_end)
         if kernel.after:
@@ -75,14 +75,14 @@ class DeviceWriter:
         self._step_span += [timing.begin, timing.end]
 
     @_write.register
-    def _(self, copy: Copy, timing: InstructionTiming) -> None:
+    def _(self, copy: CopyLaunch, timing: InstructionTiming) -> None:
         stream = self._streams[copy.lane]
         self._write_operator("cpu_op", "aten::copy_", timing.host_begin, timing.host_end)
         template = self._templates.copy(copy, stream)
         self._write_device_work(template, self._templates.call("MemcpyAsync"), stream, timing, ())
 
     @_write.register
-    def _(self, collective: Collective, timing: InstructionTiming) -> None:
+    def _(self, collective: CollectiveLaunch, timing: InstructionTiming) -> None:
         line, number = timing.line, self._collectives
         self._collectives += 1
         stream = self._get_stream(line.lane)
@@ -103,7 +103,7 @@ class DeviceWriter:
         if sync.reads:
             self._write_operator("cpu_op", "aten::_local_scalar_dense", timing.host_begin, timing.host_end)
             self._write_call("StreamSynchronize", begin, end)
-            self._write_sync("Stream Sync", begin + 200, end - 200, self._streams[Lane.COMPUTE])
+            self._write_sync("Stream Sync", begin + 200, end - 200, self._streams[DeviceStream.COMPUTE])
         else:
             self._write_call("EventSynchronize", begin, end)
             self._write_sync("Event Sync", begin + 200, end - 200, -1)
@@ -132,7 +132,7 @@ class DeviceWriter:
         begin = self._open.pop().host_begin
         if annotation.name.startswith(_STEP_PREFIX):
             begin = max(begin, self.buffer.window.start_ns)
-            stream = self._streams[Lane.COMPUTE]
+            stream = self._streams[DeviceStream.COMPUTE]
             device_annotation = self._templates.annotation(annotation.name, stream)
             self.buffer.add_complete(
                 device_annotation, min(self._step_span) - 1, max(self._step_span) + 1, self._id
@@ -140,7 +140,7 @@ class DeviceWriter:
         category = "cpu_op" if annotation.name.startswith("aten::") else "user_annotation"
         self._write_operator(category, annotation.name, begin, timing.host_begin)
 
-    def _write_launch_records(self, collective: Collective, timing: InstructionTiming) -> None:
+    def _write_launch_records(self, collective: CollectiveLaunch, timing: InstructionTiming) -> None:
         """Write the operator, nested in it PyTorch's record of its parameters, nested in that NCCL's
         annotation.
         """
@@ -184,7 +184,7 @@ class DeviceWriter:
     def _write_sync(self, kind: str, begin: int, end: int, stream: int) -> None:
         if not self._records_syncs:
             return
-        awaited_stream = self._streams[Lane.COMPUTE] if kind == "Stream Wait Event" else stream
+        awaited_stream = self._streams[DeviceStream.COMPUTE] if kind == "Stream Wait Event" else stream
         template = self._templates.synchronisation(kind, stream, awaited_stream)
         self.buffer.add_complete(template, begin, end, self._id, self._id)
 

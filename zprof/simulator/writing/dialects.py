@@ -10,12 +10,12 @@ from typing import Protocol
 
 from zprof.model.collectives import CollectiveKind
 from zprof.simulator.plan import DType
-from zprof.simulator.program.instructions import Copy, Direction
+from zprof.simulator.program.instructions import CopyDirection, CopyLaunch
 from zprof.simulator.writing.events import quote_name
 from zprof.simulator.writing.names import COLLECTIVES, RCCL_KERNEL, TYPES, KernelName
 
 
-class Dialect(Protocol):
+class TraceDialect(Protocol):
     """Trace format of one vendor's profiler."""
 
     def pid(self, rank: int) -> int:
@@ -33,7 +33,7 @@ class Dialect(Protocol):
     def kernel_arguments(self, rank: int, stream: int, grid: int, block: int, registers: int) -> list[str]:
         """Return the arguments of a kernel."""
 
-    def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
+    def copy(self, rank: int, copy: CopyLaunch, stream: int) -> tuple[str, list[str]]:
         """Return name and arguments of a copy on the device."""
 
     def launch(self, name: str, shape: KernelName | None) -> tuple[str, list[str]]:
@@ -105,9 +105,9 @@ class Nvidia:
             f'"est. achieved occupancy %%": {occupancy}',
         ]
 
-    def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
+    def copy(self, rank: int, copy: CopyLaunch, stream: int) -> tuple[str, list[str]]:
         """Return a copy between device and pinned memory."""
-        is_to_device = copy.direction is Direction.TO_DEVICE
+        is_to_device = copy.direction is CopyDirection.TO_DEVICE
         name = "Memcpy HtoD (Pinned -> Device)" if is_to_device else "Memcpy DtoH (Device -> Pinned)"
         rate = copy.rate_bytes_per_s / 1e9
         return name, [
@@ -201,9 +201,9 @@ class Amd:
             f'"block": [{block}, 1, 1]',
         ]
 
-    def copy(self, rank: int, copy: Copy, stream: int) -> tuple[str, list[str]]:
+    def copy(self, rank: int, copy: CopyLaunch, stream: int) -> tuple[str, list[str]]:
         """Return a copy; its name does not mention pinned memory."""
-        is_to_device = copy.direction is Direction.TO_DEVICE
+        is_to_device = copy.direction is CopyDirection.TO_DEVICE
         name = "Memcpy HtoD (Host -> Device)" if is_to_device else "Memcpy DtoH (Device -> Host)"
         rate = copy.rate_bytes_per_s / 1e9
         return name, [

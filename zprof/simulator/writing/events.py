@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.simulator.engine.schedule import Line, Schedule, get_rank_clock
+from zprof.simulator.engine.schedule import ExecutedInstruction, SimulatedRun, get_rank_clock
 from zprof.simulator.plan import Stamps
 
 
@@ -79,7 +79,7 @@ _TAIL_NS = 400_000
 class InstructionTiming:
     """Times of one instruction on one rank, in nanoseconds on its clock."""
 
-    line: Line
+    line: ExecutedInstruction
     host_begin: int
     host_end: int
     launch: int
@@ -90,7 +90,7 @@ class InstructionTiming:
 class LocalTimes:
     """Convert the times of a schedule to each rank's clock."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: SimulatedRun) -> None:
         self._schedule = schedule
         lines = schedule.lines
         self._all = np.stack(

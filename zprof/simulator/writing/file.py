@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
-from zprof.simulator.engine.schedule import ORIGIN_NS, Schedule
-from zprof.simulator.plan import Plan, Stamps, Vendor
+from zprof.simulator.engine.schedule import ORIGIN_NS, SimulatedRun
+from zprof.simulator.plan import SimulationPlan, Stamps, Vendor
 from zprof.simulator.writing.events import EventBuffer, Layout
 from zprof.simulator.writing.names import list_group_ranks
 
@@ -16,7 +16,7 @@ def get_profiler_base_ns() -> int:
     return ORIGIN_NS // _WINDOW_NS * _WINDOW_NS
 
 
-def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence[str]) -> str:
+def format_head(schedule: SimulatedRun, rank: int, properties: str, extras: Sequence[str]) -> str:
     """Format the text before the events."""
     keys = [
         '"schemaVersion": 1',
@@ -30,7 +30,7 @@ def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence
     return _fit_layout(schedule.plan, "{\n  " + ",\n  ".join(keys) + ',\n  "traceEvents": [\n')
 
 
-def format_tail(plan: Plan, rank: int) -> str:
+def format_tail(plan: SimulationPlan, rank: int) -> str:
     """Format the text after the events."""
     keys = [f'"traceName": "/tmp/traces/rank{rank}.json"', '"displayTimeUnit": "ms"']
     if plan.recording.stamps is Stamps.BASED:
@@ -39,7 +39,7 @@ def format_tail(plan: Plan, rank: int) -> str:
 
 
 def add_frame(
-    plan: Plan, buffer: EventBuffer, host: int, device: int | None, rows: Sequence[tuple[int, str]]
+    plan: SimulationPlan, buffer: EventBuffer, host: int, device: int | None, rows: Sequence[tuple[int, str]]
 ) -> None:
     """Add the names of processes and threads, and the profiler's own marks."""
     layout = Layout(indented=plan.recording.indented)
@@ -85,7 +85,7 @@ def _format_marks(buffer: EventBuffer) -> list[str]:
     ]
 
 
-def _describe_groups(schedule: Schedule, rank: int) -> dict[str, object]:
+def _describe_groups(schedule: SimulatedRun, rank: int) -> dict[str, object]:
     gloo = schedule.plan.vendor is Vendor.GLOO
     configs = [
         {
@@ -107,7 +107,7 @@ def _describe_groups(schedule: Schedule, rank: int) -> dict[str, object]:
     return description if gloo else {**description, "nccl_version": "2.27.5"}
 
 
-def _fit_layout(plan: Plan, text: str) -> str:
+def _fit_layout(plan: SimulationPlan, text: str) -> str:
     return text if plan.recording.indented else Layout(indented=False).apply_layout(text)
 
 
@@ -124,7 +124,7 @@ _PADDING_NAMES = (
 _PADDING_LENGTH_NS = 1_700
 
 
-def add_padding(plan: Plan, buffer: EventBuffer, process: int, other_bytes: int) -> None:
+def add_padding(plan: SimulationPlan, buffer: EventBuffer, process: int, other_bytes: int) -> None:
     """Add events of an otherwise idle thread, evenly over the window, until the file has the planned size."""
     target_bytes = plan.recording.pad_to_bytes
     missing_bytes = target_bytes - other_bytes - sum(map(len, buffer.texts)) - 2 * len(buffer.texts)

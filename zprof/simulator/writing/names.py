@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from zprof.model.collectives import CollectiveKind
-from zprof.simulator.engine.schedule import Line
+from zprof.simulator.engine.schedule import ExecutedInstruction
 from zprof.simulator.plan import DType
-from zprof.simulator.program.instructions import Collective, Groups, KernelKind
+from zprof.simulator.program.instructions import CollectiveLaunch, Groups, KernelWork
 
 _K = CollectiveKind
 
@@ -36,7 +36,7 @@ _ADAM = (
     "FusedOptimizerTensorListMetadata<4>)"
 )
 KERNELS = {
-    KernelKind.GEMM: KernelName(
+    KernelWork.GEMM: KernelName(
         operator="aten::mm",
         backward="MmBackward0",
         cuda="nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
@@ -46,7 +46,7 @@ KERNELS = {
         registers=168,
         module=True,
     ),
-    KernelKind.ATTENTION: KernelName(
+    KernelWork.ATTENTION: KernelName(
         operator="aten::_flash_attention_forward",
         backward="aten::_flash_attention_backward",
         cuda="void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4> >",
@@ -56,7 +56,7 @@ KERNELS = {
         registers=255,
         module=True,
     ),
-    KernelKind.NORM: KernelName(
+    KernelWork.NORM: KernelName(
         operator="aten::native_layer_norm",
         backward="aten::native_layer_norm_backward",
         cuda="void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>",
@@ -65,14 +65,14 @@ KERNELS = {
         block=128,
         registers=32,
     ),
-    KernelKind.ELEMENTWISE: KernelName(
+    KernelWork.ELEMENTWISE: KernelName(
         operator="aten::add", backward="AddBackward0", cuda=_ELEMENTWISE, hip=_ELEMENTWISE,
         grid=16384, block=128, registers=28,
     ),
-    KernelKind.OPTIMIZER: KernelName(
+    KernelWork.OPTIMIZER: KernelName(
         operator="aten::_fused_adamw_", backward="", cuda=_ADAM, hip=_ADAM, grid=320, block=512, registers=40
     ),
-    KernelKind.SPLIT: KernelName(
+    KernelWork.SPLIT: KernelName(
         operator="fsdp::split_with_sizes_copy",
         backward="",
         cuda="void at::native::(anonymous namespace)::split_with_sizes_copy_out_contiguous_no_cast_kernel",
@@ -81,7 +81,7 @@ KERNELS = {
         block=128,
         registers=24,
     ),
-    KernelKind.PAD: KernelName(
+    KernelWork.PAD: KernelName(
         operator="fsdp::chunk_cat",
         backward="",
         cuda="void at::native::detail::chunk_cat_cuda_kernel<c10::BFloat16, c10::BFloat16>",
@@ -149,7 +149,7 @@ TYPES = {
 }
 
 
-def count_elements(collective: Collective, group_size: int) -> tuple[int, int]:
+def count_elements(collective: CollectiveLaunch, group_size: int) -> tuple[int, int]:
     """Return the input and output elements of one rank."""
     full = collective.elements
     shard = max(1, full // group_size)
@@ -158,7 +158,7 @@ def count_elements(collective: Collective, group_size: int) -> tuple[int, int]:
     return full, shard if collective.kind is CollectiveKind.REDUCE_SCATTER else full
 
 
-def list_collective_ranks(line: Line, rank: int) -> list[int]:
+def list_collective_ranks(line: ExecutedInstruction, rank: int) -> list[int]:
     """Return the ranks of the collective's group that contains ``rank``."""
     assert line.groups is not None
     return list_group_ranks(line.groups, rank)
@@ -170,10 +170,10 @@ def list_group_ranks(groups: Groups, rank: int) -> list[int]:
     return [int(member) for member in sorted(row)]
 
 
-def format_metadata(line: Line, ranks: list[int], sequence: bool) -> list[str]:
+def format_metadata(line: ExecutedInstruction, ranks: list[int], sequence: bool) -> list[str]:
     """Return the metadata of a collective's kernel; with ``sequence``, the last entry is a placeholder."""
     collective, groups = line.instruction, line.groups
-    assert isinstance(collective, Collective)
+    assert isinstance(collective, CollectiveLaunch)
     assert groups is not None
     input_elements, output_elements = count_elements(collective, groups.size)
     return [

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from zprof.simulator.engine.schedule import Line
-from zprof.simulator.program.instructions import Collective, Copy
-from zprof.simulator.writing.dialects import Dialect
+from zprof.simulator.engine.schedule import ExecutedInstruction
+from zprof.simulator.program.instructions import CollectiveLaunch, CopyLaunch
+from zprof.simulator.writing.dialects import TraceDialect
 from zprof.simulator.writing.events import Layout
 from zprof.simulator.writing.names import (
     COLLECTIVES,
@@ -23,7 +23,9 @@ _PYTHON = ('"Python parent id": null', '"Python id": %s', '"Ev Idx": %s')
 class Templates:
     """Build and cache templates.  Values are ts and dur, then those listed by each method."""
 
-    def __init__(self, rank: int, dialect: Dialect, layout: Layout, metadata: bool, sequence: bool) -> None:
+    def __init__(
+        self, rank: int, dialect: TraceDialect, layout: Layout, metadata: bool, sequence: bool
+    ) -> None:
         self._rank = rank
         self._dialect = dialect
         self._layout = layout
@@ -75,18 +77,18 @@ class Templates:
             ),
         )
 
-    def copy(self, copy: Copy, stream: int) -> str:
+    def copy(self, copy: CopyLaunch, stream: int) -> str:
         """Return a copy; values: external id, correlation."""
         key = ("copy", copy.direction, copy.bytes, copy.rate_bytes_per_s, stream)
         name, arguments = self._dialect.copy(self._rank, copy, stream)
         return self._get_template(key, lambda: self._make_device_event("gpu_memcpy", name, stream, arguments))
 
-    def collective(self, collective: Collective, line: Line, stream: int) -> str:
+    def collective(self, collective: CollectiveLaunch, line: ExecutedInstruction, stream: int) -> str:
         """Return a collective's kernel; values: external id, correlation, sequence if there is one."""
         key = ("collective", *_make_collective_key(collective, line), stream)
         return self._get_template(key, lambda: self._make_collective(collective, line, stream))
 
-    def parameters(self, collective: Collective, line: Line) -> str:
+    def parameters(self, collective: CollectiveLaunch, line: ExecutedInstruction) -> str:
         """Return PyTorch's record of a collective's parameters; values: external id, sequence if
         any, index.
         """
@@ -112,17 +114,17 @@ class Templates:
         key = ("sync", kind, stream, awaited_stream)
         return self._get_template(key, lambda: self._make_device_event("cuda_sync", kind, stream, arguments))
 
-    def _make_collective(self, collective: Collective, line: Line, stream: int) -> str:
+    def _make_collective(self, collective: CollectiveLaunch, line: ExecutedInstruction, stream: int) -> str:
         arguments = self._dialect.kernel_arguments(self._rank, stream, _CHANNELS, _THREADS, _REGISTERS)
         if self._metadata:
             arguments += format_metadata(line, list_collective_ranks(line, self._rank), self._sequence)
         return self._make_device_event("kernel", self.collective_name(collective), stream, arguments)
 
-    def collective_name(self, collective: Collective) -> str:
+    def collective_name(self, collective: CollectiveLaunch) -> str:
         """Return the name of a collective's kernel."""
         return self._dialect.collective(collective.kind, collective.dtype, self._metadata)
 
-    def _make_parameters(self, collective: Collective, line: Line) -> str:
+    def _make_parameters(self, collective: CollectiveLaunch, line: ExecutedInstruction) -> str:
         ranks = list_collective_ranks(line, self._rank)
         shape, (input_elements, _) = TYPES[collective.dtype].shape, count_elements(collective, len(ranks))
         stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
@@ -153,11 +155,11 @@ def get_process_id(rank: int) -> int:
     return 20_000 + 111 * (rank % 8)
 
 
-def get_annotation(collective: Collective) -> str:
+def get_annotation(collective: CollectiveLaunch) -> str:
     """Return PyTorch's annotation of an NCCL collective."""
     return COLLECTIVES[collective.kind].annotation
 
 
-def _make_collective_key(collective: Collective, line: Line) -> tuple[object, ...]:
+def _make_collective_key(collective: CollectiveLaunch, line: ExecutedInstruction) -> tuple[object, ...]:
     assert line.groups is not None
     return collective.kind, collective.elements, collective.dtype, line.groups.name

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from isal import igzip
 
-from zprof.simulator.engine.schedule import Schedule
+from zprof.simulator.engine.schedule import SimulatedRun
 from zprof.simulator.plan import Vendor
 from zprof.simulator.whole_files import write_file
 from zprof.simulator.writing import file
@@ -34,7 +34,7 @@ class WrittenTrace:
     missing_collectives: frozenset[int]
 
 
-def write_trace(schedule: Schedule, times: LocalTimes, rank: int, folder: Path) -> WrittenTrace:
+def write_trace(schedule: SimulatedRun, times: LocalTimes, rank: int, folder: Path) -> WrittenTrace:
     """Write ``folder/rank{N}.json.gz`` for one rank."""
     recording = schedule.plan.recording
     buffer, missing_collectives, text = _format_trace(schedule, times, rank)
@@ -52,7 +52,7 @@ def write_trace(schedule: Schedule, times: LocalTimes, rank: int, folder: Path) 
     )
 
 
-def _format_trace(schedule: Schedule, times: LocalTimes, rank: int) -> tuple[EventBuffer, set[int], str]:
+def _format_trace(schedule: SimulatedRun, times: LocalTimes, rank: int) -> tuple[EventBuffer, set[int], str]:
     plan = schedule.plan
     rng = np.random.Generator(np.random.PCG64([plan.seed, 1 + rank]))
     buffer = EventBuffer(

@@ -13,7 +13,7 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from zprof.analysis.step_timeline.build import build_step_model
-from zprof.analysis.step_timeline.step_model import StepModel, find_gap
+from zprof.analysis.step_timeline.step_model import StepTimeline, find_gap
 from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
 from zprof.model.leaves import read_value
@@ -76,7 +76,7 @@ class TimelineScreen(PageScreen):
     class Built(Message):
         """A timeline was built, or a message explains why it could not be."""
 
-        def __init__(self, loaded: LoadedRun, key: RankStep, built: StepModel | str) -> None:
+        def __init__(self, loaded: LoadedRun, key: RankStep, built: StepTimeline | str) -> None:
             super().__init__()
             self.loaded, self.key, self.built = loaded, key, built
 
@@ -122,7 +122,7 @@ class TimelineScreen(PageScreen):
     def read_events(self, loaded: LoadedRun, key: RankStep) -> None:
         """Build the timeline of a rank and step in a worker thread."""
         try:
-            built: StepModel | str = build_step_model(loaded.run, loaded.analysis, *key)
+            built: StepTimeline | str = build_step_model(loaded.run, loaded.analysis, *key)
         except ZprofError as error:
             built = f"{error} ({error.hint})" if error.hint else str(error)
         if not get_current_worker().is_cancelled:
@@ -133,12 +133,12 @@ class TimelineScreen(PageScreen):
         selected = self.zprof.selected
         if event.loaded is not self._filled_run:
             return
-        if isinstance(event.built, StepModel):
+        if isinstance(event.built, StepTimeline):
             self._cache.put(event.key, event.built)
         if event.key != (selected.rank, selected.step):
             return
         self.is_reading = False
-        if isinstance(event.built, StepModel):
+        if isinstance(event.built, StepTimeline):
             self.query_one(Lanes).show(event.built)
         else:
             self.query_one(Lanes).show_message(event.built)

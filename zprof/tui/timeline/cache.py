@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from zprof.analysis.step_timeline.step_model import StepModel
+from zprof.analysis.step_timeline.step_model import StepTimeline
 
 #: Maximum number of cached timelines.
 MAX_TIMELINES = 8
@@ -15,18 +15,18 @@ class TimelineCache:
     """Least-recently-used cache of timelines by rank and step."""
 
     def __init__(self) -> None:
-        self._models: OrderedDict[RankStep, StepModel] = OrderedDict()
+        self._models: OrderedDict[RankStep, StepTimeline] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._models)
 
-    def get(self, key: RankStep) -> StepModel | None:
+    def get(self, key: RankStep) -> StepTimeline | None:
         """Return the cached timeline, or None."""
         if key in self._models:
             self._models.move_to_end(key)
         return self._models.get(key)
 
-    def put(self, key: RankStep, model: StepModel) -> None:
+    def put(self, key: RankStep, model: StepTimeline) -> None:
         """Cache a timeline and evict the least recently used ones over the limits."""
         self._models[key] = model
         self._models.move_to_end(key)

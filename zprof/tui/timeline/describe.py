@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from zprof.analysis.step_timeline.lane import ROLE_NAMES, Kind, Lane, LaneKind
-from zprof.analysis.step_timeline.step_model import Event, ExposedGap, StepModel, find_gap
+from zprof.analysis.step_timeline.lane import ROLE_NAMES, EventKind, LaneKind, TimelineLane
+from zprof.analysis.step_timeline.step_model import ExposedGap, StepTimeline, TimelineEvent, find_gap
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.kernels import parse_function_name
 from zprof.model.time import LateReason
@@ -112,7 +112,7 @@ _MAX_ENCLOSING = 6
 _MAX_SHORT_NAME = 60
 
 
-def describe_target(lane: Lane, target: CursorTarget) -> str:
+def describe_target(lane: TimelineLane, target: CursorTarget) -> str:
     """Format time, lane and the share of each role under the cursor."""
     parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in target.shares.items()]
     roles = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
@@ -121,7 +121,7 @@ def describe_target(lane: Lane, target: CursorTarget) -> str:
     return f"{start}, {column} per column, {lane.title}: {roles}{base}"
 
 
-def describe_item(model: StepModel, lane: Lane, target: CursorTarget) -> str:
+def describe_item(model: StepTimeline, lane: TimelineLane, target: CursorTarget) -> str:
     """Describe the event under the cursor in one line."""
     index = target.index
     if index is None:
@@ -133,7 +133,7 @@ def describe_item(model: StepModel, lane: Lane, target: CursorTarget) -> str:
     return f"{name}: {format_ns(end - start)} from {format_offset(start)}{count_note}"
 
 
-def describe_gap(model: StepModel, gap: ExposedGap | None) -> str:
+def describe_gap(model: StepTimeline, gap: ExposedGap | None) -> str:
     """Describe an exposed gap and the collective that blocks the rank in it, in one line."""
     if gap is None:
         return ""
@@ -147,7 +147,7 @@ def describe_gap(model: StepModel, gap: ExposedGap | None) -> str:
     return f"{description}, blocked by {format_collective_name(row)} ({describe_exposure(row)})"
 
 
-def describe_event(model: StepModel, lane: Lane, index: int) -> tuple[str, str]:
+def describe_event(model: StepTimeline, lane: TimelineLane, index: int) -> tuple[str, str]:
     """Return the title and text of the popup on an event."""
     row = int(lane.items.row[index])
     start, end = int(lane.items.start_ns[index]), int(lane.items.end_ns[index])
@@ -164,7 +164,7 @@ def describe_event(model: StepModel, lane: Lane, index: int) -> tuple[str, str]:
         *_format_event(model, event),
         *_format_enclosing(model, lane, index),
     ]
-    if lane.items.kind[index] in (Kind.COLLECTIVE, Kind.WAIT):
+    if lane.items.kind[index] in (EventKind.COLLECTIVE, EventKind.WAIT):
         collective = _find_collective(model, start, end)
         lines += ["", *describe_collective(collective)] if collective is not None else []
     else:
@@ -172,13 +172,13 @@ def describe_event(model: StepModel, lane: Lane, index: int) -> tuple[str, str]:
     return _shorten_name(model, lane, row), "\n".join(lines)
 
 
-def _shorten_name(model: StepModel, lane: Lane, row: int) -> str:
+def _shorten_name(model: StepTimeline, lane: TimelineLane, row: int) -> str:
     """Return the event's name; for a kernel the function name without template arguments."""
     name = _get_item_name(model, lane, row)
     return (parse_function_name(name) or name) if lane.kind is LaneKind.STREAM else name
 
 
-def _get_item_name(model: StepModel, lane: Lane, row: int) -> str:
+def _get_item_name(model: StepTimeline, lane: TimelineLane, row: int) -> str:
     if lane.kind is LaneKind.COLLECTIVES:
         return format_collective_name(model.collectives.iloc[row].to_dict())
     if lane.is_named:
@@ -186,7 +186,7 @@ def _get_item_name(model: StepModel, lane: Lane, row: int) -> str:
     return printable(str(model.events.column("name")[row].as_py())[:MAX_NAME])
 
 
-def _format_event(model: StepModel, event: Event) -> list[str]:
+def _format_event(model: StepTimeline, event: TimelineEvent) -> list[str]:
     location = f"stream {event.stream}" if event.stream is not None else f"thread {event.thread}"
     lines = [
         format_fact("category", f"{event.category} on {location}"),
@@ -208,7 +208,7 @@ def _format_event(model: StepModel, event: Event) -> list[str]:
     return lines
 
 
-def _format_enclosing(model: StepModel, lane: Lane, index: int) -> list[str]:
+def _format_enclosing(model: StepTimeline, lane: TimelineLane, index: int) -> list[str]:
     enclosing = lane.items.find_enclosing(index)
     names = [_get_item_name(model, lane, int(lane.items.row[outer])) for outer in enclosing[:_MAX_ENCLOSING]]
     if len(enclosing) > _MAX_ENCLOSING:
@@ -216,21 +216,21 @@ def _format_enclosing(model: StepModel, lane: Lane, index: int) -> list[str]:
     return [format_fact("" if number else "within", name) for number, name in enumerate(names)]
 
 
-def _format_gap_before(model: StepModel, lane: Lane, index: int) -> list[str]:
+def _format_gap_before(model: StepTimeline, lane: TimelineLane, index: int) -> list[str]:
     """Describe the exposed gap between the previous compute on this lane and this event, if any."""
     start = int(lane.items.start_ns[index])
-    work = lane.items.kind == Kind.COMPUTE
+    work = lane.items.kind == EventKind.COMPUTE
     work &= lane.items.end_ns <= start
     previous_end = int(lane.items.end_ns[work].max(initial=0))
     gap = (
         find_gap(model, previous_end, start)
-        if lane.items.kind[index] == Kind.COMPUTE and start > previous_end
+        if lane.items.kind[index] == EventKind.COMPUTE and start > previous_end
         else None
     )
     return [format_fact("waited for", describe_gap(model, gap))] if gap is not None else []
 
 
-def _find_collective(model: StepModel, start: int, end: int) -> Row | None:
+def _find_collective(model: StepTimeline, start: int, end: int) -> Row | None:
     """Return the collective that a stream or thread event runs or waits for, or None."""
     rows = model.collectives
     exact = rows[(rows["start_ns"] == start) & (rows["end_ns"] == end)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zprof.analysis.intervals import Intervals
-from zprof.analysis.step_timeline.lane import Floats, Lane, Role, compute_columns
+from zprof.analysis.step_timeline.lane import Floats, LaneRole, TimelineLane, compute_columns
 
 #: Minimum length of the view, unless the step is shorter; a column then covers a few nanoseconds.
 MIN_SPAN_NS = 1_000
@@ -125,13 +125,13 @@ class CursorTarget:
     begin_ns: float
     end_ns: float
     column_ns: float
-    shares: dict[Role, float]
+    shares: dict[LaneRole, float]
     index: int | None
     count: int
     is_gap: bool = False
 
 
-def find_cursor_target(lane: Lane, gaps: Intervals, view: View, width: int) -> CursorTarget:
+def find_cursor_target(lane: TimelineLane, gaps: Intervals, view: View, width: int) -> CursorTarget:
     """Return the target under the cursor of a view drawn in `width` columns."""
     edges, column = view.edges(width), view.column(width)
     begin, end = float(edges[column]), float(edges[column + 1])

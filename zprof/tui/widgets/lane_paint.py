@@ -8,7 +8,7 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from zprof.analysis.step_timeline.lane import IDLE, Columns, Lane, LaneKind, Role, compute_columns
+from zprof.analysis.step_timeline.lane import IDLE, Columns, LaneKind, LaneRole, TimelineLane, compute_columns
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.tui.tables import Mark
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
@@ -52,7 +52,7 @@ def draw_ruler(view: View, width: int, brush: Brush) -> list[Segment]:
 
 
 def draw_lane(
-    lane: Lane, view: View, width: int, brush: Brush, *, selection: tuple[bool, bool] = (False, False)
+    lane: TimelineLane, view: View, width: int, brush: Brush, *, selection: tuple[bool, bool] = (False, False)
 ) -> list[Segment]:
     """Draw a lane. ``selection``: the cursor is in this lane, and the widget has the focus."""
     is_selected, has_focus = selection
@@ -69,50 +69,52 @@ def draw_lane(
     return list(Segment.simplify(segments))
 
 
-def _draw_columns(lane: Lane, view: View, width: int, brush: Brush) -> list[tuple[str, Role | None]]:
+def _draw_columns(
+    lane: TimelineLane, view: View, width: int, brush: Brush
+) -> list[tuple[str, LaneRole | None]]:
     if lane.is_named:
         return [(text, None) for text in write_names(lane, view, width, ascii_only=brush.ascii_only)]
     idle = TIMES["idle_ns"].shown(ascii_only=brush.ascii_only)
     return pick_glyphs(lane, compute_columns(lane, view.edges(width)), idle, ascii_only=brush.ascii_only)
 
 
-def _find_paint(lane: Lane, role: Role | None) -> Paint | None:
+def _find_paint(lane: TimelineLane, role: LaneRole | None) -> Paint | None:
     if role is None:
         return None if lane.is_named else TIMES["idle_ns"]
-    return _HOST if role is Role.HOST else TIMES[role.value]
+    return _HOST if role is LaneRole.HOST else TIMES[role.value]
 
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 #: Glyphs per role: for less than half a column, for more, then the same two in ASCII.
-GLYPHS: Mapping[Role, tuple[str, str, str, str]] = {
-    Role.COMPUTE: ("▄", "█", "+", "#"),
-    Role.TRANSFER: ("╸", "━", "=", "="),
-    Role.WAIT: ("▒", "▒", "w", "w"),
-    Role.HIDDEN: ("╌", "╌", "-", "-"),
-    Role.MEMCPY: ("▗", "▄", "m", "m"),
-    Role.UNEXPLAINED: ("?", "?", "?", "?"),
-    Role.HOST: ("◦", "•", "h", "H"),
+GLYPHS: Mapping[LaneRole, tuple[str, str, str, str]] = {
+    LaneRole.COMPUTE: ("▄", "█", "+", "#"),
+    LaneRole.TRANSFER: ("╸", "━", "=", "="),
+    LaneRole.WAIT: ("▒", "▒", "w", "w"),
+    LaneRole.HIDDEN: ("╌", "╌", "-", "-"),
+    LaneRole.MEMCPY: ("▗", "▄", "m", "m"),
+    LaneRole.UNEXPLAINED: ("?", "?", "?", "?"),
+    LaneRole.HOST: ("◦", "•", "h", "H"),
 }
 _BLANK = " "
 #: A name needs at least this many cells after its bar to be readable.
 _MIN_NAME = 3
 
 
-def pick_glyph(role: Role, share: float, *, ascii_only: bool) -> str:
+def pick_glyph(role: LaneRole, share: float, *, ascii_only: bool) -> str:
     """Return the glyph of a role: eighths of a block for compute, thin or full for the others."""
     thin, full, thin_letter, letter = GLYPHS[role]
     if ascii_only:
         return letter if share >= 0.5 else thin_letter
-    if role is Role.COMPUTE:
+    if role is LaneRole.COMPUTE:
         return _EIGHTHS[min(7, max(0, int(np.ceil(share * 8)) - 1))]
     return full if share >= 0.5 else thin
 
 
 def pick_glyphs(
-    lane: Lane, columns: Columns, idle: str, *, ascii_only: bool
-) -> list[tuple[str, Role | None]]:
+    lane: TimelineLane, columns: Columns, idle: str, *, ascii_only: bool
+) -> list[tuple[str, LaneRole | None]]:
     """Return glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle."""
-    glyphs: list[tuple[str, Role | None]] = []
+    glyphs: list[tuple[str, LaneRole | None]] = []
     for column, role_index in enumerate(columns.first.tolist()):
         if role_index == IDLE:
             glyphs.append((idle if lane.shows_idle else _BLANK, None))
@@ -122,7 +124,7 @@ def pick_glyphs(
     return glyphs
 
 
-def write_names(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list[str]:
+def write_names(lane: TimelineLane, view: View, width: int, *, ascii_only: bool) -> list[str]:
     """Return one string per cell: each name starts at its event's column and is cut at the next name."""
     bar = "|" if ascii_only else "▏"
     line = [_BLANK] * width
@@ -134,7 +136,7 @@ def write_names(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list
     return line
 
 
-def _find_name_starts(lane: Lane, view: View, width: int) -> list[tuple[int, str]]:
+def _find_name_starts(lane: TimelineLane, view: View, width: int) -> list[tuple[int, str]]:
     """Return (column, name) of each visible event start, and (column, "") where a name ends.
 
     If several events start in a column, the last one is used. An event that ends in the column where the next

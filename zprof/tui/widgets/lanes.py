@@ -10,8 +10,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from zprof.analysis.step_timeline.lane import Lane
-from zprof.analysis.step_timeline.step_model import StepModel, find_longest_gap, find_next_gap
+from zprof.analysis.step_timeline.lane import TimelineLane
+from zprof.analysis.step_timeline.step_model import StepTimeline, find_longest_gap, find_next_gap
 from zprof.tui.keys import Where, bindings
 from zprof.tui.theme import get_look
 from zprof.tui.timeline.view import CursorTarget, View, find_cursor_target, make_first_view
@@ -30,7 +30,7 @@ class LaneView(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.model: StepModel | None = None
+        self.model: StepTimeline | None = None
         self.view: View = make_first_view(1)
         self.lane_index = 0
         self._lane_key = "collectives"
@@ -39,12 +39,12 @@ class LaneView(Widget):
         self.first = 0
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[TimelineLane, ...]:
         """Lanes of the step; empty while no step is shown."""
         return self.model.lanes if self.model else ()
 
     @property
-    def lane(self) -> Lane | None:
+    def lane(self) -> TimelineLane | None:
         """The lane under the cursor."""
         return self.lanes[self.lane_index] if self.lane_index < len(self.lanes) else None
 
@@ -53,7 +53,7 @@ class LaneView(Widget):
         """Columns of the time axis."""
         return max(_MIN_WIDTH, self.size.width - LABEL_WIDTH - _MARGIN)
 
-    def show(self, model: StepModel) -> None:
+    def show(self, model: StepTimeline) -> None:
         """Show a step, keeping the visible part and the lane of the previous one as far as possible.
 
         The first step is shown in full, with the cursor at its longest gap.
@@ -142,7 +142,7 @@ class LaneView(Widget):
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
 
 
-def _make_first_view(model: StepModel) -> View:
+def _make_first_view(model: StepTimeline) -> View:
     """Return a view of the full step with the cursor at its longest exposed gap."""
     view, longest = make_first_view(model.length_ns), find_longest_gap(model.gaps)
     return view if longest is None else view.at(int(model.gaps[longest, 0]))
@@ -160,7 +160,7 @@ class Lanes(LaneView, can_focus=True):
     class Opened(Message):
         """An event was opened: its lane and its index in the lane."""
 
-        def __init__(self, lane: Lane, index: int) -> None:
+        def __init__(self, lane: TimelineLane, index: int) -> None:
             super().__init__()
             self.lane, self.index = lane, index
 

@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from zprof.integrations.planning import tasks, verify_task
-from zprof.integrations.planning.child_process import Answers
+from zprof.integrations.planning.child_process import ChildAnswers
 from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import verify_plan
 from zprof.model.errors import BadInput
@@ -60,13 +60,13 @@ CASES = {
 }
 
 
-def verify_in_this_process(task: dict[str, Any], limits: Limits) -> Answers:
+def verify_in_this_process(task: dict[str, Any], limits: Limits) -> ChildAnswers:
     """What the child would answer: to start it takes longer than the task."""
     lines: list[Mapping[str, Any]] = []
     verify_task.verify_stages(
         task, lambda answer: lines.append(msgspec.json.decode(msgspec.json.encode(answer)))
     )
-    return Answers(lines=tuple(lines), failure="")
+    return ChildAnswers(lines=tuple(lines), failure="")
 
 
 @lru_cache

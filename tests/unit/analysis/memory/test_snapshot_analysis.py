@@ -12,7 +12,7 @@ from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshot_histories import MAIN, STATE, Training, at, frames_of, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_allocated_peak, read_history
 from zprof.analysis.memory.history_lives import make_history_lives
 from zprof.analysis.memory.rank_result import RankMemoryResult
@@ -94,7 +94,7 @@ def test_tenants_of_the_timeline_sum_to_the_live_bytes(seed: int) -> None:
     if history is None or not len(history.blocks):
         return
     blocks = history.blocks
-    found = attribute_history(blocks, Stacks(frames["stack"]))
+    found = attribute_history(blocks, StackIndex(frames["stack"]))
     timeline = thin_recording(0, "cuda:0", make_history_lives(history, found.names, found.passes), points=9)
     totals = np.sum(list(timeline.tenants.values()), axis=0)
     assert totals.max() == find_allocated_peak(history)[1]

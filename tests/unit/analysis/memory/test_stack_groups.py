@@ -23,7 +23,7 @@ from tests.support.snapshot_histories import (
 )
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.group_changes import compare_groups
 from zprof.analysis.memory.history import find_allocated_peak, find_live_blocks, read_history
 from zprof.analysis.memory.peak_growth import measure_growth
@@ -88,7 +88,7 @@ def test_groups_tree_and_growth_hold_every_byte_of_the_peak(seed: int) -> None:
     history = read_history(frames["block"], frames["segment"], "cuda:0")
     if history is None or not len(history.blocks):
         return
-    blocks, stacks = history.blocks, Stacks(frames["stack"])
+    blocks, stacks = history.blocks, StackIndex(frames["stack"])
     names = attribute_history(blocks, stacks).names
     peak_ns, peak_bytes = find_allocated_peak(history)
     rows = find_live_blocks(blocks, peak_ns)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from zprof.analysis.step_timeline.lane import (
     IDLE,
+    EventKind,
     Items,
-    Kind,
-    Lane,
     LaneKind,
-    Role,
+    LaneRole,
+    TimelineLane,
     build_cover,
     build_items,
     compute_columns,
@@ -22,7 +22,9 @@ from zprof.analysis.step_timeline.lane import (
 LENGTH = 60
 spans = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(sorted), max_size=12)
 edges = st.lists(st.integers(-5, LENGTH + 5), min_size=2, max_size=9, unique=True).map(sorted)
-events = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from(list(Kind))), max_size=14)
+events = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from(list(EventKind))), max_size=14
+)
 
 
 def rows(found: list[list[int]]) -> "np.ndarray":
@@ -34,12 +36,14 @@ def count(found: list[list[int]], begin: int, end: int) -> int:
     return sum(any(start <= time < stop for start, stop in found) for time in range(begin, end))
 
 
-def lane(parts: dict[Role, list[list[int]]]) -> Lane:
+def lane(parts: dict[LaneRole, list[list[int]]]) -> TimelineLane:
     covers = {role: build_cover(rows(part)) for role, part in parts.items()}
-    return Lane(key="s", label="s", title="s", kind=LaneKind.STREAM, covers=covers, items=make_items([]))
+    return TimelineLane(
+        key="s", label="s", title="s", kind=LaneKind.STREAM, covers=covers, items=make_items([])
+    )
 
 
-def make_items(found: list[tuple[int, int, Kind]]) -> Items:
+def make_items(found: list[tuple[int, int, EventKind]]) -> Items:
     start, length, kind = np.array(found, dtype=np.int64).reshape(-1, 3).T
     return build_items(start, start + length, np.arange(len(found)), kind.astype(np.int8))
 
@@ -53,7 +57,7 @@ def test_a_column_shows_the_role_that_holds_most(
     lengths = cover.between(np.array(at, dtype=np.float64)).tolist()
     assert cover.length_ns == count(compute, 0, LENGTH)
     columns = compute_columns(
-        lane({Role.COMPUTE: compute, Role.TRANSFER: transfer}), np.array(at, dtype=np.float64)
+        lane({LaneRole.COMPUTE: compute, LaneRole.TRANSFER: transfer}), np.array(at, dtype=np.float64)
     )
     for place, (begin, end) in enumerate(itertools.pairwise(at)):
         computes, moves = count(compute, begin, end), count(transfer, begin, end)
@@ -61,14 +65,14 @@ def test_a_column_shows_the_role_that_holds_most(
         role = columns.role(place)
         assert (role is None) == (computes == moves == 0) == (columns.first[place] == IDLE)
         if computes != moves:
-            assert role is (Role.COMPUTE if computes > moves else Role.TRANSFER)
-        assert columns.share(place).get(Role.COMPUTE, 0.0) == pytest.approx(computes / (end - begin))
+            assert role is (LaneRole.COMPUTE if computes > moves else LaneRole.TRANSFER)
+        assert columns.share(place).get(LaneRole.COMPUTE, 0.0) == pytest.approx(computes / (end - begin))
 
 
 @settings(max_examples=40)
 @given(events, st.integers(0, 45), st.integers(1, 8))
 def test_the_chosen_event_is_of_the_role_and_holds_most(
-    found: list[tuple[int, int, Kind]], begin: int, length: int
+    found: list[tuple[int, int, EventKind]], begin: int, length: int
 ) -> None:
     items, end = make_items(found), begin + length
     inside = {
@@ -77,9 +81,9 @@ def test_the_chosen_event_is_of_the_role_and_holds_most(
         if start < end and start + size > begin
     }
     assert sorted(int(items.row[place]) for place in items.touching(begin, end)) == sorted(inside)
-    computing = {row: held for row, held in inside.items() if found[row][2] is Kind.COMPUTE}
+    computing = {row: held for row, held in inside.items() if found[row][2] is EventKind.COMPUTE}
     if computing:
-        row = int(items.row[items.select_event(begin, end, Role.COMPUTE)])
+        row = int(items.row[items.select_event(begin, end, LaneRole.COMPUTE)])
         most = [row for row, held in computing.items() if held == max(computing.values())]
         assert row in most
         assert found[row][1] == min(found[one][1] for one in most), "the innermost"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.intervals import measure
-from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import (
     has_device_work,
     launches_device_work,
@@ -19,7 +19,7 @@ from zprof.analysis.time.steps import find_step_windows
 MAIN, OTHER = 1, 2
 
 
-def host(*rows: tuple) -> Activity:
+def host(*rows: tuple) -> RankActivity:
     events = Rows()
     for start, end, category, name, *thread in rows:
         events.event(start, end, category, name, thread=thread[0] if thread else MAIN)
@@ -62,7 +62,7 @@ def test_ranges_of_the_engine_are_compute_waits_and_copies() -> None:
     assert activity.copies.tolist() == [[110, 130], [135, 140]]
 
 
-def device(rows: Rows) -> Activity:
+def device(rows: Rows) -> RankActivity:
     return read_device_activity(rows.events_table(), rows.collectives_table())
 
 

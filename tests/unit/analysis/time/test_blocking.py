@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.intervals import EMPTY, intervals, measure
-from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import read_device_activity
 from zprof.analysis.time.blocking import (
     AFTER_ALL_NS,
@@ -164,7 +164,7 @@ WAITS = {
 def test_waits_that_nobody_recorded_make_an_upper_bound(name: str) -> None:
     waits, ran, every, seen = WAITS[name]
     waited = as_intervals([(UNIT * start, UNIT * end) for start, end in waits])
-    activity = Activity(
+    activity = RankActivity(
         on_device=False, compute=EMPTY, waits=waited, anonymous_waits=waited, copies=EMPTY, launched=EMPTY,
         coverage=intervals([0], [1000 * UNIT]), awaits_until=np.full(0, AFTER_ALL_NS),
     )  # fmt: skip

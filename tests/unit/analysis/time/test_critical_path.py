@@ -14,14 +14,14 @@ from zprof.analysis.time.critical_path import SyncPoints, walk_back
 from zprof.model.findings import Cause
 from zprof.model.time import CriticalPath, PathKind
 from zprof.simulator.causes import TIGHT, plant
-from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
+from zprof.simulator.plan import AllocatorRetries, HostDelay, SimulationPlan, Vendor
 
 MS = 1_000_000
-NVIDIA = Plan(vendor=Vendor.NVIDIA, ranks=4, steps=3, units=4)
+NVIDIA = SimulationPlan(vendor=Vendor.NVIDIA, ranks=4, steps=3, units=4)
 GLOO = replace(NVIDIA, vendor=Vendor.GLOO)
 
 
-def path_of(plan: Plan, folder: Path) -> CriticalPath:
+def path_of(plan: SimulationPlan, folder: Path) -> CriticalPath:
     """The critical path, which sums to the true step, to 0.1 %."""
     job = simulated(plan, folder)
     path = job.analysis.time.critical_path
@@ -49,14 +49,14 @@ def share(path: CriticalPath, what: PathKind | None = None, rank: int | None = N
     ],
     ids=["nvidia, tight", "gloo", "nvidia", "gloo, tight"],
 )
-def test_it_lies_on_the_late_rank(plan: Plan, tmp_path: Path) -> None:
+def test_it_lies_on_the_late_rank(plan: SimulationPlan, tmp_path: Path) -> None:
     path = path_of(replace(plan, speed={2: 0.8}), tmp_path)
     assert share(path, PathKind.COMPUTE, 2) > 0.8 * path.wall_ns
     assert share(path, PathKind.COMPUTE) - share(path, PathKind.COMPUTE, 2) < 0.03 * path.wall_ns
 
 
 @pytest.mark.parametrize("plan", [GLOO, pytest.param(NVIDIA, marks=pytest.mark.slow)], ids=["gloo", "nvidia"])
-def test_a_slow_link_is_most_of_it(plan: Plan, tmp_path: Path) -> None:
+def test_a_slow_link_is_most_of_it(plan: SimulationPlan, tmp_path: Path) -> None:
     path = path_of(plant(plan, Cause.LOW_BUS_BANDWIDTH), tmp_path)
     assert share(path, PathKind.TRANSFER) > 0.9 * path.wall_ns
 
@@ -64,7 +64,7 @@ def test_a_slow_link_is_most_of_it(plan: Plan, tmp_path: Path) -> None:
 LATE = {
     PathKind.DATA: {"delays": (HostDelay(rank=1, ns=6 * MS, data=True),)},
     PathKind.HOST: {"delays": (HostDelay(rank=1, ns=6 * MS),)},
-    PathKind.ALLOCATOR: {"allocator": Allocator(retries_per_step=2, malloc_ns=3 * MS, ranks=(1,))},
+    PathKind.ALLOCATOR: {"allocator": AllocatorRetries(retries_per_step=2, malloc_ns=3 * MS, ranks=(1,))},
 }
 
 
@@ -82,7 +82,7 @@ def test_it_holds_what_one_host_lost_in_each_step(what: PathKind, tmp_path: Path
 
 
 @pytest.mark.parametrize("plan", [NVIDIA, pytest.param(GLOO, marks=pytest.mark.slow)], ids=["nvidia", "gloo"])
-def test_it_changes_ranks_where_another_is_late_in_each_step(plan: Plan, tmp_path: Path) -> None:
+def test_it_changes_ranks_where_another_is_late_in_each_step(plan: SimulationPlan, tmp_path: Path) -> None:
     path = path_of(plant(plan, Cause.ROTATING_STRAGGLER), tmp_path)
     assert share(path, PathKind.HOST) > 7.5 * MS
     assert {rank for rank in range(4) if share(path, PathKind.HOST, rank) > 2 * MS} == {1, 2, 3}

@@ -16,7 +16,7 @@ from zprof.collectors.devices.cuda import DeviceIdentity
 from zprof.collectors.devices.sampler import DeviceLog, DeviceRow, DeviceSampler, SampleReason, SamplingPace
 from zprof.collectors.devices.watch import DeviceWatch, NoDevices
 from zprof.collectors.recorder import Recorder
-from zprof.collectors.schedule import Schedule
+from zprof.collectors.schedule import RecordingSchedule
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
@@ -152,7 +152,7 @@ def test_without_a_gpu_in_use_there_are_no_rows(built: bool, driver: bool, used:
 
 
 def record(path: Path, devices: NoDevices | DeviceWatch) -> Run:
-    schedule = Schedule(skip=3, memory=0, time=0)
+    schedule = RecordingSchedule(skip=3, memory=0, time=0)
     with Recorder(path, schedule, TrainingFacts, {}, devices=devices) as recording:
         for _ in range(schedule.total):
             recording.step()

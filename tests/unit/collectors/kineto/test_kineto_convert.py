@@ -12,13 +12,13 @@ from tests.support.kineto_traces import at, converted, span, thread_name, trace_
 from tests.support.real_traces import TRACES
 from zprof.collectors.kineto.convert import convert_trace
 from zprof.collectors.kineto.reading.reader import read_trace
-from zprof.collectors.kineto.trace import Arguments, Group
+from zprof.collectors.kineto.trace import Arguments, TraceProcessGroup
 from zprof.run.schema import COLLECTIVES, EVENTS
-from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.plan import SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
 
 COMM, WORKER = 20, 30
-PAIR = Group(name="0", description="default_pg", ranks=(0, 1))
+PAIR = TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1))
 GATHER = "zero::{} all_gather pg={} seq={} unit=b.1 bytes=800 dtype=bfloat16"
 
 
@@ -96,7 +96,7 @@ def test_events_keep_operators_and_device_work_and_leave_out_bookkeeping():
 
 @pytest.mark.parametrize("vendor", list(Vendor))
 def test_collectives_of_a_simulated_rank_are_found_as_they_ran(vendor, tmp_path):
-    truth = simulate(Plan(vendor=vendor, stage=3, ranks=2, steps=1, units=3), tmp_path)
+    truth = simulate(SimulationPlan(vendor=vendor, stage=3, ranks=2, steps=1, units=3), tmp_path)
     rows, gaps = converted(read_trace(sorted(tmp_path.glob("rank*"))[0]))
     ran = [entry for entry in truth.collectives if entry.rank == 0]
     assert not gaps
@@ -188,7 +188,7 @@ SPANS = st.builds(
 )
 GROUPS = st.lists(
     st.builds(
-        Group,
+        TraceProcessGroup,
         name=st.sampled_from(["0", "1", "x"]),
         description=st.sampled_from(["", "undefined", "default_pg", "tp"]),
         ranks=st.sampled_from([(), (0,), (0, 1), (0, 2)]),

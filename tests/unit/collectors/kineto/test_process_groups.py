@@ -2,12 +2,12 @@
 
 import pytest
 
-from zprof.collectors.kineto.process_groups import GroupNames
-from zprof.collectors.kineto.trace import Group
+from zprof.collectors.kineto.process_groups import GroupResolver
+from zprof.collectors.kineto.trace import TraceProcessGroup
 
 
 def group(name, ranks, description="undefined"):
-    return Group(name=name, description=description, ranks=ranks)
+    return TraceProcessGroup(name=name, description=description, ranks=ranks)
 
 
 WORLD = group("0", (), "default_pg")
@@ -38,13 +38,13 @@ FSDP, DP, TWIN = group("3", (0, 1), "fsdp"), group("3", (0, 1), "dp"), group("4"
     ],
 )
 def test_the_name_and_size_of_a_group(groups, world_size, name, want):
-    assert GroupNames(groups, world_size).resolve(name) == want
+    assert GroupResolver(groups, world_size).resolve(name) == want
 
 
 def test_members_agree_though_each_lists_its_own_groups():
     pipeline = group("4", (0, 2), "pp")
-    first = GroupNames([WORLD, group("1", (0, 1), "tp"), pipeline], 4, 0)
-    second = GroupNames([WORLD, group("2", (2, 3), "tp"), pipeline], 4, 2)
+    first = GroupResolver([WORLD, group("1", (0, 1), "tp"), pipeline], 4, 0)
+    second = GroupResolver([WORLD, group("2", (2, 3), "tp"), pipeline], 4, 2)
     assert first.resolve("4") == second.resolve("4") == ("0,2", 2)
     assert (first.resolve("1"), second.resolve("2")) == (("0,1", 2), ("2,3", 2))
 
@@ -53,5 +53,5 @@ def test_members_agree_though_each_lists_its_own_groups():
     ("size", "want"), [(2, ("0,1", 2)), (3, ("0,2,4", 3)), (5, ("unknown", 0)), (None, ("unknown", 0))]
 )
 def test_the_size_identifies_the_group_of_this_rank(size, want):
-    names = GroupNames([WORLD, group("1", (0, 1)), group("2", (2, 3)), group("3", (0, 2, 4))], 8, rank=0)
+    names = GroupResolver([WORLD, group("1", (0, 1)), group("2", (2, 3)), group("3", (0, 2, 4))], 8, rank=0)
     assert names.resolve_by_size(size) == want

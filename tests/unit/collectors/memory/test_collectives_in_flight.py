@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from zprof.collectors.memory.allocator_events import Allocation, close_collective_scratch
+from zprof.collectors.memory.allocator_events import BlockLifetime, close_collective_scratch
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.collectors.memory.log import Birth
 from zprof.collectors.memory.work_lifetimes import CollectiveWork
@@ -90,6 +90,6 @@ def birth(time_ns: int) -> Birth:
 def test_scratch_of_a_collective_ends_with_its_work(
     operator: str | None, freed_ns: int | None, births: tuple[Birth, ...], want: int | None
 ) -> None:
-    block = Allocation(0x40, 8, "cpu", 150, freed_ns, operator, 1)
+    block = BlockLifetime(0x40, 8, "cpu", 150, freed_ns, operator, 1)
     close_collective_scratch([block], [CollectiveWork(100, 200, 900)], births)
     assert block.freed_ns == want

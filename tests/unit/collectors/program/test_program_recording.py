@@ -12,7 +12,7 @@ from torch import nn
 import zprof
 from zprof.collectors.identity import RECORDING_VARIABLE
 from zprof.collectors.program.recording import ProgramRecording, RecordingPlan
-from zprof.collectors.schedule import Schedule
+from zprof.collectors.schedule import RecordingSchedule
 from zprof.run.reader import load
 
 
@@ -39,7 +39,7 @@ class Outside:
             self.ranks.append(rank)
             return may
 
-        schedule = Schedule(skip=skip, memory=1, time=1)
+        schedule = RecordingSchedule(skip=skip, memory=1, time=1)
         plan = RecordingPlan(
             path=self.path, schedule=schedule, init=False, may_record=may_record, say=self.notes.append
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from zprof.analysis.time.device_totals import DeviceTotals
-from zprof.integrations.hta.answers import Answers, Rows, read_answers
+from zprof.integrations.hta.answers import HtaAnswers, Rows, read_answers
 from zprof.integrations.hta.verification import compare_rank, explain_differences
 from zprof.model.second_opinion import FigureStatus
 
@@ -30,12 +30,12 @@ SAME = {
 EQUAL, DIFFERS, UNKNOWN = FigureStatus.EQUAL, FigureStatus.DIFFERS, FigureStatus.UNKNOWN
 
 
-def said(**values) -> Answers:
+def said(**values) -> HtaAnswers:
     lines = [{"what": name, "value": value} for name, value in (SAME | values).items() if value is not None]
     return read_answers([json.dumps(line).encode() for line in lines], failure="it was ended")
 
 
-def statuses(answers: Answers, totals: DeviceTotals = TOTALS) -> dict[str, FigureStatus]:
+def statuses(answers: HtaAnswers, totals: DeviceTotals = TOTALS) -> dict[str, FigureStatus]:
     verified, _ = compare_rank(totals, answers)
     return {figure.name: figure.status for figure in verified.figures}
 

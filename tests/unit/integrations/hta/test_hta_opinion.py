@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.reports import memory_only, trace
 from zprof.integrations.hta import second_opinion as opinion
-from zprof.integrations.hta.answers import Answers, read_answers
+from zprof.integrations.hta.answers import HtaAnswers, read_answers
 from zprof.integrations.hta.second_opinion import add_second_opinion, ask_second_opinion
 from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.origin import write_origin
@@ -20,7 +20,7 @@ CRITICAL = {"steps": 2, "steps_seen": 3, "length_ns": 9_000_000, "shares": {"cpu
 GOOD = {"version": "0.5.0", "rows": None, "idle": IDLE, "critical": CRITICAL}
 
 
-def said(*, errors: dict[str, str] | None = None, device: int = 9, **values) -> Answers:
+def said(*, errors: dict[str, str] | None = None, device: int = 9, **values) -> HtaAnswers:
     rows = {"device": device, "kept": device, "resolution_ns": 1.0, "names": []}
     lines = [{"what": name, "value": value} for name, value in (GOOD | {"rows": rows} | values).items()]
     lines += [{"what": name, "error": error} for name, error in (errors or {}).items()]
@@ -28,9 +28,9 @@ def said(*, errors: dict[str, str] | None = None, device: int = 9, **values) -> 
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Answers]:
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[int, HtaAnswers]:
     """What HTA will say of each rank."""
-    told: dict[int, Answers] = {}
+    told: dict[int, HtaAnswers] = {}
     monkeypatch.setattr(opinion, "ask_all", lambda files, *_: {rank: told[rank] for rank in files})
     return told
 

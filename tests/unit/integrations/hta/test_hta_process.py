@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zprof.integrations.hta.answers import Answers, Overlap
+from zprof.integrations.hta.answers import HtaAnswers, HtaOverlap
 from zprof.integrations.hta.process import ask_all, choose_limits, format_source_name
 from zprof.model import sandbox
 
@@ -28,7 +28,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def ask(path: Path, program: str) -> Answers:
+def ask(path: Path, program: str) -> HtaAnswers:
     return ask_all({0: path}, ("overlap",), 60.0, program)[0]
 
 
@@ -60,7 +60,7 @@ def test_when_its_time_is_over_it_ends_with_its_children_and_its_answers_count(t
     hang += "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
     hang += f"open({str(seen)!r}, 'w').write(f'{{p.pid}}!'); time.sleep(600)"
     answers = ask(trace, SAY + OVERLAP + hang)
-    assert answers.get("overlap", Overlap) == Overlap(percent=12.5)
+    assert answers.get("overlap", HtaOverlap) == HtaOverlap(percent=12.5)
     assert "60 s" in answers.error("temporal")
     wait_for_end(int(seen.read_text()[:-1]))
 
@@ -93,7 +93,7 @@ def is_alive(pid: int) -> bool:
 )
 def test_each_failure_is_one_line(trace, program, word):
     answers = ask(trace, program)
-    assert answers.get("overlap", Overlap) is None
+    assert answers.get("overlap", HtaOverlap) is None
     assert not answers.has("overlap")
     assert word in answers.error("overlap")
     assert len(answers.error("overlap").splitlines()) == 1

@@ -12,7 +12,7 @@ from zprof.planner.hardware import H100, PRESETS, V100
 from zprof.planner.sensitivity.break_even import MIN_SPEED_RATIO, compute_speed_ratio, find_min_tokens
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
 from zprof.planner.sensitivity.series import analyze_sensitivity
-from zprof.planner.step.unit_times import Stack, stack_units
+from zprof.planner.step.unit_times import UnitStack, stack_units
 
 SHAPE = Shape(layers=128, hidden=25600)
 
@@ -23,7 +23,7 @@ def open_question(hardware: Hardware | None = None, tokens: int | None = None) -
     return replace(trillion(V100, 512), hardware=hardware, batch=batch, shape=SHAPE)
 
 
-def stack(job: Job) -> Stack:
+def stack(job: Job) -> UnitStack:
     found = stack_units(job)
     assert found is not None
     return found

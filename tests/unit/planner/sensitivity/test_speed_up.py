@@ -15,7 +15,7 @@ from zprof.planner.sensitivity.speed_up import (
     compute_speed_up,
     find_max_samples,
 )
-from zprof.planner.step.unit_times import Stack, stack_units
+from zprof.planner.step.unit_times import UnitStack, stack_units
 
 BLOCK = 12 * 8192**2
 DEGREES = (4, 8, 16, 25)
@@ -38,7 +38,7 @@ def named(dp: int = 64, mp: int = 1, residual: Residual | None = None) -> Job:
     return replace(job, residual=residual or job.residual)
 
 
-def stack() -> Stack:
+def stack() -> UnitStack:
     found = stack_units(sixty_billion())
     assert found is not None
     return found

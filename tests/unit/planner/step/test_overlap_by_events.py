@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.support import step_by_events as events
 from zprof.model.job import Overlap
 from zprof.planner.step.schedule import (
-    Phase,
     PhaseTotal,
+    StepPhase,
     build_reduced_passes,
     build_refreshed_forward,
     build_sharded_passes,
@@ -43,7 +43,7 @@ def single(runs: Runs) -> list[events.Unit]:
     return [unit for unit, count in runs for _ in range(count)]
 
 
-def wall(*phases: Phase) -> int:
+def wall(*phases: StepPhase) -> int:
     return sum_phases(phases).wall_ns
 
 

@@ -13,7 +13,7 @@ from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
 from zprof.planner.hardware import H100, V100
 from zprof.planner.step.collectives import (
-    Group,
+    RankRing,
     all_reduce_ns,
     gather_ns,
     get_link_name,
@@ -81,7 +81,7 @@ def test_time_on_the_link_is_what_the_ledger_has(scheme: Scheme, keep_last: bool
 
 
 #: One alpha for every hop: a ring of 1024 in one node whose hops take 10 us.
-FLAT = Group(ranks=1024, per_node=1024, bytes_per_s=50e9, latency_ns=1023 * 10_000, hop_ns=10_000)
+FLAT = RankRing(ranks=1024, per_node=1024, bytes_per_s=50e9, latency_ns=1023 * 10_000, hop_ns=10_000)
 
 
 def test_ring_and_tree_against_figures_worked_out_before() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
-from zprof.replay.schedule import EnginePolicy, Phase, UnitSize, list_passes
+from zprof.replay.schedule import EnginePolicy, PassPhase, UnitSize, list_passes
 from zprof.replay.whatif.calibration import split_shared_work
 from zprof.replay.whatif.changes import change_policy, refuse_change, refuse_merging
 from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT
@@ -66,7 +66,7 @@ def test_passes_are_in_the_order_of_the_engine() -> None:
     assert [each.unit for each in passes] == [0, 1, 2, 3, 0, 3, 2, 1, 0]
     assert [each.reduces for each in passes] == [False] * 5 + [True] * 4
     assert [each.needs for each in passes] == [True] * 8 + [False]
-    assert passes[4].phase is Phase.BACKWARD
+    assert passes[4].phase is PassPhase.BACKWARD
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Calibration, Change
 from zprof.planner.whatif.outlook import predict_changes
 from zprof.replay.whatif.prediction import predict_saving_ns
-from zprof.simulator.plan import Gathering, Network, Plan, Vendor
+from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 
 NETWORKS = {
     "fast": Network(),
@@ -22,7 +22,7 @@ NETWORKS = {
     "slower": Network(beta_bytes_per_s=5e9),
     "latency": Network(alpha_ns=500_000, beta_bytes_per_s=25e9),
 }
-BASE = Plan(ranks=3, steps=3, units=5, hide_optimizer_gather=True, bucket_bytes=32 * 1024 * 1024)
+BASE = SimulationPlan(ranks=3, steps=3, units=5, hide_optimizer_gather=True, bucket_bytes=32 * 1024 * 1024)
 KEEP_LAST = Gathering(keep_last_unit=True)
 #: How far a prediction may be off: on CPU ranks the main thread's own launches tell where passes begin.
 WITHIN = {Vendor.GLOO: 0.04, Vendor.NVIDIA: 0.10}
@@ -33,17 +33,17 @@ def recorded(vendor: Vendor, network: str) -> RunAnalysis:
     return analysed(plan_of(vendor, network))
 
 
-def plan_of(vendor: Vendor, network: str) -> Plan:
+def plan_of(vendor: Vendor, network: str) -> SimulationPlan:
     return replace(BASE, vendor=vendor, network=NETWORKS[network])
 
 
-def scale_bandwidth(plan: Plan, times: float) -> Plan:
+def scale_bandwidth(plan: SimulationPlan, times: float) -> SimulationPlan:
     return replace(
         plan, network=replace(plan.network, beta_bytes_per_s=plan.network.beta_bytes_per_s * times)
     )
 
 
-def changed_plans(plan: Plan) -> Mapping[str, Pair]:
+def changed_plans(plan: SimulationPlan) -> Mapping[str, Pair]:
     whole = Gathering(reshard_after_forward=False)
     return {
         "stage 2": Pair(change=Change(stage=2), plan=replace(plan, stage=2)),

@@ -10,10 +10,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.whatif import Change, Outlook, PredictedFigure
 from zprof.planner.whatif.outlook import predict_changes
 from zprof.replay.whatif.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
-from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.plan import SimulationPlan, Vendor
 
-DEVICE = Plan(ranks=2, units=5, steps=3)
-CPU = Plan(ranks=2, units=4, steps=3, vendor=Vendor.GLOO)
+DEVICE = SimulationPlan(ranks=2, units=5, steps=3)
+CPU = SimulationPlan(ranks=2, units=4, steps=3, vendor=Vendor.GLOO)
 
 
 @cache

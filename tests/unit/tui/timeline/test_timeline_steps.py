@@ -13,9 +13,9 @@ from tests.support.simulations import THREE_HOSTS, simulated
 from zprof.analysis.analysis import analyse_time_only
 from zprof.analysis.intervals import intervals, measure, union
 from zprof.analysis.step_timeline.build import build_step_model
-from zprof.analysis.step_timeline.lane import Lane, LaneKind, Role
+from zprof.analysis.step_timeline.lane import LaneKind, LaneRole, TimelineLane
 from zprof.analysis.step_timeline.step_model import (
-    StepModel,
+    StepTimeline,
     find_gap,
     find_longest_gap,
     find_next_gap,
@@ -34,7 +34,7 @@ from zprof.tui.timeline.describe import (
 from zprof.tui.timeline.view import find_cursor_target, make_first_view
 
 EVIL = "a\x1b[2J[bold]b\u202e\nc"
-EXPOSED = (Role.TRANSFER, Role.WAIT)
+EXPOSED = (LaneRole.TRANSFER, LaneRole.WAIT)
 starts = st.lists(st.integers(0, 200), max_size=9, unique=True).map(sorted)
 
 
@@ -47,7 +47,7 @@ def device_job(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> StepModel:
+def device(tmp_path_factory: pytest.TempPathFactory) -> StepTimeline:
     """A gemm, a gather of which half is hidden, and a gemm that waits for it."""
     rows = Rows().step(1, 0, 1_000).event(0, 900, "user_annotation", "train_step")
     rows.call(5, 1).kernel(100, 300, correlation=1, name=EVIL).call(120, 2)
@@ -56,20 +56,20 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> StepModel:
     return build_rows(rows, tmp_path_factory.mktemp("device"), 1)
 
 
-def build_rows(rows: Rows, folder: Path, step: int) -> StepModel:
+def build_rows(rows: Rows, folder: Path, step: int) -> StepTimeline:
     run = open_run(write_run(folder / "run", {0: rows}))
     return build_step_model(run, analyse_time_only(run), 0, step)
 
 
-def lane(model: StepModel, name: str) -> Lane:
+def lane(model: StepTimeline, name: str) -> TimelineLane:
     return next(lane for lane in model.lanes if name in (lane.key, lane.label))
 
 
-def held(lane: Lane, role: Role) -> int:
+def held(lane: TimelineLane, role: LaneRole) -> int:
     return lane.covers[role].length_ns if role in lane.covers else 0
 
 
-def first_of(lane: Lane, role: Role, number: int = 0) -> int:
+def first_of(lane: TimelineLane, role: LaneRole, number: int = 0) -> int:
     """Return the place of the event that a column in the n-th stretch of a role shows."""
     begin = float(lane.covers[role].edges[2 * number])
     found = lane.items.select_event(begin, begin + 1, role)
@@ -81,10 +81,10 @@ def test_lanes_of_a_cpu_rank_are_its_ledger(alone: LoadedRun) -> None:
         model = build_step_model(alone.run, alone.analysis, step.rank, step.step)
         main, collectives = lane(model, "main thread"), lane(model, "collectives")
         assert model.length_ns == step.wall_ns
-        assert held(main, Role.COMPUTE) == step.compute_ns
+        assert held(main, LaneRole.COMPUTE) == step.compute_ns
         for one in (main, collectives):
             assert [held(one, role) for role in EXPOSED] == [step.exposed_transfer_ns, step.exposed_wait_ns]
-        assert held(collectives, Role.HIDDEN) == step.overlapped_ns
+        assert held(collectives, LaneRole.HIDDEN) == step.overlapped_ns
         assert measure(model.gaps) == step.exposed_transfer_ns + step.exposed_wait_ns
         assert {"forward", "backward", "optimizer"} <= set(lane(model, "phase").names)
         assert "blocks.0" in lane(model, "unit").names
@@ -95,8 +95,8 @@ def test_lanes_of_a_device_are_its_ledger_on_every_clock(device_job: LoadedRun) 
         model = build_step_model(device_job.run, device_job.analysis, step.rank, step.step)
         streams = [lane for lane in model.lanes if lane.kind is LaneKind.STREAM]
         collectives = lane(model, "collectives")
-        assert sum(held(one, Role.COMPUTE) for one in streams) == step.compute_ns
-        found = [held(collectives, role) for role in (*EXPOSED, Role.HIDDEN)]
+        assert sum(held(one, LaneRole.COMPUTE) for one in streams) == step.compute_ns
+        found = [held(collectives, role) for role in (*EXPOSED, LaneRole.HIDDEN)]
         assert found == [step.exposed_transfer_ns, step.exposed_wait_ns, step.overlapped_ns]
         begins = np.concatenate([one.items.start_ns for one in streams]).tolist()
         assert set(collectives.items.start_ns.tolist()) <= set(begins), "on the clock of the rank's events"
@@ -140,15 +140,17 @@ def test_each_gap_has_an_exposed_collective_that_crosses_it(alone: LoadedRun) ->
     assert find_gap(model, end, int(model.gaps[4, 0])) is None
 
 
-def test_a_kernel_says_its_launch_and_what_it_waited_for(device: StepModel) -> None:
+def test_a_kernel_says_its_launch_and_what_it_waited_for(device: StepTimeline) -> None:
     stream = lane(device, "s7 compute")
-    first, second = (describe_event(device, stream, first_of(stream, Role.COMPUTE, at))[1] for at in (0, 1))
+    first, second = (
+        describe_event(device, stream, first_of(stream, LaneRole.COMPUTE, at))[1] for at in (0, 1)
+    )
     assert all(part in second for part in ("cudaLaunchKernel", "370 ns", "gap 1 of 1: 200 ns", "all_gather"))
     assert "gap 1 of 1" not in first
 
 
-def test_a_collective_says_wait_transfer_hidden_part_and_bytes(device: StepModel) -> None:
-    for name, role in (("collectives", Role.TRANSFER), ("s20 comm", Role.HIDDEN)):
+def test_a_collective_says_wait_transfer_hidden_part_and_bytes(device: StepTimeline) -> None:
+    for name, role in (("collectives", LaneRole.TRANSFER), ("s20 comm", LaneRole.HIDDEN)):
         mine = lane(device, name)
         rows = {
             row.split()[0]: row
@@ -181,12 +183,12 @@ def test_the_rank_that_came_last_is_named_with_its_lateness(device_job: LoadedRu
     assert describe_gap(model, None) == ""
 
 
-def test_a_column_has_its_shares_and_names_of_strangers_are_escaped(device: StepModel) -> None:
+def test_a_column_has_its_shares_and_names_of_strangers_are_escaped(device: StepTimeline) -> None:
     stream, view = lane(device, "s7 compute"), make_first_view(device.length_ns)
     shares = describe_target(stream, find_cursor_target(stream, device.gaps, view, 1))
     assert "compute 29.0 %" in shares
     assert "copies 10.0 %" in shares
-    title, text = describe_event(device, stream, first_of(stream, Role.COMPUTE))
+    title, text = describe_event(device, stream, first_of(stream, LaneRole.COMPUTE))
     line = describe_item(device, stream, find_cursor_target(stream, device.gaps, view.at(150), 20))
     assert "a\\x1b[2J[bold]b\\u202e\\x0ac" in line
     assert not set(title + line + text) & set("\x1b\u202e")

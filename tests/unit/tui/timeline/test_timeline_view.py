@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.analysis.step_timeline.lane import Kind, Lane, LaneKind, build_items
+from zprof.analysis.step_timeline.lane import EventKind, LaneKind, TimelineLane, build_items
 from zprof.model.formatting import display_width
 from zprof.tui.timeline.view import MIN_SPAN_NS, View, make_first_view
 from zprof.tui.widgets.lane_paint import (
@@ -38,14 +38,18 @@ def move(view: View, what: str, value: float) -> View:
     return view.zoomed_to(begin, min(view.length_ns, begin + 9_000_000))
 
 
-def names(spans: list[tuple[int, int, str]], kind: LaneKind = LaneKind.PHASES) -> Lane:
+def names(spans: list[tuple[int, int, str]], kind: LaneKind = LaneKind.PHASES) -> TimelineLane:
     start, end = (np.array([span[at] for span in spans], dtype=np.int64) for at in (0, 1))
-    items = build_items(start, end, np.arange(len(spans)), np.full(len(spans), Kind.RANGE, dtype=np.int8))
+    items = build_items(
+        start, end, np.arange(len(spans)), np.full(len(spans), EventKind.RANGE, dtype=np.int8)
+    )
     texts = tuple(text for _, _, text in spans)
-    return Lane(key="phase", label="phase", title="phases", kind=kind, covers={}, items=items, names=texts)
+    return TimelineLane(
+        key="phase", label="phase", title="phases", kind=kind, covers={}, items=items, names=texts
+    )
 
 
-def write(lane: Lane, length: int, width: int) -> str:
+def write(lane: TimelineLane, length: int, width: int) -> str:
     return "".join(write_names(lane, make_first_view(length), width, ascii_only=True))
 
 

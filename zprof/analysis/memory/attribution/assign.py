@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, Ledger
+from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, TenantLedger
 from zprof.analysis.memory.attribution.census import take_census
 from zprof.analysis.memory.attribution.doubts import lower_confidences
 from zprof.analysis.memory.attribution.features import Features, compute_features, find_previous_blocks
-from zprof.analysis.memory.attribution.frames import Stacks
+from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.attribution.origins import classify_stacks
-from zprof.analysis.memory.attribution.passes import Passes
+from zprof.analysis.memory.attribution.passes import AllocationPasses
 from zprof.analysis.memory.attribution.rules import (
     CAST,
     LAST_RESORT_RULES,
@@ -45,17 +45,17 @@ class AttributedHistory:
     """
 
     names: BlockTenants
-    passes: Passes
+    passes: AllocationPasses
     keeps_for_backward: bool
 
 
 def attribute_history(
-    blocks: HeldBlocks, stacks: Stacks, ranges: Sequence[PhaseRange] = ()
+    blocks: HeldBlocks, stacks: StackIndex, ranges: Sequence[PhaseRange] = ()
 ) -> AttributedHistory:
     """Find the owner of every block; ``ranges`` are the phases that the program annotated."""
     origin = classify_stacks(stacks, blocks.stack)
     features = compute_features(blocks, origin, stacks.is_known(blocks.stack), ranges)
-    ledger = Ledger(len(blocks))
+    ledger = TenantLedger(len(blocks))
     _apply_rules(ledger, blocks, features)
     census = take_census(blocks, features, ledger)
     attribute_state(blocks, features, ledger, census)
@@ -72,7 +72,7 @@ def attribute_history(
     )
 
 
-def _name_weight_copies(ledger: Ledger, blocks: HeldBlocks) -> None:
+def _name_weight_copies(ledger: TenantLedger, blocks: HeldBlocks) -> None:
     """Tell autocast's copies of weights, which have half their size, from its copies of activations."""
     names = ledger.get_tenants()
     weights = np.unique(blocks.requested_bytes[names.tenant == TENANT_CODES[Tenant.PARAMETERS]])
@@ -83,7 +83,7 @@ def _name_weight_copies(ledger: Ledger, blocks: HeldBlocks) -> None:
             ledger.assign(copies, replace(attribution, sub=WEIGHT_COPY))
 
 
-def _apply_tags(ledger: Ledger, blocks: HeldBlocks) -> None:
+def _apply_tags(ledger: TenantLedger, blocks: HeldBlocks) -> None:
     for number, text in enumerate(blocks.tags):
         claim = parse_tag(text)
         if claim is not None:
@@ -96,7 +96,7 @@ def _apply_tags(ledger: Ledger, blocks: HeldBlocks) -> None:
             )
 
 
-def _apply_rules(ledger: Ledger, blocks: HeldBlocks, features: Features) -> None:
+def _apply_rules(ledger: TenantLedger, blocks: HeldBlocks, features: Features) -> None:
     """Apply the rules, then those of the same block in the previous step."""
     rule = find_first_rule(TENANT_RULES, features)
     for number, entry in enumerate(TENANT_RULES):
@@ -110,7 +110,7 @@ def _apply_rules(ledger: Ledger, blocks: HeldBlocks, features: Features) -> None
         )
 
 
-def _apply_last_rules(ledger: Ledger, features: Features) -> None:
+def _apply_last_rules(ledger: TenantLedger, features: Features) -> None:
     """Apply the rules of last resort to what is still unknown."""
     is_unknown = ledger.get_tenants().tenant == UNTAGGED
     last = find_first_rule(LAST_RESORT_RULES, features)

@@ -90,7 +90,7 @@ def get_tenant_name(attribution: Attribution) -> str:
     return "untagged" if attribution.tenant is None else attribution.tenant.value
 
 
-class Ledger:
+class TenantLedger:
     """Collect the attributions of blocks, each distinct one once; a later one replaces an earlier one."""
 
     def __init__(self, blocks: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import Attribution, Ledger
+from zprof.analysis.memory.attribution.block_tenants import Attribution, TenantLedger
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import BACKWARD, FORWARD, OPTIMIZER
@@ -47,7 +47,7 @@ def make_size_attribution(tenant: Tenant, sub: str, confidence: Confidence, reas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class OptimizerStart:
     """The start of an optimizer pass: its number, its time, and the gradients that are live.
 
     ``since_ns`` is when the first of these was made: their parameters are older.
@@ -63,12 +63,12 @@ class Moment:
 class Census:
     """The parameters at the reference moment, and how often each size occurs among its gradients."""
 
-    moment: Moment
+    moment: OptimizerStart
     parameters: Int
     gradient_counts: SizeCounts
 
 
-def take_census(blocks: HeldBlocks, features: Features, ledger: Ledger) -> Census | None:
+def take_census(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> Census | None:
     """Attribute the parameters of the gradients by their sizes; None without gradients to go by."""
     moment = _choose_moment(blocks, features, ledger)
     return None if moment is None else _match_parameters(blocks, features, ledger, moment)
@@ -95,7 +95,7 @@ def group_by_size(blocks: HeldBlocks, rows: Int) -> dict[int, Int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class OptimizerStarts:
     """The starts of the optimizer passes that follow a backward, and the end of a last backward."""
 
     pass_index: Int
@@ -109,7 +109,7 @@ class Moments:
         return first
 
 
-def find_moments(features: Features) -> Moments:
+def find_moments(features: Features) -> OptimizerStarts:
     """Return the moments at which the gradients of a step are live, in order."""
     passes = features.passes
     after_backward = np.flatnonzero((passes.kind[1:] == OPTIMIZER) & (passes.kind[:-1] == BACKWARD)) + 1
@@ -117,10 +117,10 @@ def find_moments(features: Features) -> Moments:
     if len(passes) and passes.kind[-1] == BACKWARD:
         after_backward = np.append(after_backward, len(passes) - 1)
         times_ns = np.append(times_ns, passes.last_ns[-1])
-    return Moments(pass_index=after_backward.astype(np.int64), time_ns=times_ns)
+    return OptimizerStarts(pass_index=after_backward.astype(np.int64), time_ns=times_ns)
 
 
-def _choose_moment(blocks: HeldBlocks, features: Features, ledger: Ledger) -> Moment | None:
+def _choose_moment(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> OptimizerStart | None:
     """Return the first moment at which all gradients of a step are live."""
     moments = find_moments(features)
     gradients = np.flatnonzero(ledger.get_tenants().tenant == _GRADIENTS)
@@ -134,7 +134,7 @@ def _choose_moment(blocks: HeldBlocks, features: Features, ledger: Ledger) -> Mo
     rows = gradients[(blocks.begin_ns[gradients] < time_ns) & (blocks.freed_ns[gradients] > time_ns)]
     if len(count_sizes(blocks, rows)) > MAX_SIZES:
         return None  # no model has so many
-    return Moment(
+    return OptimizerStart(
         pass_index=int(moments.pass_index[chosen]),
         time_ns=time_ns,
         since_ns=int(blocks.begin_ns[rows].min()),
@@ -143,7 +143,7 @@ def _choose_moment(blocks: HeldBlocks, features: Features, ledger: Ledger) -> Mo
 
 
 def _match_parameters(
-    blocks: HeldBlocks, features: Features, ledger: Ledger, moment: Moment
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, moment: OptimizerStart
 ) -> Census | None:
     """Find the parameter of each gradient; None if most gradients have none of their size."""
     names = ledger.get_tenants()
@@ -182,7 +182,9 @@ def _match_parameters(
     )
 
 
-def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, gradients: Int, chosen: Int) -> bool:
+def _are_sure(
+    blocks: HeldBlocks, features: Features, moment: OptimizerStart, gradients: Int, chosen: Int
+) -> bool:
     """Return True unless the gradients of one size, or what was chosen for them, could be something else.
 
     A lone pair of blocks may be the workspaces of the forward's thread and of the backward's: they stay, and
@@ -198,7 +200,9 @@ def _are_sure(blocks: HeldBlocks, features: Features, moment: Moment, gradients:
     return stays and not lone and not from_optimizer and not flat
 
 
-def find_lasting_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger, moment: Moment) -> Bool:
+def find_lasting_blocks(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, moment: OptimizerStart
+) -> Bool:
     """Mark what can be a model state: live, older than the gradients, of no forward or backward."""
     names = ledger.get_tenants()
     live = (blocks.begin_ns < moment.since_ns) & (blocks.freed_ns > moment.time_ns)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import Ledger
+from zprof.analysis.memory.attribution.block_tenants import TenantLedger
 from zprof.analysis.memory.attribution.census import Census, count_sizes, find_moments
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
@@ -19,7 +19,7 @@ _SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTI
 
 
 def lower_confidences(
-    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None, *, is_annotated: bool
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None, *, is_annotated: bool
 ) -> None:
     """Apply all doubts; ``is_annotated``: the program annotated its phases."""
     names = ledger.get_tenants()
@@ -40,7 +40,7 @@ def lower_confidences(
 
 
 def _find_possible_gradients(
-    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
 ) -> Bool:
     """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
     made: Bool = features.made_in == BACKWARD
@@ -70,7 +70,7 @@ def _find_possible_parameters(blocks: HeldBlocks, features: Features, census: Ce
 
 
 def _find_unpaired_gradients(
-    blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
 ) -> tuple[Bool, Bool]:
     """Mark gradients of which there are more than parameters of that size, and lone ones.
 

@@ -15,7 +15,7 @@ from zprof.analysis.memory.attribution.passes import (
     FORWARD,
     NONE,
     OPTIMIZER,
-    Passes,
+    AllocationPasses,
     find_passes,
 )
 from zprof.analysis.memory.history import HeldBlocks
@@ -53,7 +53,7 @@ class Features:
     requested_bytes: Int
     made_in: Int
     under_way: Int
-    passes: Passes
+    passes: AllocationPasses
     ends_in: Int
     stays: Bool
     before: Bool
@@ -119,7 +119,7 @@ def compute_features(
     )
 
 
-def _find_next_pass_start(passes: Passes, kind: int, pass_index: Int) -> Int:
+def _find_next_pass_start(passes: AllocationPasses, kind: int, pass_index: Int) -> Int:
     return (
         passes.find_next_starts(kind, pass_index)
         if len(passes.kind)
@@ -127,7 +127,7 @@ def _find_next_pass_start(passes: Passes, kind: int, pass_index: Int) -> Int:
     )
 
 
-def _find_next_step(passes: Passes, pass_index: Int) -> Int:
+def _find_next_step(passes: AllocationPasses, pass_index: Int) -> Int:
     """Return the start of the backward of the step after each pass's own, or FOREVER."""
     if not len(passes):
         return np.full(len(pass_index), FOREVER, dtype=np.int64)
@@ -142,7 +142,7 @@ def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
     return reached
 
 
-def _find_first_start(passes: Passes, time_ns: Int) -> Int:
+def _find_first_start(passes: AllocationPasses, time_ns: Int) -> Int:
     """Return the start of the first pass after each time, or FOREVER."""
     starts: Int = np.append(passes.first_ns, FOREVER)[np.searchsorted(passes.first_ns, time_ns, side="right")]
     return starts
@@ -156,7 +156,7 @@ _HIGH_RATIO = 0.5
 _KEPT_RATIO = 0.2
 
 
-def _find_outliving_forward(blocks: HeldBlocks, passes: Passes, member: Int) -> Bool:
+def _find_outliving_forward(blocks: HeldBlocks, passes: AllocationPasses, member: Int) -> Bool:
     """Mark blocks that are live after the last allocation of their forward, without a backward to tell why.
 
     A forward begins where almost nothing of earlier ones is live. The last temporaries of a forward outlive

@@ -133,7 +133,7 @@ def _find_python_kind(frame: Frame) -> FrameKind:
     return _PYTHON_KINDS[find_code_owner(frame.file)]
 
 
-class Stacks:
+class StackIndex:
     """Index of the ``stack`` table by stack number; a stack missing from it has no frames."""
 
     def __init__(self, stack: pd.DataFrame) -> None:

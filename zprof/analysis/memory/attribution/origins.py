@@ -16,7 +16,7 @@ import numpy as np
 from zprof.analysis.memory.attribution.frames import (
     MAX_NAME,
     Frame,
-    Stacks,
+    StackIndex,
     is_nccl_frame,
     is_python,
     is_workspace_frame,
@@ -215,7 +215,7 @@ _BACKWARD_ORIGINS = (Origin.RECOMPUTE, Origin.BACKWARD, Origin.BACKWARD_NAME)
 _OPTIMIZER_ORIGINS = (Origin.OPTIMIZER, Origin.OPTIMIZER_INIT, Origin.OPTIMIZER_CALL)
 
 
-def classify_stacks(stacks: Stacks, numbers: Int) -> Int:
+def classify_stacks(stacks: StackIndex, numbers: Int) -> Int:
     """Return the origin of each of these stacks; BARE for a stack without frames."""
     python = np.array([is_python(frame) for frame in stacks.frames] or [False], dtype=bool)
     frame_origins = np.array([int(find_frame_origin(f)) for f in stacks.frames] or [0], dtype=np.int64)

@@ -51,7 +51,7 @@ _FREED_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class AllocationPasses:
     """One entry per pass in time order: its kind, and the times of its first and last allocation.
 
     An annotated pass extends to its annotation. ``closed``: the pass is known to have ended.
@@ -79,7 +79,9 @@ class Passes:
         return running
 
 
-def find_passes(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()) -> tuple[Passes, Int]:
+def find_passes(
+    blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRange] = ()
+) -> tuple[AllocationPasses, Int]:
     """Return the passes and the pass of each block; -1 for a block that indicates no pass or is older."""
     kind = _classify_blocks(blocks, origin, ranges)
     optimizers = [span for span in ranges if _ANNOTATED.get(span.phase) == OPTIMIZER]
@@ -145,7 +147,9 @@ def _find_neighbours(kind: Int, rows: Int, others: Int) -> tuple[Int, Int]:
     return kinds[position], kinds[position + 1]
 
 
-def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange]) -> tuple[Passes, Int]:
+def _collect_runs(
+    blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange]
+) -> tuple[AllocationPasses, Int]:
     """Join neighbouring blocks of one kind, and the annotated optimizer steps, to passes."""
     rows = np.flatnonzero(kind != NONE)
     times_ns = [time_ns for span in optimizers for time_ns in (span.begin_ns, span.end_ns)]
@@ -167,10 +171,10 @@ def _collect_runs(blocks: HeldBlocks, kind: Int, optimizers: Sequence[PhaseRange
     closed = np.ones(len(starts), dtype=bool)
     if len(closed):
         closed[-1] = kinds[-1] == OPTIMIZER and int(last[-1]) in ends
-    return Passes(kind=kinds[starts], first_ns=times[starts], last_ns=last, closed=closed), member
+    return AllocationPasses(kind=kinds[starts], first_ns=times[starts], last_ns=last, closed=closed), member
 
 
-def _find_unseen_steps(blocks: HeldBlocks, passes: Passes, member: Int) -> list[PhaseRange]:
+def _find_unseen_steps(blocks: HeldBlocks, passes: AllocationPasses, member: Int) -> list[PhaseRange]:
     """Return an instant after each backward whose surviving blocks die before the next backward.
 
     A backward that leaves little, compared with others, only adds to their gradients.

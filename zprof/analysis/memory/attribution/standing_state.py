@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import Attribution, Ledger
+from zprof.analysis.memory.attribution.block_tenants import Attribution, TenantLedger
 from zprof.analysis.memory.attribution.census import (
     Census,
     count_sizes,
@@ -50,7 +50,9 @@ _COPIES_WITH_GRADIENTS = 3
 _MAX_WORKSPACES = 2
 
 
-def attribute_state(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census | None) -> None:
+def attribute_state(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
+) -> None:
     """Attribute by their sizes, with the parameters of the gradients if those are known."""
     if census is None:
         _name_standing_blocks(blocks, features, ledger)
@@ -62,7 +64,9 @@ def attribute_state(blocks: HeldBlocks, features: Features, ledger: Ledger, cens
     _judge_buckets(blocks, features, ledger)
 
 
-def _match_constructed_state(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
+def _match_constructed_state(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
+) -> None:
     """Attribute state that an optimizer makes when it is built: one line makes a block per parameter."""
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment)
     lasting[census.parameters] = False
@@ -88,7 +92,9 @@ def _make_state(confidence: Confidence) -> Attribution:
     return make_size_attribution(Tenant.OPTIMIZER_STATE, "state", confidence, "sizes_repeat_parameters")
 
 
-def _match_gradient_copies(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
+def _match_gradient_copies(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
+) -> None:
     """Attribute copies of the gradients that Python code makes between the backward and the optimizer."""
     names, moments = ledger.get_tenants(), find_moments(features)
     fresh = np.flatnonzero((names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before)
@@ -100,7 +106,9 @@ def _match_gradient_copies(blocks: HeldBlocks, features: Features, ledger: Ledge
         ledger.assign(_find_copies(blocks, rows, census), copy)
 
 
-def _match_standing_state(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
+def _match_standing_state(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
+) -> None:
     """Attribute the blocks that are older than the history and not parameters of the gradients."""
     names = ledger.get_tenants()
     lasting = find_lasting_blocks(blocks, features, ledger, census.moment) & blocks.before
@@ -125,7 +133,7 @@ def _match_standing_state(blocks: HeldBlocks, features: Features, ledger: Ledger
 
 
 def _take_sizes(
-    blocks: HeldBlocks, ledger: Ledger, rows: Int, counts: SizeCounts, attribution: Attribution
+    blocks: HeldBlocks, ledger: TenantLedger, rows: Int, counts: SizeCounts, attribution: Attribution
 ) -> Int:
     """Attribute so many blocks of each size, first those with the fate of most; return the rest."""
     matching = rows[np.isin(blocks.requested_bytes[rows], list(counts) or [-1])]
@@ -141,7 +149,7 @@ def _take_sizes(
     return np.setdiff1d(rows, chosen)
 
 
-def _take_workspaces(blocks: HeldBlocks, ledger: Ledger, rows: Int) -> Int:
+def _take_workspaces(blocks: HeldBlocks, ledger: TenantLedger, rows: Int) -> Int:
     """Attribute one or two blocks of the size of a workspace; return the rest."""
     for size in _WORKSPACE_SIZES:
         found = rows[blocks.requested_bytes[rows] == size]
@@ -155,7 +163,7 @@ def _make_workspace(confidence: Confidence) -> Attribution:
     return make_size_attribution(Tenant.TEMPORARY_BUFFERS, "workspace", confidence, "size_of_a_workspace")
 
 
-def _match_workspaces(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
+def _match_workspaces(blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census) -> None:
     """Attribute blocks of a backward without a stack that no parameter explains, and that outlive others."""
     names = ledger.get_tenants()
     paired = list(count_sizes(blocks, census.parameters))
@@ -168,7 +176,7 @@ def _match_workspaces(blocks: HeldBlocks, features: Features, ledger: Ledger, ce
     ledger.assign(rows[outlives | known_size], _make_workspace(_MEDIUM))
 
 
-def _match_buckets(blocks: HeldBlocks, ledger: Ledger, rows: Int, census: Census) -> Int:
+def _match_buckets(blocks: HeldBlocks, ledger: TenantLedger, rows: Int, census: Census) -> Int:
     """Attribute large blocks that hold all gradients once: the buckets of DDP."""
     large = rows[blocks.requested_bytes[rows] >= MIN_SINGLE_BYTES]
     if len(large) and int(blocks.requested_bytes[large].sum()) == sum_bytes(census.gradient_counts):
@@ -180,7 +188,7 @@ def _match_buckets(blocks: HeldBlocks, ledger: Ledger, rows: Int, census: Census
     return rows
 
 
-def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: Ledger) -> None:
+def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> None:
     """Attribute DDP's buckets as gradients if there are no others: the gradients are views of them."""
     names = ledger.get_tenants()
     is_bucket = features.made_by(Origin.BUCKET) & (names.tenant != UNTAGGED)
@@ -203,7 +211,7 @@ def _judge_buckets(blocks: HeldBlocks, features: Features, ledger: Ledger) -> No
             return
 
 
-def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: Ledger) -> None:
+def _name_standing_blocks(blocks: HeldBlocks, features: Features, ledger: TenantLedger) -> None:
     """Attribute blocks that last through a history without gradients: a model, perhaps with its optimizer."""
     names = ledger.get_tenants()
     standing = blocks.before & features.stays & (names.tenant == UNTAGGED) & (blocks.stack < 0)

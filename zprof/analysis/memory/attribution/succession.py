@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from zprof.analysis.memory.attribution.block_tenants import Attribution, Ledger
+from zprof.analysis.memory.attribution.block_tenants import Attribution, TenantLedger
 from zprof.analysis.memory.attribution.census import Census, count_sizes, group_by_size
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.passes import OPTIMIZER
@@ -27,7 +27,7 @@ _MAX_FOLLOWED = 2000
 _MAX_STEPS = 2000
 
 
-def follow_parameters(blocks: HeldBlocks, features: Features, ledger: Ledger, census: Census) -> None:
+def follow_parameters(blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census) -> None:
     """Attribute the successors of the parameters, from the census on."""
     passes = features.passes
     parameters = census.parameters

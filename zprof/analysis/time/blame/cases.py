@@ -231,7 +231,7 @@ def _measure_free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
 _NO_EXCESS = -np.inf
 
 
-class Excess:
+class CaseExcess:
     """Compute, per case, the excess of the blamed rank over the median of the other ranks."""
 
     def __init__(self, cases: LateCases, compared: ComparedIntervals) -> None:

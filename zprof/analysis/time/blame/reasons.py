@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.blame.cases import ComparedIntervals, Excess, LateCases, LateRows, group_by_rank
+from zprof.analysis.time.blame.cases import CaseExcess, ComparedIntervals, LateCases, LateRows, group_by_rank
 from zprof.analysis.time.collective_rows import Floats, Mask
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
@@ -57,7 +57,7 @@ def refine_host_reasons(
     call_times = _measure_calls(
         np.flatnonzero(is_refinable[compared.case]), compared, ran_dry_cases, work, calls
     )
-    excess = Excess(cases, compared)
+    excess = CaseExcess(cases, compared)
     call_excess = np.column_stack([excess.of(line) for line in call_times])
     call_reason = np.array(_CALL_REASONS, dtype=object)[np.argmax(call_excess, axis=1)]
     is_explained = is_refinable & (call_excess.max(axis=1) >= np.maximum(1, _MIN_CALL_RATIO * lost_ns))
@@ -117,7 +117,7 @@ def find_reasons(
     """Return the reasons of all cases; UNKNOWN if no reason explains half of the lateness."""
     if not len(cases):
         return Reasons(reason=np.empty(0, object), queued=np.empty(0, np.bool_), begin=np.empty(0, np.int64))
-    excess = Excess(cases, compared)
+    excess = CaseExcess(cases, compared)
     measured = _measure_activities(compared, work)
     queue_delay = _measure_queue_delay(rows, cases, compared, excess)
     blocked, idle = excess.of(measured["blocked"]), excess.of(measured["idle"])
@@ -175,7 +175,7 @@ def _measure_activities(compared: ComparedIntervals, work: Mapping[int, RankWork
 
 
 def _measure_queue_delay(
-    rows: LateRows, cases: LateCases, compared: ComparedIntervals, excess: Excess
+    rows: LateRows, cases: LateCases, compared: ComparedIntervals, excess: CaseExcess
 ) -> Floats:
     """Measure how much later than on other ranks the stream became free, if the start came right after."""
     free = rows.previous[cases.row]
@@ -195,7 +195,7 @@ def _measure_launch_delay(
     rows: LateRows,
     cases: LateCases,
     compared: ComparedIntervals,
-    excess: Excess,
+    excess: CaseExcess,
     work: Mapping[int, RankWork],
 ) -> Floats:
     """Measure how much later than on other ranks a collective was launched, if it started right after."""
@@ -208,7 +208,7 @@ def _measure_launch_delay(
 def _measure_slower_host(
     cases: LateCases,
     compared: ComparedIntervals,
-    excess: Excess,
+    excess: CaseExcess,
     work: Mapping[int, RankWork],
     calls: ReadCalls,
 ) -> Floats:

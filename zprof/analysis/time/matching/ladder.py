@@ -29,7 +29,7 @@ from zprof.analysis.time.clocks.bounds import (
 from zprof.analysis.time.clocks.votes import estimate_drifts, estimate_offsets
 from zprof.analysis.time.matching.lanes import (
     ALONE,
-    Lane,
+    GroupLane,
     MatchRows,
     Placement,
     Rung,
@@ -73,7 +73,7 @@ class Matching:
         return tuple(sorted({rank for placement in self.placements for rank in placement.excluded}))
 
 
-def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
+def match_stated(lanes: Sequence[GroupLane], rows: MatchRows, hints: Hints) -> Matching:
     """Match lanes whose sequence numbers were stated by the program."""
     placements, conflicts = [], []
     for lane in lanes:
@@ -88,7 +88,7 @@ def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matchi
 
 
 def match_ordered(
-    lanes: Sequence[Lane], rows: MatchRows, make_hints: Callable[[Sequence[ClockTable]], Hints]
+    lanes: Sequence[GroupLane], rows: MatchRows, make_hints: Callable[[Sequence[ClockTable]], Hints]
 ) -> Matching:
     """Match lanes whose rows are only ordered.
 
@@ -123,7 +123,7 @@ def match_ordered(
     return Matching(placements=tuple(placements), conflicts=_concatenate([]))
 
 
-def _place_ordered(lane: Lane, rows: MatchRows, hints: Hints) -> Placement:
+def _place_ordered(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
     return repair_placement(place_by_order(lane, rows, hints), rows, hints)
 
 

@@ -162,7 +162,7 @@ _SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class GroupLane:
     """Rows (positions in the frame, by rank and sequence) of a group.
 
     ``members`` are the loaded ranks, ``size`` is the number of ranks of the group, 0 if unknown. ``stated``:
@@ -179,7 +179,7 @@ class Lane:
 
 def split_lanes(
     frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
-) -> list[Lane]:
+) -> list[GroupLane]:
     """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
     lanes = _make_group_lanes(frame, rows, np.flatnonzero(~message), ranks)
@@ -197,14 +197,14 @@ def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
 
 def _make_group_lanes(
     frame: pd.DataFrame, rows: MatchRows, rows_in_groups: Int64s, ranks: Sequence[int]
-) -> list[Lane]:
+) -> list[GroupLane]:
     sizes = frame["group_size"].to_numpy(dtype=np.int64)
     lanes = []
     for lane_rows in _split_by_code(rows_in_groups, rows.counting[rows_in_groups]):
         group, method = str(frame["group"].iat[lane_rows[0]]), str(frame["method"].iat[lane_rows[0]])
         members = list_members(group, ranks)
         if members:
-            lane = Lane(
+            lane = GroupLane(
                 group=group,
                 members=members,
                 size=int(sizes[lane_rows[0]]),
@@ -217,7 +217,7 @@ def _make_group_lanes(
 
 def _make_message_lanes(
     frame: pd.DataFrame, rows: MatchRows, message_rows: Int64s, ranks: Sequence[int]
-) -> list[Lane]:
+) -> list[GroupLane]:
     """Return one lane per group, sender and receiver; rows with an unknown peer are left out."""
     message_rows = message_rows[rows.peer[message_rows] >= 0]
     if not len(message_rows):
@@ -240,13 +240,13 @@ def _make_message_lanes(
         members = tuple(sorted({int(sender), int(receiver)} & set(ranks)))
         if sender != receiver:
             lane_rows = _sort_rows(message_rows[lane_rows], rows)
-            lanes.append(Lane(group=group, members=members, size=2, stated=False, rows=lane_rows))
+            lanes.append(GroupLane(group=group, members=members, size=2, stated=False, rows=lane_rows))
     return lanes
 
 
 def _make_stream_lanes(
     frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
-) -> list[Lane]:
+) -> list[GroupLane]:
     """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
 
     If each rank has one such stream, all form one lane; else streams of equal name do. Several streams mean
@@ -267,7 +267,7 @@ def _make_stream_lanes(
     else:
         return []
     return [
-        Lane(
+        GroupLane(
             group=UNKNOWN_RANKS
             if len(parts) == 1
             else f"{UNKNOWN_RANKS} ({frame['group'].iat[lane_rows[0]]})",
@@ -303,7 +303,7 @@ class Placement:
     ``shifts``: by how much a rank's own order was moved. ``excluded``: ranks that could not be matched.
     """
 
-    lane: Lane
+    lane: GroupLane
     slot: Int64s
     rung: Rung
     shifts: Mapping[int, int] = field(default_factory=dict)
@@ -348,7 +348,7 @@ def _find_first_entered(start: Floats) -> Bools:
     return is_first
 
 
-def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:
+def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: GroupLane) -> Int64s:
     """Return the row of each instance's root; NO_ROW if it is unknown, not loaded, or the ranks disagree."""
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NO_ROW, dtype=np.int64)
     np.minimum.at(low, column, roots[lane_rows])

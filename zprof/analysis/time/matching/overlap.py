@@ -23,7 +23,7 @@ _MAX_PARTNERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRows:
+class LaneRows:
     """Rows of one rank in a lane, in its order."""
 
     signature: Int64s
@@ -35,9 +35,9 @@ class RankRows:
     def __len__(self) -> int:
         return len(self.start)
 
-    def moved(self, offset: float, drift: float = 0.0) -> "RankRows":
+    def moved(self, offset: float, drift: float = 0.0) -> "LaneRows":
         """Return the same rows on another clock."""
-        return RankRows(
+        return LaneRows(
             signature=self.signature,
             start=self.start * (1 - drift) - offset,
             end=self.end * (1 - drift) - offset,
@@ -47,7 +47,7 @@ class RankRows:
 
 
 def overlaps_enough(
-    first: RankRows, second: RankRows, uncertainty_ns: float | Floats, share: float = _MIN_OVERLAP_SHARE
+    first: LaneRows, second: LaneRows, uncertainty_ns: float | Floats, share: float = _MIN_OVERLAP_SHARE
 ) -> Bools:
     """Mark rows that overlap the row at the same position by at least ``share`` of the shorter."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
@@ -57,14 +57,14 @@ def overlaps_enough(
     return enough
 
 
-def pair_rows(fixed: RankRows, moved: RankRows, uncertainty_ns: float) -> Int64s:
+def pair_rows(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> Int64s:
     """Return for each row of ``moved`` its row of ``fixed``; -1 if there is none or it is uncertain."""
     left, right = _find_candidates(fixed, moved, uncertainty_ns)
     partner = _find_certain(left, right, len(fixed), len(moved))
     return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
 
 
-def _find_candidates(fixed: RankRows, moved: RankRows, uncertainty_ns: float) -> tuple[Int64s, Int64s]:
+def _find_candidates(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> tuple[Int64s, Int64s]:
     order = np.argsort(fixed.start, kind="stable")
     max_end = np.maximum.accumulate(fixed.end[order])
     low = np.searchsorted(max_end, moved.start - _TOLERANCE_NS, side="left")
@@ -79,8 +79,8 @@ def _find_candidates(fixed: RankRows, moved: RankRows, uncertainty_ns: float) ->
     return left[enough], right[enough]
 
 
-def _take_rows(rank_rows: RankRows, rows: Int64s) -> RankRows:
-    return RankRows(
+def _take_rows(rank_rows: LaneRows, rows: Int64s) -> LaneRows:
+    return LaneRows(
         signature=rank_rows.signature[rows],
         start=rank_rows.start[rows],
         end=rank_rows.end[rows],
@@ -107,7 +107,7 @@ def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s
 
 
 def _fill_between(
-    partner: Int64s, fixed: RankRows, moved: RankRows, possible: set[tuple[int, int]]
+    partner: Int64s, fixed: LaneRows, moved: LaneRows, possible: set[tuple[int, int]]
 ) -> Int64s:
     """Pair the rows between certain pairs by order, if both ranks have equally many."""
     certain = np.flatnonzero(partner >= 0)

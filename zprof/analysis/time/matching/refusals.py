@@ -7,7 +7,7 @@ import pandas as pd
 
 from zprof.analysis.time.clocks.bounds import Bools
 from zprof.analysis.time.matching.ladder import Matching, refuse_rows
-from zprof.analysis.time.matching.lanes import ALONE, Lane, MatchRows, is_full_sync
+from zprof.analysis.time.matching.lanes import ALONE, GroupLane, MatchRows, is_full_sync
 from zprof.analysis.time.matching.slots import MAX_CONFLICT_SHARE
 from zprof.model.gaps import Gap, GapKind
 
@@ -49,7 +49,7 @@ def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]
 
 
 def list_matching_gaps(
-    frame: pd.DataFrame, lanes: Sequence[Lane], matching: Matching, ranks: Sequence[int]
+    frame: pd.DataFrame, lanes: Sequence[GroupLane], matching: Matching, ranks: Sequence[int]
 ) -> list[Gap]:
     """List the unmatched collectives, one gap per reason."""
     conflict = np.zeros(len(frame), dtype=bool)
@@ -79,7 +79,7 @@ def _find_excluded(frame: pd.DataFrame, matching: Matching) -> Bools:
     return is_excluded
 
 
-def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
+def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[GroupLane]) -> Bools:
     is_ordered = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         if not lane.stated:
@@ -88,7 +88,7 @@ def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
     return is_unplaced
 
 
-def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
+def _find_partial(frame: pd.DataFrame, lanes: Sequence[GroupLane]) -> Bools:
     expected = np.zeros(len(frame), dtype=np.int64)
     for lane in lanes:
         expected[lane.rows] = len(lane.members)
@@ -139,7 +139,7 @@ def _format_ranks(ranks: Sequence[int]) -> str:
     return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"
 
 
-def _list_stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
+def _list_stream_gaps(lanes: Sequence[GroupLane]) -> list[Gap]:
     count = sum(len(lane.rows) for lane in lanes if lane.stream)
     if not count:
         return []
@@ -154,7 +154,9 @@ def _list_stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
     ]
 
 
-def _list_unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
+def _list_unknown_group_gaps(
+    frame: pd.DataFrame, lanes: Sequence[GroupLane], ranks: Sequence[int]
+) -> list[Gap]:
     """Report rows of multi-rank runs that are in no lane."""
     known = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
@@ -174,7 +176,7 @@ def _list_unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: 
     ]
 
 
-def _list_partial_group_gaps(lanes: Sequence[Lane]) -> list[Gap]:
+def _list_partial_group_gaps(lanes: Sequence[GroupLane]) -> list[Gap]:
     """Report groups with ranks that are not loaded."""
     partial_groups = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
     if not partial_groups:

@@ -18,7 +18,7 @@ import numpy as np
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, Floats
 from zprof.analysis.time.clocks.votes import fit_slope
-from zprof.analysis.time.matching.overlap import RankRows, pair_rows
+from zprof.analysis.time.matching.overlap import LaneRows, pair_rows
 
 #: Minimum share of the rows that must have a partner, of those in the common window that were not lost.
 _MIN_SCORE = 0.8
@@ -88,7 +88,7 @@ class OffsetFit:
     spread_ns: float
 
 
-def register_rows(fixed: RankRows, moved: RankRows, hint: ClockHint) -> Int64s | None:
+def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s | None:
     """Return for each row of ``moved`` its row of ``fixed``, -1 if there is none; None if no offset fits."""
     if not len(fixed) or not len(moved):
         return None
@@ -106,7 +106,7 @@ def register_rows(fixed: RankRows, moved: RankRows, hint: ClockHint) -> Int64s |
     return None if best_fit is None else best_fit.partner
 
 
-def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[float]:
+def _list_offsets(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> list[float]:
     """Return the candidate clock differences."""
     offset_by_steps = _estimate_offset_by_steps(fixed, moved)
     return [
@@ -116,13 +116,13 @@ def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[flo
     ]
 
 
-def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
+def _has_same_steps(fit: OffsetFit, fixed: LaneRows, moved: LaneRows) -> bool:
     """Return True if rows launched in marked steps have the same step number on both ranks."""
     different = _find_step_conflicts(fit.partner, fixed, moved)
     return not len(different) or float(different.mean()) <= _MAX_DIFFERENT_STEPS
 
 
-def _find_step_conflicts(partner: Int64s, fixed: RankRows, moved: RankRows) -> Bools:
+def _find_step_conflicts(partner: Int64s, fixed: LaneRows, moved: LaneRows) -> Bools:
     """Return for each pair whose marked steps are known whether they differ."""
     right = np.flatnonzero(partner >= 0)
     fixed_step, moved_step = fixed.step[partner[right]], moved.step[right]
@@ -153,7 +153,7 @@ def _make_offset(offset: float) -> ClockDifference:
     return ClockDifference(offset=offset, drift=0.0, uncertainty_ns=0.0)
 
 
-def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
+def _fit_offset(fixed: LaneRows, moved: LaneRows, clock: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
     """Pair the rows at an offset, then again at the offset estimated from the pairs."""
     offset, drift, uncertainty_ns = clock.offset, clock.drift, clock.uncertainty_ns
     partner = pair_rows(fixed, moved.moved(offset, drift), uncertainty_ns)
@@ -179,7 +179,7 @@ def _fit_offset(fixed: RankRows, moved: RankRows, clock: ClockDifference, rounds
     )
 
 
-def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: Int64s) -> tuple[float, float]:
+def _refine_offset(fixed: LaneRows, moved: LaneRows, partner: Int64s, paired: Int64s) -> tuple[float, float]:
     """Return offset and drift from the shorter half of the pairs; only a long window shows drift."""
     partners = partner[paired]
     shorter = np.minimum(moved.end[paired] - moved.start[paired], fixed.end[partners] - fixed.start[partners])
@@ -190,7 +190,7 @@ def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, paired: In
     return float(np.median(difference - drift * moved.end[paired])), drift
 
 
-def _find_common_rows(own: RankRows, other: RankRows) -> Bools:
+def _find_common_rows(own: LaneRows, other: LaneRows) -> Bools:
     """Mark the rows in the window that both ranks recorded."""
     low, high = max(own.start.min(), other.start.min()), min(own.end.max(), other.end.max())
     is_common: Bools = (own.end > low) & (own.start < high)
@@ -221,7 +221,7 @@ def _count_unpaired_between(paired: Int64s, is_common: Bools) -> Int64s:
     return np.bincount(gap, minlength=len(paired) + 1).astype(np.int64)
 
 
-def _estimate_offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
+def _estimate_offset_by_steps(fixed: LaneRows, moved: LaneRows) -> float | None:
     """Return the clock difference by marked steps, from steps with equal rows on both ranks."""
     end_differences: list[Floats] = []
     for step in np.intersect1d(fixed.step, moved.step):
@@ -314,7 +314,7 @@ _MIN_VOTES = 3
 _SHARP_SHARE = 0.8
 
 
-def find_offset_candidates(fixed: RankRows, moved: RankRows) -> list[float]:
+def find_offset_candidates(fixed: LaneRows, moved: LaneRows) -> list[float]:
     """Return the centres of clusters of end differences between equal signatures, largest clusters first."""
     left, right = _pair_signatures(fixed, moved)
     votes = np.sort(moved.end[right] - fixed.end[left])
@@ -341,7 +341,7 @@ def _find_largest_clusters(votes: Floats, width: float) -> list[tuple[float, int
     return clusters
 
 
-def _pair_signatures(fixed: RankRows, moved: RankRows) -> tuple[Int64s, Int64s]:
+def _pair_signatures(fixed: LaneRows, moved: LaneRows) -> tuple[Int64s, Int64s]:
     """Return all pairs of equal signature, the rarest signatures first, up to ``_MAX_VOTES``."""
     names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
     counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}

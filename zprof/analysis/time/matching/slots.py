@@ -15,8 +15,8 @@ import numpy as np
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import Bools, Floats
 from zprof.analysis.time.clocks.votes import weighted_medians
-from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, Lane, MatchRows, Placement, Rung
-from zprof.analysis.time.matching.overlap import RankRows, overlaps_enough
+from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows, Placement, Rung
+from zprof.analysis.time.matching.overlap import LaneRows, overlaps_enough
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint, register_rows
 
 #: Returns the clock hint of one rank relative to another.
@@ -49,7 +49,7 @@ HOST_LIMITS = OverlapLimits(max_partial_share=0.7, min_overlap=0.01)
 _SAME_CLOCK = ClockDifference(offset=0.0, drift=0.0, uncertainty_ns=0.0)
 
 
-def place_by_order(lane: Lane, rows: MatchRows, hints: Hints) -> Placement:
+def place_by_order(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
     """Return the slot of each row of a lane, by order and times."""
     rows_by_rank = split_by_rank(lane, rows)
     if len(rows_by_rank) < 2:
@@ -67,12 +67,12 @@ def _count_placed(slots_by_rank: Mapping[int, Int64s]) -> int:
     return sum(map(_count_placed_rows, slots_by_rank.values())) if len(slots_by_rank) > 1 else 0
 
 
-def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
+def split_by_rank(lane: GroupLane, rows: MatchRows) -> dict[int, LaneRows]:
     """Return each rank's rows of a lane, in its order."""
     rank = rows.rank[lane.rows]
     cuts = np.flatnonzero(np.diff(rank)) + 1
     return {
-        int(rows.rank[own_rows[0]]): RankRows(
+        int(rows.rank[own_rows[0]]): LaneRows(
             signature=rows.signature[own_rows],
             start=rows.start[own_rows],
             end=rows.end[own_rows],
@@ -84,7 +84,7 @@ def split_by_rank(lane: Lane, rows: MatchRows) -> dict[int, RankRows]:
     }
 
 
-def _choose_references(rows_by_rank: Mapping[int, RankRows]) -> list[int]:
+def _choose_references(rows_by_rank: Mapping[int, LaneRows]) -> list[int]:
     """Return ranks that may define the slots: those with the most common order first, then the longest."""
     key = {
         rank: (rank_rows.signature.tobytes(), rank_rows.step.tobytes())
@@ -95,7 +95,7 @@ def _choose_references(rows_by_rank: Mapping[int, RankRows]) -> list[int]:
     return by_priority[:_MAX_TRIES]
 
 
-def _place_on(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> dict[int, Int64s]:
+def _place_on(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> dict[int, Int64s]:
     """Return slots by rank, for the ranks that fit onto ``fixed``."""
     equal_ranks = _place_equal_ranks(fixed, rows_by_rank, hints)
     slots_by_rank: dict[int, Int64s] = {fixed: np.arange(len(rows_by_rank[fixed]), dtype=np.int64)}
@@ -128,7 +128,7 @@ class EqualRanks:
     doubtful: Mapping[int, Int64s] = field(default_factory=dict)
 
 
-def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: Hints) -> EqualRanks:
+def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> EqualRanks:
     """Return slots of the ranks with the same rows in the same steps, if their times agree.
 
     Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other
@@ -154,8 +154,8 @@ def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, RankRows], hints: 
 
 
 def _place_agreeing(
-    first: RankRows,
-    rows_by_rank: Mapping[int, RankRows],
+    first: LaneRows,
+    rows_by_rank: Mapping[int, LaneRows],
     clocks: Mapping[int, ClockDifference | None],
     limits: OverlapLimits,
 ) -> EqualRanks:
@@ -181,7 +181,7 @@ def _place_agreeing(
     )
 
 
-def _are_equal(one: RankRows, other: RankRows) -> bool:
+def _are_equal(one: LaneRows, other: LaneRows) -> bool:
     return (
         len(one) == len(other)
         and bool((one.signature == other.signature).all())
@@ -201,7 +201,7 @@ class OverlapCheck:
 
 
 def check_overlaps(
-    first: RankRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
+    first: LaneRows, start: Floats, end: Floats, uncertainty: Floats, limits: OverlapLimits
 ) -> OverlapCheck:
     """Check which ranks (rows of ``start`` and ``end``) match, and which of their collectives do not.
 
@@ -211,7 +211,7 @@ def check_overlaps(
     different event, the rows between the two are paired with neighbours. With more than a few rows that
     overlap slightly, none of these is matched.
     """
-    moved = RankRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
+    moved = LaneRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, above_minimum = (
         overlaps_enough(first, moved, uncertainty[:, None], share) | ~first.sync
         for share in (0.5, _LITTLE_OVERLAP, limits.min_overlap)
@@ -236,7 +236,10 @@ def _find_runs(rows: Bools, seeds: Bools) -> Bools:
 
 
 def _make_placement(
-    lane: Lane, rows: MatchRows, rows_by_rank: Mapping[int, RankRows], slots_by_rank: Mapping[int, Int64s]
+    lane: GroupLane,
+    rows: MatchRows,
+    rows_by_rank: Mapping[int, LaneRows],
+    slots_by_rank: Mapping[int, Int64s],
 ) -> Placement:
     ranks = rows.rank[lane.rows]
     slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
@@ -262,7 +265,7 @@ def _make_placement(
 
 
 def _add_lost_slots(
-    slots_by_rank: Mapping[int, Int64s], rows_by_rank: Mapping[int, RankRows]
+    slots_by_rank: Mapping[int, Int64s], rows_by_rank: Mapping[int, LaneRows]
 ) -> dict[int, Int64s]:
     """Return the slots with new ones for collectives that the rank that defines the slots has lost.
 
@@ -308,7 +311,7 @@ def find_largest_shift(moves: Int64s) -> int:
 MAX_CONFLICT_SHARE = 0.1
 
 
-def place_by_sequence(lane: Lane, rows: MatchRows) -> tuple[Placement, Bools]:
+def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Bools]:
     """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
     names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
     bad = _find_conflicts(lane, rows, slot, len(names))
@@ -318,7 +321,7 @@ def place_by_sequence(lane: Lane, rows: MatchRows) -> tuple[Placement, Bools]:
     return Placement(lane=lane, slot=np.where(on_row, ALONE, slot), rung=Rung.SEQUENCE), on_row
 
 
-def _find_conflicts(lane: Lane, rows: MatchRows, slot: Int64s, count: int) -> Bools:
+def _find_conflicts(lane: GroupLane, rows: MatchRows, slot: Int64s, count: int) -> Bools:
     signature = rows.signature[lane.rows]
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
     np.minimum.at(low, slot, signature)

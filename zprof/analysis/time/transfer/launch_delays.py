@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
-from zprof.analysis.time.activity import Activity, NamedWork
+from zprof.analysis.time.activity import NamedWork, RankActivity
 from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
@@ -197,7 +197,7 @@ _NO_TIME_NS = np.iinfo(np.int64).min
 
 
 def make_limiter_rows(
-    rank: int, limiter: Intervals, activity: Activity, steps: StepWindows, frame: pd.DataFrame
+    rank: int, limiter: Intervals, activity: RankActivity, steps: StepWindows, frame: pd.DataFrame
 ) -> pd.DataFrame:
     """Return rank, step, start_ns, end_ns and idle_ns of each limiter delay in a step, on the common clock.
 

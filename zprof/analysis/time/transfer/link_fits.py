@@ -22,7 +22,7 @@ _MAX_SIZES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkLine:
+class FittedLine:
     """T in ns over bytes; ``ns_per_byte`` is 0 if T does not grow with the size."""
 
     latency_ns: float
@@ -52,7 +52,7 @@ def _iterate_fits(frame: pd.DataFrame) -> Iterator[LinkFit]:
 
 
 def _make_link_fit(
-    kind: str, group: str, line: LinkLine, sizes: Floats, times: Floats, factor: float
+    kind: str, group: str, line: FittedLine, sizes: Floats, times: Floats, factor: float
 ) -> LinkFit:
     bandwidth = 1e9 / line.ns_per_byte if line.ns_per_byte > 0 else None
     return LinkFit(
@@ -68,7 +68,7 @@ def _make_link_fit(
     )
 
 
-def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> LinkLine | None:
+def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> FittedLine | None:
     """Return the line through positive sizes and times; None if the sizes are too few or too similar.
 
     ``min_spread``: minimum ratio of the largest to the smallest size.
@@ -83,16 +83,16 @@ def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> L
     return _fit_robust_line(distinct_sizes[selected].astype(np.float64), typical[selected])
 
 
-def _fit_robust_line(sizes: Floats, times: Floats) -> LinkLine:
+def _fit_robust_line(sizes: Floats, times: Floats) -> FittedLine:
     low, high = np.triu_indices(len(sizes), 1)
     distance = sizes[high] - sizes[low]
     slope = _weighted_median((times[high] - times[low]) / distance, distance)
     if slope <= 0:
-        return LinkLine(latency_ns=float(np.median(times)), ns_per_byte=0.0)
+        return FittedLine(latency_ns=float(np.median(times)), ns_per_byte=0.0)
     latency = _weighted_median(times - slope * sizes, 1.0 / times)
     if latency < 0:
-        return LinkLine(latency_ns=0.0, ns_per_byte=float(np.median(times / sizes)))
-    return LinkLine(latency_ns=latency, ns_per_byte=slope)
+        return FittedLine(latency_ns=0.0, ns_per_byte=float(np.median(times / sizes)))
+    return FittedLine(latency_ns=latency, ns_per_byte=slope)
 
 
 def _weighted_median(values: Floats, weights: Floats) -> float:

@@ -39,15 +39,15 @@ from zprof.planner.memory.walk.ledger import (
     REDUCED,
     SCRATCH,
     UNREDUCED,
-    Ledger,
+    LiveBytes,
 )
-from zprof.planner.unit_moments import Moment
+from zprof.planner.unit_moments import UnitMoment
 
 
-class Gathers:
+class GatheredUnits:
     """Gathered units of a walk; below stage 3 all parameters are resident and none is gathered."""
 
-    def __init__(self, job: Job, ledger: Ledger) -> None:
+    def __init__(self, job: Job, ledger: LiveBytes) -> None:
         self._job = job
         self._ledger = ledger
         self._gathered: dict[str, int] = {}
@@ -83,7 +83,7 @@ class Gathers:
 class Gradients:
     """Gradients of a step, and the memory that their reductions share."""
 
-    def __init__(self, job: Job, stage: int, ledger: Ledger) -> None:
+    def __init__(self, job: Job, stage: int, ledger: LiveBytes) -> None:
         self._job = job
         self._ledger = ledger
         self._stage = stage
@@ -104,7 +104,7 @@ class Gradients:
         elif residual.defragment:
             ledger.add(GRADIENTS, sizes.reduced * (sum_padded_trained_elements(job) // job.degrees.dp))
 
-    def unreduced_bytes(self, moment: Moment) -> int:
+    def unreduced_bytes(self, moment: UnitMoment) -> int:
         """Return the bytes of a unit's unsharded gradients, except persistent ones."""
         elements = moment.fresh_elements if self._only_fresh else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
@@ -203,7 +203,7 @@ def _constant_elements(job: Job) -> int | None:
 class TransientPool:
     """Buffers that live for one backward pass."""
 
-    def __init__(self, ledger: Ledger, limit: int) -> None:
+    def __init__(self, ledger: LiveBytes, limit: int) -> None:
         self._ledger = ledger
         self._limit = limit
         self._in_flight: deque[tuple[int, int]] = deque()
@@ -241,7 +241,7 @@ class TransientPool:
 class PersistentPool:
     """Buffers allocated once, as many as may be in flight."""
 
-    def __init__(self, ledger: Ledger, limit: int) -> None:
+    def __init__(self, ledger: LiveBytes, limit: int) -> None:
         self._ledger = ledger
         self._limit = limit
         self._in_flight: deque[int] = deque()

@@ -27,7 +27,7 @@ _ELEMENTS = attrgetter("elements", "frozen_elements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class WalkedUnit:
     """A unit of the forward, or ``skipped`` units equal to its neighbours that are not walked.
 
     Within a run of equal units, each unit changes the ledger by the same amount, so the extremes are at the
@@ -100,17 +100,17 @@ def _pad_elements(elements: int, job: Job) -> int:
     return ceil_div(elements, block) * block
 
 
-def group_units(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
+def group_units(units: Sequence[Unit], ends: int) -> tuple[WalkedUnit, ...]:
     """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
-    runs: list[Run] = []
+    runs: list[WalkedUnit] = []
     start = 0
     for stop in _find_run_ends(units):
         first = min(start + ends, stop)
         last = max(stop - ends, first)
-        runs += [Run(unit=unit) for unit in units[start:first]]
+        runs += [WalkedUnit(unit=unit) for unit in units[start:first]]
         if last > first:
-            runs.append(Run(unit=units[first], skipped=last - first))
-        runs += [Run(unit=unit) for unit in units[last:stop]]
+            runs.append(WalkedUnit(unit=units[first], skipped=last - first))
+        runs += [WalkedUnit(unit=unit) for unit in units[last:stop]]
         start = stop
     return tuple(runs)
 

@@ -17,7 +17,7 @@ class Slot:
     assumption: str
 
 
-class Ledger:
+class LiveBytes:
     """Live bytes by slot; records the breakdown and the location of the peak."""
 
     def __init__(self) -> None:

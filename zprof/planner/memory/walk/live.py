@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from zprof.model.job import Job, Unit
-from zprof.planner.memory.walk.buffers import Gathers, Gradients
+from zprof.planner.memory.walk.buffers import GatheredUnits, Gradients
 from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.memory.walk.ledger import (
     GATHERED_CHECKPOINT,
@@ -23,10 +23,10 @@ from zprof.planner.memory.walk.ledger import (
     SAVED,
     TIED_HEAD_GRADIENT,
     UNREDUCED,
-    Ledger,
+    LiveBytes,
 )
 from zprof.planner.rounding import ceil_div
-from zprof.planner.unit_moments import Moment, Moments, with_gradients
+from zprof.planner.unit_moments import UnitMoment, UnitMoments, with_gradients
 
 _SLOT_BYTES = 256
 
@@ -74,7 +74,7 @@ def compute_chunk_bytes(job: Job) -> int:
     return len(inner) * ceil_div(largest, _SLOT_BYTES) * _SLOT_BYTES
 
 
-NO_MOMENT = Moment(operator="", saved_bytes=0, work_bytes=0)
+NO_MOMENT = UnitMoment(operator="", saved_bytes=0, work_bytes=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,14 +82,14 @@ class WalkState:
     """State of a walk; ``saved_bytes`` covers units whose pass has finished, ``outer`` the enclosing unit."""
 
     job: Job
-    ledger: Ledger
-    gathers: Gathers
+    ledger: LiveBytes
+    gathers: GatheredUnits
     gradients: Gradients
-    known: Callable[[Unit], Moments | None]
+    known: Callable[[Unit], UnitMoments | None]
     saved_bytes: int = 0
-    outer: Moment = field(default=NO_MOMENT)
+    outer: UnitMoment = field(default=NO_MOMENT)
 
-    def moments(self, unit: Unit) -> Moments:
+    def moments(self, unit: Unit) -> UnitMoments:
         """Return the moments of a unit, operator by operator if known, else estimated from its sums."""
         known, trained = self.known(unit), trained_elements(unit, self.job)
         if known is None:
@@ -105,7 +105,7 @@ class WalkState:
         self.saved_bytes -= size_bytes
         self.ledger.set_bytes({SAVED: self.outer.saved_bytes + self.saved_bytes})
 
-    def record(self, moment: Moment, what: str) -> None:
+    def record(self, moment: UnitMoment, what: str) -> None:
         """Record a moment of a unit on top of the bytes that other units keep."""
         self._set_bytes(
             moment,
@@ -115,7 +115,7 @@ class WalkState:
             gathered_bytes=0,
         )
 
-    def record_recomputed(self, moment: Moment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
+    def record_recomputed(self, moment: UnitMoment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
         """Record a moment of a recomputed unit, whose checkpoint is its input or stays in addition to it."""
         checkpoint = unit.checkpoint_bytes or 0
         has_input = moment.saved_bytes >= checkpoint
@@ -132,14 +132,14 @@ class WalkState:
     def record_gather(self, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
         """Record the moment at which ranks gather a checkpoint; do nothing if it is not gathered."""
         size = (unit.checkpoint_bytes or 0) + kept.stays_bytes + kept.copied_bytes
-        gradient = Moment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
+        gradient = UnitMoment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
         if kept.is_gathered:
             self._set_bytes(
                 gradient, what, saved_bytes=self.saved_bytes, recomputed_bytes=0, gathered_bytes=size
             )
 
     def _set_bytes(
-        self, moment: Moment, what: str, *, saved_bytes: int, recomputed_bytes: int, gathered_bytes: int
+        self, moment: UnitMoment, what: str, *, saved_bytes: int, recomputed_bytes: int, gathered_bytes: int
     ) -> None:
         ledger, gradients = self.ledger, self.gradients
         self.set_location(what, moment.operator)
@@ -154,7 +154,7 @@ class WalkState:
             }
         )
 
-    def record_outer(self, moments: tuple[Moment, ...], what: str) -> None:
+    def record_outer(self, moments: tuple[UnitMoment, ...], what: str) -> None:
         """Record the moments of the enclosing unit; the last one stays."""
         self.outer = NO_MOMENT
         for moment in moments:
@@ -163,7 +163,7 @@ class WalkState:
             self.outer = moments[-1]
 
 
-def estimate_moments(unit: Unit, trained: int) -> Moments:
+def estimate_moments(unit: Unit, trained: int) -> UnitMoments:
     """Estimate the moments of a unit from its sums; they are an upper bound.
 
     ``trained``: elements that have a gradient.
@@ -172,33 +172,33 @@ def estimate_moments(unit: Unit, trained: int) -> Moments:
     forward, backward = unit.forward_work_bytes or 0, unit.backward_work_bytes or 0
     known = unit.largest_gradient_elements
     largest = trained if known is None else min(known, trained)
-    first = Moment(operator="forward", saved_bytes=saved, work_bytes=forward)
-    stays = Moment(operator="end", saved_bytes=saved, work_bytes=0)
-    start = Moment(
+    first = UnitMoment(operator="forward", saved_bytes=saved, work_bytes=forward)
+    stays = UnitMoment(operator="end", saved_bytes=saved, work_bytes=0)
+    start = UnitMoment(
         operator="backward",
         saved_bytes=saved,
         work_bytes=backward,
         gradient_elements=0 if known is None else largest,
         fresh_elements=0 if known is None else largest,
     )
-    end = Moment(
+    end = UnitMoment(
         operator="gradients",
         saved_bytes=kept,
         work_bytes=backward,
         gradient_elements=trained,
         fresh_elements=largest,
     )
-    freed = Moment(operator="end", saved_bytes=0, work_bytes=0, gradient_elements=trained)
+    freed = UnitMoment(operator="end", saved_bytes=0, work_bytes=0, gradient_elements=trained)
     if unit.encloses:
-        empty = Moment(operator="begin", saved_bytes=0, work_bytes=0)
-        return Moments(
+        empty = UnitMoment(operator="begin", saved_bytes=0, work_bytes=0)
+        return UnitMoments(
             forward=(empty,),
             forward_end=(first, stays),
             backward=(start, replace(empty, gradient_elements=min(unit.early_gradient_elements, trained))),
             backward_end=(end, freed),
         )
-    recompute = Moment(operator="forward", saved_bytes=kept, work_bytes=saved - kept + forward)
-    after_recompute = Moment(operator="end", saved_bytes=kept, work_bytes=0)
-    return Moments(
+    recompute = UnitMoment(operator="forward", saved_bytes=kept, work_bytes=saved - kept + forward)
+    after_recompute = UnitMoment(operator="end", saved_bytes=kept, work_bytes=0)
+    return UnitMoments(
         forward=(first, stays), checkpointed=(recompute, after_recompute), backward=(start, end, freed)
     )

@@ -19,9 +19,9 @@ from operator import attrgetter
 from zprof.model.job import Job, Unit
 from zprof.model.plan import Term
 from zprof.planner.gpt_units import moments_by_unit
-from zprof.planner.memory.walk.buffers import MAX_CONCURRENT, Gathers, Gradients, compute_backend_copy
+from zprof.planner.memory.walk.buffers import MAX_CONCURRENT, GatheredUnits, Gradients, compute_backend_copy
 from zprof.planner.memory.walk.layout import (
-    Run,
+    WalkedUnit,
     compute_model_states,
     group_units,
     has_backward,
@@ -41,7 +41,7 @@ from zprof.planner.memory.walk.ledger import (
     SCRATCH,
     TIED_HEAD_GRADIENT,
     UNREDUCED,
-    Ledger,
+    LiveBytes,
 )
 from zprof.planner.memory.walk.live import (
     NO_MOMENT,
@@ -50,7 +50,7 @@ from zprof.planner.memory.walk.live import (
     compute_chunk_bytes,
     store_checkpoint,
 )
-from zprof.planner.unit_moments import Moment
+from zprof.planner.unit_moments import UnitMoment
 from zprof.replay.schedule import (
     Await,
     Compute,
@@ -58,7 +58,7 @@ from zprof.replay.schedule import (
     EnginePolicy,
     Launch,
     Pass,
-    Phase,
+    PassPhase,
     Release,
     StartPass,
     UnitSize,
@@ -90,7 +90,7 @@ def find_peak(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
 _WALKED_ENDS = 3
 
 
-def walk_step(job: Job, stage: int, *, ends: int | None = None) -> Ledger:
+def walk_step(job: Job, stage: int, *, ends: int | None = None) -> LiveBytes:
     """Walk through a steady step and return the ledger.
 
     ``ends``: units walked at each end of a run of equal ones; None uses as many as are needed.
@@ -121,7 +121,7 @@ def walk_step(job: Job, stage: int, *, ends: int | None = None) -> Ledger:
 
 def _start_walk(job: Job, stage: int) -> WalkState:
     """Return the state at the start of a step."""
-    ledger = Ledger()
+    ledger = LiveBytes()
     ledger.current_location = "between steps"
     states = compute_model_states(job, stage)
     ledger.set_bytes({slot: states[slot.tenant] for slot in (PARAMETERS, OPTIMIZER_STATE)})
@@ -129,19 +129,19 @@ def _start_walk(job: Job, stage: int) -> WalkState:
     return WalkState(
         job=job,
         ledger=ledger,
-        gathers=Gathers(job, ledger),
+        gathers=GatheredUnits(job, ledger),
         gradients=Gradients(job, stage, ledger),
         known=moments_by_unit(job),
     )
 
 
-def _list_runs(job: Job, ends: int) -> tuple[Run, ...]:
+def _list_runs(job: Job, ends: int) -> tuple[WalkedUnit, ...]:
     """Return the units in forward order, the enclosing one first; each kind of unit at least once."""
-    roots = [Run(unit=unit) for unit in job.units if unit.encloses]
+    roots = [WalkedUnit(unit=unit) for unit in job.units if unit.encloses]
     return (*roots[:1], *group_units([unit for unit in job.units if not unit.encloses], ends))
 
 
-def _size_units(job: Job, runs: Sequence[Run]) -> tuple[UnitSize, ...]:
+def _size_units(job: Job, runs: Sequence[WalkedUnit]) -> tuple[UnitSize, ...]:
     sizes = job.element_bytes
     return tuple(
         UnitSize(
@@ -156,7 +156,7 @@ def _size_units(job: Job, runs: Sequence[Run]) -> tuple[UnitSize, ...]:
     )
 
 
-def _list_passes(job: Job, stage: int, runs: Sequence[Run]) -> tuple[Pass, ...]:
+def _list_passes(job: Job, stage: int, runs: Sequence[WalkedUnit]) -> tuple[Pass, ...]:
     units = _size_units(job, runs)
     backward = [index for index in reversed(range(len(units))) if not units[index].encloses]
     micro_batches = min(job.batch.micro_batches, 2)
@@ -174,13 +174,13 @@ def _read_policy(job: Job, stage: int) -> EnginePolicy:
     )
 
 
-def _name_pass(runs: Sequence[Run], each: Pass) -> str:
+def _name_pass(runs: Sequence[WalkedUnit], each: Pass) -> str:
     return f"{each.phase} of {runs[each.unit].unit.name}"
 
 
-def _walk_pass(live: WalkState, runs: Sequence[Run], each: Pass) -> None:
+def _walk_pass(live: WalkState, runs: Sequence[WalkedUnit], each: Pass) -> None:
     """Walk through one pass of a unit; the bytes that it keeps or frees stay in the ledger."""
-    run, is_forward = runs[each.unit], each.phase is Phase.FORWARD
+    run, is_forward = runs[each.unit], each.phase is PassPhase.FORWARD
     unit, what = run.unit, _name_pass(runs, each)
     if unit.encloses:
         moments = live.moments(unit)
@@ -233,11 +233,11 @@ def _walk_unit_backward(live: WalkState, unit: Unit) -> None:
         live.record_recomputed(moment, unit, kept, what)
 
 
-def _with_output_gradient(moments: Iterable[Moment], live: WalkState, unit: Unit) -> Iterator[Moment]:
+def _with_output_gradient(moments: Iterable[UnitMoment], live: WalkState, unit: Unit) -> Iterator[UnitMoment]:
     """Add the gradient of the unit's output, which is already live during the recomputation."""
     gradient = unit.checkpoint_bytes or 0
     for moment in moments:
-        yield Moment(
+        yield UnitMoment(
             operator=moment.operator,
             saved_bytes=moment.saved_bytes,
             work_bytes=moment.work_bytes + gradient,
@@ -261,7 +261,7 @@ def _kept_bytes(live: WalkState, unit: Unit) -> int:
     return unit.saved_bytes or 0
 
 
-def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) -> None:
+def walk_optimizer(job: Job, stage: int, ledger: LiveBytes, units: Sequence[Unit]) -> None:
     """Update each trained unit; backend copies of gathers still in flight stay until the end."""
     running: deque[int] = deque()
     for unit in (unit for unit in units if shard_elements(unit, job)):

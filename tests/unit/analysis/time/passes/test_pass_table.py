@@ -13,13 +13,13 @@ from tests.support.kineto_traces import MAIN, span
 from tests.support.nccl_traces import Events, analysed, gemm, nccl, step
 from tests.support.simulations import simulated
 from zprof.analysis.intervals import EMPTY, intervals, union
-from zprof.analysis.time.activity import Activity, NamedWork
+from zprof.analysis.time.activity import NamedWork, RankActivity
 from zprof.analysis.time.passes.phases import PhaseEvidence
 from zprof.analysis.time.passes.table import make_pass_table
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import WindowPolicy
-from zprof.simulator.plan import Gathering, Plan, Vendor
+from zprof.simulator.plan import Gathering, SimulationPlan, Vendor
 from zprof.simulator.program.phases import list_phases
 
 #: Nanoseconds since 1970: as a float they would count in steps of 256.
@@ -86,7 +86,7 @@ def passes_of(*steps: Sequence[Launch]) -> pd.DataFrame:
     )
     empty = dict.fromkeys(("waits", "anonymous_waits", "copies", "coverage", "launched"), EMPTY)
     compute = union(intervals(times[:, 1], times[:, 2]))
-    activity = Activity(on_device=True, compute=compute, named=named, **empty)
+    activity = RankActivity(on_device=True, compute=compute, named=named, **empty)
     timeline = RankTimeline(rank=0, host="", steps=windows, host_steps=windows, activity=activity, pings={})
     evidence = PhaseEvidence(**{name: np.array(s, dtype=np.int64) for name, s in spans.items() if s})
     collectives = pd.DataFrame(rows).astype({"launch_start_ns": "Int64"})
@@ -169,7 +169,7 @@ def test_steps_within_one_window_are_told_by_marks_and_optimizer(
     assert passes["step"].nunique() == len(expected) // micro_batches or not optimizer
 
 
-def job(vendor: Vendor, **changes: object) -> Plan:
+def job(vendor: Vendor, **changes: object) -> SimulationPlan:
     small = {"ranks": 2, "steps": 3, "units": 4, "micro_batches": 2, "gathering": Gathering(), **changes}
     return replace(base(3, vendor), **small)  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ from zprof.analysis.time.transfer.decomposition import decompose_collectives
 from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.time import ExposedInCollectives
 from zprof.model.training import TrainingFacts
-from zprof.simulator.plan import Plan
+from zprof.simulator.plan import SimulationPlan
 
 MS = 1_000_000
 EIGHT = StepCounts(by_rank=dict.fromkeys(range(8), 1))
@@ -128,7 +128,7 @@ def test_exposed_time_is_a_mean_over_ranks(
 
 
 def test_exposed_time_is_that_of_the_ledger_where_groups_differ(tmp_path: Path) -> None:
-    plan = Plan(ranks=4, shard=2, steps=2, units=3, unit_elements=1 << 20, speed={1: 0.8})
+    plan = SimulationPlan(ranks=4, shard=2, steps=2, units=3, unit_elements=1 << 20, speed={1: 0.8})
     time = simulated(plan, tmp_path).analysis.time
     found = time.exposed_in_collectives
     assert found is not None

@@ -7,7 +7,7 @@ import pytest
 from tests.support.device_ranks import Rows
 from tests.support.matched_rows import BASE_NS, collective, table
 from zprof.analysis.intervals import EMPTY
-from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import read_device_activity
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import make_single_step
@@ -140,7 +140,7 @@ def test_blocked_time_on_the_common_clock() -> None:
 def limiter_rows(holds, compute, gathers=(), on_device=True) -> pd.DataFrame:
     """Spans of holds and of compute, and ends of gathers, in us."""
     empty = dict.fromkeys(("waits", "anonymous_waits", "copies", "coverage", "launched"), EMPTY)
-    activity = Activity(on_device=on_device, compute=US * as_spans(compute), **empty)
+    activity = RankActivity(on_device=on_device, compute=US * as_spans(compute), **empty)
     ends = US * np.array(gathers, dtype=np.int64)
     frame = pd.DataFrame({"kind": ["all_gather"] * len(ends), "end_ns": ends})
     return make_limiter_rows(2, US * as_spans(holds), activity, make_single_step(7, 0, 10_000 * US), frame)

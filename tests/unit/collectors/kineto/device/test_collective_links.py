@@ -3,12 +3,12 @@
 import pytest
 
 from tests.support.kineto_traces import MAIN, at, converted, span, trace_of
-from zprof.collectors.kineto.trace import Group
+from zprof.collectors.kineto.trace import TraceProcessGroup
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 PEER, LOCAL = "Memcpy PtoP (Device -> Device)", "Memcpy DtoD (Device -> Device)"
-PAIR = Group(name="0", description="default_pg", ranks=(0, 1))
+PAIR = TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1))
 
 
 def kernel(start, end, name=GENERIC, stream=40, **args):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.kineto_traces import converted, span, trace_of
-from zprof.collectors.kineto.trace import Group
+from zprof.collectors.kineto.trace import TraceProcessGroup
 
 KERNEL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 RANKS = "[0, 1, 2, 3]"
@@ -106,8 +106,8 @@ def test_the_sequence_number(stated, sequence, method):
 )
 def test_groups(args, group, size):
     groups = [
-        Group(name="0", description="default_pg", ranks=()),
-        Group(name="5", description="tp", ranks=(4, 5, 6, 7)),
+        TraceProcessGroup(name="0", description="default_pg", ranks=()),
+        TraceProcessGroup(name="5", description="tp", ranks=(4, 5, 6, 7)),
     ]
     row, _ = one(groups=groups, world_size=8, **{"Collective name": "allreduce"} | args)
     assert (row["group"], row["group_size"]) == (group, size)

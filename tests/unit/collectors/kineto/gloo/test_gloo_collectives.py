@@ -3,13 +3,13 @@
 import pytest
 
 from tests.support.kineto_traces import MAIN, at, converted, span, thread_name, trace_of
-from zprof.collectors.kineto.trace import Group
+from zprof.collectors.kineto.trace import TraceProcessGroup
 
-WORLD = Group(name="0", description="default_pg", ranks=(0, 1, 2, 3))
-INNER = Group(name="1", description="tp", ranks=(0, 1))
-OTHER = Group(name="2", description="tp", ranks=(2, 3))
-PIPELINE = Group(name="1", description="pipeline", ranks=(0, 2))
-PAIR = Group(name="0", description="default_pg", ranks=(0, 1))
+WORLD = TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1, 2, 3))
+INNER = TraceProcessGroup(name="1", description="tp", ranks=(0, 1))
+OTHER = TraceProcessGroup(name="2", description="tp", ranks=(2, 3))
+PIPELINE = TraceProcessGroup(name="1", description="pipeline", ranks=(0, 2))
+PAIR = TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1))
 WIDE, NARROW = 30, 40
 LAUNCH = "zero::launch {} pg=0 seq={} unit=b bytes={} dtype=float32"
 

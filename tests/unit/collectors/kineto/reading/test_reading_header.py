@@ -6,7 +6,7 @@ import json
 import pytest
 
 from zprof.collectors.kineto.reading.reader import read_text
-from zprof.collectors.kineto.trace import Group, TraceHeader
+from zprof.collectors.kineto.trace import TraceHeader, TraceProcessGroup
 
 EVENT = {
     "ph": "X",
@@ -45,7 +45,7 @@ def test_a_full_header_is_read_and_unknown_keys_are_not_kept():
         rank=3,
         world_size=8,
         backend="nccl",
-        groups=(Group(name="0", description="default_pg", ranks=(0, 1)),),
+        groups=(TraceProcessGroup(name="0", description="default_pg", ranks=(0, 1)),),
         devices=("NVIDIA H100", ""),
         host="node7",
     )
