@@ -76,10 +76,10 @@ def _list_plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
         for link in row.links:
             yield link.assumption, f"bytes, {AXES[link.axis]}", scheme
         for leaf, key in row.step.assumptions.items() if row.step else ():
-            yield key, format_term_name(leaf), scheme
+            yield key, format_term_name(leaf, "step"), scheme
 
 
 def _list_outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
     for prediction in outlook.predictions:
         for entry in (*prediction.step, *prediction.memory):
-            yield entry.assumption, format_term_name(entry.name), ""
+            yield entry.assumption, format_term_name(entry.name, outlook.period), ""

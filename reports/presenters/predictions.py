@@ -13,7 +13,7 @@ from zprof.reports.presenters.plan_formatting import make_plan_row, make_plan_ta
 from zprof.reports.presenters.plan_memory import SHORT
 
 STEP, PEAK = "wall_ns", "peak_bytes"
-_NAMES = {**LEDGER_NAMES, STEP: "step", "efficiency_ratio": "efficiency"}
+_NAMES = {**LEDGER_NAMES, "efficiency_ratio": "efficiency"}
 #: Parameters of the model that were fitted: name, field.
 _FITTED = (
     ("steps fitted", "steps"),
@@ -35,9 +35,9 @@ def find_figure(entries: Sequence[PredictedFigure], name: str) -> PredictedFigur
     return next((entry for entry in entries if entry.name == name and entry.predicted is not None), None)
 
 
-def format_term_name(name: str) -> str:
-    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``."""
-    return _NAMES.get(name) or strip_unit(name)
+def format_term_name(name: str, period: str) -> str:
+    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``; the step by its period."""
+    return period if name == STEP else _NAMES.get(name) or strip_unit(name)
 
 
 def take_figure(entry: PredictedFigure | None, field: str = "predicted") -> Value:
@@ -82,10 +82,10 @@ def build_summary_table(outlook: Outlook) -> tuple[Table, ...]:
         make_plan_table(
             title="Predicted",
             unit="ms",
-            note="step: mean of the ranks; peak: largest rank",
+            note=f"{outlook.period}: mean of the ranks; peak: largest rank",
             head="what if",
             columns=(
-                Column(title="step", unit="ms"),
+                Column(title=outlook.period, unit="ms"),
                 Column(title="range", unit="ms"),
                 Column(title="saves", unit="ms"),
                 Column(title="peak", unit="bytes"),
@@ -100,10 +100,10 @@ def build_summary_table(outlook: Outlook) -> tuple[Table, ...]:
     )
 
 
-def build_term_tables(found: Prediction) -> Iterator[Table]:
+def build_term_tables(found: Prediction, period: str) -> Iterator[Table]:
     """Yield the step of a change and its memory, term by term."""
     for note, unit, entries in (
-        ("step, mean of the ranks", "ms", found.step),
+        (f"{period}, mean of the ranks", "ms", found.step),
         ("memory, largest rank", "", found.memory),
     ):
         if entries:
@@ -119,7 +119,7 @@ def build_term_tables(found: Prediction) -> Iterator[Table]:
                     Column(title="predicted", unit=unit),
                     Column(title="range", unit=unit),
                 ),
-                rows=tuple(_build_term_row(entry) for entry in sorted(entries, key=_is_total)),
+                rows=tuple(_build_term_row(entry, period) for entry in sorted(entries, key=_is_total)),
             )
 
 
@@ -168,7 +168,7 @@ def _build_summary_row(found: Prediction) -> Row:
 
 def _describe_error(outlook: Outlook) -> Iterator[str]:
     """Yield the error of the model, which is the same for every change."""
-    for field, name in ((STEP, "step"), (PEAK, "peak")):
+    for field, name in ((STEP, outlook.period), (PEAK, "peak")):
         entries = [
             find_figure(found.step if field == STEP else found.memory, field) for found in outlook.predictions
         ]
@@ -187,9 +187,9 @@ def _is_total(entry: PredictedFigure) -> bool:
     return entry.name in (STEP, PEAK)
 
 
-def _build_term_row(entry: PredictedFigure) -> Row:
+def _build_term_row(entry: PredictedFigure, period: str) -> Row:
     return make_plan_row(
-        name=format_term_name(entry.name),
+        name=format_term_name(entry.name, period),
         short=SHORT.get(entry.name, ""),
         cells=(
             take_figure(entry, "measured"),

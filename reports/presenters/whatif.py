@@ -68,7 +68,7 @@ def build_outlook_sections(report: Report) -> tuple[Section, ...]:
         return ()
     answers = ItemList(items=tuple(Item(text=line) for line in describe_outlook(outlook)))
     lead = "Effect of single changes on this run; ~: predicted."
-    terms = [table for found in outlook.predictions for table in build_term_tables(found)]
+    terms = [table for found in outlook.predictions for table in build_term_tables(found, outlook.period)]
     return (
         *make_section(
             "outlook",
@@ -93,7 +93,7 @@ def build_outlook_sections(report: Report) -> tuple[Section, ...]:
 
 def _build_term_section(outlook: Outlook) -> tuple[Section, ...]:
     """Build each change term by term; as a detail if there are more than two."""
-    tables = [table for found in outlook.predictions for table in build_term_tables(found)]
+    tables = [table for found in outlook.predictions for table in build_term_tables(found, outlook.period)]
     lead = "Measured, modelled for the unchanged run, and predicted for the changed run."
     is_detail = len(outlook.predictions) > _MAX_DETAILED
     return make_section("terms", "Term by term", lead, *tables, detail=is_detail)
@@ -105,7 +105,7 @@ def describe_outlook(outlook: Outlook) -> tuple[str, ...]:
     if timed:
         certain = [found for found in timed if _is_shorter(found)]
         best = min(certain or timed, key=_get_step_ns)
-        return (_describe_step(best, timed), *_describe_peak(best))
+        return (_describe_step(best, timed, outlook.period), *_describe_peak(best))
     with_peak = [
         (entry, found) for found in outlook.predictions if (entry := find_figure(found.memory, PEAK))
     ]
@@ -130,11 +130,13 @@ def _list_key_figures(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
     for found in outlook.predictions[:_MAX_FIGURES]:
         entry = find_figure(found.step, STEP) or find_figure(found.memory, PEAK)
         if entry is not None:
-            note = f"{format_term_name(entry.name)}; measured {format_figure(entry, 'measured')}"
+            note = (
+                f"{format_term_name(entry.name, outlook.period)}; measured {format_figure(entry, 'measured')}"
+            )
             yield found.words, format_figure(entry), note
 
 
-def _describe_step(best: Prediction, timed: Sequence[Prediction]) -> str:
+def _describe_step(best: Prediction, timed: Sequence[Prediction], period: str) -> str:
     entry = find_figure(best.step, STEP)
     if entry is None:
         return ""
@@ -145,24 +147,24 @@ def _describe_step(best: Prediction, timed: Sequence[Prediction]) -> str:
         else ""
     )
     measured = f", measured {format_figure(entry, 'measured')}" if entry.measured is not None else ""
-    text = (
-        f"a step of {format_figure(entry)}{format_range_suffix(entry)}{measured}{_describe_higher_peak(best)}"
-    )
-    return (
-        f"{_describe_certainty(best, timed)}{best.words}: {text}.{_describe_alternatives(best, timed)}{error}"
-    )
+    predicted = f"{format_figure(entry)}{format_range_suffix(entry)}"
+    text = f"a {period} of {predicted}{measured}{_describe_higher_peak(best)}"
+    certainty, others = _describe_certainty(best, timed, period), _describe_alternatives(best, timed)
+    return f"{certainty}{best.words}: {text}.{others}{error}"
 
 
-def _describe_certainty(best: Prediction, timed: Sequence[Prediction]) -> str:
+def _describe_certainty(best: Prediction, timed: Sequence[Prediction], period: str) -> str:
     """Describe the certainty that the step gets shorter, and the number of changes."""
     changes = len(timed)
     if best.saving_ns is None:
         return ""
     if _is_shorter(best):
-        text = "the shortest step among those that save time over their entire range"
+        text = f"the shortest {period} among those that save time over their entire range"
         return f"Of {changes} changes, {text}: " if changes > 1 else ""
     if changes > 1:
-        return f"None of {changes} changes is certain to make the step shorter; the shortest predicted is: "
+        return (
+            f"None of {changes} changes is certain to make the {period} shorter; the shortest predicted is: "
+        )
     return "Not certain to be shorter: " if best.saving_ns[1] > 0 else "Longer over its entire range: "
 
 

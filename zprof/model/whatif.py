@@ -111,10 +111,17 @@ class Outlook:
     """Predicted effect of single changes to a run, and the calibration of the model.
 
     ``assumptions``: by the keys in predicted figures. ``calibration`` is None if the time of the run could
-    not be modelled; ``gaps`` have the reasons.
+    not be modelled; ``gaps`` have the reasons. ``is_window``: the times are those of one interval, because
+    the run has no step marks.
     """
 
     predictions: tuple[Prediction, ...] = ()
     calibration: Calibration | None = None
     assumptions: Mapping[str, Assumption] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    is_window: bool = False
+
+    @property
+    def period(self) -> str:
+        """What the times are of."""
+        return "window" if self.is_window else "step"

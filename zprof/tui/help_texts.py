@@ -49,7 +49,7 @@ def _explain_selection(app: Shell) -> str:
     if loaded is None or selected.step is None or selected != pick_selection(loaded.report):
         return ""
     return (
-        f"Rank {selected.rank} spends the most time per step outside compute, and step {selected.step} is "
+        f"Rank {selected.rank} spends the most time outside compute, and step {selected.step} is "
         "its median step, so they are shown first. Press r, t, [ or ] to select others."
     )
 

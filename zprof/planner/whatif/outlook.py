@@ -37,11 +37,11 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
     if isinstance(base, Gap):
         requested = tuple(changes or ())
         predictions = tuple(_predict_memory_only(analysis, memory, change) for change in requested)
-        return _make_outlook(predictions, None, gaps)
+        return _make_outlook(analysis, predictions, None, gaps)
     requested = usual_changes(base.model) if changes is None else tuple(changes)
     gaps += [*_model_gaps(base), *find_change_gaps(base.model, requested)]
     predictions = tuple(_predict_change(analysis, base, memory, change) for change in requested)
-    return _make_outlook(predictions, base, gaps)
+    return _make_outlook(analysis, predictions, base, gaps)
 
 
 def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
@@ -51,7 +51,10 @@ def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
 
 
 def _make_outlook(
-    predictions: tuple[Prediction, ...], base: ModelledRun | None, gaps: Sequence[Gap]
+    analysis: RunAnalysis,
+    predictions: tuple[Prediction, ...],
+    base: ModelledRun | None,
+    gaps: Sequence[Gap],
 ) -> Outlook:
     keys = {row.assumption for prediction in predictions for row in (*prediction.step, *prediction.memory)}
     return Outlook(
@@ -59,6 +62,7 @@ def _make_outlook(
         calibration=None if base is None else base.model.summary,
         assumptions={key: ASSUMPTIONS[key] for key in sorted(keys)},
         gaps=tuple(dict.fromkeys(gaps)),
+        is_window=analysis.time.is_whole,
     )
 
 

@@ -195,7 +195,7 @@ def _build_network_gap(analysis: RunAnalysis, worst: SlowGroup) -> Gap:
         f"{_describe_messages(analysis, worst.rate)} cross hosts and reach "
         f"{format_rate(worst.rate.bytes_per_s)}, the fastest link of this job reaches "
         f"{format_rate(worst.expected.bytes_per_s)}, and what the network should give is unknown "
-        f"({format_ns(worst.exposed_ns)} exposed per step)",
+        f"({format_ns(worst.exposed_ns)} exposed {analysis.time.basis})",
         "measure the network between these hosts (nccl-tests) and pass --expected-busbw GB_PER_S, or a "
         "baseline on the same link",
     )

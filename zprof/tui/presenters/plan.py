@@ -7,7 +7,7 @@ from zprof.model.errors import ZprofError
 from zprof.model.leaves import read_value
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.model.time import LEDGER_NAMES
+from zprof.model.time import IN_WINDOW, LEDGER_NAMES, PER_STEP
 from zprof.model.whatif import Calibration, FittedLink, PredictedFigure, Prediction
 from zprof.reports.presenters.memory_formatting import largest_rank
 from zprof.tui.model_value import ModelValue
@@ -89,7 +89,8 @@ def _describe_step(planned: PlannedChange) -> str:
     share = f", {format_value(abs(saved) / entry.measured, Unit.RATIO)}" if entry.measured else ""
     verb, relation = ("saves", "of") if saved > 0 else ("costs", "more than")
     amounts = f"{format_value(abs(saved), Unit.NS)} {relation} {format_value(entry.measured, Unit.NS)}"
-    return f"{verb} {amounts} per step{share}{_format_saving_range(prediction, entry)}"
+    basis = IN_WINDOW if planned.outlook and planned.outlook.is_window else PER_STEP
+    return f"{verb} {amounts} {basis}{share}{_format_saving_range(prediction, entry)}"
 
 
 def _format_saving_range(prediction: Prediction, entry: PredictedFigure) -> str:
@@ -157,7 +158,9 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
         (PlanRow(part="step", name=term, title=name, unit=Unit.NS), Mark.PLAIN)
         for term, name in LEDGER_NAMES.items()
     ]
-    rows.append((PlanRow(part="step", name=_STEP, title="= step", unit=Unit.NS), Mark.TITLE))
+    rows.append(
+        (PlanRow(part="step", name=_STEP, title=f"= {report.time.total_name}", unit=Unit.NS), Mark.TITLE)
+    )
     lines = []
     for row, mark in rows:
         measured = read_value(loaded.report, f"{_RANKS}.{row.name}", how=Aggregation.MEAN, in_ms=True)
@@ -170,7 +173,7 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
             lines.append(_build_line(planned, row, mark, measured, baseline))
     return Table(
         name="plan step",
-        title="step, ms",
+        title=f"{report.time.total_name}, ms",
         columns=_make_columns("term", is_compared=is_compared),
         lines=tuple(lines) if report.time.per_rank else (),
         help="Step time as measured, as given by the model of this run, and as predicted for the knobs on "
@@ -226,8 +229,8 @@ def _is_shown(planned: PlannedChange, row: PlanRow, measured: Value) -> bool:
 _STEM = "outlook.calibration"
 _MODEL_INPUTS = {
     "units": (Unit.COUNT, "units", "gathered and reduced one after another"),
-    "micro_batches": (Unit.COUNT, "micro-batches", "micro-batches per step, as the messages show them"),
-    "passes": (Unit.COUNT, "passes", "forward and backward passes per step"),
+    "micro_batches": (Unit.COUNT, "micro-batches", "micro-batches, as the messages show them"),
+    "passes": (Unit.COUNT, "passes", "forward and backward passes"),
     "forward_ns": (Unit.NS, "forward", "compute per pass"),
     "backward_ns": (Unit.NS, "backward", "compute per pass, including recomputation"),
     "optimizer_ns": (Unit.NS, "optimizer", "compute after the last pass"),

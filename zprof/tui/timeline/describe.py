@@ -42,7 +42,7 @@ def describe_collective(row: Row) -> list[str]:
         format_fact(
             "bytes", f"{format_bytes(int(row['bytes']))} {row['dtype']}" if row["bytes"] else "unknown"
         ),
-        format_fact("start", f"{format_offset(int(row['start_ns']))} after the start of the step"),
+        format_fact("start", f"{format_offset(int(row['start_ns']))} after the start of the timeline"),
         format_fact("duration", format_ns(int(row["end_ns"]) - int(row["start_ns"]))),
         format_fact("wait", wait),
         format_fact("transfer", transfer),
@@ -190,7 +190,7 @@ def _format_event(model: StepTimeline, event: TimelineEvent) -> list[str]:
     location = f"stream {event.stream}" if event.stream is not None else f"thread {event.thread}"
     lines = [
         format_fact("category", f"{event.category} on {location}"),
-        format_fact("start", f"{format_offset(event.start_ns)} after the start of the step"),
+        format_fact("start", f"{format_offset(event.start_ns)} after the start of the timeline"),
         format_fact("duration", format_ns(event.duration_ns)),
     ]
     if event.bytes is not None:

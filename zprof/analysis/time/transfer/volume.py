@@ -146,7 +146,7 @@ def _list_replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
             kind=GapKind.VOLUME,
             what="volume",
             reason="all-reduces in groups whose size differs from the sharding group transfer another "
-            f"{format_bytes(other_bytes)} per step (replicas of shards), which the formula does not include",
+            f"{format_bytes(other_bytes)} (replicas of shards), which the formula does not include",
             remedy="compare them with twice the bytes of a rank's shard",
         )
     ]
