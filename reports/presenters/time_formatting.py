@@ -23,8 +23,8 @@ from zprof.model.training import ENGINE_TITLES, Engine
 from zprof.reports.presenters.time_figures import exposure
 
 _MAX_MOVED, _MAX_NAMED = 4, 6
-#: Sources of a window: steps marked by the program itself, and a trace without steps.
-_MARKED, _NO_STEPS = "recorder", "whole trace"
+#: Source of a window whose steps the program itself marked.
+_MARKED = "recorder"
 
 
 def take_message_bytes(entry: CollectiveTime | UnitTime) -> Value:
@@ -118,7 +118,7 @@ def describe_window(time: Time) -> str:
     excluded = f"{format_ns(outside)} of device work outside the steps is excluded" if outside else ""
     if window.source == _MARKED:
         return f"{excluded}." if excluded else ""
-    source = "the entire trace as one window, because it has no step marks"
-    if window.source != _NO_STEPS:
-        source = f"steps marked by {window.source}"
+    source = f"steps marked by {window.source}"
+    if window.is_whole:
+        source = "the entire trace as one window, because it has no step marks"
     return f"Measured: {source}{'; ' if excluded else ''}{excluded}."

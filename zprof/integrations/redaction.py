@@ -215,7 +215,7 @@ _TEXT_KEYS = frozenset(
         "fix", "disprove", "kind", "dtype", "tenant", "sub", "basis", "moment",
         "sentence", "what", "reason", "remedy", "modelled", "peak_phase", "phase",
         "device", "backend", "engine", "framework", "method", "late_reason", "operator", "memory_mode",
-        "source",
+        "source", "saving_notes",
     )
 )  # fmt: skip
 #: Keys with names of the program or its machines, and the kind of their pseudonym.

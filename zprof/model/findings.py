@@ -253,6 +253,27 @@ class Confidence(StrEnum):
     LOW = "low"
 
 
+class SavingNote(StrEnum):
+    """Reason why the saving of a finding is not the range of its rule."""
+
+    #: It is the gain of the step replayed without the cause; the rule's own range overlaps it.
+    REPLAYED = "replayed"
+    #: The same, but the rule's own range does not overlap it.
+    REPLAY_DISAGREES = "replay_disagrees"
+    #: The step replayed without the cause takes as long.
+    REPLAY_GAINS_NOTHING = "replay_gains_nothing"
+    #: The replay gathers one unit ahead, the minimum of all engines: the upper end is that of the rule.
+    REPLAY_IS_MINIMUM = "replay_is_minimum"
+    #: The range also covers the gain of larger messages on the same link.
+    LARGER_MESSAGES = "larger_messages"
+    #: It is wider by the difference of two recordings of the same job.
+    STEP_NOISE = "step_noise"
+    #: It is no more than the time that it is taken from.
+    LIMITED_TO_LOSS = "limited_to_loss"
+    #: Another finding claims part of the same time.
+    CLAIMED_BY_OTHERS = "claimed_by_others"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor).
@@ -283,7 +304,8 @@ class SourceLocation:
 class Finding:
     """A problem, the evidence for it, its cost and its fix.
 
-    ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims.
+    ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims;
+    ``saving_notes`` are the reasons why it is not the rule's own, in the order in which it was changed.
     ``saving_bytes`` is the range by which the memory of the largest rank would shrink; None if the finding is
     not about memory. ``location`` is the line that the cause is in, None if it is unknown or not one line.
     """
@@ -300,6 +322,7 @@ class Finding:
     doc: str
     saving_bytes: tuple[int, int] | None = None
     location: SourceLocation | None = None
+    saving_notes: tuple[SavingNote, ...] = ()
 
     @property
     def invalidates_times(self) -> bool:

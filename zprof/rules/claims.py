@@ -8,13 +8,13 @@ do not add up (one rank is idle while another waits), so the unexplained loss is
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
-from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
 from zprof.rules.evidence import START_COST_PER_STEP
-from zprof.rules.rule import Rule
+from zprof.rules.rule import Rule, change_saving
 
 #: Terms that count as lost. Compute counts only to the extent that a rule claims it.
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
@@ -84,7 +84,8 @@ def split_savings(
         if finding.cause in replayed:
             kept.append(finding)
         elif not (is_used_up and finding.cause in causes):
-            kept.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
+            saving = (min(finding.saving_ns[0], high), high)
+            kept.append(change_saving(finding, saving, SavingNote.CLAIMED_BY_OTHERS))
     return tuple(_move_after_explaining(order_findings(kept), rules))
 
 
@@ -100,7 +101,7 @@ def _limit_saving(
     limits += [max((rank.wall_ns for rank in ranks), default=0)]
     low, high = finding.saving_ns
     limit = int(min(limits))
-    return replace(finding, saving_ns=(min(low, limit), min(high, limit)))
+    return change_saving(finding, (min(low, limit), min(high, limit)), SavingNote.LIMITED_TO_LOSS)
 
 
 def _find_explained_causes(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:

@@ -12,48 +12,18 @@ from zprof.analysis.side_by_side import (
     build_time_sections,
     list_settings,
 )
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.side_by_side import ComparedSection, SideBySide
 from zprof.model.time import WindowPolicy
-from zprof.rules.claims import find_unexplained_loss, split_savings
-from zprof.rules.compute.idle_time import is_short_of_processors
-from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.counterfactual.message_findings import judge_message_sizes
-from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving, move_after_stalls
-from zprof.rules.measurement_artifact import has_lost_events
+from zprof.rules.claims import find_unexplained_loss
+from zprof.rules.make_findings import make_findings
 from zprof.rules.registry import all_rules, memory_rules, time_rules
-from zprof.rules.rule import Rule, group_gaps, mean_wall_ns
-from zprof.rules.saving_range import rate_by_range, widen_by_noise
+from zprof.rules.rule import Rule
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
-
-#: These causes are proven by counts on each rank alone, so lost events do not lower their confidence.
-_COUNTED_CAUSES = frozenset(
-    {
-        Cause.ACCUMULATION_REGATHERS,
-        Cause.ACCUMULATION_SYNCS,
-        Cause.CHECKPOINT_REGATHERS,
-        Cause.DATA_LOADER,
-        Cause.FP32_GATHER,
-        Cause.FP32_REDUCE,
-        Cause.LAST_UNIT_REGATHERED,
-        Cause.UNEVEN_SHAPES,
-    }
-)
-
-#: These causes rest on how fast transfers or kernels were, which on CPU ranks depends on who else runs there.
-_SPEED_CAUSES = frozenset(
-    {
-        Cause.COMM_SLOWS_COMPUTE,
-        Cause.LATENCY_BOUND_COLLECTIVES,
-        Cause.LOW_BUS_BANDWIDTH,
-        Cause.SHARDING_SPANS_NODES,
-        Cause.UNITS_TOO_SMALL,
-    }
-)
 
 
 def diagnose(
@@ -99,7 +69,7 @@ def diagnose_time(
 def _build_report(
     analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, rules: Sequence[Rule]
 ) -> Report:
-    findings, gaps = _run_rules(rules, analysis, baseline_analysis)
+    findings, gaps = make_findings(rules, analysis, baseline_analysis)
     gaps += find_comparison_gaps(baseline_analysis, analysis) if baseline_analysis else ()
     comparison = compare(baseline_analysis, analysis) if baseline_analysis else None
     unexplained = find_unexplained_loss(findings, rules, analysis.time.per_rank, analysis.time.collectives)
@@ -126,7 +96,7 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     """
     analysis = analyse_memory_only(run)
     baseline_analysis = analyse_memory_only(baseline) if baseline is not None else None
-    findings, gaps = _run_rules(memory_rules(), analysis, baseline_analysis)
+    findings, gaps = make_findings(memory_rules(), analysis, baseline_analysis)
     gaps += list_baseline_gaps(baseline_analysis, analysis) if baseline_analysis else ()
     comparison = compare(baseline_analysis, analysis) if baseline_analysis else None
     verdict = judge_memory(analysis.run, analysis.memory, findings)
@@ -155,58 +125,6 @@ def _assemble_report(
 
 def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
     return run if isinstance(run, RunAnalysis) else analyse(run, policy)
-
-
-def _run_rules(
-    rules: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
-) -> tuple[tuple[Finding, ...], list[Gap]]:
-    """Return the ordered findings, with no time claimed twice, and all gaps of the run, rules' gaps last."""
-    checked = [rule.check(analysis, baseline) for rule in _applicable_rules(rules, analysis)]
-    replay = Replay(analysis=analysis)
-    answers, judged = judge_message_sizes(
-        analysis, replay, [answer for answer in checked if answer is not None]
-    )
-    rule_findings = [estimate_saving(replay, answer) for answer in answers if isinstance(answer, Finding)]
-    estimated = [*(finding for finding in rule_findings if finding is not None), *judged]
-    replay_findings = find_by_replay(analysis, replay, estimated)
-    replayed_causes = {finding.cause for finding in replay_findings}
-    remaining = [finding for finding in estimated if finding.cause not in replayed_causes]
-    unexplained = drop_explained(replay, [*remaining, *replay_findings], rules)
-    if has_lost_events(analysis):
-        unexplained = [_lower_confidence(finding) for finding in unexplained]
-    if is_short_of_processors(analysis) and not analysis.run.modelled:
-        unexplained = [_doubt_link_speed(finding) for finding in unexplained]
-    findings = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in unexplained]
-    untested = group_gaps([answer for answer in answers if isinstance(answer, Gap)])
-    time = analysis.time
-    separate = split_savings(findings, rules, time.per_rank, time.steps, replay.causes)
-    rated = [rate_by_range(finding, mean_wall_ns(analysis)) for finding in separate]
-    ordered = move_after_stalls(replay, rated)
-    return ordered, [*analysis.gaps, *untested]
-
-
-def _lower_confidence(finding: Finding) -> Finding:
-    """Return the finding with low confidence if it is based on times between events and events were lost."""
-    if finding.cause in _COUNTED_CAUSES or finding.saving_ns[1] <= 0:
-        return finding
-    return replace(finding, confidence=Confidence.LOW)
-
-
-def _doubt_link_speed(finding: Finding) -> Finding:
-    """Return the finding with low confidence if it rests on how fast transfers or kernels were."""
-    is_about_speed = finding.cause in _SPEED_CAUSES and finding.saving_ns[1] > 0
-    return replace(finding, confidence=Confidence.LOW) if is_about_speed else finding
-
-
-def _applicable_rules(rules: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
-    """Select the rules to run. Rules that claim time, except those about memory, need a timed step.
-
-    A missing step is reported once, not by each rule. A step of zero length comes from a damaged trace.
-    """
-    if mean_wall_ns(analysis) > 0:
-        return rules
-    memory_causes = {rule.cause for rule in memory_rules()}
-    return [rule for rule in rules if not rule.claims or rule.cause in memory_causes]
 
 
 def diagnose_side_by_side(

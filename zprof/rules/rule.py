@@ -5,14 +5,14 @@ A rule is a pure function from the analysis to a finding, a gap or None. A rule 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Cause, Confidence, Finding, Severity, SourceLocation
+from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.rules.evidence import Fact, write_evidence
 
@@ -114,6 +114,21 @@ def make_finding(
         doc=f"docs/findings/{identifier}.md",
         saving_bytes=(int(saving_bytes[0]), int(saving_bytes[1])) if saving_bytes else None,
         location=location,
+    )
+
+
+def change_saving(
+    finding: Finding,
+    saving_ns: tuple[float, float],
+    note: SavingNote,
+    *,
+    confidence: Confidence | None = None,
+) -> Finding:
+    """Return the finding with another range and the reason for it; an equal range needs none."""
+    changed = (int(saving_ns[0]), int(saving_ns[1]))
+    notes = finding.saving_notes if changed == finding.saving_ns else (*finding.saving_notes, note)
+    return replace(
+        finding, saving_ns=changed, saving_notes=notes, confidence=confidence or finding.confidence
     )
 
 

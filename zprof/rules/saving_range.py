@@ -1,16 +1,15 @@
-"""Bound the saving of a finding by the what-if prediction for its fix, and by the noise of the steps.
+"""Bound a rule's own saving range by the what-if prediction for its fix.
 
-If the rule's own range and the predicted one overlap, the finding reports the overlap. If not, one of them is
-wrong: the range covers both, and the confidence is lowered. Ratings follow the range.
+If both ranges overlap, the finding reports the overlap. If not, one of them is wrong: the range covers both,
+and the confidence is lowered.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.findings import Confidence
 from zprof.model.whatif import Change
 from zprof.replay.whatif.prediction import predict_saving_ns
-from zprof.rules.rule import rate_severity
 
 _NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 
@@ -42,36 +41,3 @@ def bound_range_by_prediction(
 ) -> tuple[float, float]:
     """Return only the range of ``bound_by_prediction``."""
     return bound_by_prediction(analysis, change, own_range, Confidence.LOW).saving_ns
-
-
-_MAX_WIDENING_RATIO = 0.25
-
-
-def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:
-    """Return the finding with its saving range widened by the noise of the run, by 25 % at most."""
-    low, high = finding.saving_ns
-    noise = step_noise_ns or 0
-    low = int(low - min(noise, _MAX_WIDENING_RATIO * low))
-    return replace(finding, saving_ns=(low, int(high + min(noise, _MAX_WIDENING_RATIO * high))))
-
-
-#: Above this ratio of the ends of a range, it does not say what the fix is worth.
-_MAX_SURE_SPAN = 4.0
-_SEVERITY_RANK = {Severity.LOW: 0, Severity.MEDIUM: 1, Severity.HIGH: 2}
-
-
-def rate_by_range(finding: Finding, wall_ns: float) -> Finding:
-    """Return the finding with no more severity than its saving has, and no more confidence than its range.
-
-    A finding without a saving of time is returned unchanged.
-    """
-    low, high = finding.saving_ns
-    if high <= 0:
-        return finding
-    is_wide = high > _MAX_SURE_SPAN * low and finding.confidence is Confidence.HIGH
-    severity = finding.severity
-    if finding.saving_bytes is None:
-        severity = min(severity, rate_severity(high, wall_ns), key=_SEVERITY_RANK.__getitem__)
-    return replace(
-        finding, severity=severity, confidence=Confidence.MEDIUM if is_wide else finding.confidence
-    )

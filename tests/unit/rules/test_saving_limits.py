@@ -8,11 +8,11 @@ import pytest
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
 from tests.support.rule_runs import claim, run_of
-from zprof.model.findings import Cause, Confidence, Evidence, Severity
+from zprof.model.findings import Cause, Confidence, Evidence, SavingNote, Severity
 from zprof.rules.claims import split_savings
+from zprof.rules.make_findings import rate_by_range
 from zprof.rules.registry import all_rules
 from zprof.rules.rule import Rule, format_frequency, mean_wall_ns
-from zprof.rules.saving_range import rate_by_range
 from zprof.simulator.causes import PLANTS
 from zprof.simulator.plan import Vendor
 
@@ -70,7 +70,7 @@ def test_a_replayed_saving_stays_within_its_terms() -> None:
     rule = Rule(cause=Cause.CPU_BOUND_LAUNCH, check=lambda run, before: None, claims=("idle_ns",))
     finding = claim(Cause.CPU_BOUND_LAUNCH, 4 * MS, 9 * MS)
     (kept,) = split_savings([finding], [rule], ranks, (), (Cause.CPU_BOUND_LAUNCH,))
-    assert kept.saving_ns == (4 * MS, 5 * MS)
+    assert (kept.saving_ns, kept.saving_notes) == ((4 * MS, 5 * MS), (SavingNote.LIMITED_TO_LOSS,))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence
 from zprof.model.whatif import Change
 from zprof.replay.whatif.prediction import predict_saving_ns
-from zprof.rules.saving_range import BoundedSaving, bound_by_prediction, widen_by_noise
+from zprof.rules.make_findings import widen_by_noise
+from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
 

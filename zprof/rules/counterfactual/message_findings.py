@@ -7,13 +7,12 @@ its answer replaces that of the rule, which models a step by itself. If it has n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding, SavingNote
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.replay.graph import Graph
@@ -21,7 +20,7 @@ from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
 from zprof.rules.counterfactual.resized_messages import MessageSizes, find_spanning_shards, shard_within_host
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import choose_fix, measure_sizes
-from zprof.rules.rule import make_finding, mean_per_step, rate_severity
+from zprof.rules.rule import change_saving, make_finding, mean_per_step, rate_severity
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
@@ -100,7 +99,8 @@ def _widen_by_larger_messages(latency: _Judgement, known: Mapping[Cause, Finding
     if not isinstance(latency, Finding) or larger is None:
         return latency
     low, high = latency.saving_ns
-    return replace(latency, saving_ns=(min(low, larger.saving_ns[0]), max(high, larger.saving_ns[1])))
+    saving = (min(low, larger.saving_ns[0]), max(high, larger.saving_ns[1]))
+    return change_saving(latency, saving, SavingNote.LARGER_MESSAGES)
 
 
 def _saving_range(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
 from zprof.model.formatting import format_percent
 from zprof.model.gaps import Gap
 from zprof.replay.edits import changes_graph
@@ -29,7 +29,7 @@ from zprof.rules.counterfactual.fixes import (
     select_opening_gathers,
 )
 from zprof.rules.counterfactual.resized_messages import MessageSizes
-from zprof.rules.rule import MIN_GAIN_RATIO, Rule, mean_wall_ns, rate_severity
+from zprof.rules.rule import MIN_GAIN_RATIO, Rule, change_saving, mean_wall_ns, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
 #: Error of a replayed gain: unrecorded dependencies, and times that the change itself affects.
@@ -167,7 +167,8 @@ def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
         finding = replace(finding, severity=rate_severity(high, replay.step_ns))
     if high < _NEGLIGIBLE_RATIO * replay.step_ns:
         # the step without the cause takes as long: the rule's signal is real, but costs nothing
-        return replace(finding, saving_ns=(0, int(max(high, own_range[0]))), confidence=Confidence.LOW)
+        saving = (0.0, max(high, float(own_range[0])))
+        return change_saving(finding, saving, SavingNote.REPLAY_GAINS_NOTHING, confidence=Confidence.LOW)
     # one step does not show whether its content recurs
     is_significant = (
         min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * replay.step_ns and replay.graph.steps > 1
@@ -175,13 +176,13 @@ def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
     if is_significant and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
         confidence = Confidence.MEDIUM
     if low <= own_range[1] and own_range[0] <= high:
-        return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+        return change_saving(finding, (low, high), SavingNote.REPLAYED, confidence=confidence)
     if finding.cause is Cause.NO_PREFETCH and own_range[0] > high:
-        # the replay prefetches one unit ahead, the minimum of all engines
-        return replace(finding, saving_ns=(int(low), own_range[1]), confidence=confidence)
+        saving = (low, float(own_range[1]))
+        return change_saving(finding, saving, SavingNote.REPLAY_IS_MINIMUM, confidence=confidence)
     if confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
-    return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+    return change_saving(finding, (low, high), SavingNote.REPLAY_DISAGREES, confidence=confidence)
 
 
 def _apply_edit(replay: Replay, edit: Edit, finding: Finding) -> list[Graph]:

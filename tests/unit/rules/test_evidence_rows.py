@@ -1,0 +1,31 @@
+"""The table of evidence: rules and table name the same rows; a row says what its number is a total of."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from zprof.model.time import Time, Window, WindowPolicy
+from zprof.rules import evidence
+from zprof.rules.evidence import ROWS, make_fact, write_evidence
+
+RULES = Path(evidence.__file__).parent
+TREES = [ast.parse(file.read_text()) for file in RULES.rglob("*.py") if file.name != "evidence.py"]
+KEYS = {value for value in vars(evidence).values() if isinstance(value, str)}
+
+
+def test_rules_and_table_name_the_same_rows() -> None:
+    nodes = [node for tree in TREES for node in ast.walk(tree)]
+    texts = {str(node.value).replace(" ", "_") for node in nodes if isinstance(node, ast.Constant)}
+    assert set(ROWS) - texts <= KEYS
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "make_fact"]
+    rows = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    assert len(rows) > 100
+    assert rows <= set(ROWS)
+
+
+@pytest.mark.parametrize(("is_whole", "basis"), [(False, "per step"), (True, "in the window")])
+def test_a_row_has_the_words_of_its_run_and_its_rule(is_whole: bool, basis: str) -> None:
+    window = Window(policy=WindowPolicy.STEP, source="any", is_whole=is_whole)
+    row = write_evidence(make_fact("{kind}_count_per_step", 3, kind="send"), Time(window=window).words)
+    assert (row.key, row.what, row.unit) == ("send_count_per_step", f"sends {basis}", "count")
