@@ -29,7 +29,7 @@ except ModuleNotFoundError:
     raise  # torch is there, but not all that it needs
 
 from zprof.collectors.base import Collector, Columns, FaultGuard, WindowRows
-from zprof.collectors.clock import ClockPings
+from zprof.collectors.clock_pings import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.identity import (
     RankIdentity,

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zprof.integrations.rank_of_test import ASK, PLAN, RankPlan, failure_path, stack_path
+from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable, shorten
 from zprof.testing.recording import RecordingRequest, takes_record
@@ -100,7 +100,7 @@ def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[by
             with output_path(folder, rank).open("wb") as output:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "zprof.integrations.rank_of_test", str(folder)],
+                        [sys.executable, "-m", "zprof.integrations.pytest_rank", str(folder)],
                         env=os.environ | _environment(rank, count),
                         stdin=subprocess.PIPE,
                         stdout=output,

@@ -13,8 +13,8 @@ import pandas as pd
 
 from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.roles import tenant_name
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.analysis.memory.tables import UNTAGGED, Int
-from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import Allocation, Basis, MemoryPart, ModulePeak, PhasePeak
 
 #: Maximum number of allocations that a report shows per rank.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.memory.live_bytes import TenantPeak
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters

@@ -25,9 +25,9 @@ from zprof.analysis.memory.peak_reconciliation import (
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.recorded_device import analyse_recorded_device, make_owners_lookup
 from zprof.analysis.memory.state_checks import measure_states
+from zprof.analysis.memory.steps_and_phases import INIT, Timeline, read_timeline
 from zprof.analysis.memory.tables import read_checked_frame, read_stacks
 from zprof.analysis.memory.thinning import thin_recording
-from zprof.analysis.memory.timeline import INIT, Timeline, read_timeline
 from zprof.analysis.zero_formulas import compute_state_formula
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind

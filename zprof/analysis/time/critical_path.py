@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract
-from zprof.analysis.time.blame.cases import group_by_rank
+from zprof.analysis.time.blame.late_arrivals import group_by_rank
 from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder

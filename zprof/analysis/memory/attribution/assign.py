@@ -27,8 +27,8 @@ from zprof.analysis.memory.attribution.rules import (
 from zprof.analysis.memory.attribution.standing_state import attribute_state
 from zprof.analysis.memory.attribution.succession import follow_parameters
 from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.steps_and_phases import PhaseRange
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
-from zprof.analysis.memory.timeline import PhaseRange
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import WEIGHT_COPY, Tenant

@@ -19,8 +19,8 @@ from zprof.analysis.memory.attribution.passes import (
     find_passes,
 )
 from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.steps_and_phases import PhaseRange
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
-from zprof.analysis.memory.timeline import PhaseRange
 
 
 def find_next_pass_block(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:

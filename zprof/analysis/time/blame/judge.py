@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.blame.cases import (
+from zprof.analysis.time.blame.late_arrivals import (
     LateCases,
     LateRows,
     find_cases,

@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.blame.cases import CaseExcess, ComparedIntervals, LateCases, LateRows, group_by_rank
+from zprof.analysis.time.blame.late_arrivals import (
+    CaseExcess,
+    ComparedIntervals,
+    LateCases,
+    LateRows,
+    group_by_rank,
+)
 from zprof.analysis.time.collective_rows import Floats, Mask
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
