@@ -40,6 +40,12 @@ from zprof.run.manifest import (
 from zprof.run.schema import TABLES
 from zprof.run.step_log import StepLine, encode_step
 
+#: The rows of a table are sorted by these columns, so they ascend.
+_ASCENDING = frozenset({"start_ns", "time_ns"})
+_FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
+#: Tables for which the encodings were measured.
+_TRACE_TABLES = frozenset({"events", "collectives", "mark"})
+
 
 class RankWriter:
     """Writer of the folder of one rank. Creating it deletes leftovers of an earlier run.
@@ -189,13 +195,6 @@ def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
     folder = rank_folder(run, manifest.rank)
     provisional.rename(folder)
     (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
-
-
-#: The rows of a table are sorted by these columns, so they ascend.
-_ASCENDING = frozenset({"start_ns", "time_ns"})
-_FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
-#: Tables for which the encodings were measured.
-_TRACE_TABLES = frozenset({"events", "collectives", "mark"})
 
 
 def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:

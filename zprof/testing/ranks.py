@@ -31,6 +31,10 @@ from zprof.testing.recording import RecordingRequest, takes_record
 _GRACE_S = 3.0
 #: Time for a rank to report its position in the code, and the interval between checks.
 _ANSWER_TIMEOUT_S, _POLL_S = 2.0, 0.02
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
+_ABORT = -signal.SIGABRT
+_MAX_POSITIONS = 4
+_MAX_LINE_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +191,6 @@ def _show_output(folder: Path, count: int) -> None:
     for rank in range(count):
         for line in output_path(folder, rank).read_text(errors="backslashreplace").splitlines():
             sys.stderr.write(f"rank {rank}: {line}\n")
-
-
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
-_ABORT = -signal.SIGABRT
-_MAX_POSITIONS = 4
-_MAX_LINE_LENGTH = 300
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:

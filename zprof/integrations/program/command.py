@@ -26,6 +26,21 @@ _MAX_LISTED = 8
 _PROC = Path("/proc")
 # Fields of proc_pid_stat(5), counted after the name in parentheses; start is in ticks since boot.
 _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
+#: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
+_FORWARDED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_SIGNAL_BASE = 128
+_INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
+#: Polling interval for processes that are left after an interrupt.
+_POLL_S = 0.1
+#: Polling interval of an observer.
+_OBSERVER_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +159,6 @@ def _read_processes() -> dict[int, _ProcessEntry]:
             process = ProcessId(int(folder.name), int(fields[_START]))
             entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
     return entries
-
-
-#: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
-_FORWARDED_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-_SIGNAL_BASE = 128
-_INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
-#: Polling interval for processes that are left after an interrupt.
-_POLL_S = 0.1
-#: Polling interval of an observer.
-_OBSERVER_POLL_S = 1.0
 
 
 class CommandObserver(Protocol):

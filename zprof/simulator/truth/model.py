@@ -16,6 +16,7 @@ from zprof.simulator.plan import Vendor
 from zprof.simulator.whole_files import write_file
 
 SCHEMA = "zprof.simulation/1"
+TRUTH_FILE = "truth.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +117,6 @@ class GroundTruth:
     collectives: tuple[CollectiveTruth, ...]
     per_step: tuple[StepTruth, ...]
     per_rank: tuple[RankTruth, ...]
-
-
-TRUTH_FILE = "truth.json"
 
 
 def write_truth(truth: GroundTruth, folder: Path) -> Path:

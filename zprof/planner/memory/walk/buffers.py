@@ -43,6 +43,11 @@ from zprof.planner.memory.walk.ledger import (
 )
 from zprof.planner.unit_moments import UnitMoment
 
+#: Collectives that gloo runs at the same time: the threads of a process group.
+MAX_CONCURRENT = 2
+#: Gathers that run at the same time within a pass: the backward's reductions take the other thread.
+MAX_CONCURRENT_GATHERS = 1
+
 
 class GatheredUnits:
     """Gathered units of a walk; below stage 3 all parameters are resident and none is gathered."""
@@ -263,12 +268,6 @@ class PersistentPool:
 
 
 Pool = TransientPool | PersistentPool
-
-
-#: Collectives that gloo runs at the same time: the threads of a process group.
-MAX_CONCURRENT = 2
-#: Gathers that run at the same time within a pass: the backward's reductions take the other thread.
-MAX_CONCURRENT_GATHERS = 1
 
 
 def compute_backend_copy(job: Job, size_bytes: int) -> int:
