@@ -13,6 +13,8 @@ from zprof.model.gaps import Gap, GapKind
 
 #: Columns of one table of ``zprof.run.schema``.
 Columns = Mapping[str, Sequence[Any]]
+#: No space left, quota exceeded, file size limit exceeded.
+_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,6 @@ class Collector(Protocol):
 
 _log = logging.getLogger("zprof")
 _T = TypeVar("_T")
-#: No space left, quota exceeded, file size limit exceeded.
-_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FaultGuard:

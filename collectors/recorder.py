@@ -54,15 +54,13 @@ from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
 Owners = tuple[nn.Module | None, Sequence[torch.optim.Optimizer]]
+ENABLE_VARIABLE = "ZPROF"
+#: Step number of the sample before the first step.
+_BEFORE_FIRST_STEP = -1
 
 
 def _own_nothing() -> Owners:
     return None, ()
-
-
-ENABLE_VARIABLE = "ZPROF"
-#: Step number of the sample before the first step.
-_BEFORE_FIRST_STEP = -1
 
 
 def record(

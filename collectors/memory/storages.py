@@ -26,6 +26,9 @@ _now_ns = time.time_ns
 
 #: Value of ``min_stack_bytes`` that disables stacks.
 NO_STACKS = sys.maxsize
+#: Types whose tensors hold their own bytes.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_MAX_DEPTH = 4
 
 
 class Storage(weakref.ref):  # type: ignore[type-arg]
@@ -145,11 +148,6 @@ def _clear_storage(entry: Storage) -> Storage:
     entry.generation, entry.address, entry.bytes = -1, 0, 0
     entry.claimed, entry.holds_parameter = [], False
     return entry
-
-
-#: Types whose tensors hold their own bytes.
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-_MAX_DEPTH = 4
 
 
 def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:

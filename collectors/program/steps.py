@@ -25,6 +25,8 @@ from zprof.collectors.torch_private import (
 BACKWARD = "backward"
 Before = Callable[[torch.optim.Optimizer], None]
 After = Callable[[Hashable, bool], None]
+#: Steps of other optimizers after which the last optimizer of the cycle is replaced if it no longer steps.
+MAX_OTHER_STEPS = 16
 
 
 class OptimizerSteps:
@@ -163,10 +165,6 @@ def _iter_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for child in kind.__subclasses__():
         yield child
         yield from _iter_subclasses(child)
-
-
-#: Steps of other optimizers after which the last optimizer of the cycle is replaced if it no longer steps.
-MAX_OTHER_STEPS = 16
 
 
 class StepCycle:

@@ -30,6 +30,11 @@ from zprof.model.kernels import identify_kernel, is_collective_kernel
 _RECORD = "record_param_comms"
 _CALL_CATEGORIES = ("_runtime", "_driver")
 NO_ROW = -1
+#: Sources of the description; "_order" is appended if collectives are numbered by launch order only.
+BY_METADATA, BY_OPERATOR, BY_NAME = "nccl", "operator", "kernel_name"
+BY_COPIES = "copies"
+_PEER_COPY_WORDS = ("PtoP", "PeerToPeer")
+_DEVICE_COPY_WORDS = ("DtoD", "DeviceToDevice", *_PEER_COPY_WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +113,6 @@ def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
     return np.where((numbers[index] == targets) & (targets > 0), rows[index], NO_ROW)
 
 
-#: Sources of the description; "_order" is appended if collectives are numbered by launch order only.
-BY_METADATA, BY_OPERATOR, BY_NAME = "nccl", "operator", "kernel_name"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCollective:
     """A collective on the device: its trace rows by start, its description, and the source of the
@@ -184,11 +185,6 @@ def _describe_by_metadata(trace: Trace, row: int) -> LaunchDescription | None:
 
 def _describe_by_operator(trace: Trace, row: int) -> LaunchDescription | None:
     return describe_operator(trace.name[row], trace.arguments.get(row)) if row >= 0 else None
-
-
-BY_COPIES = "copies"
-_PEER_COPY_WORDS = ("PtoP", "PeerToPeer")
-_DEVICE_COPY_WORDS = ("DtoD", "DeviceToDevice", *_PEER_COPY_WORDS)
 
 
 def find_copy_rows(trace: Trace) -> Int64s:

@@ -40,6 +40,11 @@ RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
 _HOST, _META = "cpu", "meta"
 #: Maximum number of accelerators analysed per process, by total bytes.
 _MAX_DEVICES = 16
+_REQUEST = "oom_request"
+OUT_OF_MEMORY = "oom"
+#: Tables of the windows other than the memory window in which an allocation may have failed.
+_OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc", "oom_role"))
+_STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,12 +208,6 @@ def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankM
     return (_make_rank_memory(run, rank, own, _reconcile(run, rank, own, None)),)
 
 
-_REQUEST = "oom_request"
-OUT_OF_MEMORY = "oom"
-#: Tables of the windows other than the memory window in which an allocation may have failed.
-_OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc", "oom_role"))
-
-
 def _find_failures_outside(run: Run, rank: int) -> tuple[OutOfMemory, ...]:
     """Return the allocations that failed before the first step, or between the windows."""
     if not run.has_table(rank, "mark"):
@@ -280,9 +279,6 @@ def _describe_failure(
         step=_find_step(mark, time_ns),
         phase=phase if phase in _STEP_PHASES else "",
     )
-
-
-_STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
 
 
 def _find_step(mark: pd.DataFrame, time_ns: int) -> int | None:

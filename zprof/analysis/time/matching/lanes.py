@@ -25,6 +25,10 @@ _MAX_SAME_ORIGIN_NS = 10**12
 #: Source of unmarked steps: the entire trace counts as one step, which does not help to order rows.
 _WHOLE_TRACE = "whole trace"
 NO_STEP = -1
+_STREAM = "stream:"
+#: Name of a lane whose ranks are unknown.
+UNKNOWN_RANKS = "of unknown ranks"
+_SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
 class Rung(StrEnum):
@@ -154,12 +158,6 @@ def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64
             rows = np.flatnonzero(known & (rank == timeline.rank))
             step[rows] = timeline.host_steps.step_at(times[rows])
     return step
-
-
-_STREAM = "stream:"
-#: Name of a lane whose ranks are unknown.
-UNKNOWN_RANKS = "of unknown ranks"
-_SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

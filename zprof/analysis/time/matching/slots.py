@@ -26,6 +26,8 @@ _MAX_TRIES = 3
 #: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
 #: processors running eight programs: up to a twentieth of the rows).
 _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
+#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
+MAX_CONFLICT_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +307,6 @@ def _list_moves(slots: Int64s) -> Int64s:
 def find_largest_shift(moves: Int64s) -> int:
     """Return the move with the largest absolute value, with its sign; 0 if there are none."""
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
-
-
-#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
-MAX_CONFLICT_SHARE = 0.1
 
 
 def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Bools]:
