@@ -59,10 +59,6 @@ ENABLE_VARIABLE = "ZPROF"
 _BEFORE_FIRST_STEP = -1
 
 
-def _own_nothing() -> Owners:
-    return None, ()
-
-
 def record(
     path: str | Path,
     *,
@@ -102,6 +98,10 @@ def record(
         devices=DeviceWatch(),
         owners=lambda: (model, as_sequence(optimizer)),
     )
+
+
+def _own_nothing() -> Owners:
+    return None, ()
 
 
 class Recorder:

@@ -95,24 +95,6 @@ class HostLaunches:
         return np.where(np.where(call >= 0, within, unlaunched), record, NO_ROW)
 
 
-def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
-    """Return the first of ``rows`` with each target number above 0, else ``NO_ROW``."""
-    distinct_targets = np.unique(targets)
-    index = np.minimum(np.searchsorted(distinct_targets, numbers), max(len(distinct_targets) - 1, 0))
-    is_target = (
-        distinct_targets[index] == numbers
-        if len(distinct_targets)
-        else np.zeros(len(numbers), dtype=np.bool_)
-    )
-    rows, numbers = rows[is_target], numbers[is_target]
-    order = np.argsort(numbers, kind="stable")
-    rows, numbers = rows[order], numbers[order]
-    if not len(rows):
-        return np.full(len(targets), NO_ROW)
-    index = np.minimum(np.searchsorted(numbers, targets), len(rows) - 1)
-    return np.where((numbers[index] == targets) & (targets > 0), rows[index], NO_ROW)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCollective:
     """A collective on the device: its trace rows by start, its description, and the source of the
@@ -137,6 +119,24 @@ def find_kernel_rows(trace: Trace) -> Int64s:
     ]
     found = np.union1d(named, np.array(from_metadata, dtype=np.int64))
     return found[np.argsort(trace.start_ns[found], kind="stable")]
+
+
+def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
+    """Return the first of ``rows`` with each target number above 0, else ``NO_ROW``."""
+    distinct_targets = np.unique(targets)
+    index = np.minimum(np.searchsorted(distinct_targets, numbers), max(len(distinct_targets) - 1, 0))
+    is_target = (
+        distinct_targets[index] == numbers
+        if len(distinct_targets)
+        else np.zeros(len(numbers), dtype=np.bool_)
+    )
+    rows, numbers = rows[is_target], numbers[is_target]
+    order = np.argsort(numbers, kind="stable")
+    rows, numbers = rows[order], numbers[order]
+    if not len(rows):
+        return np.full(len(targets), NO_ROW)
+    index = np.minimum(np.searchsorted(numbers, targets), len(rows) - 1)
+    return np.where((numbers[index] == targets) & (targets > 0), rows[index], NO_ROW)
 
 
 def find_kernel_collectives(trace: Trace, links: LaunchLinks) -> list[DeviceCollective]:

@@ -77,10 +77,6 @@ class GrowingColumn(Generic[_Number]):
         return self._rows[: self._used]
 
 
-def _map_pages(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
 class TextCodes(dict[str | None, int]):
     """Map each text to its code; a new text gets the next code.
 
@@ -169,6 +165,10 @@ def to_int64s(values: Sequence[object]) -> Int64s:
     if column.max(initial=0) < NUMBER_LIMIT and column.min(initial=0) >= ABSENT:
         return column
     return np.where((column >= NUMBER_LIMIT) | (column < ABSENT), ABSENT, column)
+
+
+def _map_pages(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:

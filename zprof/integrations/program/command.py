@@ -143,24 +143,6 @@ class TreeTerminator:
         ]
 
 
-def _read_processes() -> dict[int, _ProcessEntry]:
-    """Return all running processes on this machine by process number."""
-    entries = {}
-    for folder in _PROC.iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
-        except OSError:  # it has exited in the meantime
-            continue
-        fields = after.split()
-        # The main thread may exit before the others.
-        if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
-            process = ProcessId(int(folder.name), int(fields[_START]))
-            entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
-    return entries
-
-
 class CommandObserver(Protocol):
     """Owner of the terminal while the command runs; its methods must not block, except ``finish_job``."""
 
@@ -214,6 +196,24 @@ def run_command(
     if note:
         print_note(note)
     return code
+
+
+def _read_processes() -> dict[int, _ProcessEntry]:
+    """Return all running processes on this machine by process number."""
+    entries = {}
+    for folder in _PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
+        except OSError:  # it has exited in the meantime
+            continue
+        fields = after.split()
+        # The main thread may exit before the others.
+        if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
+            process = ProcessId(int(folder.name), int(fields[_START]))
+            entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
+    return entries
 
 
 def _run_watched(

@@ -199,12 +199,6 @@ class Gradients:
         return kept + elements * (sizes.reduced if self._constant is None else sizes.parameter)
 
 
-def _constant_elements(job: Job) -> int | None:
-    """Return the elements of a constant-size buffer, rounded down to an aligned shard for every rank."""
-    requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
-    return None if requested is None else max(requested // block, 1) * block
-
-
 class TransientPool:
     """Buffers that live for one backward pass."""
 
@@ -273,3 +267,9 @@ Pool = TransientPool | PersistentPool
 def compute_backend_copy(job: Job, size_bytes: int) -> int:
     """Return the bytes of the backend's copy of a full tensor: gloo makes one, NCCL none."""
     return size_bytes if job.backend is Backend.GLOO else 0
+
+
+def _constant_elements(job: Job) -> int | None:
+    """Return the elements of a constant-size buffer, rounded down to an aligned shard for every rank."""
+    requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
+    return None if requested is None else max(requested // block, 1) * block
