@@ -182,7 +182,7 @@ class ProgramRecording(OutsideRecording):
         elif self._has_started and is_step_end:
             recorder.step(skipped=skipped)
         elif self._cycle.has_repeated and is_step_end and not self._must_wait():
-            self._cycle.settle()
+            self._cycle.freeze_order()
             self._has_started = True
             if (trained := self._find_trained()).by_size:
                 recorder.add({}, [_make_model_by_size_gap(trained)])

@@ -173,12 +173,12 @@ class StepCycle:
     def __init__(self) -> None:
         self._order: list[Hashable] = []
         self._other_steps = 0
-        self._is_settled = False
+        self._is_frozen = False
         self.step_count = 0
 
     def record_step(self, optimizer: Hashable) -> bool:
         """Record the end of an optimizer's step; return True if it ends a step of the program."""
-        if optimizer not in self._order and not self._is_settled:
+        if optimizer not in self._order and not self._is_frozen:
             self._order.append(optimizer)
             self.step_count = 0
         elif optimizer != self._order[-1]:
@@ -195,9 +195,9 @@ class StepCycle:
         """True once the cycle has occurred twice."""
         return self.step_count > 1
 
-    def settle(self) -> None:
-        """Settle the cycle: an optimizer that appears later no longer changes the step boundaries."""
-        self._is_settled = True
+    def freeze_order(self) -> None:
+        """Freeze the cycle: an optimizer that appears later no longer changes the step boundaries."""
+        self._is_frozen = True
 
     def _replace_last(self, optimizer: Hashable) -> None:
         """End steps with this optimizer: the former one no longer steps (it was used only at the start)."""

@@ -110,8 +110,8 @@ def _place_on(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) ->
         known = [slots for slots in (by_order, by_times) if slots is not None]
         if known:
             slots_by_rank[rank] = max(known, key=_count_placed_rows)
-        elif rank in equal_ranks.doubtful:
-            slots_by_rank[rank] = equal_ranks.doubtful[rank]
+        elif rank in equal_ranks.uncertain:
+            slots_by_rank[rank] = equal_ranks.uncertain[rank]
     return slots_by_rank
 
 
@@ -123,11 +123,11 @@ def _count_placed_rows(slots: Int64s) -> int:
 class EqualRanks:
     """Slots of ranks with the same rows in the same steps.
 
-    ``sure``: their times agree too. ``doubtful``: many rows hardly overlap and are left out, but not most.
+    ``sure``: their times agree too. ``uncertain``: many rows hardly overlap and are left out, but not most.
     """
 
     sure: Mapping[int, Int64s] = field(default_factory=dict)
-    doubtful: Mapping[int, Int64s] = field(default_factory=dict)
+    uncertain: Mapping[int, Int64s] = field(default_factory=dict)
 
 
 def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> EqualRanks:
@@ -151,7 +151,7 @@ def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: 
     others = {rank: known[rank].measured for rank in ranks if rank not in on_host.sure}
     by_votes = _place_agreeing(first, rows_by_rank, others, VOTE_LIMITS)
     return EqualRanks(
-        sure={**on_host.sure, **by_votes.sure}, doubtful={**by_votes.doubtful, **on_host.doubtful}
+        sure={**on_host.sure, **by_votes.sure}, uncertain={**by_votes.uncertain, **on_host.uncertain}
     )
 
 
@@ -179,7 +179,7 @@ def _place_agreeing(
     by_rank = {rank: slots[row] for row, rank in enumerate(clocks)}
     return EqualRanks(
         sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees[row]},
-        doubtful={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
+        uncertain={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
     )
 
 
