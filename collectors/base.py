@@ -13,6 +13,8 @@ from zprof.model.gaps import Gap, GapKind
 
 #: Columns of one table of ``zprof.run.schema``.
 Columns = Mapping[str, Sequence[Any]]
+#: No space left, quota exceeded, file size limit exceeded.
+_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,6 @@ class Collector(Protocol):
 
 _log = logging.getLogger("zprof")
 _T = TypeVar("_T")
-#: No space left, quota exceeded, file size limit exceeded.
-_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FaultGuard:
@@ -80,6 +80,14 @@ class FaultGuard:
         return len(self.gaps) == gap_count
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters; the type's name if it has no
+    message.
+    """
+    lines = str(error).splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
 def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
     if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
         return Gap(
@@ -94,11 +102,3 @@ def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
         reason=reason,
         remedy="please report this; training was not affected",
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters; the type's name if it has no
-    message.
-    """
-    lines = str(error).splitlines()
-    return (lines[0] if lines else type(error).__name__)[:200]

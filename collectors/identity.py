@@ -17,6 +17,31 @@ import torch.distributed as dist
 from zprof.collectors.torch_private import default_store
 from zprof.version import __version__
 
+#: Set to the process id while a program is recorded from outside.
+RECORDING_VARIABLE = "ZPROF_RECORDS"
+_RECORDED_VARIABLES = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_ALGO",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_BUFFSIZE",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_MAX_CTAS",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_NCCL_BLOCKING_WAIT",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankIdentity:
@@ -62,10 +87,6 @@ def agree_on_run_id() -> str:
     return str(store.compare_set(f"zprof/run/{recording}", "", own_id).decode())
 
 
-#: Set to the process id while a program is recorded from outside.
-RECORDING_VARIABLE = "ZPROF_RECORDS"
-
-
 class OutsideRecording:
     """A recording from outside, which stops when the program records itself."""
 
@@ -81,30 +102,6 @@ def stop_outside_recordings() -> None:
     for candidate in gc.get_objects():
         if issubclass(type(candidate), OutsideRecording):
             candidate.stand_down()
-
-
-_RECORDED_VARIABLES = (
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_LAUNCH_BLOCKING",
-    "GLOO_SOCKET_IFNAME",
-    "NCCL_ALGO",
-    "NCCL_BLOCKING_WAIT",
-    "NCCL_BUFFSIZE",
-    "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",
-    "NCCL_MAX_CTAS",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_P2P_DISABLE",
-    "NCCL_PROTO",
-    "NCCL_SHM_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "OMP_NUM_THREADS",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCH_DISTRIBUTED_DEBUG",
-    "TORCH_NCCL_AVOID_RECORD_STREAMS",
-    "TORCH_NCCL_BLOCKING_WAIT",
-)
 
 
 def describe_environment() -> dict[str, str]:

@@ -12,6 +12,25 @@ from typing import Any
 
 import torch
 
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_STATM = Path("/proc/self/statm")
+_SAMPLE_COLUMNS = (
+    "time_ns", "step", "device", "allocated_bytes", "reserved_bytes", "process_bytes", "active_bytes",
+    "requested_bytes", "split_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms",
+)  # fmt: skip
+#: Key of each counter in ``torch.cuda.memory_stats()``.
+_COUNTERS = {
+    "allocated_bytes": "allocated_bytes.all.current",
+    "reserved_bytes": "reserved_bytes.all.current",
+    "active_bytes": "active_bytes.all.current",
+    "requested_bytes": "requested_bytes.all.current",
+    "split_bytes": "inactive_split_bytes.all.current",
+    "peak_allocated_bytes": "allocated_bytes.all.peak",
+    "peak_reserved_bytes": "reserved_bytes.all.peak",
+    "retries": "num_alloc_retries",
+    "ooms": "num_ooms",
+}
+
 
 @dataclass(slots=True)
 class MarkLog:
@@ -70,9 +89,6 @@ class MarkLog:
         }
 
 
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")
-
-
 def _read_thread_times() -> tuple[int, int | None]:
     """Return the processor time of this thread, and how long it has waited for a processor, if known."""
     try:
@@ -80,27 +96,6 @@ def _read_thread_times() -> tuple[int, int | None]:
         return int(used), int(queued)
     except (OSError, ValueError):
         return time.thread_time_ns(), None
-
-
-_STATM = Path("/proc/self/statm")
-
-
-_SAMPLE_COLUMNS = (
-    "time_ns", "step", "device", "allocated_bytes", "reserved_bytes", "process_bytes", "active_bytes",
-    "requested_bytes", "split_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms",
-)  # fmt: skip
-#: Key of each counter in ``torch.cuda.memory_stats()``.
-_COUNTERS = {
-    "allocated_bytes": "allocated_bytes.all.current",
-    "reserved_bytes": "reserved_bytes.all.current",
-    "active_bytes": "active_bytes.all.current",
-    "requested_bytes": "requested_bytes.all.current",
-    "split_bytes": "inactive_split_bytes.all.current",
-    "peak_allocated_bytes": "allocated_bytes.all.peak",
-    "peak_reserved_bytes": "reserved_bytes.all.peak",
-    "retries": "num_alloc_retries",
-    "ooms": "num_ooms",
-}
 
 
 class SampleLog:

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
     raise  # torch is there, but not all that it needs
 
 from zprof.collectors.base import Collector, Columns, FaultGuard, WindowRows
-from zprof.collectors.clock import ClockPings
+from zprof.collectors.clock_pings import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.identity import (
     RankIdentity,
@@ -54,12 +54,6 @@ from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
 Owners = tuple[nn.Module | None, Sequence[torch.optim.Optimizer]]
-
-
-def _own_nothing() -> Owners:
-    return None, ()
-
-
 ENABLE_VARIABLE = "ZPROF"
 #: Step number of the sample before the first step.
 _BEFORE_FIRST_STEP = -1
@@ -104,6 +98,10 @@ def record(
         devices=DeviceWatch(),
         owners=lambda: (model, as_sequence(optimizer)),
     )
+
+
+def _own_nothing() -> Owners:
+    return None, ()
 
 
 class Recorder:

@@ -47,6 +47,33 @@ NO_DISPATCH: Any = _torch_c._disabled_torch_dispatch_impl
 SAVED_TENSORS: Any = _torch_c._FunctionBase.saved_tensors
 #: Tag of allocations among the profiler's events.
 ALLOCATION_EVENT: Any = _profiler._EventType.Allocation
+#: Methods of ``torch.autograd.profiler.profile`` that prepare and start a session.
+PREPARE_TRACE, START_TRACE = "_prepare_trace", "_start_trace"
+#: Methods of ``ProcessGroup`` that return a work object, without ``barrier``, which has no tensors.
+COLLECTIVE_METHODS = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "reduce_scatter_single",
+    "all_gather_single_coalesced",
+    "reduce_scatter_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+)
+#: Method of ``torch.amp.GradScaler`` that calls the optimizer, or skips it if gradients have overflowed.
+SCALED_STEP = "_maybe_opt_step"
 
 
 def enter_mode_below(mode: TorchDispatchMode) -> None:
@@ -173,10 +200,6 @@ def disable_profiler() -> None:
     getattr(autograd_profiler, "_run_on_profiler_stop", lambda: None)()
 
 
-#: Methods of ``torch.autograd.profiler.profile`` that prepare and start a session.
-PREPARE_TRACE, START_TRACE = "_prepare_trace", "_start_trace"
-
-
 def profile_all_threads_config() -> Any:
     """Return the profiler config that records all threads, and if possible for export only, which takes 40 %
     less memory.
@@ -266,34 +289,6 @@ def skip_in_compiler(code: CodeType) -> bool:
 def default_store() -> Any:
     """Return the store of the default process group."""
     return dist.distributed_c10d._get_default_store()
-
-
-#: Methods of ``ProcessGroup`` that return a work object, without ``barrier``, which has no tensors.
-COLLECTIVE_METHODS = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "reduce_scatter_single",
-    "all_gather_single_coalesced",
-    "reduce_scatter_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-)
-
-#: Method of ``torch.amp.GradScaler`` that calls the optimizer, or skips it if gradients have overflowed.
-SCALED_STEP = "_maybe_opt_step"
 
 
 class FlatShard(NamedTuple):

@@ -21,6 +21,15 @@ from zprof.collectors.memory.storages import find_nested_tensors, find_plain_ten
 from zprof.model.training import Framework, TrainingFacts
 
 _FRAMEWORK_PACKAGES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
+#: Files of frameworks that run the loop, or wrap the optimizer, of a program.
+_FRAMEWORK_FILES = (
+    ("/transformers/trainer.py", Framework.TRANSFORMERS),
+    ("/lightning/pytorch/", Framework.LIGHTNING),
+    ("/pytorch_lightning/", Framework.LIGHTNING),
+    ("/accelerate/optimizer.py", Framework.ACCELERATE),
+    ("/accelerate/accelerator.py", Framework.ACCELERATE),
+)
+_COUNTER_BYTES = 4
 
 
 def detect_training(
@@ -79,16 +88,6 @@ def _detect_deepspeed(
     return replace(facts, optimizer_state_bytes=state.state_bytes, step_counters=state.step_counters)
 
 
-#: Files of frameworks that run the loop, or wrap the optimizer, of a program.
-_FRAMEWORK_FILES = (
-    ("/transformers/trainer.py", Framework.TRANSFORMERS),
-    ("/lightning/pytorch/", Framework.LIGHTNING),
-    ("/pytorch_lightning/", Framework.LIGHTNING),
-    ("/accelerate/optimizer.py", Framework.ACCELERATE),
-    ("/accelerate/accelerator.py", Framework.ACCELERATE),
-)
-
-
 def detect_framework() -> Framework | None:
     """Return the outermost framework among the callers of this function, None if the program has none.
 
@@ -102,9 +101,6 @@ def detect_framework() -> Framework | None:
         found = next((each for part, each in _FRAMEWORK_FILES if part in file), found)
         frame = frame.f_back
     return found
-
-
-_COUNTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

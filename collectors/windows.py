@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from zprof.collectors.base import ChunkedCollector, Collector, FaultGuard, WindowRows
-from zprof.collectors.clock import ClockPings
+from zprof.collectors.clock_pings import ClockPings
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.schedule import ScheduledWindow
 

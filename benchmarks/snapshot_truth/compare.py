@@ -18,7 +18,7 @@ from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
 from zprof.analysis.memory.snapshot_device import read_snapshot_device
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.model.memory_history import HistoryWindow
 from zprof.run.table_reader import as_frame

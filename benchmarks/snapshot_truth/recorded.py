@@ -11,8 +11,8 @@ from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime, TruePhase, make_entry_times
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
+from zprof.analysis.memory.steps_and_phases import Timeline, read_timeline
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED
-from zprof.analysis.memory.timeline import Timeline, read_timeline
 from zprof.model.errors import BadInput
 from zprof.model.tenants import PRECEDENCE, Tenant
 from zprof.model.training import Phase

@@ -21,6 +21,29 @@ DEVICE_COUNTERS = "device counters"
 _DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 LoadLibrary = Callable[[], Any]
+_UUID_REMEDY = "run nvidia-smi -L to list the UUIDs that the driver exposes to this process"
+_PERMANENT_ERRORS = (
+    "NVML_ERROR_NOT_SUPPORTED",
+    "NVML_ERROR_NO_PERMISSION",
+    "NVML_ERROR_FUNCTION_NOT_FOUND",
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
+    "NVML_ERROR_DEPRECATED",
+    "NVML_ERROR_INVALID_ARGUMENT",
+    "NVML_ERROR_NOT_FOUND",
+)
+_DEVICE_LOST_ERRORS = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
+_REMEDIES = {
+    "NVML_ERROR_NOT_SUPPORTED": "this GPU, its mode (MIG, WDDM, virtual) or its driver does not support it",
+    "NVML_ERROR_NO_PERMISSION": "ask the administrator for permission: this user may not read it",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "install a newer NVIDIA driver",
+    "NVML_ERROR_GPU_IS_LOST": "check nvidia-smi and the kernel log (Xid): the GPU fell off the bus",
+    "NVML_ERROR_RESET_REQUIRED": "reset the GPU (nvidia-smi --gpu-reset) when it is not in use",
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "install the NVIDIA driver; in a container, enable its tools: "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "load the NVIDIA driver (nvidia-smi must work)",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "reboot, or reload the driver: it was updated while in use",
+}
+_DEFAULT_REMEDY = "check that nvidia-smi shows it"
 
 
 def load_pynvml() -> Any:
@@ -60,9 +83,6 @@ def make_no_driver_gap() -> Gap:
 
 def _make_counters_gap(reason: str, remedy: str) -> Gap:
     return Gap(kind=GapKind.DEVICE, what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
-
-
-_UUID_REMEDY = "run nvidia-smi -L to list the UUIDs that the driver exposes to this process"
 
 
 def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
@@ -109,30 +129,6 @@ def _is_mig_gpu(nvml: Any, handle: Any) -> bool:
         return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
     except nvml.NVMLError:  # GPUs without MIG
         return False
-
-
-_PERMANENT_ERRORS = (
-    "NVML_ERROR_NOT_SUPPORTED",
-    "NVML_ERROR_NO_PERMISSION",
-    "NVML_ERROR_FUNCTION_NOT_FOUND",
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
-    "NVML_ERROR_DEPRECATED",
-    "NVML_ERROR_INVALID_ARGUMENT",
-    "NVML_ERROR_NOT_FOUND",
-)
-_DEVICE_LOST_ERRORS = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
-_REMEDIES = {
-    "NVML_ERROR_NOT_SUPPORTED": "this GPU, its mode (MIG, WDDM, virtual) or its driver does not support it",
-    "NVML_ERROR_NO_PERMISSION": "ask the administrator for permission: this user may not read it",
-    "NVML_ERROR_FUNCTION_NOT_FOUND": "install a newer NVIDIA driver",
-    "NVML_ERROR_GPU_IS_LOST": "check nvidia-smi and the kernel log (Xid): the GPU fell off the bus",
-    "NVML_ERROR_RESET_REQUIRED": "reset the GPU (nvidia-smi --gpu-reset) when it is not in use",
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "install the NVIDIA driver; in a container, enable its tools: "
-    "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "load the NVIDIA driver (nvidia-smi must work)",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "reboot, or reload the driver: it was updated while in use",
-}
-_DEFAULT_REMEDY = "check that nvidia-smi shows it"
 
 
 class UnusableAnswer(Exception):

@@ -24,6 +24,12 @@ PERIOD_NS = 200_000_000
 MAX_SHARE = 0.01
 #: A few samples are always slow: the first ones load the driver's tables, others wait for the GIL.
 _SLOW_SAMPLES_RATIO = 0.1
+#: Enough for 27 minutes at the initial period and one device; then the period doubles.
+MAX_ROWS = 8192
+_JOIN_S = 2.0
+#: nvmlInit() is slow if no process holds the driver open.
+_OPEN_S = 10.0
+_SPARSE_REMEDY = "the driver responds slowly: check if another monitor polls it often"
 
 
 class SamplingPace:
@@ -131,12 +137,6 @@ class DeviceLog:
         rows.sort(key=lambda row: row.time_ns)
         return {field.name: [getattr(row, field.name) for row in rows] for field in fields(DeviceRow)}
 
-
-#: Enough for 27 minutes at the initial period and one device; then the period doubles.
-MAX_ROWS = 8192
-_JOIN_S = 2.0
-#: nvmlInit() is slow if no process holds the driver open.
-_OPEN_S = 10.0
 
 #: Waits for a number of seconds; returns True to stop.
 Wait = Callable[[float], bool]
@@ -255,9 +255,6 @@ class DeviceSampler:
         return DeviceRow(
             time_ns=time_ns, device=probe.device, reason=reason, group=group, cost_ns=cost_ns, **values
         )
-
-
-_SPARSE_REMEDY = "the driver responds slowly: check if another monitor polls it often"
 
 
 def _make_fault_gap(reason: str, remedy: str) -> Gap:

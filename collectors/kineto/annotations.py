@@ -15,6 +15,8 @@ import numpy as np
 from zprof.collectors.kineto.trace import Int64s, Mask, Trace
 from zprof.run.ranges import EngineRange, RangeVerb, parse_range
 
+_MAX_ANNOTATION_LENGTH = 2000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeSpan:
@@ -68,9 +70,6 @@ def index_by_collective(spans: Sequence[RangeSpan], verb: RangeVerb) -> Mapping[
         if earlier is None or span.end_ns - span.start_ns > earlier.end_ns - earlier.start_ns:
             spans_by_key[key] = span
     return spans_by_key
-
-
-_MAX_ANNOTATION_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,37 +15,6 @@ from zprof.model.collectives import CollectiveKind
 
 #: Upper limit, because the shapes in a file may have any product.
 _MAX_BYTES = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
-    """A collective as executed by one rank; the fields are the columns of ``zprof.run.schema``."""
-
-    kind: str
-    group: str
-    group_size: int
-    sequence: int
-    dtype: str
-    bytes: int
-    start_ns: int
-    end_ns: int
-    launch_start_ns: int | None = None
-    launch_end_ns: int | None = None
-    wait_start_ns: int | None = None
-    wait_end_ns: int | None = None
-    unit: str | None = None
-    stream: int | None = None
-    peer_rank: int | None = None
-    method: str
-
-
-def build_collective_columns(rows: Sequence[CollectiveRow]) -> dict[str, list[Any]]:
-    """Return the columns of the ``collectives`` table, by start."""
-    rows = sorted(rows, key=lambda row: (row.start_ns, row.end_ns))
-    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(CollectiveRow)}
-    return columns | {"bytes": [min(size, _MAX_BYTES) for size in columns["bytes"]]}
-
-
 #: The first prefix that matches decides, so longer ones come before their own prefixes.
 _KIND_PREFIXES: tuple[tuple[str, CollectiveKind | None], ...] = (
     ("allreducebarrier", CollectiveKind.BARRIER),
@@ -78,24 +47,6 @@ _KIND_PREFIXES: tuple[tuple[str, CollectiveKind | None], ...] = (
 _NAMESPACES = re.compile(
     r"(?:c10d|symm_mem|_c10d_functional)::|(?:nccl|gloo):|(?:multimem_|one_shot_|two_shot_|_low_contention_)"
 )
-
-
-def parse_collective_kind(name: object) -> CollectiveKind | None:
-    """Return the kind given by a name: OTHER for an unknown collective, None if it is not a collective."""
-    return _parse_kind(name) if isinstance(name, str) else None
-
-
-@lru_cache(maxsize=1 << 10)
-def _parse_kind(name: str) -> CollectiveKind | None:
-    plain = _NAMESPACES.sub("", name).replace("_", "").lower()
-    if not plain:
-        return None
-    for prefix, kind in _KIND_PREFIXES:
-        if plain.startswith(prefix):
-            return kind
-    return CollectiveKind.OTHER
-
-
 #: Maximum length of a name read from a file.
 _MAX_TEXT = 400
 #: torch's name and the bytes per element.
@@ -136,13 +87,57 @@ _ELEMENT_TYPES = {
     "float8_e8m0fnu": ("float8_e8m0fnu", 1),
     "float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
 }
-
 #: Kernels that reduce are compiled per element type; those that only move data are not.
 _REDUCING_KERNEL = re.compile(
     r"(?:nccl|rccl)\w*Kernel_(?:ReduceScatter|AllReduce|Reduce)_(?:[A-Z][A-Z0-9]*_)*"
     r"(?:Sum|Prod|Max|Min|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_[A-Z]\w*)?(?:\(.*)?",
     re.ASCII,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """A collective as executed by one rank; the fields are the columns of ``zprof.run.schema``."""
+
+    kind: str
+    group: str
+    group_size: int
+    sequence: int
+    dtype: str
+    bytes: int
+    start_ns: int
+    end_ns: int
+    launch_start_ns: int | None = None
+    launch_end_ns: int | None = None
+    wait_start_ns: int | None = None
+    wait_end_ns: int | None = None
+    unit: str | None = None
+    stream: int | None = None
+    peer_rank: int | None = None
+    method: str
+
+
+def build_collective_columns(rows: Sequence[CollectiveRow]) -> dict[str, list[Any]]:
+    """Return the columns of the ``collectives`` table, by start."""
+    rows = sorted(rows, key=lambda row: (row.start_ns, row.end_ns))
+    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(CollectiveRow)}
+    return columns | {"bytes": [min(size, _MAX_BYTES) for size in columns["bytes"]]}
+
+
+def parse_collective_kind(name: object) -> CollectiveKind | None:
+    """Return the kind given by a name: OTHER for an unknown collective, None if it is not a collective."""
+    return _parse_kind(name) if isinstance(name, str) else None
+
+
+@lru_cache(maxsize=1 << 10)
+def _parse_kind(name: str) -> CollectiveKind | None:
+    plain = _NAMESPACES.sub("", name).replace("_", "").lower()
+    if not plain:
+        return None
+    for prefix, kind in _KIND_PREFIXES:
+        if plain.startswith(prefix):
+            return kind
+    return CollectiveKind.OTHER
 
 
 def parse_reduced_type(kernel: str) -> tuple[str, int] | None:

@@ -29,6 +29,9 @@ from zprof.collectors.torch_private import profile_all_threads_config, work_clas
 from zprof.model.gaps import Gap, GapKind
 from zprof.run.scratch_folder import open_scratch_folder
 
+#: An anonymous wait in the grammar of ``zprof.run.ranges``.
+WAIT_RANGE = "zprof::wait"
+
 
 class KinetoCollector:
     """Collect the time window: tables ``events``, ``collectives``, ``host_sample`` and ``host_stack``."""
@@ -191,10 +194,6 @@ def _make_main_thread_gap() -> Gap:
         reason="this torch cannot profile all threads",
         remedy="use torch 2.8 or newer",
     )
-
-
-#: An anonymous wait in the grammar of ``zprof.run.ranges``.
-WAIT_RANGE = "zprof::wait"
 
 
 class WaitRanges:

@@ -30,6 +30,12 @@ from zprof.run.ranges import RangeVerb
 
 COPY_AGAIN = "copy the file again, or export the trace again"
 Tables = dict[str, Mapping[str, Sequence[Any]]]
+_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
+#: Categories used by the profiler for its own bookkeeping.
+_NOT_EVENTS = ("Trace", "")
+#: Thread of events whose ``tid`` is not a number.
+_NO_THREAD = -1
+BY_COMM_RANGE = "range"
 
 
 def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
@@ -47,9 +53,6 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
     rows = _add_range_times([*range_rows, *gloo_rows, *device_rows], spans, groups)
     tables: Tables = {"events": build_event_columns(trace), "collectives": build_collective_columns(rows)}
     return tables, range_gaps + gloo_gaps + device_gaps
-
-
-_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 
 
 class SequenceNumbers:
@@ -140,12 +143,6 @@ def _add_times_to_row(
     return row
 
 
-#: Categories used by the profiler for its own bookkeeping.
-_NOT_EVENTS = ("Trace", "")
-#: Thread of events whose ``tid`` is not a number.
-_NO_THREAD = -1
-
-
 def build_event_columns(trace: Trace) -> dict[str, Any]:
     """Return the columns of ``zprof.run.schema.EVENTS``."""
     rows = _order_events(trace)
@@ -189,9 +186,6 @@ def _replace_absent_threads(threads: Int64s) -> Int64s:
 
 def _nullable_numbers(values: Int64s) -> pa.Array:
     return make_masked(values, pa.int64(), values == ABSENT)
-
-
-BY_COMM_RANGE = "range"
 
 
 def make_range_rows(

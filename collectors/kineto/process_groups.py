@@ -90,16 +90,16 @@ class GroupResolver:
         return display_name
 
 
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return ``(1, 0)`` as ``0,1``."""
+    return ",".join(str(rank) for rank in sorted(ranks))
+
+
 def _name_if_single(rank_sets: set[tuple[int, ...]]) -> tuple[str, int] | None:
     if len(rank_sets) != 1:
         return None
     (ranks,) = rank_sets
     return format_ranks(ranks), len(ranks)
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Return ``(1, 0)`` as ``0,1``."""
-    return ",".join(str(rank) for rank in sorted(ranks))
 
 
 def _make_display_names(groups: Sequence[TraceProcessGroup]) -> dict[tuple[tuple[int, ...], str], str]:

@@ -34,6 +34,11 @@ ARGUMENT_KEYS = {
     "first_global_rank": "Global rank start",
     "global_rank_stride": "Global rank stride",
 }
+#: Types that the profiler writes for arguments that are not tensors.
+_NO_TENSORS = ("", "Scalar", "ScalarList", "GenericList", "TensorList")
+#: Placeholder for a missing integer, and for threads and processes whose id is a word (the profiler's
+#: bookkeeping).
+ABSENT = -(1 << 62)
 
 
 class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
@@ -68,10 +73,6 @@ class Arguments(msgspec.Struct, gc=False, rename=ARGUMENT_KEYS):
     grid: Any = None
     kind: Any = None
     bytes: Any = None
-
-
-#: Types that the profiler writes for arguments that are not tensors.
-_NO_TENSORS = ("", "Scalar", "ScalarList", "GenericList", "TensorList")
 
 
 def int64_or_none(value: object) -> int | None:
@@ -121,10 +122,6 @@ def _multiply_extents(extents: list[int]) -> int:
 
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-#: Placeholder for a missing integer, and for threads and processes whose id is a word (the profiler's
-#: bookkeeping).
-ABSENT = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

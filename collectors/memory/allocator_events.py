@@ -119,22 +119,6 @@ class AllocatorEvents:
         return self._pairs.take_closed()
 
 
-def _iter_memory_events(tree: Any, counter: Iterator[int]) -> Iterator[tuple[Any, str | None]]:
-    """Yield allocation events with their operator: the enclosing collective, else the innermost operator.
-
-    ``counter`` is advanced for each event of any kind.
-    """
-    pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
-    while pending:
-        event, operator = pending.pop()
-        next(counter)
-        if event.tag == ALLOCATION_EVENT:
-            yield event, operator
-            continue
-        name = operator if _is_collective(operator) else event.name
-        pending.extend((child, name) for child in event.children)
-
-
 class _FreePairs:
     """Pair each free with the open allocation at its address, over all sessions of a window.
 
@@ -204,6 +188,22 @@ def close_collective_scratch(
             times = birth_times.get(block.address, ())
             if not any(block.allocated_ns <= time_ns <= work.freed_ns for time_ns in times):
                 block.freed_ns = max(work.freed_ns, block.allocated_ns)
+
+
+def _iter_memory_events(tree: Any, counter: Iterator[int]) -> Iterator[tuple[Any, str | None]]:
+    """Yield allocation events with their operator: the enclosing collective, else the innermost operator.
+
+    ``counter`` is advanced for each event of any kind.
+    """
+    pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
+    while pending:
+        event, operator = pending.pop()
+        next(counter)
+        if event.tag == ALLOCATION_EVENT:
+            yield event, operator
+            continue
+        name = operator if _is_collective(operator) else event.name
+        pending.extend((child, name) for child in event.children)
 
 
 def _get_allocated_ns(block: BlockLifetime) -> int:

@@ -54,23 +54,23 @@ class TorchCudaMemory:
     """Implement the interface with torch."""
 
     def in_use(self) -> bool:
-        """See :class:`CudaMemory`."""
+        """Return True if CUDA is initialized, without initializing it."""
         return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
     def is_recorded(self) -> bool:
-        """See :class:`CudaMemory`."""
+        """Return True if torch records its allocator's history."""
         return is_cuda_history_recorded()
 
     def record(self, max_entries: int) -> None:
-        """See :class:`CudaMemory`."""
+        """Start recording, at most ``max_entries`` events."""
         record_cuda_history(max_entries)
 
     def snapshot(self) -> Mapping[str, Any]:
-        """See :class:`CudaMemory`."""
+        """Return torch's snapshot with the history."""
         return take_cuda_snapshot()
 
     def end(self) -> None:
-        """See :class:`CudaMemory`."""
+        """Stop recording."""
         stop_cuda_history()
 
 

@@ -35,6 +35,7 @@ FIRST_STEP_ONLY = Gap(
     reason="light mode records saved tensors in the first step only",
     remedy="use the peak of the window, which covers the first step, or record memory in full mode",
 )
+_STEP_PHASES = (Phase.FORWARD, Phase.OPTIMIZER)
 
 
 class LightScans:
@@ -96,9 +97,6 @@ def _get_storage_key(parameter: nn.Parameter) -> int:
 def _count_states(optimizer: torch.optim.Optimizer) -> int:
     states: Any = getattr(optimizer, "state", None)  # an engine's own optimizer need not have one
     return sum(len(state) for state in states.values() if isinstance(state, dict)) if states else 0
-
-
-_STEP_PHASES = (Phase.FORWARD, Phase.OPTIMIZER)
 
 
 class FirstStepWatcher:

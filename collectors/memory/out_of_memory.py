@@ -54,6 +54,7 @@ _PHASE_FILES = (
     ("torch/autograd/graph.py", Phase.BACKWARD),
     ("torch/nn/modules/module.py", Phase.FORWARD),
 )
+_LOGGED = "_zprof_logged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,6 @@ def read_failed_allocation(error: BaseException) -> FailedAllocation | None:
     else:
         return None
     return FailedAllocation(time_ns=time.time_ns(), device=name, requested_bytes=requested)
-
-
-_LOGGED = "_zprof_logged"
 
 
 def mark_as_logged(error: BaseException) -> None:

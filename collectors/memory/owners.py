@@ -28,6 +28,13 @@ from zprof.collectors.torch_private import current_graph_task_id
 from zprof.model.tenants import Tenant
 
 Life = tuple[Storage, int]
+WEIGHT = StorageRole(Tenant.PARAMETERS, "weight", "scan")
+BUFFER = StorageRole(Tenant.PARAMETERS, "buffer", "scan")
+STATE = StorageRole(Tenant.OPTIMIZER_STATE, "state", "optimizer")
+OPTIMIZED = StorageRole(Tenant.PARAMETERS, "weight", "optimizer")
+MASTER = StorageRole(Tenant.OPTIMIZER_STATE, "master", "optimizer")
+GRADIENT = StorageRole(Tenant.GRADIENTS, "grad", "scan")
+UNREDUCED = StorageRole(Tenant.GRADIENTS, "unreduced", "hook")
 
 
 class Holdings:
@@ -72,15 +79,6 @@ class Holdings:
         entry.claimed = [role for role in entry.claimed if role.tenant is not self._tenant]
         self._lost.add(generation)
         self._log.drop_rows.append((generation, time.time_ns(), self._tenant))
-
-
-WEIGHT = StorageRole(Tenant.PARAMETERS, "weight", "scan")
-BUFFER = StorageRole(Tenant.PARAMETERS, "buffer", "scan")
-STATE = StorageRole(Tenant.OPTIMIZER_STATE, "state", "optimizer")
-OPTIMIZED = StorageRole(Tenant.PARAMETERS, "weight", "optimizer")
-MASTER = StorageRole(Tenant.OPTIMIZER_STATE, "master", "optimizer")
-GRADIENT = StorageRole(Tenant.GRADIENTS, "grad", "scan")
-UNREDUCED = StorageRole(Tenant.GRADIENTS, "unreduced", "hook")
 
 
 class OwnerScanner:

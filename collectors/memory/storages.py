@@ -26,6 +26,9 @@ _now_ns = time.time_ns
 
 #: Value of ``min_stack_bytes`` that disables stacks.
 NO_STACKS = sys.maxsize
+#: Types whose tensors hold their own bytes.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_MAX_DEPTH = 4
 
 
 class Storage(weakref.ref):  # type: ignore[type-arg]
@@ -134,24 +137,6 @@ skip_in_compiler(
 )  # it runs wherever a storage is freed, including compiled code
 
 
-def _measure_storage(storage: torch.UntypedStorage) -> tuple[int, int]:
-    try:
-        return storage.nbytes(), storage.data_ptr()
-    except RuntimeError:  # torch's zero tensors have a size but no data
-        return 0, 0
-
-
-def _clear_storage(entry: Storage) -> Storage:
-    entry.generation, entry.address, entry.bytes = -1, 0, 0
-    entry.claimed, entry.holds_parameter = [], False
-    return entry
-
-
-#: Types whose tensors hold their own bytes.
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-_MAX_DEPTH = 4
-
-
 def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     """Return the tensor itself, or the inner ones of a wrapper subclass; none for one without memory."""
     if type(value) in PLAIN:
@@ -164,6 +149,19 @@ def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     if isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return ()
     return (value,)
+
+
+def _measure_storage(storage: torch.UntypedStorage) -> tuple[int, int]:
+    try:
+        return storage.nbytes(), storage.data_ptr()
+    except RuntimeError:  # torch's zero tensors have a size but no data
+        return 0, 0
+
+
+def _clear_storage(entry: Storage) -> Storage:
+    entry.generation, entry.address, entry.bytes = -1, 0, 0
+    entry.claimed, entry.holds_parameter = [], False
+    return entry
 
 
 def _list_sparse_parts(sparse: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -33,6 +33,11 @@ _TORCH_FRAMES = (
 )
 
 Frame = tuple[str, int, str]
+_ALLOC_COLUMNS = (
+    "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
+    "before_window", "operator", "phase", "module", "thread", "stack",
+)  # fmt: skip
+_FREED_NS, _MODULE = _ALLOC_COLUMNS.index("freed_ns"), _ALLOC_COLUMNS.index("module")
 
 
 class AllocationStacks:
@@ -85,13 +90,6 @@ def _is_internal(file: str, function: str) -> bool:
 
 
 TableColumns = dict[str, list[Any]]
-
-
-_ALLOC_COLUMNS = (
-    "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
-    "before_window", "operator", "phase", "module", "thread", "stack",
-)  # fmt: skip
-_FREED_NS, _MODULE = _ALLOC_COLUMNS.index("freed_ns"), _ALLOC_COLUMNS.index("module")
 
 
 class StorageRows:

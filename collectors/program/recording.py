@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 
 #: Steps to wait for an optimizer that exists but has not stepped yet.
 MAX_STEPS_TO_WAIT = 6
+_FORKED_GAP = Gap(
+    kind=GapKind.MEMORY_PART,
+    what="memory before the first step",
+    reason="this process was forked from one that had started to build the model; "
+    "earlier memory was not recorded",
+    remedy="start the ranks with torchrun or with spawn",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +182,7 @@ class ProgramRecording(OutsideRecording):
         elif self._has_started and is_step_end:
             recorder.step(skipped=skipped)
         elif self._cycle.has_repeated and is_step_end and not self._must_wait():
-            self._cycle.settle()
+            self._cycle.freeze_order()
             self._has_started = True
             if (trained := self._find_trained()).by_size:
                 recorder.add({}, [_make_model_by_size_gap(trained)])
@@ -290,15 +297,6 @@ class ProgramRecording(OutsideRecording):
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._is_fork = True
         self._devices = DeviceWatch()  # the parent's thread does not exist in this process
-
-
-_FORKED_GAP = Gap(
-    kind=GapKind.MEMORY_PART,
-    what="memory before the first step",
-    reason="this process was forked from one that had started to build the model; "
-    "earlier memory was not recorded",
-    remedy="start the ranks with torchrun or with spawn",
-)
 
 
 def _make_model_by_size_gap(trained: Trained) -> Gap:

@@ -25,6 +25,8 @@ from zprof.collectors.torch_private import (
 BACKWARD = "backward"
 Before = Callable[[torch.optim.Optimizer], None]
 After = Callable[[Hashable, bool], None]
+#: Steps of other optimizers after which the last optimizer of the cycle is replaced if it no longer steps.
+MAX_OTHER_STEPS = 16
 
 
 class OptimizerSteps:
@@ -165,22 +167,18 @@ def _iter_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
         yield from _iter_subclasses(child)
 
 
-#: Steps of other optimizers after which the last optimizer of the cycle is replaced if it no longer steps.
-MAX_OTHER_STEPS = 16
-
-
 class StepCycle:
     """Learn which optimizer's step ends a step of the program. ``step_count`` counts the steps that ended."""
 
     def __init__(self) -> None:
         self._order: list[Hashable] = []
         self._other_steps = 0
-        self._is_settled = False
+        self._is_frozen = False
         self.step_count = 0
 
     def record_step(self, optimizer: Hashable) -> bool:
         """Record the end of an optimizer's step; return True if it ends a step of the program."""
-        if optimizer not in self._order and not self._is_settled:
+        if optimizer not in self._order and not self._is_frozen:
             self._order.append(optimizer)
             self.step_count = 0
         elif optimizer != self._order[-1]:
@@ -197,9 +195,9 @@ class StepCycle:
         """True once the cycle has occurred twice."""
         return self.step_count > 1
 
-    def settle(self) -> None:
-        """Settle the cycle: an optimizer that appears later no longer changes the step boundaries."""
-        self._is_settled = True
+    def freeze_order(self) -> None:
+        """Freeze the cycle: an optimizer that appears later no longer changes the step boundaries."""
+        self._is_frozen = True
 
     def _replace_last(self, optimizer: Hashable) -> None:
         """End steps with this optimizer: the former one no longer steps (it was used only at the start)."""

@@ -32,6 +32,10 @@ ALLOCATED = "active_allocated"
 #: torch's documentation and C++ code spell this state differently.
 AWAITING_FREE = frozenset({"active_pending_free", "active_awaiting_free"})
 _STATES = AWAITING_FREE | {ALLOCATED, "inactive"}
+_UNMAPPING = (TraceAction.SEGMENT_FREE, TraceAction.SEGMENT_UNMAP)
+_MAPPING = (TraceAction.SEGMENT_ALLOC, TraceAction.SEGMENT_MAP)
+_EXPANDABLE_ACTIONS = (TraceAction.SEGMENT_MAP, TraceAction.SEGMENT_UNMAP)
+NO_ENTRY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +145,6 @@ def _find_addresses(
     first = np.zeros(len(starts) + 1, dtype=np.int64)
     np.maximum.at(first, segment + 1, ends)
     return starts[segment] + offsets - np.maximum.accumulate(first)[segment]
-
-
-_UNMAPPING = (TraceAction.SEGMENT_FREE, TraceAction.SEGMENT_UNMAP)
-_MAPPING = (TraceAction.SEGMENT_ALLOC, TraceAction.SEGMENT_MAP)
-_EXPANDABLE_ACTIONS = (TraceAction.SEGMENT_MAP, TraceAction.SEGMENT_UNMAP)
-NO_ENTRY = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pandas as pd
 from hypothesis import strategies as st
 
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
-from zprof.analysis.memory.timeline import read_timeline
+from zprof.analysis.memory.steps_and_phases import read_timeline
 from zprof.model.tenants import PRECEDENCE
 
 US = 1_000

@@ -37,6 +37,13 @@ _CLOCK_FIELDS = ("uncertainty_ns", "matched", "unmatched")
 _VOLUME_FIELDS = ("seen_bytes", "expected_bytes", "ratio")
 _ALL_RANKS = "all ranks"
 _TIME, _COLLECTIVE, _MEMORY = "time.per_rank[]", "time.collectives[]", "memory.per_rank[]"
+_MEMORY_FIELDS = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
+_KERNEL_COLUMNS = {"name", "total_ns"}
+_MANIFEST_FIELDS = ("zprof_version", "source", "world_size", "device", "backend")
+_MAX_LISTED = 12
+#: Value of a variable that is absent from a recorded environment.
+_NOT_SET = "not set"
+_T = TypeVar("_T")
 
 
 def build_time_sections(a: Report, b: Report) -> list[ComparedSection]:
@@ -196,10 +203,6 @@ def _make_late_rank_sections(a: Time, b: Time) -> Iterable[ComparedSection]:
         )  # fmt: skip
 
 
-_MEMORY_FIELDS = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
-_KERNEL_COLUMNS = {"name", "total_ns"}
-
-
 def build_memory_section(a: Report, b: Report) -> ComparedSection:
     """Return the maximum over ranks of each tenant, at each rank's peak."""
     sides = (a.memory.per_rank, b.memory.per_rank)
@@ -282,12 +285,6 @@ def _list_untested_causes(report: Report) -> set[Cause]:
     return {cause for gap in report.gaps for cause in gap.causes}
 
 
-_MANIFEST_FIELDS = ("zprof_version", "source", "world_size", "device", "backend")
-_MAX_LISTED = 12
-#: Value of a variable that is absent from a recorded environment.
-_NOT_SET = "not set"
-
-
 def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
     """Return every setting of either run; None if it is unknown in a run."""
     sides = (_read_settings(a), _read_settings(b))
@@ -333,9 +330,6 @@ def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
         return str(low) if low == high else f"{low}-{high}"
     shown = ",".join(map(str, numbers[:_MAX_LISTED]))
     return shown if len(numbers) <= _MAX_LISTED else f"{shown},.. ({len(numbers)})"
-
-
-_T = TypeVar("_T")
 
 
 def make_rows(stem: str, a: object | None, b: object | None, names: Sequence[str]) -> tuple[ComparedRow, ...]:

@@ -24,46 +24,6 @@ _MAX_FAILURE_LETTERS = 200
 _NOT_INSTALLED = "not installed"
 #: Prefix of the line with the answer, to tell it apart from the output of libraries.
 _ANSWER_MARK = "zprof-answer:"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAnswer:
-    """A probe's answer as a JSON value, or None and the reason."""
-
-    value: Any
-    failure: str = ""
-
-
-def run_probe(code: str, seconds: float = _TIMEOUT_S) -> ProbeAnswer:
-    """Run ``code``, which must assign its result to the variable ``answer``."""
-    program = f"{code}\nimport json\nprint({_ANSWER_MARK!r} + json.dumps(answer))"
-    try:
-        completed = subprocess.run(
-            [sys.executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return ProbeAnswer(value=None, failure=f"no result ({type(error).__name__})")
-    lines = [line for line in completed.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
-    if completed.returncode or not lines:
-        return ProbeAnswer(
-            value=None, failure=_last_line(completed.stderr) or f"exit code {completed.returncode}"
-        )
-    return ProbeAnswer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:_MAX_FAILURE_LETTERS] if lines else ""
-
-
-Probe = Callable[[str], ProbeAnswer]
-
 _PACKAGES: Mapping[str, str] = {
     "pandas": "nothing can be analyzed",
     "pyarrow": "no run can be read or written",
@@ -103,6 +63,45 @@ answer = [version("cuda-core"), *nvrtc.nvrtcVersion()[1:]]
 """
 #: Recording a few steps needs tens of megabytes per rank.
 _MIN_FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswer:
+    """A probe's answer as a JSON value, or None and the reason."""
+
+    value: Any
+    failure: str = ""
+
+
+def run_probe(code: str, seconds: float = _TIMEOUT_S) -> ProbeAnswer:
+    """Run ``code``, which must assign its result to the variable ``answer``."""
+    program = f"{code}\nimport json\nprint({_ANSWER_MARK!r} + json.dumps(answer))"
+    try:
+        completed = subprocess.run(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return ProbeAnswer(value=None, failure=f"no result ({type(error).__name__})")
+    lines = [line for line in completed.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
+    if completed.returncode or not lines:
+        return ProbeAnswer(
+            value=None, failure=_last_line(completed.stderr) or f"exit code {completed.returncode}"
+        )
+    return ProbeAnswer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:_MAX_FAILURE_LETTERS] if lines else ""
+
+
+Probe = Callable[[str], ProbeAnswer]
 
 
 def examine(probe: Probe = run_probe) -> Doctor:

@@ -27,6 +27,91 @@ _EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
 #: Shorter texts count as words only within a sentence: on their own they are keys, patterns and formats.
 _MIN_WORD_LETTERS = 4
 _ARTICLE = "a"
+_HIDDEN = "(hidden)"
+_HIDDEN_TWICE = re.compile(r"\(hidden\)(?: +\(hidden\))+")
+_NUMBER = re.compile(r"[-+±~≥≤<>]?\d{1,7}(?:\.\d{1,6})?(?:e[-+]?\d{1,2}|[x%])?|\d{1,6}[-/]\d{1,6}", re.ASCII)
+_VERSION = re.compile(
+    r"\d{1,4}(?:\.\d{1,4}){1,2}(?:(?:a|b|rc|\.dev|\.post)\d{1,4})?(?:\+(?:cpu|cu\d{2,3}|rocm\d(?:\.\d){0,2}))?",
+    re.ASCII,
+)
+_PSEUDONYM = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
+_FINDING = re.compile(r"(?:docs/findings/)?ZP\d{3}(?:\.md)?", re.ASCII)
+_PARTS = re.compile(r"[,=():;^]+")
+_MARKS = re.compile(r"[!-/:-@\[-`{-~…→±≥≤]{0,3}")
+#: Longer texts are cut; no sentence is longer.
+_MAX_TEXT_LETTERS = 2000
+_MIN_NAME_LETTERS = 3
+#: Keys whose texts are kept, reduced to zprof's own words.
+_TEXT_KEYS = frozenset(
+    (
+        "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
+        "fix", "disprove", "kind", "dtype", "tenant", "sub", "basis", "moment",
+        "sentence", "what", "reason", "remedy", "modelled", "peak_phase", "phase",
+        "device", "backend", "engine", "framework", "method", "late_reason", "operator", "memory_mode",
+        "source", "saving_notes",
+    )
+)  # fmt: skip
+#: Keys with names of the program or its machines, and the kind of their pseudonym.
+_NAME_KINDS = {
+    **{"name": "run", "baseline": "run", "module": "module", "host": "host"},
+    **dict.fromkeys(("stack", "where", "frame", "chain"), "frame"),
+}
+_OBJECT_KEYS = frozenset(
+    (
+        "verdict", "run", "time", "per_rank", "steps", "alignment", "window", "blame", "fits", "messages",
+        "collectives", "memory", "tenants", "formula", "parts", "basis_bytes", "state_bytes", "volume",
+        "comparison", "ledger_delta", "memory_delta", "step_time", "findings", "evidence", "gaps",
+        "unclaimed", "units", "top", "spread", "counters", "devices", "training", "files",
+        "offsets_ns", "rank_uncertainty_ns", "interval_ns", "drift_ppb", "rungs", "shifts", "reasons",
+        "origins", "critical_path", "delta_bytes", "phases", "baseline_run", "baseline_time",
+        "baseline_memory", "ranks", "shares", "longest", "stacks", "nodes", "growth", "grown_bytes",
+        "largest", "groups", "bounds",
+    )
+)  # fmt: skip
+_VARIABLES = frozenset(
+    (
+        "zprof", "python", "torch", "cuda", "hip", "machine", "processors", "torch_threads",
+        "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_DEBUG", "NCCL_IB_DISABLE",
+        "NCCL_MAX_CTAS", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NCCL_SHM_DISABLE",
+        "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    )
+)  # fmt: skip
+#: Units of evidence; any other ``unit`` is a module.
+_UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
+_MAX_DIGITS = 7
+_DROPPED = object()
+#: Words that are kept only after a number.
+UNITS = frozenset(
+    (
+        "%", "s", "ms", "µs", "us", "ns", "h", "min", "B", "KiB", "MiB", "GiB", "TiB", "B/s",
+        "KB/s", "MB/s", "GB/s", "TB/s", "MHz", "W", "°C", "x", "times",
+    )
+)  # fmt: skip
+PUBLIC_WORDS = frozenset(
+    (
+        # Systems and machines.
+        "Linux", "Darwin", "Windows", "x86_64", "aarch64", "arm64", "ppc64le",
+        # Devices.
+        "NVIDIA", "AMD", "Tesla", "Instinct", "GeForce", "RTX", "Quadro", "Radeon", "PCIe", "NVL",
+        "HBM3", "HBM3e", "80GB", "A10", "A30", "A40", "A100", "A800", "H20", "H100", "H200", "H800",
+        "GH200", "GB200", "GB300", "B200", "B300", "L4", "L40", "L40S", "T4", "V100", "P100",
+        "3090", "4090", "5090", "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI325X",
+        "MI355X", "A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "V100-SXM2-16GB",
+        "V100-SXM2-32GB",
+        # Backends, and types as traces name them.
+        "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
+        "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
+        # Operators of torch.distributed that buffers are named after.
+        "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
+        # Values of torch's and NCCL's variables.
+        "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",
+        "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "Ring",
+        "Tree", "CollNet", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT", "LL",
+        "LL128", "Simple", "INFO", "WARN", "TRACE", "VERSION", "ABORT", "PIX", "PXB", "PHB", "SYS",
+        "LOC",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,22 +203,6 @@ def _split_words(text: str, *, in_sentence: bool) -> set[str]:
     return {chunk for chunk in chunks if len(chunk) >= min_letters or chunk == _ARTICLE}
 
 
-_HIDDEN = "(hidden)"
-_HIDDEN_TWICE = re.compile(r"\(hidden\)(?: +\(hidden\))+")
-_NUMBER = re.compile(r"[-+±~≥≤<>]?\d{1,7}(?:\.\d{1,6})?(?:e[-+]?\d{1,2}|[x%])?|\d{1,6}[-/]\d{1,6}", re.ASCII)
-_VERSION = re.compile(
-    r"\d{1,4}(?:\.\d{1,4}){1,2}(?:(?:a|b|rc|\.dev|\.post)\d{1,4})?(?:\+(?:cpu|cu\d{2,3}|rocm\d(?:\.\d){0,2}))?",
-    re.ASCII,
-)
-_PSEUDONYM = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
-_FINDING = re.compile(r"(?:docs/findings/)?ZP\d{3}(?:\.md)?", re.ASCII)
-_PARTS = re.compile(r"[,=():;^]+")
-_MARKS = re.compile(r"[!-/:-@\[-`{-~…→±≥≤]{0,3}")
-#: Longer texts are cut; no sentence is longer.
-_MAX_TEXT_LETTERS = 2000
-_MIN_NAME_LETTERS = 3
-
-
 class Pseudonyms:
     """Assigns pseudonyms to names and hides text that is not ``own``."""
 
@@ -208,48 +277,6 @@ def _is_number(word: str) -> bool:
     return bool(_NUMBER.fullmatch(word))
 
 
-#: Keys whose texts are kept, reduced to zprof's own words.
-_TEXT_KEYS = frozenset(
-    (
-        "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
-        "fix", "disprove", "kind", "dtype", "tenant", "sub", "basis", "moment",
-        "sentence", "what", "reason", "remedy", "modelled", "peak_phase", "phase",
-        "device", "backend", "engine", "framework", "method", "late_reason", "operator", "memory_mode",
-        "source", "saving_notes",
-    )
-)  # fmt: skip
-#: Keys with names of the program or its machines, and the kind of their pseudonym.
-_NAME_KINDS = {
-    **{"name": "run", "baseline": "run", "module": "module", "host": "host"},
-    **dict.fromkeys(("stack", "where", "frame", "chain"), "frame"),
-}
-_OBJECT_KEYS = frozenset(
-    (
-        "verdict", "run", "time", "per_rank", "steps", "alignment", "window", "blame", "fits", "messages",
-        "collectives", "memory", "tenants", "formula", "parts", "basis_bytes", "state_bytes", "volume",
-        "comparison", "ledger_delta", "memory_delta", "step_time", "findings", "evidence", "gaps",
-        "unclaimed", "units", "top", "spread", "counters", "devices", "training", "files",
-        "offsets_ns", "rank_uncertainty_ns", "interval_ns", "drift_ppb", "rungs", "shifts", "reasons",
-        "origins", "critical_path", "delta_bytes", "phases", "baseline_run", "baseline_time",
-        "baseline_memory", "ranks", "shares", "longest", "stacks", "nodes", "growth", "grown_bytes",
-        "largest", "groups",
-    )
-)  # fmt: skip
-_VARIABLES = frozenset(
-    (
-        "zprof", "python", "torch", "cuda", "hip", "machine", "processors", "torch_threads",
-        "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_DEBUG", "NCCL_IB_DISABLE",
-        "NCCL_MAX_CTAS", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NCCL_SHM_DISABLE",
-        "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-        "TORCH_NCCL_AVOID_RECORD_STREAMS",
-    )
-)  # fmt: skip
-#: Units of evidence; any other ``unit`` is a module.
-_UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
-_MAX_DIGITS = 7
-_DROPPED = object()
-
-
 class AllowList:
     """Copies the allowed part of a tree of JSON values; ``dropped`` collects the omitted keys."""
 
@@ -314,36 +341,3 @@ def redact_group(text: str, names: Pseudonyms) -> str:
     if ranks.replace(",", "").isdigit():
         return ranks + (mark + names.replace_name(name, "group") if mark else "")
     return names.replace_name(text, "group")
-
-
-#: Words that are kept only after a number.
-UNITS = frozenset(
-    (
-        "%", "s", "ms", "µs", "us", "ns", "h", "min", "B", "KiB", "MiB", "GiB", "TiB", "B/s",
-        "KB/s", "MB/s", "GB/s", "TB/s", "MHz", "W", "°C", "x", "times",
-    )
-)  # fmt: skip
-PUBLIC_WORDS = frozenset(
-    (
-        # Systems and machines.
-        "Linux", "Darwin", "Windows", "x86_64", "aarch64", "arm64", "ppc64le",
-        # Devices.
-        "NVIDIA", "AMD", "Tesla", "Instinct", "GeForce", "RTX", "Quadro", "Radeon", "PCIe", "NVL",
-        "HBM3", "HBM3e", "80GB", "A10", "A30", "A40", "A100", "A800", "H20", "H100", "H200", "H800",
-        "GH200", "GB200", "GB300", "B200", "B300", "L4", "L40", "L40S", "T4", "V100", "P100",
-        "3090", "4090", "5090", "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI325X",
-        "MI355X", "A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "V100-SXM2-16GB",
-        "V100-SXM2-32GB",
-        # Backends, and types as traces name them.
-        "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
-        "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
-        # Operators of torch.distributed that buffers are named after.
-        "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
-        # Values of torch's and NCCL's variables.
-        "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",
-        "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "Ring",
-        "Tree", "CollNet", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT", "LL",
-        "LL128", "Simple", "INFO", "WARN", "TRACE", "VERSION", "ABORT", "PIX", "PXB", "PHB", "SYS",
-        "LOC",
-    )
-)  # fmt: skip

@@ -22,6 +22,13 @@ from zprof.run.manifest import STEPS_NAME, rank_folder
 from zprof.run.scratch_folder import open_scratch_folder, remove_leftovers
 
 _RANK_PROGRAM = "zprof.integrations.reference_rank"
+_POLL_S = 0.05
+#: Time for the other ranks to notice a failed rank and to write their recordings.
+_GRACE_S = 15.0
+#: Time from SIGTERM to SIGKILL, for all ranks together.
+_TERMINATION_S = 5.0
+#: Signals that only a user, a scheduler or the kernel sends.
+_EXTERNAL_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +124,6 @@ def _count_steps(run: Path) -> int:
         return (rank_folder(run, 0) / STEPS_NAME).read_bytes().count(b"\n")
     except OSError:
         return 0
-
-
-_POLL_S = 0.05
-#: Time for the other ranks to notice a failed rank and to write their recordings.
-_GRACE_S = 15.0
-#: Time from SIGTERM to SIGKILL, for all ranks together.
-_TERMINATION_S = 5.0
-
-
-#: Signals that only a user, a scheduler or the kernel sends.
-_EXTERNAL_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
 
 class RankFailed(ZprofError):

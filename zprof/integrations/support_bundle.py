@@ -27,6 +27,21 @@ SCHEMA = "zprof.bundle/1"
 _MAX_TABLES = 64
 #: A fixed date, so that the file depends only on its content.
 _DATE = (1980, 1, 1, 0, 0, 0)
+_PLAIN_COLUMNS = (
+    "group_size",
+    "sequence",
+    "bytes",
+    "start_ns",
+    "end_ns",
+    "launch_start_ns",
+    "launch_end_ns",
+    "wait_start_ns",
+    "wait_end_ns",
+    "stream",
+    "peer_rank",
+)
+#: Text columns with a fixed set of values; any other value is redacted.
+_TEXT_COLUMNS = ("kind", "dtype", "method")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,23 +156,6 @@ def _make_index(parts: Sequence[BundleFile], left_out: Sequence[str]) -> BundleF
 
 def _encode_json(tree: Any) -> bytes:
     return (json.dumps(tree, indent=1) + "\n").encode("ascii")
-
-
-_PLAIN_COLUMNS = (
-    "group_size",
-    "sequence",
-    "bytes",
-    "start_ns",
-    "end_ns",
-    "launch_start_ns",
-    "launch_end_ns",
-    "wait_start_ns",
-    "wait_end_ns",
-    "stream",
-    "peer_rank",
-)
-#: Text columns with a fixed set of values; any other value is redacted.
-_TEXT_COLUMNS = ("kind", "dtype", "method")
 
 
 def redact_collectives(run: Run, rank: int, names: Pseudonyms) -> bytes:

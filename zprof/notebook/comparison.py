@@ -35,19 +35,6 @@ class ComparedRuns(Displayed, SideBySide):
         return tuple(_list_lines(self))
 
 
-def _list_lines(both: SideBySide) -> Iterator[str]:
-    from zprof.reports.presenters.head import build_modelled_notes
-
-    yield f"{both.b.name} against {both.a.name}: {both.verdict.sentence}"
-    for note in build_modelled_notes([both.a, both.b]):
-        yield f"  {note.label}: {note.text}"
-    different = [setting.name for setting in both.settings if setting.a != setting.b]
-    if different:
-        more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""
-        yield f"  settings that differ: {', '.join(different[:_MAX_SETTINGS])}{more}"
-    yield f"  {len(both.sections)} sections of figures: .sections, .to_text()"
-
-
 def compare(
     a: str | Path | Run,
     b: str | Path | Run,
@@ -79,3 +66,16 @@ def compare(
         (before, first), (after, second), report, expected_bus_bytes_per_s=expected_bus_bytes_per_s
     )
     return ComparedRuns(**{field.name: getattr(both, field.name) for field in fields(SideBySide)})
+
+
+def _list_lines(both: SideBySide) -> Iterator[str]:
+    from zprof.reports.presenters.head import build_modelled_notes
+
+    yield f"{both.b.name} against {both.a.name}: {both.verdict.sentence}"
+    for note in build_modelled_notes([both.a, both.b]):
+        yield f"  {note.label}: {note.text}"
+    different = [setting.name for setting in both.settings if setting.a != setting.b]
+    if different:
+        more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""
+        yield f"  settings that differ: {', '.join(different[:_MAX_SETTINGS])}{more}"
+    yield f"  {len(both.sections)} sections of figures: .sections, .to_text()"

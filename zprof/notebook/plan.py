@@ -43,20 +43,6 @@ class PlannedJob(Displayed, Plan):
         return tuple(_list_lines(self))
 
 
-def _list_lines(plan: Plan) -> Iterator[str]:
-    from zprof.reports.presenters.plan_answers import format_plan_title, list_plan_answers
-    from zprof.reports.presenters.plan_formatting import mark_assumed
-
-    yield f"{format_plan_title(plan)}: {list_plan_answers(plan)[0]}"
-    for row in plan.rows:
-        size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
-        bound = "at least " if row.peak_bytes is None else ""
-        size = mark_assumed(size, "peak_bytes" in row.assumed)
-        fits = {True: "fits", False: "does not fit", None: ""}[row.fits]
-        fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
-        yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
-
-
 def plan(
     params: float | str | None = None,
     *,
@@ -114,6 +100,20 @@ def plan(
     except BadInput as error:
         raise BadInput(_name_arguments(error.message), hint=_name_arguments(error.hint)) from None
     return PlannedJob(**{field.name: getattr(made, field.name) for field in fields(Plan)})
+
+
+def _list_lines(plan: Plan) -> Iterator[str]:
+    from zprof.reports.presenters.plan_answers import format_plan_title, list_plan_answers
+    from zprof.reports.presenters.plan_formatting import mark_assumed
+
+    yield f"{format_plan_title(plan)}: {list_plan_answers(plan)[0]}"
+    for row in plan.rows:
+        size = format_bytes(row.least_bytes if row.peak_bytes is None else row.peak_bytes)
+        bound = "at least " if row.peak_bytes is None else ""
+        size = mark_assumed(size, "peak_bytes" in row.assumed)
+        fits = {True: "fits", False: "does not fit", None: ""}[row.fits]
+        fits = f", {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
+        yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
 
 
 class _OptionParser(argparse.ArgumentParser):

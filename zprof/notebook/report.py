@@ -43,22 +43,6 @@ class DiagnosedRun(Displayed, Report):
         return tuple(_list_lines(self))
 
 
-def _list_lines(report: Report) -> Iterator[str]:
-    from zprof.reports.presenters.findings import worth
-    from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
-
-    yield f"{report.run.name}: {report.verdict.sentence}"
-    for finding in report.findings[:_MAX_FINDINGS]:
-        yield f"  {finding.id} {finding.cause.value}: {worth(finding)}"
-    omitted = len(report.findings) - _MAX_FINDINGS
-    if omitted > 0:
-        yield f"  and {omitted} more: .findings, .to_text()"
-    for note in build_modelled_notes([report.run, *list_baseline_runs(report)]):
-        yield f"  {note.label}: {note.text}"
-    if report.gaps:
-        yield f"  {len(report.gaps)} gaps: .gaps"
-
-
 def diagnose(
     run: "str | Path | Run | RunAnalysis",
     baseline: "str | Path | Run | RunAnalysis | None" = None,
@@ -86,6 +70,22 @@ def diagnose(
         expected_bus_bytes_per_s=expected_bus_bytes_per_s,
     )
     return make_displayed(report)
+
+
+def _list_lines(report: Report) -> Iterator[str]:
+    from zprof.reports.presenters.findings import worth
+    from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+
+    yield f"{report.run.name}: {report.verdict.sentence}"
+    for finding in report.findings[:_MAX_FINDINGS]:
+        yield f"  {finding.id} {finding.cause.value}: {worth(finding)}"
+    omitted = len(report.findings) - _MAX_FINDINGS
+    if omitted > 0:
+        yield f"  and {omitted} more: .findings, .to_text()"
+    for note in build_modelled_notes([report.run, *list_baseline_runs(report)]):
+        yield f"  {note.label}: {note.text}"
+    if report.gaps:
+        yield f"  {len(report.gaps)} gaps: .gaps"
 
 
 def make_displayed(report: Report) -> DiagnosedRun:

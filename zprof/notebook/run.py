@@ -140,16 +140,6 @@ class AnalysedRun(Run):
         return describe_run(self)
 
 
-def _format_windows(facts: "RunFacts") -> str:
-    """Format the steps whose time was recorded and those whose memory was."""
-    from zprof.reports.presenters.run_formatting import format_steps
-
-    memory = f"memory of {format_steps(facts.memory_steps)}" if facts.memory_steps else ""
-    if facts.source == "snapshot":
-        return memory or "from a snapshot"
-    return ", ".join(filter(None, [format_steps(facts.steps), memory]))
-
-
 def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> AnalysedRun:
     """Open a run, a Kineto trace, a CUDA memory snapshot, or a folder of traces or snapshots.
 
@@ -171,6 +161,16 @@ def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> Analysed
     run = AnalysedRun(find_run_folder(path, logging.getLogger("zprof").info, _no_progress), policy=policy)
     refuse_empty(run, path)
     return run
+
+
+def _format_windows(facts: "RunFacts") -> str:
+    """Format the steps whose time was recorded and those whose memory was."""
+    from zprof.reports.presenters.run_formatting import format_steps
+
+    memory = f"memory of {format_steps(facts.memory_steps)}" if facts.memory_steps else ""
+    if facts.source == "snapshot":
+        return memory or "from a snapshot"
+    return ", ".join(filter(None, [format_steps(facts.steps), memory]))
 
 
 def parse_window(window: str) -> WindowPolicy:

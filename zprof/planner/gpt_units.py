@@ -49,6 +49,10 @@ from zprof.planner.unit_moments import (
 )
 
 ROOT = "root"
+_BLOCK_SAVED = frozenset(
+    ("x", "stats1", "norm1", "qkv", "attention", "lse", "middle", "stats2", "norm2", "wide", "gelu")
+)
+_LSE_BYTES = 4
 
 
 def with_units(job: Job) -> Job:
@@ -118,12 +122,6 @@ def _add_bytes(unit: Unit, moments: UnitMoments, flop: float) -> Unit:
         backward_work_bytes=find_max_work_bytes((*moments.backward, *moments.backward_end)),
         forward_flop=flop,
     )
-
-
-_BLOCK_SAVED = frozenset(
-    ("x", "stats1", "norm1", "qkv", "attention", "lse", "middle", "stats2", "norm2", "wide", "gelu")
-)
-_LSE_BYTES = 4
 
 
 def compute_gpt_moments(sizes: ModelSizes) -> UnitMoments:

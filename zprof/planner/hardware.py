@@ -31,26 +31,7 @@ from typing import Any
 from zprof.model.errors import BadInput
 from zprof.model.job import Hardware
 
-
-def find_hardware(name_or_path: str) -> Hardware:
-    """Return the preset of that name, in any case, or the machine described by a ``.toml`` file.
-
-    Raises:
-        BadInput: no preset has that name (the message lists them), or the file cannot be used.
-    """
-    preset = PRESETS.get(name_or_path.lower())
-    if preset is not None:
-        return preset
-    if name_or_path.lower().endswith(".toml"):
-        return read_hardware(Path(name_or_path))
-    raise BadInput(
-        f"no hardware named {name_or_path[:60]!r}",
-        hint=f"one of {', '.join(PRESETS)}, or the path of a .toml file",
-    )
-
-
 _GB = 1_000_000_000
-
 #: DGX-2: 16 devices behind NVSwitch, eight EDR NICs of 12.5 GB/s.
 V100 = Hardware(
     name="v100",
@@ -87,7 +68,6 @@ H100 = Hardware(
     host_bytes_per_s=50e9,
     fp32_flops_per_s=67e12,
 )
-
 PRESETS: Mapping[str, Hardware] = {
     "v100": V100,
     "a100": A100,
@@ -95,14 +75,11 @@ PRESETS: Mapping[str, Hardware] = {
     "h100": H100,
     "h200": replace(H100, name="h200", memory_bytes=141 * _GB),
 }
-
-
 #: A machine description is a few lines; a larger file is not one.
 MAX_FILE_BYTES = 64 * 1024
 _MAX_NAME_LENGTH = 100
 #: Bounds of every number in bytes, flop/s and nanoseconds, so that times of a plan stay finite.
 _MIN_VALUE, _MAX_VALUE = 1e-6, 1e18
-
 #: TOML key: (field, factor from the key's unit to the field's unit).
 _NUMBER_FIELDS: Mapping[str, tuple[str, float]] = {
     "memory_gb": ("memory_bytes", 1e9),
@@ -120,6 +97,23 @@ _INTEGER_FIELDS = frozenset({"memory_bytes", "devices_per_node", "intra_latency_
 #: Keys that a file without a base may omit: ``Hardware`` has a default for them.
 _OPTIONAL_KEYS = frozenset({"intra_latency_us", "inter_latency_us", "host_gb_per_s", "peak_fp32_tflops"})
 _KEYS = ("base", "name", *_NUMBER_FIELDS)
+
+
+def find_hardware(name_or_path: str) -> Hardware:
+    """Return the preset of that name, in any case, or the machine described by a ``.toml`` file.
+
+    Raises:
+        BadInput: no preset has that name (the message lists them), or the file cannot be used.
+    """
+    preset = PRESETS.get(name_or_path.lower())
+    if preset is not None:
+        return preset
+    if name_or_path.lower().endswith(".toml"):
+        return read_hardware(Path(name_or_path))
+    raise BadInput(
+        f"no hardware named {name_or_path[:60]!r}",
+        hint=f"one of {', '.join(PRESETS)}, or the path of a .toml file",
+    )
 
 
 def read_hardware(path: Path) -> Hardware:

@@ -46,6 +46,14 @@ _SAVED = frozenset(
 )
 _FP32 = 4
 _INDEX_BYTES = 8
+#: Tensor: the operator that reads it last in a forward that saves only its input.
+_LAST_READERS = {
+    **{"norm1": "query_key_value", "stats1": "rms_norm", "stats2": "rms_norm", "head_stats": "head_norms"},
+    **{"raw_queries": "head_norms", "raw_keys": "head_norms", "lse": "attention"},
+    **{"queries": "attention", "keys": "attention", "values": "attention", "attention": "projection"},
+    **{"gate": "silu", "silu": "product", "up": "product", "product": "down"},
+    **{"probabilities": "softmax", "places": "unpermute", "outputs": "weight"},
+}
 
 
 def compute_llama_moments(sizes: ModelSizes, block: LlamaBlock) -> UnitMoments:
@@ -155,16 +163,6 @@ def _mlp_forward(sizes: ModelSizes, block: LlamaBlock, widths: _Widths) -> Itera
     else:
         yield OperatorStep(operator="down", makes={"branch2": stream})
     yield OperatorStep(operator="add", makes={"y": stream}, drops=("branch2",))
-
-
-#: Tensor: the operator that reads it last in a forward that saves only its input.
-_LAST_READERS = {
-    **{"norm1": "query_key_value", "stats1": "rms_norm", "stats2": "rms_norm", "head_stats": "head_norms"},
-    **{"raw_queries": "head_norms", "raw_keys": "head_norms", "lse": "attention"},
-    **{"queries": "attention", "keys": "attention", "values": "attention", "attention": "projection"},
-    **{"gate": "silu", "silu": "product", "up": "product", "product": "down"},
-    **{"probabilities": "softmax", "places": "unpermute", "outputs": "weight"},
-}
 
 
 def _drop_after_last_use(forward: tuple[OperatorStep, ...]) -> Iterator[OperatorStep]:

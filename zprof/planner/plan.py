@@ -31,6 +31,7 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
 #: A plan that leaves less than this share of the device is tight. The threshold is a choice: the driver's
 #: context, network buffers and fragmentation are not part of the peak and take about that much.
 TIGHT_RATIO = 0.1
+_USE_SHAPE_REMEDY = "plan with --layers and --hidden instead of --model"
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
@@ -133,9 +134,6 @@ def _used_assumptions(rows: Sequence[PlanRow]) -> Mapping[str, Assumption]:
         else set()
     )
     return {key: ASSUMPTIONS[key] for key in sorted(keys)}
-
-
-_USE_SHAPE_REMEDY = "plan with --layers and --hidden instead of --model"
 
 
 def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:

@@ -18,6 +18,30 @@ from zprof.planner.degrees import count_layers, model_parallel_sizes
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
 from zprof.planner.rounding import ceil_div
 
+MAX_PARAMETERS = 10**15
+#: Ten times the deepest model ever trained; the planner walks through every layer.
+MAX_LAYERS = 10**4
+MAX_WIDTH = 10**7
+_MAX_TOKENS = 10**9
+_MAX_BYTES = 10**18
+#: Tolerance between stated parameters and the shape: published sizes are rounded and omit norms and biases.
+TOLERANCE_RATIO = 0.05
+_UNIT_BYTES = ("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
+_MAX_MICRO_BATCHES = 10**6
+_MAX_ELEMENT_BYTES = 1024
+_MAX_UNITS = 10**6
+_MAX_ELEMENTS = 10**15
+#: Element sizes that may be 0 if the job has no such tensor.
+_SIZES_FROM_0 = ("gradient", "optimizer_state", "gradient_copy")
+_SIZES_FROM_1 = ("parameter", "gathered", "reduced")
+MAX_DEVICES = 10**6
+#: Maximum number of degrees that a hint lists.
+_MAX_LISTED = 8
+_MAX_RATE = 1e24
+_MAX_NODE = 10**5
+_MAX_LATENCY_NS = 10**12
+_RATES = ("flops_per_s", "node_bytes_per_s", "intra_bytes_per_s", "host_bytes_per_s")
+
 
 def refuse_impossible(job: Job) -> None:
     """Check that a job is possible.
@@ -33,17 +57,6 @@ def refuse_impossible(job: Job) -> None:
     if job.hardware is not None:
         refuse_hardware(job.hardware)
         refuse_large_units(job, job.hardware)
-
-
-MAX_PARAMETERS = 10**15
-#: Ten times the deepest model ever trained; the planner walks through every layer.
-MAX_LAYERS = 10**4
-MAX_WIDTH = 10**7
-_MAX_TOKENS = 10**9
-_MAX_BYTES = 10**18
-#: Tolerance between stated parameters and the shape: published sizes are rounded and omit norms and biases.
-TOLERANCE_RATIO = 0.05
-_UNIT_BYTES = ("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
 
 
 def refuse_model(job: Job) -> None:
@@ -128,15 +141,6 @@ def _sum_elements(units: Sequence[Unit]) -> int:
     return sum(unit.elements for unit in units)
 
 
-_MAX_MICRO_BATCHES = 10**6
-_MAX_ELEMENT_BYTES = 1024
-_MAX_UNITS = 10**6
-_MAX_ELEMENTS = 10**15
-#: Element sizes that may be 0 if the job has no such tensor.
-_SIZES_FROM_0 = ("gradient", "optimizer_state", "gradient_copy")
-_SIZES_FROM_1 = ("parameter", "gathered", "reduced")
-
-
 def refuse_running(job: Job) -> None:
     """Check batch, element sizes and overlap.
 
@@ -181,11 +185,6 @@ def refuse_residual(job: Job) -> None:
         raise BadInput(
             f"{name} splits checkpoints over model-parallel ranks, but mp is 1", hint="use mp above 1"
         )
-
-
-MAX_DEVICES = 10**6
-#: Maximum number of degrees that a hint lists.
-_MAX_LISTED = 8
 
 
 def refuse_degrees(job: Job) -> None:
@@ -243,12 +242,6 @@ def _refuse_pipeline(pp: int, layers: int) -> None:
             f"pp {pp} does not divide {layers} layers",
             hint=f"one of {', '.join(dividing[:_MAX_LISTED])}",
         )
-
-
-_MAX_RATE = 1e24
-_MAX_NODE = 10**5
-_MAX_LATENCY_NS = 10**12
-_RATES = ("flops_per_s", "node_bytes_per_s", "intra_bytes_per_s", "host_bytes_per_s")
 
 
 def refuse_hardware(hardware: Hardware) -> None:

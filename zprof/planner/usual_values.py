@@ -53,6 +53,8 @@ _BLOCK_ELEMENTS, _GROUPED_BLOCK_ELEMENTS = 12, 12.75
 _MIN_ASPECT, _MAX_ASPECT = 32, 256
 #: Bounds of the MLP's width, relative to the hidden size; published ones are 2.7 to 5.3.
 _MIN_MLP_RATIO, _MAX_MLP_RATIO = 1, 8
+#: Parts that decide what a device holds in memory.
+_IN_MEMORY = frozenset({Assumed.SHAPE, Assumed.MICRO_BATCH, Assumed.SEQUENCE})
 
 
 def assume_missing(job: Job) -> Job:
@@ -84,10 +86,6 @@ def drop_assumed(job: Job) -> Job:
         hardware=None if Assumed.HARDWARE in assumed else job.hardware,
         assumed=(),
     )
-
-
-#: Parts that decide what a device holds in memory.
-_IN_MEMORY = frozenset({Assumed.SHAPE, Assumed.MICRO_BATCH, Assumed.SEQUENCE})
 
 
 def list_assumed_leaves(job: Job, scheme: Scheme) -> tuple[str, ...]:

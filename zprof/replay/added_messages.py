@@ -14,6 +14,9 @@ from zprof.replay.edits import reorder_tasks, scale_transfers
 from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.tasks import NONE, Floats
 
+#: Maximum host time to launch an extra collective, including its events.
+_MAX_LAUNCH_NS = 100_000.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
@@ -100,10 +103,6 @@ def add_tasks(rank: RankGraph, new_tasks: Sequence[NewTask]) -> RankGraph:
     )
     place = np.concatenate((np.arange(count, dtype=np.float64), [task.place - 0.5 for task in new_tasks]))
     return reorder_tasks(extended, np.argsort(place, kind="stable"))
-
-
-#: Maximum host time to launch an extra collective, including its events.
-_MAX_LAUNCH_NS = 100_000.0
 
 
 def shard_within_hosts(

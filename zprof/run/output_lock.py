@@ -18,6 +18,8 @@ from zprof.model.errors import BadInput
 #: File systems without locks: two writers are then not noticed.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _MAX_OWNER_BYTES = 4096
+#: More than a file system keeps for a file without allocating a block.
+_PROBE_BYTES = 1 << 16
 
 
 @contextmanager
@@ -46,10 +48,6 @@ def lock_output(path: Path) -> Iterator[None]:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)  # a fork of this process may have the file open too
         os.close(handle)
-
-
-#: More than a file system keeps for a file without allocating a block.
-_PROBE_BYTES = 1 << 16
 
 
 def find_write_error(folder: Path) -> str:

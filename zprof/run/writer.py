@@ -40,6 +40,12 @@ from zprof.run.manifest import (
 from zprof.run.schema import TABLES
 from zprof.run.step_log import StepLine, encode_step
 
+#: The rows of a table are sorted by these columns, so they ascend.
+_ASCENDING = frozenset({"start_ns", "time_ns"})
+_FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
+#: Tables for which the encodings were measured.
+_TRACE_TABLES = frozenset({"events", "collectives", "mark"})
+
 
 class RankWriter:
     """Writer of the folder of one rank. Creating it deletes leftovers of an earlier run.
@@ -162,6 +168,17 @@ class RankWriter:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
 
 
+def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
+    """Move tables that were written before their rank was known into that rank's folder of ``run``.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    folder = rank_folder(run, manifest.rank)
+    provisional.rename(folder)
+    (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
+
+
 def _refuse_foreign(run: Path, folder: Path) -> None:
     """Raise BadInput instead of deleting another program's files, which may have names like ``rank00000``."""
     if folder.exists() and not (folder / RANK_NAME).is_file():
@@ -178,24 +195,6 @@ def _delete_extra_ranks(run: Path, world_size: int) -> None:
         number = int(folder.name.removeprefix("rank"))
         if number >= world_size and (folder / RANK_NAME).is_file():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
-    """Move tables that were written before their rank was known into that rank's folder of ``run``.
-
-    Raises:
-        OSError: it cannot be moved.
-    """
-    folder = rank_folder(run, manifest.rank)
-    provisional.rename(folder)
-    (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
-
-
-#: The rows of a table are sorted by these columns, so they ascend.
-_ASCENDING = frozenset({"start_ns", "time_ns"})
-_FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
-#: Tables for which the encodings were measured.
-_TRACE_TABLES = frozenset({"events", "collectives", "mark"})
 
 
 def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:

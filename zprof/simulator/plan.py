@@ -10,6 +10,10 @@ from enum import StrEnum
 
 from zprof.model.errors import BadInput
 
+MAX_RANKS = 1024
+#: Parts of a block that can be wrapped separately; further parts are its experts.
+_BLOCK_PARTS = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "mlp.w2", "mlp.w3")
+
 
 class Vendor(StrEnum):
     """Vendor whose trace format is written."""
@@ -200,11 +204,6 @@ class Recording:
     wait_ranges: bool = True
     synchronisation: bool = False
     pad_to_bytes: int = 0
-
-
-MAX_RANKS = 1024
-#: Parts of a block that can be wrapped separately; further parts are its experts.
-_BLOCK_PARTS = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "mlp.w2", "mlp.w3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

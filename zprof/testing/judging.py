@@ -24,6 +24,11 @@ from zprof.notebook.run import AnalysedRun
 #: Outcomes that fail a test; a value that could not be measured fails too.
 _FAILURES = (Outcome.FAILED, Outcome.UNKNOWN)
 _WARNINGS = (Outcome.WARNED, Outcome.WITHIN_NOISE)
+FOLDER = "zprof-baselines"
+UPDATE = "--zprof-update-baseline"
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
+#: With the test file's name and the digest, file names stay below the usual limit of 255 bytes.
+_MAX_NAME_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +123,6 @@ def _iter_properties(result: Check) -> Iterator[tuple[str, str]]:
         property_name = f"zprof.{name}" if gates.count(name) == 1 else f"zprof.{name}.{gate.subject}"
         value = "unknown" if gate.value is None else f"{gate.value:.15g}"
         yield printable(property_name), value
-
-
-FOLDER = "zprof-baselines"
-UPDATE = "--zprof-update-baseline"
-
-_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
-#: With the test file's name and the digest, file names stay below the usual limit of 255 bytes.
-_MAX_NAME_LENGTH = 100
 
 
 def baseline_path(test_file: Path, names: Sequence[str]) -> Path:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zprof.integrations.rank_of_test import ASK, PLAN, RankPlan, failure_path, stack_path
+from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable, shorten
 from zprof.testing.recording import RecordingRequest, takes_record
@@ -31,6 +31,10 @@ from zprof.testing.recording import RecordingRequest, takes_record
 _GRACE_S = 3.0
 #: Time for a rank to report its position in the code, and the interval between checks.
 _ANSWER_TIMEOUT_S, _POLL_S = 2.0, 0.02
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
+_ABORT = -signal.SIGABRT
+_MAX_POSITIONS = 4
+_MAX_LINE_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ def _start_ranks(folder: Path, count: int) -> Iterator[list["subprocess.Popen[by
             with output_path(folder, rank).open("wb") as output:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "zprof.integrations.rank_of_test", str(folder)],
+                        [sys.executable, "-m", "zprof.integrations.pytest_rank", str(folder)],
                         env=os.environ | _environment(rank, count),
                         stdin=subprocess.PIPE,
                         stdout=output,
@@ -187,12 +191,6 @@ def _show_output(folder: Path, count: int) -> None:
     for rank in range(count):
         for line in output_path(folder, rank).read_text(errors="backslashreplace").splitlines():
             sys.stderr.write(f"rank {rank}: {line}\n")
-
-
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
-_ABORT = -signal.SIGABRT
-_MAX_POSITIONS = 4
-_MAX_LINE_LENGTH = 300
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:

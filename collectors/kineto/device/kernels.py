@@ -30,6 +30,11 @@ from zprof.model.kernels import identify_kernel, is_collective_kernel
 _RECORD = "record_param_comms"
 _CALL_CATEGORIES = ("_runtime", "_driver")
 NO_ROW = -1
+#: Sources of the description; "_order" is appended if collectives are numbered by launch order only.
+BY_METADATA, BY_OPERATOR, BY_NAME = "nccl", "operator", "kernel_name"
+BY_COPIES = "copies"
+_PEER_COPY_WORDS = ("PtoP", "PeerToPeer")
+_DEVICE_COPY_WORDS = ("DtoD", "DeviceToDevice", *_PEER_COPY_WORDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,28 +95,6 @@ class HostLaunches:
         return np.where(np.where(call >= 0, within, unlaunched), record, NO_ROW)
 
 
-def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
-    """Return the first of ``rows`` with each target number above 0, else ``NO_ROW``."""
-    distinct_targets = np.unique(targets)
-    index = np.minimum(np.searchsorted(distinct_targets, numbers), max(len(distinct_targets) - 1, 0))
-    is_target = (
-        distinct_targets[index] == numbers
-        if len(distinct_targets)
-        else np.zeros(len(numbers), dtype=np.bool_)
-    )
-    rows, numbers = rows[is_target], numbers[is_target]
-    order = np.argsort(numbers, kind="stable")
-    rows, numbers = rows[order], numbers[order]
-    if not len(rows):
-        return np.full(len(targets), NO_ROW)
-    index = np.minimum(np.searchsorted(numbers, targets), len(rows) - 1)
-    return np.where((numbers[index] == targets) & (targets > 0), rows[index], NO_ROW)
-
-
-#: Sources of the description; "_order" is appended if collectives are numbered by launch order only.
-BY_METADATA, BY_OPERATOR, BY_NAME = "nccl", "operator", "kernel_name"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCollective:
     """A collective on the device: its trace rows by start, its description, and the source of the
@@ -136,6 +119,24 @@ def find_kernel_rows(trace: Trace) -> Int64s:
     ]
     found = np.union1d(named, np.array(from_metadata, dtype=np.int64))
     return found[np.argsort(trace.start_ns[found], kind="stable")]
+
+
+def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
+    """Return the first of ``rows`` with each target number above 0, else ``NO_ROW``."""
+    distinct_targets = np.unique(targets)
+    index = np.minimum(np.searchsorted(distinct_targets, numbers), max(len(distinct_targets) - 1, 0))
+    is_target = (
+        distinct_targets[index] == numbers
+        if len(distinct_targets)
+        else np.zeros(len(numbers), dtype=np.bool_)
+    )
+    rows, numbers = rows[is_target], numbers[is_target]
+    order = np.argsort(numbers, kind="stable")
+    rows, numbers = rows[order], numbers[order]
+    if not len(rows):
+        return np.full(len(targets), NO_ROW)
+    index = np.minimum(np.searchsorted(numbers, targets), len(rows) - 1)
+    return np.where((numbers[index] == targets) & (targets > 0), rows[index], NO_ROW)
 
 
 def find_kernel_collectives(trace: Trace, links: LaunchLinks) -> list[DeviceCollective]:
@@ -184,11 +185,6 @@ def _describe_by_metadata(trace: Trace, row: int) -> LaunchDescription | None:
 
 def _describe_by_operator(trace: Trace, row: int) -> LaunchDescription | None:
     return describe_operator(trace.name[row], trace.arguments.get(row)) if row >= 0 else None
-
-
-BY_COPIES = "copies"
-_PEER_COPY_WORDS = ("PtoP", "PeerToPeer")
-_DEVICE_COPY_WORDS = ("DtoD", "DeviceToDevice", *_PEER_COPY_WORDS)
 
 
 def find_copy_rows(trace: Trace) -> Int64s:

@@ -21,6 +21,9 @@ _LIST = re.compile(r"\[\s*(?:\d{1,15}(?:\s*,\s*\d{1,15})*)?\s*\]", re.ASCII)
 _ROOTED_KINDS = frozenset(
     {CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER}
 )
+_OPERATOR_PREFIXES = ("c10d::", "symm_mem::")
+NCCL_PREFIX = "nccl:"
+_MAX_TENSORS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +158,6 @@ def merge_descriptions(found: Iterable[LaunchDescription | None]) -> LaunchDescr
                 description if output_elements is None else output_elements.fill_missing(description)
             )
     return output_elements
-
-
-_OPERATOR_PREFIXES = ("c10d::", "symm_mem::")
-NCCL_PREFIX = "nccl:"
-_MAX_TENSORS = 1 << 10
 
 
 def is_collective_operator(name: str) -> bool:

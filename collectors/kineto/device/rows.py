@@ -27,6 +27,10 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
+_POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
+#: Method of rows whose sequence comes from the engine's own launch range.
+BY_RANGE = "nccl_range"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
@@ -74,11 +78,6 @@ def _find_launch_ranges(
     }
     rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).find_innermost(threads, times_ns)
     return [launches.get(row) for row in rows.tolist()]
-
-
-_POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
-#: Method of rows whose sequence comes from the engine's own launch range.
-BY_RANGE = "nccl_range"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,17 @@ from zprof.run.ranges import EngineRange, RangeVerb
 
 #: Key shared by a launch and its execution: the operator that gloo runs, and its elements.
 GlooKey = tuple[str, int | None]
+#: Executions of point-to-point messages, which run on the calling thread (see ``messages``).
+MESSAGE_KINDS = {
+    "gloo:send": CollectiveKind.SEND,
+    "gloo:recv": CollectiveKind.RECV,
+    "gloo:recvAnySource": CollectiveKind.RECV,
+}
+_NO_ARGUMENTS = Arguments()
+_MAX_REPEATS = 1 << 12
+#: Maximum time from the launch of a synchronous call to its wait: a few lines of Python.
+_MAX_WAIT_DELAY_NS = 1_000_000
+_WORKER_THREAD = "pt_gloo_runloop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +87,6 @@ GLOO_OPERATORS: dict[str, GlooOperator] = {
 
 #: Executions without a tensor that the launches of all ranks have.
 WITHOUT_TENSOR = frozenset(o.executed for o in GLOO_OPERATORS.values() if o.argument is None)
-
-#: Executions of point-to-point messages, which run on the calling thread (see ``messages``).
-MESSAGE_KINDS = {
-    "gloo:send": CollectiveKind.SEND,
-    "gloo:recv": CollectiveKind.RECV,
-    "gloo:recvAnySource": CollectiveKind.RECV,
-}
-
-
-_NO_ARGUMENTS = Arguments()
-_MAX_REPEATS = 1 << 12
-#: Maximum time from the launch of a synchronous call to its wait: a few lines of Python.
-_MAX_WAIT_DELAY_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +247,6 @@ def _make_launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
 def _read_times(trace: Trace, row: int) -> tuple[int, int]:
     start = int(trace.start_ns[row])
     return start, start + int(trace.duration_ns[row])
-
-
-_WORKER_THREAD = "pt_gloo_runloop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

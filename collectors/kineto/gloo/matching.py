@@ -38,6 +38,8 @@ from zprof.run.ranges import RangeVerb
 BY_FIFO = "gloo_fifo"
 BY_FIFO_ORDER = "gloo_fifo_order"
 Pairs = list[tuple[GlooLaunch, Execution]]
+BY_EXECUTION_ORDER = "gloo_execution_order"
+_GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
 
 
 def make_gloo_rows(
@@ -244,10 +246,6 @@ def _add_group(launch: GlooLaunch, threads: set[int], owners: Mapping[int, set[_
         return launch
     group, size = groups.pop()
     return replace(launch, group=group, group_size=size)
-
-
-BY_EXECUTION_ORDER = "gloo_execution_order"
-_GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
 
 
 def make_execution_rows(

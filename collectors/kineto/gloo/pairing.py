@@ -34,17 +34,6 @@ class _WorkerTimes:
     first_free_ns: float
 
 
-def _read_worker_times(executions: Sequence[Execution]) -> list[_WorkerTimes]:
-    """Return the worker times of the executions of a queue, which are sorted by start."""
-    free = {execution.thread: -_IMPOSSIBLE for execution in executions}
-    times = []
-    for execution in executions:
-        own = free[execution.thread]
-        times.append(_WorkerTimes(own_free_ns=own, first_free_ns=min(free.values())))
-        free[execution.thread] = max(own, execution.end_ns)
-    return times
-
-
 def locate_missing(
     launches: Sequence[GlooLaunch],
     wait_ends_ns: Sequence[int | None],
@@ -98,6 +87,17 @@ def locate_missing(
         at + int(count) if clear else None
         for at, (count, clear) in enumerate(zip(skipped, is_clear, strict=True))
     ]
+
+
+def _read_worker_times(executions: Sequence[Execution]) -> list[_WorkerTimes]:
+    """Return the worker times of the executions of a queue, which are sorted by start."""
+    free = {execution.thread: -_IMPOSSIBLE for execution in executions}
+    times = []
+    for execution in executions:
+        own = free[execution.thread]
+        times.append(_WorkerTimes(own_free_ns=own, first_free_ns=min(free.values())))
+        free[execution.thread] = max(own, execution.end_ns)
+    return times
 
 
 def _list_steps(contradiction_ns: Callable[[int, int, int], float], at: int, missing: int) -> Floats:

@@ -15,6 +15,26 @@ from zprof.collectors.kineto.trace import ABSENT, Int64s
 
 _FIRST_ROWS = 1 << 14
 _Number = TypeVar("_Number", np.int32, np.int64)
+#: A trace has a few thousand names; the limits protect against malicious files.
+_MAX_TEXTS, _MAX_CHARACTERS = 1 << 20, 64 << 20
+DROPPED_TEXT = "(one of too many names)"
+#: Current names for categories of 2020 and 2021, and for flows, which have no duration.
+_CURRENT_NAMES = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "async": "ac2g",
+    "async_cpu_to_gpu": "ac2g",
+}
+_MAX_CATEGORIES = 1 << 12
+_STREAM_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"})
+_THREAD_AS_STREAM_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
+#: Times and ids are below this limit, and the sum of two fits into 64 bits.
+NUMBER_LIMIT = 1 << 62
+_MAX_DIGITS = 64
+_STREAM = "stream "
 
 
 class GrowingColumn(Generic[_Number]):
@@ -55,15 +75,6 @@ class GrowingColumn(Generic[_Number]):
     def finish(self) -> npt.NDArray[_Number]:
         """Return the column, which must not grow afterwards."""
         return self._rows[: self._used]
-
-
-def _map_pages(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-#: A trace has a few thousand names; the limits protect against malicious files.
-_MAX_TEXTS, _MAX_CHARACTERS = 1 << 20, 64 << 20
-DROPPED_TEXT = "(one of too many names)"
 
 
 class TextCodes(dict[str | None, int]):
@@ -117,21 +128,6 @@ class TextPredicate:
         return self._answers[codes]
 
 
-#: Current names for categories of 2020 and 2021, and for flows, which have no duration.
-_CURRENT_NAMES = {
-    "Operator": "cpu_op",
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Runtime": "cuda_runtime",
-    "async": "ac2g",
-    "async_cpu_to_gpu": "ac2g",
-}
-_MAX_CATEGORIES = 1 << 12
-_STREAM_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"})
-_THREAD_AS_STREAM_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
-
-
 class Categories:
     """Encode categories and find streams. ``texts`` are the categories so far."""
 
@@ -157,12 +153,6 @@ class Categories:
         return np.where(uses_thread, thread, found)
 
 
-#: Times and ids are below this limit, and the sum of two fits into 64 bits.
-NUMBER_LIMIT = 1 << 62
-_MAX_DIGITS = 64
-_STREAM = "stream "
-
-
 def to_int64s(values: Sequence[object]) -> Int64s:
     """Return ids as written in the file; ABSENT for values that are not valid integers.
 
@@ -175,6 +165,10 @@ def to_int64s(values: Sequence[object]) -> Int64s:
     if column.max(initial=0) < NUMBER_LIMIT and column.min(initial=0) >= ABSENT:
         return column
     return np.where((column >= NUMBER_LIMIT) | (column < ABSENT), ABSENT, column)
+
+
+def _map_pages(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:

@@ -28,6 +28,22 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _QUOTE, _OPEN, _CURLY_OPEN, _CURLY_CLOSE, _BACKSLASH = b'"[{}\\'
 #: A list of groups with ten thousand ranks or so takes a few megabytes.
 _MAX_VALUE_BYTES = 16 << 20
+HEADER_KEYS = (
+    b"baseTimeNanoseconds",
+    b"distributedInfo",
+    b"deviceProperties",
+    b"host_name",
+)
+_MAX_RANKS = 1 << 22
+_MAX_TEXT_LENGTH = 256
+_OTHER_FILE_KINDS = (
+    (b"\x80", "it is a pickle", "pass a CUDA memory snapshot directly to: zprof import"),
+    (b"<", "it is an HTML or XML page", "download the file itself"),
+    (b"PK\x03\x04", "it is a zip archive", "unpack it"),
+    (b"PAR1", "it is a Parquet file", "pass the run directory"),
+    (b"version https://git-lfs", "it is a Git LFS pointer", "run: git lfs pull"),
+)
+_EXPORT_HINT = "pass a trace exported by torch.profiler with export_chrome_trace"
 
 
 class Document:
@@ -160,16 +176,6 @@ def check_has_events(document: Document) -> None:
         raise BadInput(reason)
 
 
-HEADER_KEYS = (
-    b"baseTimeNanoseconds",
-    b"distributedInfo",
-    b"deviceProperties",
-    b"host_name",
-)
-_MAX_RANKS = 1 << 22
-_MAX_TEXT_LENGTH = 256
-
-
 def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
     """Parse the header from the text of each value; a damaged value or another type counts as absent."""
     parsed = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
@@ -232,16 +238,6 @@ def _read_text(value: object) -> str:
         return str(value)
     text = value.encode(errors="replace").decode() if isinstance(value, str) else ""
     return text[:_MAX_TEXT_LENGTH]
-
-
-_OTHER_FILE_KINDS = (
-    (b"\x80", "it is a pickle", "pass a CUDA memory snapshot directly to: zprof import"),
-    (b"<", "it is an HTML or XML page", "download the file itself"),
-    (b"PK\x03\x04", "it is a zip archive", "unpack it"),
-    (b"PAR1", "it is a Parquet file", "pass the run directory"),
-    (b"version https://git-lfs", "it is a Git LFS pointer", "run: git lfs pull"),
-)
-_EXPORT_HINT = "pass a trace exported by torch.profiler with export_chrome_trace"
 
 
 def make_not_a_trace_error(window: TextWindow) -> BadInput:

@@ -8,6 +8,8 @@ from zprof.collectors.kineto.trace import ABSENT, ARGUMENT_KEYS
 
 RawId = int | str | None
 NO_TEXT = msgspec.Raw(b"")
+#: Exceptions that decoding raises for invalid text.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class FewArguments(
@@ -181,6 +183,3 @@ EVENTS_DECODER = msgspec.json.Decoder(list[TraceEvent], strict=False)
 USUAL_EVENTS_DECODER = msgspec.json.Decoder(list[UsualEvent], strict=False)
 EVENT_DECODER = msgspec.json.Decoder(TraceEvent, strict=False)
 EXACT_EVENTS_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
-
-#: Exceptions that decoding raises for invalid text.
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

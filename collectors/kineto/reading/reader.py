@@ -36,6 +36,11 @@ from zprof.collectors.kineto.trace import Mask, ReadReport, TextColumn, Trace
 from zprof.model.errors import BadInput
 from zprof.run.plain_file import open_plain
 
+#: Limit on repeated ``traceEvents``: each costs a scan of the entire window.
+_MAX_ARRAYS = 64
+_BETWEEN = re.compile(rb"[\s,]+")
+_OPEN, _CLOSE, _CURLY_OPEN = b"[]{"
+
 
 def read_trace(path: Path, on_bytes: Callable[[int], None] | None = None) -> Trace:
     """Read a trace file: plain, gzip or zstd.
@@ -64,10 +69,6 @@ def read_text(
     reading = _TraceReading(TextWindow(text, block_bytes))
     reading.document.read()
     return reading.trace(is_damaged=is_damaged())
-
-
-#: Limit on repeated ``traceEvents``: each costs a scan of the entire window.
-_MAX_ARRAYS = 64
 
 
 class _TraceReading:
@@ -142,8 +143,6 @@ def _mask_empty_texts(texts: TextCodes, codes: npt.NDArray[np.int32]) -> Mask:
     return mask
 
 
-_BETWEEN = re.compile(rb"[\s,]+")
-_OPEN, _CLOSE, _CURLY_OPEN = b"[]{"
 #: An event that does not end within this size is broken; other events may start within it.
 _MAX_EVENT_BYTES = 1 << 20
 _Spans = list[tuple[int, int]]

@@ -44,6 +44,10 @@ Int32s = npt.NDArray[np.int32]
 _COLUMNS = ("start", "duration", "process", "thread", "stream", "correlation", "external_id", "bytes")
 _AnyEvent = Span | TraceEvent | ExactEvent
 _KnownArguments = SpanArguments | FewArguments
+_KEPT_PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
+_KEPT_CATEGORY = "cuda_sync"
+#: Limits against malicious files: a decoded list takes twenty times the memory of its text.
+_MAX_VALUE_BYTES, _MAX_BYTES = 64 << 10, 64 << 20
 
 
 class EventRows:
@@ -206,10 +210,6 @@ def _mask_valid_times(start: Int64s, duration: Int64s) -> Mask:
     return mask
 
 
-_KEPT_PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
-_KEPT_CATEGORY = "cuda_sync"
-#: Limits against malicious files: a decoded list takes twenty times the memory of its text.
-_MAX_VALUE_BYTES, _MAX_BYTES = 64 << 10, 64 << 20
 #: Estimated bytes per rank, in a list of ranks and in the name of the group.
 _RANK_BYTES, _MAX_RANKS = 32, 1 << 16
 _IGNORED_FIELD = "external_id_2021"

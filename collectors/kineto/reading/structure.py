@@ -18,6 +18,8 @@ _CURLY = 0x20
 _OPEN, _CLOSE = 0x7B, 0x7D
 #: Bytes searched at a time; temporary arrays take about ten times as much.
 _CHUNK_BYTES = 1 << 20
+_GAP = re.compile(rb"\s*,\s*")
+_FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +92,6 @@ def _find_quotes(characters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.
     return np.setdiff1d(quotes, escaped_positions, assume_unique=True), bool(
         len(escaped_positions) and escaped_positions[-1] == len(characters)
     )
-
-
-_GAP = re.compile(rb"\s*,\s*")
-_FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
 
 
 class Separators:

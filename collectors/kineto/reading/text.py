@@ -27,6 +27,9 @@ _SMALL_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 #: Real traces compress by a factor of 10 to 60; a few kilobytes that expand to gigabytes are not a trace.
 _MIN_LIMIT_BYTES, _MAX_EXPANSION = 256 << 20, 128
+_BLOCK_BYTES = 512 << 10
+#: Maximum size of one event or one header value.
+_MAX_BYTES = 64 << 20
 
 
 class _Unpacked(Protocol):
@@ -201,11 +204,6 @@ def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
             return chain((piece[size:],), pieces)
         size -= len(piece)
     return iter(())
-
-
-_BLOCK_BYTES = 512 << 10
-#: Maximum size of one event or one header value.
-_MAX_BYTES = 64 << 20
 
 
 class TextSource(Protocol):

@@ -10,7 +10,7 @@ from tests.support.forked_ranks import run_forked
 PROGRAM = """
 import json, sys
 import torch.distributed as dist
-from zprof.collectors.clock import ClockPings
+from zprof.collectors.clock_pings import ClockPings
 from zprof.collectors.identity import agree_on_run_id
 from zprof.collectors.logs import MarkLog
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pytest_suites import RUNS
-from zprof.integrations.rank_of_test import RankPlan, failure_path, stack_path
+from zprof.integrations.pytest_rank import RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.extras import MissingPackage
 from zprof.testing.ranks import describe_failure, describe_timeout, end_rank

@@ -17,6 +17,7 @@ from zprof.run.reader import Run
 
 #: Maximum number of ranks whose timelines a report shows; the largest and the smallest peak are included.
 _MAX_TIMELINES = 8
+UNTAGGED_NAME = "untagged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +103,6 @@ def _make_no_device_memory_gap() -> Gap:
         reason="the CPU allocator reserves no memory, and no device counter covers this process",
         remedy="record on a GPU",
     )
-
-
-UNTAGGED_NAME = "untagged"
 
 
 def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:

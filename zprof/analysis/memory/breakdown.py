@@ -13,8 +13,8 @@ import pandas as pd
 
 from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.roles import tenant_name
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.analysis.memory.tables import UNTAGGED, Int
-from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import Allocation, Basis, MemoryPart, ModulePeak, PhasePeak
 
 #: Maximum number of allocations that a report shows per rank.
@@ -25,6 +25,11 @@ _REST = "other"
 
 #: Returns the frames of storages by their generation.
 ReadStacks = Callable[[frozenset[int]], Mapping[int, tuple[str, ...]]]
+#: Number of modules that a report shows per rank: those with the largest peaks.
+MAX_MODULES = 50
+#: Blocks of deeper modules count for their enclosing module at this depth.
+_MAX_DEPTH = 32
+_NO_MODULE = -1
 
 
 def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
@@ -148,13 +153,6 @@ def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> Ph
         tenants=tenants,
         untagged_bytes=untagged,
     )
-
-
-#: Number of modules that a report shows per rank: those with the largest peaks.
-MAX_MODULES = 50
-#: Blocks of deeper modules count for their enclosing module at this depth.
-_MAX_DEPTH = 32
-_NO_MODULE = -1
 
 
 @dataclass(frozen=True, slots=True)

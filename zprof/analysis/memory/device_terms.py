@@ -23,6 +23,7 @@ from zprof.model.tenants import Tenant
 _BEFORE, _AFTER = "before_group", "after_group"
 _OUTSIDE, _GROUPS = "memory outside the allocator", "memory of collectives"
 _RECORD_AGAIN = "record again; if the contradiction persists, please report it"
+ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +181,6 @@ def _merge_brackets(brackets: Sequence[tuple[_Sample, _Sample]]) -> list[tuple[_
         else:
             joined.append((before, after))
     return joined
-
-
-ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from zprof.model.memory_changes import GroupChange
 
 #: Owner, kind of group, file name and function, line, operator.
 _Key = tuple[str, str, str, str, int, str]
+_MERGED, _BEFORE, _PLACE = "merged", "before", "place"
 
 
 @dataclass(slots=True)
@@ -66,9 +67,6 @@ def _sum_places(groups: Iterable[Allocation]) -> dict[_Key, _Side]:
         side.bytes += entry.held_bytes
         side.blocks += entry.count
     return sides
-
-
-_MERGED, _BEFORE, _PLACE = "merged", "before", "place"
 
 
 def _make_key(entry: Allocation) -> _Key:

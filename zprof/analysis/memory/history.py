@@ -17,6 +17,8 @@ from zprof.model.errors import BadInput
 #: overflow.
 _MAX_BYTES = 1 << 46
 _COMMON_POOL = "0,0"
+#: The history has microsecond and the profiler nanosecond resolution, each with its own clock reading.
+_MAX_CLOCK_DIFFERENCE_NS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +185,6 @@ def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:
     """Return the rows of the blocks that are live at an instant."""
     live = (blocks.begin_ns <= time_ns) & (blocks.freed_ns > time_ns)
     return np.flatnonzero(live).astype(np.int64)
-
-
-#: The history has microsecond and the profiler nanosecond resolution, each with its own clock reading.
-_MAX_CLOCK_DIFFERENCE_NS = 20_000
 
 
 def find_allocated_peak(history: History) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from zprof.analysis.memory.history import History
 from zprof.analysis.memory.join import Blocks
 from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
 from zprof.analysis.memory.roles import Segments
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.analysis.memory.tables import make_empty_lives
-from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory_history import HistoryWindow, WindowKind
 from zprof.model.training import Phase
 

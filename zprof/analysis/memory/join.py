@@ -17,6 +17,10 @@ from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, 
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.training import Phase
 
+MAX_EARLY_NS = 2_000
+MAX_LATE_NS = 200_000
+_TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "optimizer"}
+
 
 class AddressIndex:
     """Allocations by (address, begin); both are replaced by their rank, so that one int64 key sorts them."""
@@ -54,11 +58,6 @@ class AddressIndex:
         rows = np.flatnonzero(inside)[same]
         rows_found[rows] = self._order[position[rows]]
         return rows_found
-
-
-MAX_EARLY_NS = 2_000
-MAX_LATE_NS = 200_000
-_TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "optimizer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

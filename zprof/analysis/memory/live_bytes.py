@@ -12,6 +12,7 @@ import pandas as pd
 
 from zprof.analysis.memory.join import Blocks, join_storages
 from zprof.analysis.memory.roles import Segments, label_retained_activations, resolve_tenants
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.analysis.memory.tables import (
     FOREVER,
     TENANT_CODES,
@@ -22,7 +23,6 @@ from zprof.analysis.memory.tables import (
     read_claims,
     read_lives,
 )
-from zprof.analysis.memory.timeline import Timeline
 from zprof.model.tenants import Tenant
 
 BUFFER_SUB = "buffer"

@@ -8,8 +8,8 @@ from zprof.analysis.memory.history import History, find_live_blocks
 from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.stack_groups import list_largest_groups
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.analysis.memory.tables import UNTAGGED, Int
-from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import PeakGrowth
 
 _MAX_GROUPS = 3

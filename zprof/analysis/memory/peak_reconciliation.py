@@ -11,12 +11,19 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.memory.live_bytes import TenantPeak
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
 
 _COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")
+#: Maximum relative difference between the analysis and the allocator's counter.
+TOLERANCE = 0.01
+LIGHT_MODE = "light"
+NOT_SEEN_BY_HOOKS = "no hook saw it"
+_FULL = "allocator events joined with storage roles"
+_STORAGES = "tensor storages only; memory allocated inside operators is missing"
+_HOOKS = "light mode: tensor storages seen by hooks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +92,6 @@ def _count_growth(column: "pd.Series[int]") -> int | None:
 
 def _was_reset(column: "pd.Series[int]") -> bool:
     return bool((column.diff().dropna() < 0).any())
-
-
-#: Maximum relative difference between the analysis and the allocator's counter.
-TOLERANCE = 0.01
-LIGHT_MODE = "light"
-NOT_SEEN_BY_HOOKS = "no hook saw it"
-_FULL = "allocator events joined with storage roles"
-_STORAGES = "tensor storages only; memory allocated inside operators is missing"
-_HOOKS = "light mode: tensor storages seen by hooks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,9 @@ from zprof.model.tenants import Tenant
 from zprof.run.reader import Run
 
 _COUNTERS = ["requested_bytes", "allocated_bytes", "active_bytes", "split_bytes", "reserved_bytes"]
+_HOST = "cpu"
+#: Live bytes of the history and of the recording may differ by this share: clocks differ by microseconds.
+_TOLERANCE = 0.01
 
 
 def find_reserved_peak_row(samples: pd.DataFrame, device: str) -> "pd.Series[Any] | None":
@@ -131,11 +134,6 @@ def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
         is_match = known[position] == blocks.address[rows]
         tenants[is_match] = owners.tenant[order][position[is_match]]
     return tenants
-
-
-_HOST = "cpu"
-#: Live bytes of the history and of the recording may differ by this share: clocks differ by microseconds.
-_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,9 @@ from zprof.analysis.memory.peak_reconciliation import (
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
 from zprof.analysis.memory.recorded_device import analyse_recorded_device, make_owners_lookup
 from zprof.analysis.memory.state_checks import measure_states
+from zprof.analysis.memory.steps_and_phases import INIT, Timeline, read_timeline
 from zprof.analysis.memory.tables import read_checked_frame, read_stacks
 from zprof.analysis.memory.thinning import thin_recording
-from zprof.analysis.memory.timeline import INIT, Timeline, read_timeline
 from zprof.analysis.zero_formulas import compute_state_formula
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
@@ -40,6 +40,11 @@ RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
 _HOST, _META = "cpu", "meta"
 #: Maximum number of accelerators analysed per process, by total bytes.
 _MAX_DEVICES = 16
+_REQUEST = "oom_request"
+OUT_OF_MEMORY = "oom"
+#: Tables of the windows other than the memory window in which an allocation may have failed.
+_OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc", "oom_role"))
+_STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,12 +208,6 @@ def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankM
     return (_make_rank_memory(run, rank, own, _reconcile(run, rank, own, None)),)
 
 
-_REQUEST = "oom_request"
-OUT_OF_MEMORY = "oom"
-#: Tables of the windows other than the memory window in which an allocation may have failed.
-_OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc", "oom_role"))
-
-
 def _find_failures_outside(run: Run, rank: int) -> tuple[OutOfMemory, ...]:
     """Return the allocations that failed before the first step, or between the windows."""
     if not run.has_table(rank, "mark"):
@@ -280,9 +279,6 @@ def _describe_failure(
         step=_find_step(mark, time_ns),
         phase=phase if phase in _STEP_PHASES else "",
     )
-
-
-_STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
 
 
 def _find_step(mark: pd.DataFrame, time_ns: int) -> int | None:

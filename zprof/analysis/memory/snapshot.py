@@ -33,12 +33,12 @@ from zprof.analysis.memory.snapshot_device import SnapshotDevice, read_snapshot_
 from zprof.analysis.memory.snapshot_gaps import list_snapshot_gaps, make_hidden_device_gap
 from zprof.analysis.memory.stack_groups import list_largest_groups
 from zprof.analysis.memory.stack_tree import build_stack_tree
-from zprof.analysis.memory.tables import read_checked_frame
-from zprof.analysis.memory.thinning import thin_recording
-from zprof.analysis.memory.timeline import (
+from zprof.analysis.memory.steps_and_phases import (
     find_annotated_phase,
     find_annotated_step,
 )
+from zprof.analysis.memory.tables import read_checked_frame
+from zprof.analysis.memory.thinning import thin_recording
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_percent
 from zprof.model.gaps import Gap

@@ -14,11 +14,11 @@ from zprof.analysis.memory.history import (
 )
 from zprof.analysis.memory.history_lives import describe_window, make_history_lives
 from zprof.analysis.memory.live_bytes import RankLives
-from zprof.analysis.memory.tables import Int
-from zprof.analysis.memory.timeline import (
+from zprof.analysis.memory.steps_and_phases import (
     list_annotated_phases,
     list_annotated_steps,
 )
+from zprof.analysis.memory.tables import Int
 from zprof.model.memory_history import HistoryWindow
 
 

@@ -51,6 +51,12 @@ _COPY_CAUSES = {
     Tenant.GRADIENTS: "twice the formula: gradients and a full copy",
     Tenant.OPTIMIZER_STATE: "twice the formula: the state and a full copy",
 }
+_STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
+#: Relative to the formula; a larger excess is not padding.
+_MAX_PADDING_RATIO = 0.1
+_UNEVEN = "shards of unequal size: the sum over all ranks matches the formula"
+#: Maximum bytes of a scalar tensor.
+_MAX_SCALAR_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +142,6 @@ def _find_causes_by_ratio(state: StateDifference) -> Iterator[str]:
 
 def _is_near(value: float, expected: float) -> bool:
     return abs(value - expected) <= _TOLERANCE * abs(expected)
-
-
-_STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
-#: Relative to the formula; a larger excess is not padding.
-_MAX_PADDING_RATIO = 0.1
-_UNEVEN = "shards of unequal size: the sum over all ranks matches the formula"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,10 +309,6 @@ def _add_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
         return check
     rest = check.unexplained_bytes + check.scalar_bytes - counter_bytes
     return replace(check, scalar_bytes=counter_bytes, unexplained_bytes=rest)
-
-
-#: Maximum bytes of a scalar tensor.
-_MAX_SCALAR_BYTES = 8
 
 
 def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:

@@ -28,6 +28,11 @@ _SIZES = ("bytes", "requested_bytes", "block_bytes")
 #: Frames per stack, and characters per frame, that a report shows.
 MAX_FRAMES = 64
 MAX_FRAME_LENGTH = 400
+#: End of a block that was never freed.
+FOREVER = np.iinfo(np.int64).max
+#: Code of unclaimed bytes; the codes below it are positions in ``PRECEDENCE``.
+UNTAGGED = len(PRECEDENCE)
+TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
 
 
 def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
@@ -89,12 +94,6 @@ def _are_sizes_possible(column: "pd.Series[int]") -> bool:
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-
-#: End of a block that was never freed.
-FOREVER = np.iinfo(np.int64).max
-#: Code of unclaimed bytes; the codes below it are positions in ``PRECEDENCE``.
-UNTAGGED = len(PRECEDENCE)
-TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

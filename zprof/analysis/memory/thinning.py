@@ -11,8 +11,8 @@ import numpy as np
 
 from zprof.analysis.memory.live_bytes import RankLives
 from zprof.analysis.memory.roles import Segments, tenant_name
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.analysis.memory.tables import FOREVER, UNTAGGED, Int
-from zprof.analysis.memory.timeline import Timeline
 from zprof.model.memory import MemoryTimeline
 
 MAX_POINTS = 240

@@ -14,6 +14,8 @@ import numpy.typing as npt
 from zprof.analysis.intervals import Int64s, Intervals, union
 
 Floats = npt.NDArray[np.float64]
+#: Marks a column in which nothing ran, instead of a role.
+IDLE = -1
 
 
 class LaneRole(StrEnum):
@@ -169,10 +171,6 @@ def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray
 
 def _to_ints(kinds: Collection[EventKind]) -> list[int]:
     return [int(kind) for kind in kinds]
-
-
-#: Marks a column in which nothing ran, instead of a role.
-IDLE = -1
 
 
 class LaneKind(StrEnum):

@@ -43,6 +43,9 @@ from zprof.analysis.time.passes.phases import (
 from zprof.run.ranges import RangeVerb, parse_range
 
 _ROLE_LABELS = {LaneRole.COMPUTE: "compute", LaneRole.MEMCPY: "copies", LaneRole.UNEXPLAINED: "comm?"}
+#: Excludes Python functions and the profiler's own overhead.
+_HOST = frozenset({"cpu_op", "user_annotation"}) | CALL_CATEGORIES
+_DEVICE = WORK_CATEGORIES | {"gpu_user_annotation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,11 +185,6 @@ def _format_label(
     if kind is LaneKind.STREAM:
         return f"s{number} {_ROLE_LABELS.get(dominant, 'comm')}"
     return f"t{number}" if dominant is LaneRole.HOST else f"t{number} comm"
-
-
-#: Excludes Python functions and the profiler's own overhead.
-_HOST = frozenset({"cpu_op", "user_annotation"}) | CALL_CATEGORIES
-_DEVICE = WORK_CATEGORIES | {"gpu_user_annotation"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -36,6 +36,7 @@ _HOST_RANGES = "user_annotation"
 _SYNCHRONISATION = "cuda_sync"
 _STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
 _LAUNCHES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
+_CATEGORIES = ("cpu_op", "user_annotation")
 
 
 def has_device_work(events: pa.Table) -> bool:
@@ -123,9 +124,6 @@ def _find_awaited_launches(
         computes=compute[work],
         wait_calls=intervals(view.stream[waits], view.spans[waits, 0]),
     )
-
-
-_CATEGORIES = ("cpu_op", "user_annotation")
 
 
 def read_host_activity(events: pa.Table) -> RankActivity:

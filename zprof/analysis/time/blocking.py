@@ -25,6 +25,9 @@ MIXED = "wait spans, and aten gaps as upper bound for collectives without a reco
 MIN_HOLE_NS = 300_000
 #: Maximum number of collectives without a recorded wait that need no upper bound: one in flight at each end.
 _MAX_WITHOUT_WAIT = 2
+#: Times before and after everything, with enough margin to add the offset of a clock.
+BEFORE_ALL_NS = -(1 << 62)
+AFTER_ALL_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,11 +276,6 @@ def find_awaited_by_compute(
     has_ended = (next_compute < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
     has_ended &= launched < np.append(awaits, BEFORE_ALL_NS)[next_compute]
     return share_by_last_end(start, end, gap_begin, has_ended)
-
-
-#: Times before and after everything, with enough margin to add the offset of a clock.
-BEFORE_ALL_NS = -(1 << 62)
-AFTER_ALL_NS = 1 << 62
 
 
 def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:

@@ -17,6 +17,8 @@ from zprof.analysis.intervals import Int64s
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _T = TypeVar("_T", bound=np.generic)
+#: A text with more digits is not a rank.
+_MAX_DIGITS = 9
 
 
 class Instances:
@@ -124,10 +126,6 @@ def group_rows_by_text(
     selected = frame[[*dict.fromkeys(columns)]]
     for group_rows in np.split(order, first[1:]) if len(order) else []:
         yield tuple(texts[codes[group_rows[0]]] for codes, texts in keys), selected.iloc[group_rows]
-
-
-#: A text with more digits is not a rank.
-_MAX_DIGITS = 9
 
 
 def parse_group_ranks(group: str) -> frozenset[int]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract
-from zprof.analysis.time.blame.cases import group_by_rank
+from zprof.analysis.time.blame.late_arrivals import group_by_rank
 from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder
@@ -32,6 +32,9 @@ _RIGHT_AFTER_NS = 20_000
 _MAX_WAKE_UP_NS = 300_000
 #: Maximum number of a rank's collectives that have started but not ended: their launches are queued.
 _MAX_CONCURRENT = 256
+#: Maximum pieces of a path; a step has a few per collective.
+_MAX_PIECES = 20_000
+_MAX_SEGMENTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +107,6 @@ def _find_previous_rows(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int
     return np.where(previous >= 0, previous, -1)
 
 
-#: Maximum pieces of a path; a step has a few per collective.
-_MAX_PIECES = 20_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPiece:
     """Part of the path of one step: a rank's own work, or (``moving``) a transfer that it waited for."""
@@ -174,9 +173,6 @@ def _walk_through_collective(
         row = int(sync_points.previous_row[last_arrival_row])
         if row < 0 or now <= begins[rank] or len(pieces) >= _MAX_PIECES:
             return rank, now
-
-
-_MAX_SEGMENTS = 8
 
 
 def find_critical_path(

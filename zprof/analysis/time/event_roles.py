@@ -24,6 +24,11 @@ from zprof.run.ranges import RangeVerb, parse_range
 NO_STREAM = np.iinfo(np.int64).min
 _Codes = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+#: Categories of the host's calls into a device's driver, and of what a device runs.
+CALL_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver"})
+COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset"})
+WORK_CATEGORIES = frozenset({"kernel"}) | COPY_CATEGORIES
+_OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function)\w+::\w", re.ASCII)
 
 
 class EventView:
@@ -92,13 +97,6 @@ def _look_up(is_match: list[bool], codes: _Codes) -> Mask:
     table = np.array(is_match or [False], dtype=np.bool_)
     selected: Mask = table[codes] if len(codes) else np.zeros(0, dtype=np.bool_)
     return selected
-
-
-#: Categories of the host's calls into a device's driver, and of what a device runs.
-CALL_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver"})
-COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset"})
-WORK_CATEGORIES = frozenset({"kernel"}) | COPY_CATEGORIES
-_OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function)\w+::\w", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,43 @@ _THREAD_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op", 
 MAX_QUIET_NS = 1_000_000
 _TO_HOST = "DtoH"
 _TO_DEVICE = "HtoD"
+_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation", "bytes")
+_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "user_annotation", "cpu_op"}) | DEVICE_COPY_CATEGORIES
+_ALLOCATOR = re.compile(
+    r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
+)
+#: Calls that allocate or free device memory; stream-ordered pool calls are left out because they are cheap.
+_DEVICE_ALLOC = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
+_DEVICE_FREE = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
+_SYNC = re.compile(
+    r"(cuda|hip)(Stream|Device|Event)Synchronize\w*|cu(Stream|Ctx|Event)Synchronize\w*|aten::(item|_local_scalar_dense)"
+)
+_SCALAR_READ = re.compile(r"aten::(item|_local_scalar_dense)")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
+_LIMITER = re.compile(r"(FullyShardedDataParallel|FSDP\w*)\.rate_limiter")
+_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch\w*")
+_BACKWARD = re.compile(
+    r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|FSDP::(root_)?(pre|post)_backward.*"
+    r"|FullyShardedDataParallel\._?(pre|post)_backward_hook\w*"
+)
+_COMPILED = re.compile(
+    r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
+)
+_COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
+#: Matches every name that one of the patterns for calls matches, and perhaps others.
+_ANY_CALL = re.compile(
+    "|".join(
+        f"(?:{pattern.pattern})"
+        for pattern in (
+            *(_ALLOCATOR, _DEVICE_ALLOC, _DEVICE_FREE, _SYNC, _SCALAR_READ, _LOADER, _LIMITER),
+            *(_OPTIMIZER, _LAUNCH, _COMPILED, _COLLECTIVE),
+        )
+    ),
+    re.DOTALL,
+)
+#: Column added to the collectives table.
+HOST_NS = "host_ns"
 
 
 def _empty_spans() -> Intervals:
@@ -100,43 +137,6 @@ def _find_copy_calls(spans: Intervals, correlation: Int64s, events: pa.Table) ->
     rows = [row_by_correlation[correlation_id] for correlation_id in calls.column("correlation").to_pylist()]
     start = calls.column("start_ns").to_numpy()
     return intervals(start, start + calls.column("duration_ns").to_numpy()), spans[rows]
-
-
-_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation", "bytes")
-_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "user_annotation", "cpu_op"}) | DEVICE_COPY_CATEGORIES
-_ALLOCATOR = re.compile(
-    r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
-)
-#: Calls that allocate or free device memory; stream-ordered pool calls are left out because they are cheap.
-_DEVICE_ALLOC = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
-_DEVICE_FREE = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
-_SYNC = re.compile(
-    r"(cuda|hip)(Stream|Device|Event)Synchronize\w*|cu(Stream|Ctx|Event)Synchronize\w*|aten::(item|_local_scalar_dense)"
-)
-_SCALAR_READ = re.compile(r"aten::(item|_local_scalar_dense)")
-_LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
-_LIMITER = re.compile(r"(FullyShardedDataParallel|FSDP\w*)\.rate_limiter")
-_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
-_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch\w*")
-_BACKWARD = re.compile(
-    r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|FSDP::(root_)?(pre|post)_backward.*"
-    r"|FullyShardedDataParallel\._?(pre|post)_backward_hook\w*"
-)
-_COMPILED = re.compile(
-    r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
-)
-_COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
-#: Matches every name that one of the patterns for calls matches, and perhaps others.
-_ANY_CALL = re.compile(
-    "|".join(
-        f"(?:{pattern.pattern})"
-        for pattern in (
-            *(_ALLOCATOR, _DEVICE_ALLOC, _DEVICE_FREE, _SYNC, _SCALAR_READ, _LOADER, _LIMITER),
-            *(_OPTIMIZER, _LAUNCH, _COMPILED, _COLLECTIVE),
-        )
-    ),
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,10 +279,6 @@ def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], objec
 def _union_spans(rows: pa.Table) -> Intervals:
     start = rows.column("start_ns").to_numpy()
     return union(intervals(start, start + rows.column("duration_ns").to_numpy()))
-
-
-#: Column added to the collectives table.
-HOST_NS = "host_ns"
 
 
 def add_host_pace(

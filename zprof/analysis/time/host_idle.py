@@ -39,6 +39,8 @@ from zprof.analysis.time.timeline import RankTimeline
 MAX_GAP_AFTER_NS = 1_000_000
 #: An optimizer that launches no work for this long computes on the host.
 _MIN_ON_HOST_NS = 1_000_000
+#: Copies of at least this size are parameters, gradients or a batch; smaller ones are scalars and indices.
+_LARGE_BYTES = 1 << 20
 
 
 class IdlePart(StrEnum):
@@ -176,8 +178,6 @@ def _keep_long(spans: Intervals) -> Intervals:
     return spans[spans[:, 1] - spans[:, 0] >= _MIN_ON_HOST_NS]
 
 
-#: Copies of at least this size are parameters, gradients or a batch; smaller ones are scalars and indices.
-_LARGE_BYTES = 1 << 20
 #: A wait that starts this soon after reading a scalar, or after such a wait, belongs to the read.
 _READ_MARGIN_NS = np.array([0, 200_000], dtype=np.int64)
 _COUNT_COLUMNS = ("syncs", "dry_syncs", "held_reads", "takes", "gives", "loads", "read_exposed_ns")

@@ -31,6 +31,7 @@ _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns")
 _MIN_UNSPLIT_RATIO = 0.01
 #: Profiler overhead at each edge of an interval.
 STAMP_NS = 1_000
+_MIN_STEPS = 3
 
 
 def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> pd.DataFrame:
@@ -172,9 +173,6 @@ def estimate_noise_floor(
     edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
     clocks = 2 * uncertainty_ns * len(collectives)
     return max(STAMP_NS, (edges * STAMP_NS + clocks) // max(1, len(timeline.steps)))
-
-
-_MIN_STEPS = 3
 
 
 def estimate_step_noise(steps: pd.DataFrame) -> int | None:

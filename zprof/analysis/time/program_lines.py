@@ -27,7 +27,7 @@ from zprof.run.reader import Run
 #: A collective that is waited for this soon after a scalar was read was waited for by the read.
 _READ_MARGIN_NS = 200_000
 #: Share of a fetch that a function of the user takes, to be the place and not only pass by.
-_MOST = 0.5
+_MIN_SHARE = 0.5
 #: Calls whose caller is looked up, the longest ones.
 _MAX_SPANS = 200
 #: Ranks that are searched for a line.
@@ -222,8 +222,8 @@ class _TracedLines:
         is_inside = covered(spans, begin, end) >= np.maximum(1, end - begin)
         times = np.bincount(number[is_inside], weights=(end - begin)[is_inside], minlength=1)
         total = float((spans[:, 1] - spans[:, 0]).sum())
-        if len(times) and total and times.max() >= _MOST * total:
-            candidates = np.flatnonzero(times >= _MOST * times.max()).tolist()
+        if len(times) and total and times.max() >= _MIN_SHARE * total:
+            candidates = np.flatnonzero(times >= _MIN_SHARE * times.max()).tolist()
             mean_ns = {
                 each: float(np.mean((end - begin)[is_inside & (number == each)])) for each in candidates
             }

@@ -16,6 +16,14 @@ from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_roles import EventView, Mask
 
+WHOLE_TRACE = "whole trace"
+RECORDER = "recorder"
+_NONE = np.empty(0, dtype=np.int64)
+#: Calls that launch kernels; zero-byte copies and fills leave no work.
+_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
+#: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
+UNKNOWN_NS = -(1 << 62)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWindows:
@@ -137,11 +145,6 @@ def read_thread_times(marks: pd.DataFrame) -> dict[int, ThreadTimes]:
     }
 
 
-WHOLE_TRACE = "whole trace"
-RECORDER = "recorder"
-_NONE = np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSteps:
     """Steps of a rank: ``steps`` are split by the ledger, ``host_steps`` are when their work was launched.
@@ -199,12 +202,6 @@ def _span_step(spans: Intervals) -> StepWindows:
 def _read_source(marks: pd.DataFrame) -> str:
     names = marks.loc[marks["kind"] == "step_begin", "name"]
     return str(names.iloc[0]) or RECORDER if len(names) else RECORDER
-
-
-#: Calls that launch kernels; zero-byte copies and fills leave no work.
-_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
-#: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
-UNKNOWN_NS = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

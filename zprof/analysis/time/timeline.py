@@ -33,6 +33,9 @@ from zprof.run.table_reader import as_frame
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
 _TABLES = ("events", "collectives", "mark")
+_RECORD_DEVICE = (
+    "record with device activity enabled (ProfilerActivity.CUDA), and check the permission to profile the GPU"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +163,6 @@ def _read_windows(
     if policy is WindowPolicy.TRACE:
         return replace(find_trace_windows(activity), program=find_program_steps(marks, steps))
     return find_step_windows(marks, steps, activity)
-
-
-_RECORD_DEVICE = (
-    "record with device activity enabled (ProfilerActivity.CUDA), and check the permission to profile the GPU"
-)
 
 
 def report_missing_rank(run: Run, rank: int, absent: Sequence[str]) -> list[Gap]:

@@ -38,6 +38,16 @@ from zprof.run.reader import load
 from zprof.version import __version__
 
 _SETTINGS = "HTA_DISABLE_NS_ROUNDING=1, include_last_profiler_step=True"
+#: Questions whose failure is a gap; ``work`` only explains differences.
+_FIGURES = ("rows", "overlap", "temporal", "kinds")
+QUESTIONS = (*_FIGURES, "work")
+OVERLAP_TOLERANCE = 0.01
+_MIN_TOLERANCE_NS = 1_000.0
+_NS_PER_ROW = 1.0
+#: Allowance for floating-point error on top of HTA's rounding error of up to 0.005.
+_ROUNDING = 1e-9
+_MAX_LISTED = 6
+_MAX_NAME_LENGTH = 60
 
 
 def verify_with_hta(
@@ -98,16 +108,6 @@ def _choose_ranks(files: Mapping[int, Path], ranks: frozenset[int] | None) -> di
             f"no trace of rank {min(absent)}", hint=f"there are {len(files)} traces, from rank {min(files)}"
         )
     return {rank: path for rank, path in files.items() if ranks is None or rank in ranks}
-
-
-#: Questions whose failure is a gap; ``work`` only explains differences.
-_FIGURES = ("rows", "overlap", "temporal", "kinds")
-QUESTIONS = (*_FIGURES, "work")
-OVERLAP_TOLERANCE = 0.01
-_MIN_TOLERANCE_NS = 1_000.0
-_NS_PER_ROW = 1.0
-#: Allowance for floating-point error on top of HTA's rounding error of up to 0.005.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +211,6 @@ def _compute_tolerance_ns(rows: Rows | None) -> float:
         return _MIN_TOLERANCE_NS
     rounding = 2.0 * rows.resolution_ns * math.sqrt(rows.device) if rows.resolution_ns > _NS_PER_ROW else 0.0
     return max(_MIN_TOLERANCE_NS, rows.device * _NS_PER_ROW) + rounding
-
-
-_MAX_LISTED = 6
-_MAX_NAME_LENGTH = 60
 
 
 def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[str]:

@@ -28,6 +28,11 @@ _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 #: Interval for checking that the executor is alive while no result arrives.
 _ALIVE_CHECK_S = 20.0
+_ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})")
+#: Hint on a requirement that users may overlook.
+SHARED_DISK = "the traces and the run must be on a file system that the cluster shares with this machine"
+_CONNECT_S = 10.0
+_WORKERS_S = 30.0
 
 
 def count_usable_processors() -> int:
@@ -169,13 +174,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-_ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})")
-#: Hint on a requirement that users may overlook.
-SHARED_DISK = "the traces and the run must be on a file system that the cluster shares with this machine"
-_CONNECT_S = 10.0
-_WORKERS_S = 30.0
 
 
 @contextmanager

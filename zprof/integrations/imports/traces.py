@@ -36,6 +36,13 @@ from zprof.version import __version__
 _MAX_REFUSAL_GAPS = 20
 #: A run's device is the first of these that any rank used.
 _DEVICES = ("cuda", "hip", "mtia")
+_KILLED = Refusal(
+    reason="the process reading it was killed, possibly because memory ran out",
+    hint="use fewer --workers, or a machine with more memory",
+    is_permanent=False,
+)
+#: Errors that dask raises for tasks whose workers died.
+_DEAD_WORKER_ERRORS = frozenset({"KilledWorker", "CancelledError"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +167,6 @@ def make_refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
     return gaps
 
 
-_KILLED = Refusal(
-    reason="the process reading it was killed, possibly because memory ran out",
-    hint="use fewer --workers, or a machine with more memory",
-    is_permanent=False,
-)
-#: Errors that dask raises for tasks whose workers died.
-_DEAD_WORKER_ERRORS = frozenset({"KilledWorker", "CancelledError"})
 #: Reading files up to this total size takes less time than starting a process pool.
 _SMALL_BYTES = 2 << 20
 _Outcome = RankFacts | Refusal | BaseException

@@ -15,6 +15,10 @@ import numpy as np
 from zprof.analysis.intervals import Int64s
 from zprof.model.formatting import printable
 
+#: Slices beyond this number of overlapping lanes are omitted, to keep a track readable and bounded.
+MAX_LANES = 16
+NO_LANE = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChromeTraceRow:
@@ -85,11 +89,6 @@ def make_spans_row(
         category=lambda index: category,
         args=lambda index: labels[index][1],
     )
-
-
-#: Slices beyond this number of overlapping lanes are omitted, to keep a track readable and bounded.
-MAX_LANES = 16
-NO_LANE = -1
 
 
 def sort_slices(start_ns: Int64s, end_ns: Int64s) -> Int64s:

@@ -28,6 +28,7 @@ from zprof.run.reader import Run
 from zprof.version import __version__
 
 Measured = TimeAnalysis | RunAnalysis
+MAX_ARROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,6 @@ def _format_process_name(window: RankWindow) -> str:
     return f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"
 
 
-MAX_ARROWS = 20_000
 #: Process and thread of a collective's slice, by the index of its row in the table.
 SliceThreads = Mapping[int, tuple[int, int]]
 

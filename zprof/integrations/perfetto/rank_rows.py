@@ -22,6 +22,15 @@ from zprof.integrations.perfetto.chrome_trace import (
 from zprof.model.errors import BadInput, MissingData
 from zprof.run.reader import Run
 
+_CATEGORY = encode_text("zprof")
+_TIMES = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns")
+_COLUMNS = (
+    "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "external_id", "bytes",
+)  # fmt: skip
+_ARGUMENTS = ("correlation", "external_id", "bytes")
+_PYTHON = "python_function"
+_NO_STREAM = np.iinfo(np.int64).min
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportChoice:
@@ -90,10 +99,6 @@ def _list_numbers(numbers: set[int] | frozenset[int]) -> str:
     """Format numbers as ``0, 1, 2``, at most the first 8 and the last one."""
     ordered = sorted(numbers)
     return ", ".join(map(str, ordered[:8])) + (f", ... {ordered[-1]}" if len(ordered) > 8 else "")
-
-
-_CATEGORY = encode_text("zprof")
-_TIMES = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns")
 
 
 def make_measured_rows(
@@ -167,14 +172,6 @@ def _encode_collective(row: Mapping[Hashable, Any]) -> str:
         values["last_rank"] = int(row["last_rank"])
     values["matched"] = "yes" if row["matched"] else "no"
     return encode_arguments(values)
-
-
-_COLUMNS = (
-    "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "external_id", "bytes",
-)  # fmt: skip
-_ARGUMENTS = ("correlation", "external_id", "bytes")
-_PYTHON = "python_function"
-_NO_STREAM = np.iinfo(np.int64).min
 
 
 def make_recorded_rows(

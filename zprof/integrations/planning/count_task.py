@@ -37,6 +37,8 @@ from zprof.model.job import Job, Unit
 from zprof.model.tenants import Tenant
 from zprof.reference_engine.unit_split import ROOT, UnitSpec, split_into_units
 
+_HALF = {2: torch.bfloat16}
+
 
 def count_units(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     """Write an answer with all parameters, the frozen parameters, and the units.
@@ -110,9 +112,6 @@ def _report_unknown(units: tuple[Unit, ...], spec: str, reason: str) -> tuple[Un
         flush=True,
     )
     return units
-
-
-_HALF = {2: torch.bfloat16}
 
 
 def _attention_flop(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **named: Any) -> int:

@@ -35,6 +35,9 @@ MAX_MICRO_BATCHES = 2
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 #: AdamW's two moments, plus fp32 master weights for 2-byte parameters.
 _STATE_BYTES = {4: 8, 2: 12}
+#: Distance between storage addresses, so that no two storages can overlap.
+_ADDRESS_BITS = 48
+_FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +134,6 @@ def _choose_dtype(element_bytes: ElementBytes) -> torch.dtype:
             hint="use --optimizer adam",
         )
     return _DTYPES[element_bytes.parameter]
-
-
-#: Distance between storage addresses, so that no two storages can overlap.
-_ADDRESS_BITS = 48
-_FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ from zprof.model.tenants import DISPLAY_ORDER, PRECEDENCE, Tenant
 
 _PRECEDENCE = {tenant: rank for rank, tenant in enumerate(PRECEDENCE)}
 _NEVER = 1 << 62
+_COLLECTIVES = ("c10d", "_c10d_functional")
+#: Maximum depth of the search for tensors in a pack hook's result.
+_MAX_DEPTH = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -188,11 +191,6 @@ def find_tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from find_tensors(item)
     elif isinstance(value, dict):
         yield from find_tensors(tuple(value.values()))
-
-
-_COLLECTIVES = ("c10d", "_c10d_functional")
-#: Maximum depth of the search for tensors in a pack hook's result.
-_MAX_DEPTH = 3
 
 
 class _OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]

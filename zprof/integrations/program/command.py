@@ -26,6 +26,21 @@ _MAX_LISTED = 8
 _PROC = Path("/proc")
 # Fields of proc_pid_stat(5), counted after the name in parentheses; start is in ticks since boot.
 _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
+#: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
+_FORWARDED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_SIGNAL_BASE = 128
+_INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
+#: Polling interval for processes that are left after an interrupt.
+_POLL_S = 0.1
+#: Polling interval of an observer.
+_OBSERVER_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,41 +143,6 @@ class TreeTerminator:
         ]
 
 
-def _read_processes() -> dict[int, _ProcessEntry]:
-    """Return all running processes on this machine by process number."""
-    entries = {}
-    for folder in _PROC.iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
-        except OSError:  # it has exited in the meantime
-            continue
-        fields = after.split()
-        # The main thread may exit before the others.
-        if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
-            process = ProcessId(int(folder.name), int(fields[_START]))
-            entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
-    return entries
-
-
-#: Forwarded to the child, unless sent by the terminal: the child is in the same group and gets it as well.
-_FORWARDED_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-_SIGNAL_BASE = 128
-_INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
-#: Polling interval for processes that are left after an interrupt.
-_POLL_S = 0.1
-#: Polling interval of an observer.
-_OBSERVER_POLL_S = 1.0
-
-
 class CommandObserver(Protocol):
     """Owner of the terminal while the command runs; its methods must not block, except ``finish_job``."""
 
@@ -216,6 +196,24 @@ def run_command(
     if note:
         print_note(note)
     return code
+
+
+def _read_processes() -> dict[int, _ProcessEntry]:
+    """Return all running processes on this machine by process number."""
+    entries = {}
+    for folder in _PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
+        except OSError:  # it has exited in the meantime
+            continue
+        fields = after.split()
+        # The main thread may exit before the others.
+        if fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1:
+            process = ProcessId(int(folder.name), int(fields[_START]))
+            entries[process.number] = _ProcessEntry(process, int(fields[_PARENT]), before.partition("(")[2])
+    return entries
 
 
 def _run_watched(

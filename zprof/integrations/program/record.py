@@ -30,6 +30,8 @@ from zprof.run.output_path import check_output_path, replace_run
 from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
 PrintNote = Callable[[str], None]
+_START_FIELD = 19  # field 22 of proc_pid_stat(5), counted after the name in parentheses
+_PROC = Path("/proc")
 
 
 def check_torch(command: Sequence[str]) -> None:
@@ -184,10 +186,6 @@ def _find_first_rank(run: Path, start_ns: int) -> RankManifest | None:
     except (BadInput, ValueError):
         return None
     return next((rank for rank in ranks if rank.run_id == manifest.run_id), None)
-
-
-_START_FIELD = 19  # field 22 of proc_pid_stat(5), counted after the name in parentheses
-_PROC = Path("/proc")
 
 
 def get_launcher_start_ns() -> int:

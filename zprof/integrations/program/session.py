@@ -17,6 +17,11 @@ _MAX_NOTES = 1000
 _MAX_NOTE_LENGTH = 500
 #: Start of the name of the file that is there while a rank writes.
 _WRITING = "writing."
+VARIABLE = "ZPROF_RECORD"
+#: Prepended to PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
+STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
+#: Parent folder of the package ``zprof``, for children that start elsewhere.
+PACKAGE_PARENT = Path(__file__).parents[3]
 
 
 class Session:
@@ -65,13 +70,6 @@ class Session:
             if note not in seen:
                 seen.add(note)
                 yield note
-
-
-VARIABLE = "ZPROF_RECORD"
-#: Prepended to PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
-STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
-#: Parent folder of the package ``zprof``, for children that start elsewhere.
-PACKAGE_PARENT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ class WritingObserver:
     def __init__(self, session: Session, print_note: Callable[[str], None]) -> None:
         self._session, self._print_note = session, print_note
         self._seen: Collection[int] = ()
-        self._has_told = False
+        self._has_noted = False
 
     def start(self) -> None:
         """Do nothing: the terminal is the command's."""
@@ -24,8 +24,8 @@ class WritingObserver:
         writing = self._session.list_writing_ranks()
         slow = [rank for rank in writing if rank in self._seen]
         self._seen = writing
-        if slow and not self._has_told:
-            self._has_told = True
+        if slow and not self._has_noted:
+            self._has_noted = True
             self._print_note(f"writing the recording of {_format_ranks(slow)}; training waits for it")
 
     def handle_signal(self, number: int) -> None:

@@ -31,6 +31,29 @@ from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.model_shapes import count_saved_elements
 from zprof.planner.rounding import ceil_div
 
+#: Bytes per element of a fused buffer: fp32.
+FUSED_BYTES = 4
+_NO_SHAPE = (
+    "the model's layers are unknown",
+    "give --layers and --hidden, or --preset, instead of --params",
+)
+_NO_BATCH = ("the batch is unknown", "give --micro-batch and --sequence")
+#: Reason and remedy for a counted model.
+_NO_UNIT_BYTES = (
+    "the memory that the model's units save and need is unknown",
+    "use a forward that takes int64 tokens [samples, sequence], or plan with --layers and --hidden instead "
+    "of --model",
+)
+_NO_SPLIT = (
+    "how model-parallel ranks split the memory of a counted model is unknown",
+    "plan with --layers and --hidden instead of --model",
+)
+_TENANT_LABELS = {
+    Tenant.ACTIVATIONS: "planned activations",
+    Tenant.TEMPORARY_BUFFERS: "planned temporary buffers",
+    Tenant.COMMUNICATION_BUFFERS: "planned communication buffers",
+}
+
 
 def make_paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
     """Return the terms at the peak, as far as they are known, and the peak's location."""
@@ -112,10 +135,6 @@ def _temporary_term(sub: str, size: int, assumption: str) -> Term:
     return Term(tenant=Tenant.TEMPORARY_BUFFERS, sub=sub, bytes=size, assumption=assumption)
 
 
-#: Bytes per element of a fused buffer: fp32.
-FUSED_BYTES = 4
-
-
 def activation_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int = 1) -> int:
     """Return the activation bytes of all blocks, without recomputation."""
     return shape.layers * working_set_bytes(shape, tokens, element_bytes, mp=mp)
@@ -185,28 +204,6 @@ def pick_highest_moment(moments: TermsByMoment) -> tuple[tuple[Term, ...], str]:
 def sum_known_bytes(terms: Sequence[Term]) -> int:
     """Sum the terms whose bytes are known."""
     return sum(term.bytes for term in terms if term.bytes is not None)
-
-
-_NO_SHAPE = (
-    "the model's layers are unknown",
-    "give --layers and --hidden, or --preset, instead of --params",
-)
-_NO_BATCH = ("the batch is unknown", "give --micro-batch and --sequence")
-#: Reason and remedy for a counted model.
-_NO_UNIT_BYTES = (
-    "the memory that the model's units save and need is unknown",
-    "use a forward that takes int64 tokens [samples, sequence], or plan with --layers and --hidden instead "
-    "of --model",
-)
-_NO_SPLIT = (
-    "how model-parallel ranks split the memory of a counted model is unknown",
-    "plan with --layers and --hidden instead of --model",
-)
-_TENANT_LABELS = {
-    Tenant.ACTIVATIONS: "planned activations",
-    Tenant.TEMPORARY_BUFFERS: "planned temporary buffers",
-    Tenant.COMMUNICATION_BUFFERS: "planned communication buffers",
-}
 
 
 def make_unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:

@@ -38,6 +38,8 @@ LARGEST_ASSUMPTIONS: Mapping[str, Assumption] = {
 }
 #: Up to this many layers, any count is evaluated. Beyond, the search starts from a linear extrapolation.
 MAX_WALKED_LAYERS = 512
+#: Size at which the search stops growing: more than the memory of any machine.
+MAX_SIZE = 10**18
 
 
 def largest_parameters(job: Job, scheme: Scheme) -> int | None:
@@ -149,10 +151,6 @@ def _with_shape(job: Job, shape: Shape) -> Job:
 def _repeat_unit(unit: Unit, number: int) -> Unit:
     """Copy a unit under a new name, because units are identified by name."""
     return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")
-
-
-#: Size at which the search stops growing: more than the memory of any machine.
-MAX_SIZE = 10**18
 
 
 def find_largest_fit(size_of: Callable[[int], int], budget: int, *, max_value: int = MAX_SIZE) -> int:

@@ -19,6 +19,9 @@ from zprof.planner.step.unit_times import UnitStack, achieved_flops_per_s, stack
 
 #: Hardware to compare if none is given; they differ in speed (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)
+LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
+#: World sizes go up to this, or to the job's own size.
+_MAX_DEVICES = 1024
 
 
 def analyze_sensitivity(job: Job) -> Sensitivity:
@@ -75,11 +78,6 @@ def _place_on_hardware(job: Job, hardware: Hardware) -> Job:
     rate = achieved_flops_per_s(job, hardware) or 0.0
     break_even = job.element_bytes.gathered * rate / (2 * make_data_group(hardware, job.degrees).bytes_per_s)
     return with_tokens(placed, 1 << max(0, int(break_even).bit_length() - 1))
-
-
-LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
-#: World sizes go up to this, or to the job's own size.
-_MAX_DEVICES = 1024
 
 
 def compute_bandwidth_points(job: Job, stack: UnitStack) -> tuple[SensitivityPoint, ...]:

@@ -66,6 +66,9 @@ from zprof.replay.schedule import (
     list_passes,
 )
 
+#: Units of a run of equal ones that are played at each end; those between take as long as their neighbours.
+_PLAYED_ENDS = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPhase:
@@ -196,10 +199,6 @@ def build_refreshed_forward(times: StackTimes) -> tuple[StepPhase, ...]:
         gathered += unit.count * unit.gather_ns
         computed += unit.count * busy
     return (StepPhase(link_ns=exposed, hidden_ns=gathered - exposed), *build_plain_passes(times).forward)
-
-
-#: Units of a run of equal ones that are played at each end; those between take as long as their neighbours.
-_PLAYED_ENDS = 2
 
 
 def _build_passes(times: StackTimes, stage: int, prefetch: int, *, keep_last: bool) -> MicroBatchPhases:

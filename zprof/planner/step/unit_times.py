@@ -22,6 +22,12 @@ from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_data_group
 from zprof.planner.step.parallelism import BlockTimes, block_times
 
+#: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).
+_FLOP_PER_ELEMENT = 2
+#: The backward multiplies twice per forward product: by the inputs, and by the weights if they are trained.
+_INPUT_PRODUCTS = 1
+_NS_PER_S = 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTimes:
@@ -53,10 +59,6 @@ class StackTimes:
     def computed(self) -> tuple[UnitTimes, ...]:
         """Units in the order in which their forwards end."""
         return self.units if self.root is None else (*self.units, self.root)
-
-
-#: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).
-_FLOP_PER_ELEMENT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +138,6 @@ def _flop_per_token(unit: Unit, tokens: int | None) -> float:
         active = unit.elements if unit.active_elements is None else unit.active_elements
         return float(_FLOP_PER_ELEMENT * active)
     return unit.forward_flop / tokens
-
-
-#: The backward multiplies twice per forward product: by the inputs, and by the weights if they are trained.
-_INPUT_PRODUCTS = 1
-_NS_PER_S = 1e9
 
 
 def select_device_stack(job: Job, stack: UnitStack) -> UnitStack:

@@ -46,6 +46,15 @@ from zprof.replay.whatif.unit_replay import StepPasses
 _CONCURRENT_GATHERS = 2
 
 BytesByTenant = dict[Tenant, float]
+#: Share of a change's effect that is added to the range, on top of the model's error on the run.
+_EFFECT_ERROR_RATIO = 0.1
+_TENANT_ASSUMPTIONS = {
+    Tenant.PARAMETERS: assumptions.STATES,
+    Tenant.OPTIMIZER_STATE: assumptions.STATES,
+    Tenant.GRADIENTS: assumptions.GRADIENTS,
+    Tenant.COMMUNICATION_BUFFERS: assumptions.BUFFERS,
+}
+_FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,17 +172,6 @@ class _Walk:
             Tenant.COMMUNICATION_BUFFERS: buffers,
             Tenant.ACTIVATIONS: self._sizes.activations * self._saved_units / max(1, len(self._inner)),
         }
-
-
-#: Share of a change's effect that is added to the range, on top of the model's error on the run.
-_EFFECT_ERROR_RATIO = 0.1
-_TENANT_ASSUMPTIONS = {
-    Tenant.PARAMETERS: assumptions.STATES,
-    Tenant.OPTIMIZER_STATE: assumptions.STATES,
-    Tenant.GRADIENTS: assumptions.GRADIENTS,
-    Tenant.COMMUNICATION_BUFFERS: assumptions.BUFFERS,
-}
-_FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ _GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.
 _REFERENCE_ENGINE = "reference"
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+#: Units whose bytes differ by less than this share are assumed to take equal compute.
+_SAME_SIZE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +195,6 @@ def _measure_skew(busy: Floats, ranks: tuple[int, ...]) -> tuple[int | None, int
     if len(each) < 2:
         return None, 0
     return ranks[int(each.argmax())], round(float(each.max() - np.median(each)))
-
-
-#: Units whose bytes differ by less than this share are assumed to take equal compute.
-_SAME_SIZE_RATIO = 0.1
 
 
 def split_shared_work(

@@ -14,6 +14,8 @@ from zprof.replay.whatif.unit_replay import PassWork, StepPasses
 
 #: If ranks' work differs by more than this share, levelling the ranks is one of the usual changes.
 _SKEW_RATIO = 0.03
+_KEEPS = ("none", "last", "all")
+_HINT = "zprof whatif --help shows what can be changed"
 
 
 def change_policy(policy: EnginePolicy, change: Change) -> EnginePolicy:
@@ -155,10 +157,6 @@ def usual_changes(model: CalibratedModel) -> tuple[Change, ...]:
     if summary.skew_ns > _SKEW_RATIO * max(1, busy):
         found.append(Change(even=True))
     return tuple(found)
-
-
-_KEEPS = ("none", "last", "all")
-_HINT = "zprof whatif --help shows what can be changed"
 
 
 def describe_change(change: Change) -> str:

@@ -28,6 +28,11 @@ _OUTLIER_FACTOR = 3.0
 #: Messages up to this size are pure latency.
 _TINY_BYTES, _MIN_TINY = 1024, 3
 _KINDS = (GATHER, SCATTER, ALL_REDUCE)
+#: A thread that starts to wait less than this before the message ends does not sleep.
+_NO_SLEEP_NS = 20_000
+_WAKE_NS = 30_000
+#: If two kinds overlap for more than this share of the messages' time, each kind has its own link.
+_CONCURRENT_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,13 +218,6 @@ def _split_latency(
     times = [ns for (each, _), ns in seen.items() if each == kind]
     typical = float(np.median(times)) if times else 0.0
     return LinkLine(latency_ns=share * typical, ns_per_byte=(1 - share) * line.ns_per_byte, known=False)
-
-
-#: A thread that starts to wait less than this before the message ends does not sleep.
-_NO_SLEEP_NS = 20_000
-_WAKE_NS = 30_000
-#: If two kinds overlap for more than this share of the messages' time, each kind has its own link.
-_CONCURRENT_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

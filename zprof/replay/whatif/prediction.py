@@ -31,6 +31,17 @@ MIN_STAGE_RANGE_RATIO = 0.08
 MIN_RANGE_RATIO = 0.03
 #: Latency scaled beyond this factor is examined separately: part of it may not scale at all.
 _FAR_RATIO = 4.0
+#: A model that misses the measured step by more than this does not reproduce the run.
+REPRODUCES_RATIO = 0.15
+_WALL = "wall_ns"
+_WAIT, _TRANSFER, _COMPUTE, _IDLE = "exposed_wait_ns", "exposed_transfer_ns", "compute_ns", "idle_ns"
+_TERM_ASSUMPTIONS = {
+    _WALL: assumptions.WALL,
+    _COMPUTE: assumptions.COMPUTE,
+    _WAIT: assumptions.EXPOSED,
+    _TRANSFER: assumptions.EXPOSED,
+    _IDLE: assumptions.IDLE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,19 +155,6 @@ def _make_no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
         reason=reason,
         remedy="zprof whatif --help describes each change",
     )
-
-
-#: A model that misses the measured step by more than this does not reproduce the run.
-REPRODUCES_RATIO = 0.15
-_WALL = "wall_ns"
-_WAIT, _TRANSFER, _COMPUTE, _IDLE = "exposed_wait_ns", "exposed_transfer_ns", "compute_ns", "idle_ns"
-_TERM_ASSUMPTIONS = {
-    _WALL: assumptions.WALL,
-    _COMPUTE: assumptions.COMPUTE,
-    _WAIT: assumptions.EXPOSED,
-    _TRANSFER: assumptions.EXPOSED,
-    _IDLE: assumptions.IDLE,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ _MAX_RANKS, _MAX_STEPS = 8, 12
 _MAX_MESSAGES, _MIN_STEPS = 2_000, 4
 #: Messages below this share of the largest do not belong to the sharding.
 _MIN_SIZE_RATIO = 1 / 1024
+#: Names that engines give to the unit that encloses the others.
+_ROOTS = frozenset({"root", "", "model", "module"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +117,6 @@ def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: pd.Da
     steps = sorted({int(step) for step in np.intersect1d(common, moved["step"])})
     messages_per_step = max(1, len(moved) // max(1, int(timed["step"].isin(steps).sum())))
     return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // messages_per_step)) :])
-
-
-#: Names that engines give to the unit that encloses the others.
-_ROOTS = frozenset({"root", "", "model", "module"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

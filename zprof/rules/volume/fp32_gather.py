@@ -10,7 +10,7 @@ least half of the bytes of all_gathers are float32, and one of
 
 (docs/thresholds.md). If products are in float32, there is nothing to save. If neither is known (a program on
 the CPU, whose operators have no type), the result is a gap. Saving: half of the bytes, replayed
-(:mod:`zprof.rules.volume.half_precision`), from 1 % of the step (chosen, as in ZP409).
+(:mod:`zprof.rules.volume.half_precision_saving`), from 1 % of the step (chosen, as in ZP409).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -28,7 +28,7 @@ from zprof.rules.rule import (
     rate_severity,
     untested_gap,
 )
-from zprof.rules.volume.half_precision import (
+from zprof.rules.volume.half_precision_saving import (
     ComputeType,
     HalvedBytes,
     price_half_bytes,

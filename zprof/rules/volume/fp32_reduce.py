@@ -8,9 +8,9 @@ float32, and one of
     at least half of the time in matrix products is in kernels of half precision                 medium
 
 (docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program),
-the result is a gap. Saving: half of the bytes, replayed (:mod:`zprof.rules.volume.half_precision`), limited
-by the model of the run (:mod:`zprof.rules.saving_range`). Nothing is reported below 1 % of the step (chosen:
-bytes are exact, but too few to matter there).
+the result is a gap. Saving: half of the bytes, replayed (:mod:`zprof.rules.volume.half_precision_saving`),
+limited by the model of the run (:mod:`zprof.rules.saving_range`). Nothing is reported below 1 % of the step
+(chosen: bytes are exact, but too few to matter there).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -30,7 +30,7 @@ from zprof.rules.rule import (
     untested_gap,
 )
 from zprof.rules.saving_range import bound_by_prediction
-from zprof.rules.volume.half_precision import (
+from zprof.rules.volume.half_precision_saving import (
     HalvedBytes,
     price_half_bytes,
     read_compute_type,

@@ -45,7 +45,7 @@ from zprof.rules.rule import (
     untested_gap,
 )
 from zprof.rules.saving_range import bound_range_by_prediction
-from zprof.rules.volume.half_precision import price_half_bytes
+from zprof.rules.volume.half_precision_saving import price_half_bytes
 from zprof.rules.volume.model_traffic import (
     are_mostly_bounds,
     count_elements,

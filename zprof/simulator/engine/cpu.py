@@ -5,7 +5,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.machine import ExecutionState
+from zprof.simulator.engine.execution_state import ExecutionState
 from zprof.simulator.engine.network import Contention
 from zprof.simulator.engine.schedule import ExecutedInstruction, advance, get_later
 from zprof.simulator.plan import SimulationPlan

@@ -6,7 +6,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.machine import ExecutionState
+from zprof.simulator.engine.execution_state import ExecutionState
 from zprof.simulator.engine.network import Contention
 from zprof.simulator.engine.schedule import ExecutedInstruction, Instant, Times, advance, get_later
 from zprof.simulator.plan import SimulationPlan

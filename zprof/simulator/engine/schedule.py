@@ -17,6 +17,8 @@ from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import Groups, Instruction, Mesh
 
 Times = NDArray[np.int64]
+#: The common clock at the start of a simulation (nanoseconds since 1970).
+ORIGIN_NS = 1_752_839_460_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +85,6 @@ def find_late_reason(instant: Instant, rank: int, others: NDArray[np.int64]) -> 
         return LateReason.UNKNOWN
     excess = instant[1:, rank] - np.median(instant[1:, others], axis=1)
     return REASONS[int(np.argmax(excess))]
-
-
-#: The common clock at the start of a simulation (nanoseconds since 1970).
-ORIGIN_NS = 1_752_839_460_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

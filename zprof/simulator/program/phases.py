@@ -6,6 +6,15 @@ from enum import StrEnum
 from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import KernelLaunch, KernelWork
 
+#: Kinds of kernels in a block, with their weights in its time.
+_KERNEL_MIX = (
+    (KernelWork.NORM, 1),
+    (KernelWork.GEMM, 6),
+    (KernelWork.ATTENTION, 4),
+    (KernelWork.ELEMENTWISE, 1),
+    (KernelWork.GEMM, 8),
+)
+
 
 class PassKind(StrEnum):
     """Kind of a unit's pass."""
@@ -68,16 +77,6 @@ def _list_micro_batch(plan: SimulationPlan, number: int) -> list[UnitPass]:
                 )
             )
     return phases
-
-
-#: Kinds of kernels in a block, with their weights in its time.
-_KERNEL_MIX = (
-    (KernelWork.NORM, 1),
-    (KernelWork.GEMM, 6),
-    (KernelWork.ATTENTION, 4),
-    (KernelWork.ELEMENTWISE, 1),
-    (KernelWork.GEMM, 8),
-)
 
 
 def make_phase_kernels(plan: SimulationPlan, phase: UnitPass, after: tuple[str, ...]) -> list[KernelLaunch]:

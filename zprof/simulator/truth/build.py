@@ -32,6 +32,8 @@ from zprof.simulator.truth.sweep import (
     resolve_dependencies,
 )
 
+_STEP_PREFIX = "ProfilerStep#"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GroupTiming:
@@ -79,7 +81,7 @@ def build_truth(
         strength=plan.strength,
         origin_ns=ORIGIN_NS,
         step_bytes=_count_step_bytes(lines),
-        law_bytes=compute_zero_formula_bytes(plan),
+        formula_bytes=compute_zero_formula_bytes(plan),
         collectives=tuple(rows),
         per_step=tuple(steps),
         per_rank=tuple(ranks),
@@ -141,9 +143,6 @@ def _count_step_bytes(lines: Sequence[ExecutedInstruction]) -> int:
         if line.step == 0 and collective.elements > 1 and not collective.key.startswith("tensor."):
             total += collective.bytes * (2 if collective.kind is CollectiveKind.ALL_REDUCE else 1)
     return total
-
-
-_STEP_PREFIX = "ProfilerStep#"
 
 
 def measure_steps(

@@ -16,6 +16,7 @@ from zprof.simulator.plan import Vendor
 from zprof.simulator.whole_files import write_file
 
 SCHEMA = "zprof.simulation/1"
+TRUTH_FILE = "truth.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,8 @@ class RankTruth:
 class GroundTruth:
     """Ground truth of a simulation.
 
-    ``origin_ns``: reference time at which the clocks differ only by their offset.  ``law_bytes``: bytes per
-    step according to the ZeRO formula, counting an all-reduce twice; ``step_bytes``: transferred bytes.
+    ``origin_ns``: reference time at which the clocks differ only by their offset.  ``formula_bytes``: bytes
+    per step according to the ZeRO formula, counting an all-reduce twice; ``step_bytes``: transferred bytes.
     """
 
     schema: str
@@ -112,13 +113,10 @@ class GroundTruth:
     strength: float
     origin_ns: int
     step_bytes: int
-    law_bytes: int
+    formula_bytes: int
     collectives: tuple[CollectiveTruth, ...]
     per_step: tuple[StepTruth, ...]
     per_rank: tuple[RankTruth, ...]
-
-
-TRUTH_FILE = "truth.json"
 
 
 def write_truth(truth: GroundTruth, folder: Path) -> Path:

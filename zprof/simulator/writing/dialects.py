@@ -14,6 +14,34 @@ from zprof.simulator.program.instructions import CopyDirection, CopyLaunch
 from zprof.simulator.writing.events import quote_name
 from zprof.simulator.writing.names import COLLECTIVES, RCCL_KERNEL, TYPES, KernelName
 
+_SMS = 132
+#: Runtime calls, and their callback ids.
+_CUDA_CALLS = {
+    "LaunchKernel": 211,
+    "LaunchKernelExC": 430,
+    "MemcpyAsync": 41,
+    "EventRecord": 135,
+    "EventRecordWithFlags": 370,
+    "StreamWaitEvent": 147,
+    "EventSynchronize": 137,
+    "StreamSynchronize": 131,
+    "DeviceSynchronize": 165,
+    "Malloc": 20,
+    "Free": 22,
+}
+#: HIP's names of other runtime calls, and their ids.
+_HIP_CALLS = {
+    "MemcpyAsync": ("hipMemcpyWithStream", 153),
+    "EventRecord": ("hipEventRecord", 55),
+    "EventRecordWithFlags": ("hipEventRecord", 55),
+    "StreamWaitEvent": ("hipStreamWaitEvent", 225),
+    "EventSynchronize": ("hipEventSynchronize", 57),
+    "StreamSynchronize": ("hipStreamSynchronize", 222),
+    "DeviceSynchronize": ("hipDeviceSynchronize", 48),
+    "Malloc": ("hipMalloc", 112),
+    "Free": ("hipFree", 67),
+}
+
 
 class TraceDialect(Protocol):
     """Trace format of one vendor's profiler."""
@@ -50,23 +78,6 @@ class TraceDialect(Protocol):
 
     def extras(self) -> list[str]:
         """Return further keys at the top of a file."""
-
-
-_SMS = 132
-#: Runtime calls, and their callback ids.
-_CUDA_CALLS = {
-    "LaunchKernel": 211,
-    "LaunchKernelExC": 430,
-    "MemcpyAsync": 41,
-    "EventRecord": 135,
-    "EventRecordWithFlags": 370,
-    "StreamWaitEvent": 147,
-    "EventSynchronize": 137,
-    "StreamSynchronize": 131,
-    "DeviceSynchronize": 165,
-    "Malloc": 20,
-    "Free": 22,
-}
 
 
 class Nvidia:
@@ -156,20 +167,6 @@ class Nvidia:
     def extras(self) -> list[str]:
         """Return the CUDA versions."""
         return ['"cupti_version": 26', '"cuda_runtime_version": 12080', '"cuda_driver_version": 12080']
-
-
-#: HIP's names of other runtime calls, and their ids.
-_HIP_CALLS = {
-    "MemcpyAsync": ("hipMemcpyWithStream", 153),
-    "EventRecord": ("hipEventRecord", 55),
-    "EventRecordWithFlags": ("hipEventRecord", 55),
-    "StreamWaitEvent": ("hipStreamWaitEvent", 225),
-    "EventSynchronize": ("hipEventSynchronize", 57),
-    "StreamSynchronize": ("hipStreamSynchronize", 222),
-    "DeviceSynchronize": ("hipDeviceSynchronize", 48),
-    "Malloc": ("hipMalloc", 112),
-    "Free": ("hipFree", 67),
-}
 
 
 class Amd:

@@ -13,6 +13,10 @@ import numpy as np
 from zprof.simulator.engine.schedule import ExecutedInstruction, SimulatedRun, get_rank_clock
 from zprof.simulator.plan import Stamps
 
+_LEAD_NS = 150_000
+_TAIL_NS = 400_000
+_OPTIONAL_WHITESPACE = re.compile(r'\s*\n\s*|(?<=":) (?=["\d\[{%-])|(?<=,) (?=")')
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingWindow:
@@ -71,10 +75,6 @@ class EventBuffer:
         return f"{length // 1000}.{length % 1000:03d}"
 
 
-_LEAD_NS = 150_000
-_TAIL_NS = 400_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionTiming:
     """Times of one instruction on one rank, in nanoseconds on its clock."""
@@ -131,9 +131,6 @@ class LocalTimes:
             np.array([common.start_ns, common.end_ns])
         )
         return RecordingWindow(start_ns=int(stamps[0]), end_ns=int(stamps[1]))
-
-
-_OPTIONAL_WHITESPACE = re.compile(r'\s*\n\s*|(?<=":) (?=["\d\[{%-])|(?<=,) (?=")')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,17 @@ from zprof.simulator.writing.events import EventBuffer, Layout
 from zprof.simulator.writing.names import list_group_ranks
 
 _WINDOW_NS = 7_889_238 * 10**9
+_PADDING_NAMES = (
+    "torch/nn/modules/module.py(1784): _call_impl",
+    "torch/nn/modules/linear.py(124): forward",
+    "<built-in method linear of type object at 0x7f2c40a5d2e0>",
+    "torch/utils/data/_utils/pin_memory.py(28): do_one_step",
+    "threading.py(1016): _bootstrap_inner",
+    "nn.Module: Linear_7",
+    "torch/distributed/c10d_logger.py(81): wrapper",
+    "<built-in method wait of torch._C._distributed_c10d.Work object at 0x7f2b3c1e9930>",
+)
+_PADDING_LENGTH_NS = 1_700
 
 
 def get_profiler_base_ns() -> int:
@@ -109,19 +120,6 @@ def _describe_groups(schedule: SimulatedRun, rank: int) -> dict[str, object]:
 
 def _fit_layout(plan: SimulationPlan, text: str) -> str:
     return text if plan.recording.indented else Layout(indented=False).apply_layout(text)
-
-
-_PADDING_NAMES = (
-    "torch/nn/modules/module.py(1784): _call_impl",
-    "torch/nn/modules/linear.py(124): forward",
-    "<built-in method linear of type object at 0x7f2c40a5d2e0>",
-    "torch/utils/data/_utils/pin_memory.py(28): do_one_step",
-    "threading.py(1016): _bootstrap_inner",
-    "nn.Module: Linear_7",
-    "torch/distributed/c10d_logger.py(81): wrapper",
-    "<built-in method wait of torch._C._distributed_c10d.Work object at 0x7f2b3c1e9930>",
-)
-_PADDING_LENGTH_NS = 1_700
 
 
 def add_padding(plan: SimulationPlan, buffer: EventBuffer, process: int, other_bytes: int) -> None:

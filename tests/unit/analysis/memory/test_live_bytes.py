@@ -5,8 +5,8 @@ import pandas as pd
 
 from tests.support.memory_tables import Tables, at
 from zprof.analysis.memory.live_bytes import compute_live_curve, find_peak
+from zprof.analysis.memory.steps_and_phases import read_timeline
 from zprof.analysis.memory.tables import FOREVER
-from zprof.analysis.memory.timeline import read_timeline
 
 
 def ints(*values: int) -> np.ndarray:

@@ -31,7 +31,7 @@ from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
 from zprof.analysis.memory.stack_groups import MAX_GROUPS, list_largest_groups
 from zprof.analysis.memory.stack_tree import MAX_NODES, build_stack_tree
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import Memory
 from zprof.model.memory_history import StackNodeKind

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
-from zprof.analysis.memory.timeline import read_timeline
+from zprof.analysis.memory.steps_and_phases import read_timeline
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.model.gaps import Gap

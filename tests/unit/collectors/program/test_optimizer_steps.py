@@ -132,5 +132,5 @@ def test_the_optimizer_first_seen_last_closes_the_step(order: str, expected: str
 def test_a_new_optimizer_changes_nothing_once_the_cycle_is_settled() -> None:
     cycle = StepCycle()
     ends("AA", cycle)
-    cycle.settle()
+    cycle.freeze_order()
     assert ends("ABAB", cycle) == "A.A."

@@ -20,7 +20,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.rule import Check
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
-from zprof.rules.volume.half_precision import ComputeType, price_half_bytes, read_compute_type
+from zprof.rules.volume.half_precision_saving import ComputeType, price_half_bytes, read_compute_type
 from zprof.rules.volume.model_traffic import (
     count_elements,
     has_known_sizes,

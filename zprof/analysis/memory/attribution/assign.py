@@ -12,7 +12,6 @@ import numpy as np
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, TenantLedger
 from zprof.analysis.memory.attribution.census import take_census
-from zprof.analysis.memory.attribution.doubts import lower_confidences
 from zprof.analysis.memory.attribution.features import Features, compute_features, find_previous_blocks
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.attribution.origins import classify_stacks
@@ -26,9 +25,10 @@ from zprof.analysis.memory.attribution.rules import (
 )
 from zprof.analysis.memory.attribution.standing_state import attribute_state
 from zprof.analysis.memory.attribution.succession import follow_parameters
+from zprof.analysis.memory.attribution.uncertainty import lower_confidences
 from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.steps_and_phases import PhaseRange
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
-from zprof.analysis.memory.timeline import PhaseRange
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import WEIGHT_COPY, Tenant

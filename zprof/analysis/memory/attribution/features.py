@@ -19,8 +19,15 @@ from zprof.analysis.memory.attribution.passes import (
     find_passes,
 )
 from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.steps_and_phases import PhaseRange
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
-from zprof.analysis.memory.timeline import PhaseRange
+
+#: Live bytes at the start of a forward, as a share of the most in the history.
+_VALLEY_RATIO = 0.02
+#: It is a new forward if so much was live in between.
+_HIGH_RATIO = 0.5
+#: Share of its blocks that a forward keeps for a backward.
+_KEPT_RATIO = 0.2
 
 
 def find_next_pass_block(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
@@ -146,14 +153,6 @@ def _find_first_start(passes: AllocationPasses, time_ns: Int) -> Int:
     """Return the start of the first pass after each time, or FOREVER."""
     starts: Int = np.append(passes.first_ns, FOREVER)[np.searchsorted(passes.first_ns, time_ns, side="right")]
     return starts
-
-
-#: Live bytes at the start of a forward, as a share of the most in the history.
-_VALLEY_RATIO = 0.02
-#: It is a new forward if so much was live in between.
-_HIGH_RATIO = 0.5
-#: Share of its blocks that a forward keeps for a backward.
-_KEPT_RATIO = 0.2
 
 
 def _find_outliving_forward(blocks: HeldBlocks, passes: AllocationPasses, member: Int) -> Bool:

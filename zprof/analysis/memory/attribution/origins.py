@@ -23,37 +23,6 @@ from zprof.analysis.memory.attribution.frames import (
 )
 from zprof.analysis.memory.tables import Bool, Int
 
-
-class Origin(IntEnum):
-    """Where in a training step an allocation was made.
-
-    CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone. BARE: no Python frame;
-    OTHER: Python code of nobody that is known. OPTIMIZER_CALL: an optimizer's step that is known only because
-    torch's wrapper called it.
-    """
-
-    OTHER = 0
-    BARE = 1
-    SETUP = 2
-    CONSTRUCTOR = 3
-    SHARD = 4
-    FORWARD = 5
-    FORWARD_NAME = 6
-    BACKWARD = 7
-    BACKWARD_NAME = 8
-    RECOMPUTE = 9
-    OPTIMIZER = 10
-    OPTIMIZER_INIT = 11
-    CLIP = 12
-    GATHER = 13
-    REDUCE = 14
-    BUCKET = 15
-    COLLECTIVE = 16
-    WORKSPACE = 17
-    CAST = 18
-    OPTIMIZER_CALL = 19
-
-
 _OPTIMIZER_PATHS = (
     "/torch/optim/",
     "/apex/optimizers/",
@@ -131,10 +100,38 @@ _SETUP = {
 }  # fmt: skip
 _SETUP_FUNCTIONS = ("__init__", "reset_parameters", "_reset_parameters", "init_weights", "_init_weights")
 _CALL = {"/torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl")}
-
-
 #: The functions of torch's Optimizer that call the step of any optimizer.
 _WRAPPER_FILE = "/torch/optim/optimizer.py"
+
+
+class Origin(IntEnum):
+    """Where in a training step an allocation was made.
+
+    CONSTRUCTOR, FORWARD_NAME and BACKWARD_NAME are based on a function's name alone. BARE: no Python frame;
+    OTHER: Python code of nobody that is known. OPTIMIZER_CALL: an optimizer's step that is known only because
+    torch's wrapper called it.
+    """
+
+    OTHER = 0
+    BARE = 1
+    SETUP = 2
+    CONSTRUCTOR = 3
+    SHARD = 4
+    FORWARD = 5
+    FORWARD_NAME = 6
+    BACKWARD = 7
+    BACKWARD_NAME = 8
+    RECOMPUTE = 9
+    OPTIMIZER = 10
+    OPTIMIZER_INIT = 11
+    CLIP = 12
+    GATHER = 13
+    REDUCE = 14
+    BUCKET = 15
+    COLLECTIVE = 16
+    WORKSPACE = 17
+    CAST = 18
+    OPTIMIZER_CALL = 19
 
 
 def _is_optimizer_call(frame: Frame) -> bool:

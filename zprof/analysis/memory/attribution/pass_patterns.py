@@ -15,7 +15,7 @@ _MIN_AGE = 8
 #: So many blocks freed without an allocation in between are freed together.
 _MIN_TOGETHER = 8
 #: Rise or fall of the kept bytes, as a share of their maximum, that makes a pass.
-_TURN_RATIO = 0.3
+_MIN_SWING_RATIO = 0.3
 
 
 def find_turns(blocks: HeldBlocks, rows: Int) -> list[tuple[int, int, int]]:
@@ -46,8 +46,8 @@ def _find_kept(blocks: HeldBlocks, rows: Int) -> Bool:
 
 
 def _find_peaks(live: list[int], kept: Bool) -> list[tuple[int, int, int]]:
-    turn = _TURN_RATIO * max(live, default=0)
-    if turn <= 0:
+    min_swing = _MIN_SWING_RATIO * max(live, default=0)
+    if min_swing <= 0:
         return []
     turns: list[tuple[int, int, int]] = []
     low = high = 0
@@ -59,12 +59,12 @@ def _find_peaks(live: list[int], kept: Bool) -> list[tuple[int, int, int]]:
                 low = position
             if value > live[high] or high < low:
                 high = position
-            if live[high] - value >= turn and live[high] - live[low] >= turn:
+            if live[high] - value >= min_swing and live[high] - live[low] >= min_swing:
                 begin, peak, rising, low = low, high, False, position
         else:
             if value < live[low]:
                 low = position
-            if value - live[low] >= turn:
+            if value - live[low] >= min_swing:
                 turns.append((begin, peak, low + 1))
                 rising, high = True, position
     if not rising:

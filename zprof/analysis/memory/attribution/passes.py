@@ -19,8 +19,8 @@ import numpy as np
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.pass_patterns import find_turns
 from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.steps_and_phases import PhaseRange
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
-from zprof.analysis.memory.timeline import PhaseRange
 from zprof.model.training import Phase
 
 NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3

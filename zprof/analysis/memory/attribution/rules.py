@@ -21,6 +21,11 @@ from zprof.model.tenants import Tenant
 #: ``CUBLAS_WORKSPACE_CONFIG`` :4096:2:16:8, and 32 MiB on Hopper (``CUDABlas.cpp``).
 WORKSPACE_BYTES = 8_519_680
 HOPPER_WORKSPACE_BYTES = 32 << 20
+_HIGH, _MEDIUM, _LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
+_PARAMETERS, _GRADIENTS, _STATE = Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE
+_ACTIVATIONS, _TEMPORARY = Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS
+_COMMUNICATION = Tenant.COMMUNICATION_BUFFERS
+CAST = "cast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +220,6 @@ def _is_saved_in_running_forward(features: Features) -> Bool:
     mask: Bool = (features.made_in == FORWARD) & features.stays & features.in_open_pass & trains
     return mask
 
-
-_HIGH, _MEDIUM, _LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
-_PARAMETERS, _GRADIENTS, _STATE = Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE
-_ACTIVATIONS, _TEMPORARY = Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS
-_COMMUNICATION = Tenant.COMMUNICATION_BUFFERS
-
-CAST = "cast"
 
 TENANT_RULES: tuple[TenantRule, ...] = (
     TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, _is_library_workspace),

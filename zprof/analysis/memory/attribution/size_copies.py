@@ -24,6 +24,12 @@ _MASTER_COPIES = (3, 2)
 _MAX_EQUAL_COPIES = 4
 
 SizeCounts = Mapping[int, int]
+#: Smaller single blocks are inputs, flags and tables rather than weights.
+MIN_SINGLE_BYTES = 1 << 20
+_MAX_VECTOR_BYTES = 1 << 16
+#: Sizes of at least one in so many of the largest are matrices.
+_SMALL_RATIO = 16
+_MIN_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +123,6 @@ def _remove_doubled(held: SizeCounts, copies: int) -> dict[int, int] | None:
             unexplained += size * count
     total = sum(size * count for size, count in held.items())
     return base if len(base) >= MIN_SIZES and unexplained <= (1 - _WHOLE_RATIO) * total else None
-
-
-#: Smaller single blocks are inputs, flags and tables rather than weights.
-MIN_SINGLE_BYTES = 1 << 20
-_MAX_VECTOR_BYTES = 1 << 16
-#: Sizes of at least one in so many of the largest are matrices.
-_SMALL_RATIO = 16
-_MIN_VECTORS = 4
 
 
 def select_model_sizes(held: SizeCounts) -> dict[int, int]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.blame.cases import (
+from zprof.analysis.time.blame.late_arrivals import (
     LateCases,
     LateRows,
     find_cases,
@@ -26,6 +26,13 @@ from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.collectives import FULL_SYNC
 from zprof.model.time import Blame, LateReason, StepLateness, WaitShares
+
+#: Maximum rounds of pointer jumping; the jump length doubles per round, so no chain needs more.
+_MAX_ROUNDS = 64
+_COLUMNS = (
+    "rank", "instance", "judged", "blamed_rank", "late_reason", "origin_rank", "wait_ns", "exposed_wait_ns",
+)  # fmt: skip
+_FULL_SYNC_KINDS = [str(kind) for kind in FULL_SYNC]
 
 
 def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: ReadCalls) -> pd.DataFrame:
@@ -51,10 +58,6 @@ def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: Rea
     reason[known] = [str(reason_name) for reason_name in origins.reason[case[known]]]
     origin[known] = origins.rank[case[known]]
     return frame.assign(judged=rows.judged, blamed_rank=rows.blamed, late_reason=reason, origin_rank=origin)
-
-
-#: Maximum rounds of pointer jumping; the jump length doubles per round, so no chain needs more.
-_MAX_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +150,6 @@ def find_largest_within(values: Int64s, low: Int64s, high: Int64s) -> Int64s:
     return result
 
 
-_COLUMNS = (
-    "rank", "instance", "judged", "blamed_rank", "late_reason", "origin_rank", "wait_ns", "exposed_wait_ns",
-)  # fmt: skip
-
-
 def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> WaitShares:
     """Return sums per step, sorted by the exposed wait charged to each rank, largest first.
 
@@ -209,9 +207,6 @@ def _sum_by_column(rows: pd.DataFrame, column: str, steps: int) -> list[tuple[ob
         return []
     sums = rows.groupby(column)["exposed_wait_ns"].sum().sort_values(ascending=False, kind="stable")
     return [(key, int(value) // steps) for key, value in sums.items() if int(value) >= steps]
-
-
-_FULL_SYNC_KINDS = [str(kind) for kind in FULL_SYNC]
 
 
 def measure_lateness(frame: pd.DataFrame) -> tuple[StepLateness, ...]:

@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.blame.cases import CaseExcess, ComparedIntervals, LateCases, LateRows, group_by_rank
+from zprof.analysis.time.blame.late_arrivals import (
+    CaseExcess,
+    ComparedIntervals,
+    LateCases,
+    LateRows,
+    group_by_rank,
+)
 from zprof.analysis.time.collective_rows import Floats, Mask
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
@@ -29,6 +35,11 @@ ReasonArray = npt.NDArray[np.object_]
 _MAX_AFTER_SYNC_NS = 1_000_000
 _CALL_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MIN_CALL_RATIO = 0.5
+_MIN_EXPLAINED_RATIO = 0.5
+#: If a launch, or the release of a stream, precedes the start by at most this share of the lateness, the
+#: start waited for it.
+_RIGHT_BEFORE_RATIO = 0.25
+_DEVICE_REASONS = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
 
 
 def refine_host_reasons(
@@ -89,13 +100,6 @@ def _measure_calls(
 
 def _extend_after(spans: Intervals) -> Intervals:
     return union(intervals(spans[:, 0], spans[:, 1] + _MAX_AFTER_SYNC_NS))
-
-
-_MIN_EXPLAINED_RATIO = 0.5
-#: If a launch, or the release of a stream, precedes the start by at most this share of the lateness, the
-#: start waited for it.
-_RIGHT_BEFORE_RATIO = 0.25
-_DEVICE_REASONS = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

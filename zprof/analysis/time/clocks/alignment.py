@@ -29,6 +29,11 @@ from zprof.analysis.time.clocks.votes import estimate_drifts, estimate_offsets
 from zprof.model.gaps import Gap, GapKind
 
 SAME_HOST_UNCERTAINTY_NS = 2_000
+_ONE_HOST = "one host, one clock"
+#: Votes contradict the shared clock of a host if they differ by more than this many uncertainties.
+_CONTRADICTION_FACTOR = 5.0
+#: A difference of up to this many uncertainties is explained by them.
+_EXPLAINED_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +139,6 @@ def _apply_link(link: ClockLink, index: int, reached: ReachedClocks) -> list[int
         reached.uncertainty[rank] = max(reached.uncertainty[best], own)
         reached.by[rank] = index
     return new
-
-
-_ONE_HOST = "one host, one clock"
-#: Votes contradict the shared clock of a host if they differ by more than this many uncertainties.
-_CONTRADICTION_FACTOR = 5.0
-#: A difference of up to this many uncertainties is explained by them.
-_EXPLAINED_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,14 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 NO_ROW = -1
+#: Contradictions of bounds up to this size are tolerated: the jitter of a timestamp.
+STAMP_JITTER_NS = 5_000
+#: Maximum drift between clocks, as a share of the window, if drift is not measured.
+_MAX_UNMEASURED_DRIFT = 50e-6
+#: Minimum length of a window for measuring drift.
+DRIFT_SPAN_NS = 5e9
+#: With more ranks than this, ranks are compared with one of them instead of pairwise.
+MAX_ALL_PAIRS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +110,6 @@ def make_ping_table(
         source=no_rows,
         sink=no_rows,
     )
-
-
-#: Contradictions of bounds up to this size are tolerated: the jitter of a timestamp.
-STAMP_JITTER_NS = 5_000
-#: Maximum drift between clocks, as a share of the window, if drift is not measured.
-_MAX_UNMEASURED_DRIFT = 50e-6
-#: Minimum length of a window for measuring drift.
-DRIFT_SPAN_NS = 5e9
-#: With more ranks than this, ranks are compared with one of them instead of pairwise.
-MAX_ALL_PAIRS = 64
 
 
 def compute_tolerance(table: ClockTable) -> float:

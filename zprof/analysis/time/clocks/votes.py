@@ -19,6 +19,13 @@ END_SPREAD_SHARE = 0.05
 _VOTING_RATIO = 8.0
 _REFERENCE_RANKING = 3
 _ROUNDS = 3
+#: Points per rank for fitting a slope over all their pairs.
+_MAX_POINTS = 96
+_MIN_POINTS = 4
+#: A slope is accepted if it leaves at most this share of the spread.
+_MAX_RESIDUAL_RATIO = 0.7
+#: Maximum drift of a working clock.
+_MAX_DRIFT = 500e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +124,6 @@ def weighted_medians(values: Floats, weights: Floats) -> Floats:
     low = filled[rows, np.minimum((total < half * (1 - 1e-9)).sum(axis=1), last)]
     high = filled[rows, np.minimum((total <= half * (1 + 1e-9)).sum(axis=1), last)]
     return np.where(known.any(axis=1), (low + high) / 2, np.nan)
-
-
-#: Points per rank for fitting a slope over all their pairs.
-_MAX_POINTS = 96
-_MIN_POINTS = 4
-#: A slope is accepted if it leaves at most this share of the spread.
-_MAX_RESIDUAL_RATIO = 0.7
-#: Maximum drift of a working clock.
-_MAX_DRIFT = 500e-6
 
 
 def estimate_drifts(table: ClockTable) -> Floats:

@@ -24,6 +24,10 @@ _MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
 #: A clock that differs more than this from the first rank's has another origin.
 _MAX_SAME_ORIGIN_NS = 10**12
 NO_STEP = -1
+_STREAM = "stream:"
+#: Name of a lane whose ranks are unknown.
+UNKNOWN_RANKS = "of unknown ranks"
+_SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
 class Rung(StrEnum):
@@ -153,12 +157,6 @@ def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64
             rows = np.flatnonzero(known & (rank == timeline.rank))
             step[rows] = timeline.host_steps.step_at(times[rows])
     return step
-
-
-_STREAM = "stream:"
-#: Name of a lane whose ranks are unknown.
-UNKNOWN_RANKS = "of unknown ranks"
-_SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

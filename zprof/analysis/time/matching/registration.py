@@ -47,6 +47,13 @@ _MAX_CONTRADICTING_RATIO = 0.1
 #: Maximum share of the pairs whose marked steps have different numbers.
 _MAX_DIFFERENT_STEPS = 0.02
 _ROUNDS = 2
+_MAX_VOTES = 300_000
+_MAX_CANDIDATES = 6
+_MIN_WIDTH_NS = 10_000.0
+_END_SHARE = 0.25
+_MIN_VOTES = 3
+#: A narrow cluster with this share of the rows needs no wider ones.
+_SHARP_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,15 +310,6 @@ def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None
     )
     others_are_far = all(abs(fit.offset) >= _FAR_FACTOR * near_ns for fit in others)
     return nearest if abs(nearest.offset) <= near_ns and others_are_far else None
-
-
-_MAX_VOTES = 300_000
-_MAX_CANDIDATES = 6
-_MIN_WIDTH_NS = 10_000.0
-_END_SHARE = 0.25
-_MIN_VOTES = 3
-#: A narrow cluster with this share of the rows needs no wider ones.
-_SHARP_SHARE = 0.8
 
 
 def find_offset_candidates(fixed: LaneRows, moved: LaneRows) -> list[float]:

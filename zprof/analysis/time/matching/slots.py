@@ -26,6 +26,8 @@ _MAX_TRIES = 3
 #: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
 #: processors running eight programs: up to a twentieth of the rows).
 _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
+#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
+MAX_CONFLICT_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,8 @@ def _place_on(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) ->
         known = [slots for slots in (by_order, by_times) if slots is not None]
         if known:
             slots_by_rank[rank] = max(known, key=_count_placed_rows)
-        elif rank in equal_ranks.doubtful:
-            slots_by_rank[rank] = equal_ranks.doubtful[rank]
+        elif rank in equal_ranks.uncertain:
+            slots_by_rank[rank] = equal_ranks.uncertain[rank]
     return slots_by_rank
 
 
@@ -121,11 +123,11 @@ def _count_placed_rows(slots: Int64s) -> int:
 class EqualRanks:
     """Slots of ranks with the same rows in the same steps.
 
-    ``sure``: their times agree too. ``doubtful``: many rows hardly overlap and are left out, but not most.
+    ``sure``: their times agree too. ``uncertain``: many rows hardly overlap and are left out, but not most.
     """
 
     sure: Mapping[int, Int64s] = field(default_factory=dict)
-    doubtful: Mapping[int, Int64s] = field(default_factory=dict)
+    uncertain: Mapping[int, Int64s] = field(default_factory=dict)
 
 
 def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> EqualRanks:
@@ -149,7 +151,7 @@ def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: 
     others = {rank: known[rank].measured for rank in ranks if rank not in on_host.sure}
     by_votes = _place_agreeing(first, rows_by_rank, others, VOTE_LIMITS)
     return EqualRanks(
-        sure={**on_host.sure, **by_votes.sure}, doubtful={**by_votes.doubtful, **on_host.doubtful}
+        sure={**on_host.sure, **by_votes.sure}, uncertain={**by_votes.uncertain, **on_host.uncertain}
     )
 
 
@@ -177,7 +179,7 @@ def _place_agreeing(
     by_rank = {rank: slots[row] for row, rank in enumerate(clocks)}
     return EqualRanks(
         sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees[row]},
-        doubtful={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
+        uncertain={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
     )
 
 
@@ -305,10 +307,6 @@ def _list_moves(slots: Int64s) -> Int64s:
 def find_largest_shift(moves: Int64s) -> int:
     """Return the move with the largest absolute value, with its sign; 0 if there are none."""
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
-
-
-#: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
-MAX_CONFLICT_SHARE = 0.1
 
 
 def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Bools]:

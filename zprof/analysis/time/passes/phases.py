@@ -40,6 +40,26 @@ _NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
 _PROGRAM_RATIO = 0.05
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
 _OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
+UNKNOWN_PHASE = "unknown"
+BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
+#: Maximum number of ranges, starting later and ending earlier, that are skipped to find one that contains an
+#: instant.
+_MAX_NESTING = 64
+#: Placeholder for the start of a range that does not exist.
+_NO_RANGE = np.iinfo(np.int64).min
+#: Phase and method of the first condition that holds, in the order of the conditions in ``_find_phases``.
+_PHASES_AND_METHODS = (
+    (Phase.OPTIMIZER.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.RECOMPUTE.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (UNKNOWN_PHASE, UNKNOWN_PHASE),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (Phase.FORWARD.value, BY_AUTOGRAD),
+)
 
 
 def _empty_spans() -> Intervals:
@@ -194,28 +214,6 @@ def _merge_rows(*sets: Intervals) -> Int64s:
     """Return all rows sorted by start; nested ones are not merged."""
     rows = np.concatenate(sets)
     return rows[np.argsort(rows[:, 0], kind="stable")]
-
-
-UNKNOWN_PHASE = "unknown"
-BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
-#: Maximum number of ranges, starting later and ending earlier, that are skipped to find one that contains an
-#: instant.
-_MAX_NESTING = 64
-#: Placeholder for the start of a range that does not exist.
-_NO_RANGE = np.iinfo(np.int64).min
-#: Phase and method of the first condition that holds, in the order of the conditions in ``_find_phases``.
-_PHASES_AND_METHODS = (
-    (Phase.OPTIMIZER.value, BY_RANGES),
-    (Phase.BACKWARD.value, BY_RANGES),
-    (Phase.RECOMPUTE.value, BY_RANGES),
-    (Phase.FORWARD.value, BY_RANGES),
-    (Phase.BACKWARD.value, BY_RANGES),
-    (Phase.FORWARD.value, BY_RANGES),
-    (Phase.BACKWARD.value, BY_AUTOGRAD),
-    (UNKNOWN_PHASE, UNKNOWN_PHASE),
-    (Phase.BACKWARD.value, BY_AUTOGRAD),
-    (Phase.FORWARD.value, BY_AUTOGRAD),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,21 @@ _SMALL_RATIO = 0.01
 #: at most one of three.
 _FORWARD_RATIO = 0.4
 _MICRO_BATCH = ["rank", "step", "micro_batch"]
+PASS_COLUMNS = (
+    "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
+    "compute_between_ns", "method",
+)  # fmt: skip
+BY_ORDER = "order"
+#: Names of passes, not of units, in FSDP1 and DDP.
+_NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
+#: Kernels and operators that allocate, view, fill or copy, which may occur between two pieces of a gather.
+_MOVE_NAMES = re.compile(
+    r".*(?:copy|fill|CatArray|chunk_cat).*|aten::(?:empty|zeros|as_strided|view|_unsafe_view|reshape|narrow|slice|"
+    r"select|split|chunk|detach|alias|to|_to_copy|cat|set_|resize_|flatten|t|transpose|expand|zero_)\w*",
+    re.ASCII | re.IGNORECASE,
+)
+_MAX_NAME = 2_000
+_UNIT_OF_STEP = ["rank", "step", "kind", "unit"]
 
 
 def find_candidates(frame: pd.DataFrame) -> Mask:
@@ -70,24 +85,9 @@ def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
     return remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
 
 
-PASS_COLUMNS = (
-    "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
-    "compute_between_ns", "method",
-)  # fmt: skip
-BY_ORDER = "order"
 #: A rank, and its rows of the table.
 RankPart = tuple[RankTimeline, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
-#: Names of passes, not of units, in FSDP1 and DDP.
-_NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
-#: Kernels and operators that allocate, view, fill or copy, which may occur between two pieces of a gather.
-_MOVE_NAMES = re.compile(
-    r".*(?:copy|fill|CatArray|chunk_cat).*|aten::(?:empty|zeros|as_strided|view|_unsafe_view|reshape|narrow|slice|"
-    r"select|split|chunk|detach|alias|to|_to_copy|cat|set_|resize_|flatten|t|transpose|expand|zero_)\w*",
-    re.ASCII | re.IGNORECASE,
-)
-_MAX_NAME = 2_000
-_UNIT_OF_STEP = ["rank", "step", "kind", "unit"]
 
 
 def make_pass_table(

@@ -23,6 +23,10 @@ _SUM_COLUMNS = (
     *BANDWIDTH_COLUMNS, *_EXPOSED_COLUMNS, "rank", "method", "matched", "bound", "start_ns", "end_ns",
     "launch_start_ns", "wait_ns", "transfer_ns", "dependency_ns", "tail_ns",
 )  # fmt: skip
+_MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_transfer_ns")
+#: 0, 1 KiB, 4 KiB, ... 4 EiB; sizes from 4 EiB on belong to the last bin.
+_SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
+_UNIT_COLUMNS = ("rank", "bytes", "bound", "exposed_wait_ns", "exposed_transfer_ns")
 
 
 def sum_collective_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[CollectiveTime, ...]:
@@ -115,11 +119,6 @@ def _describe_method(kind: str, rows: pd.DataFrame) -> str:
     return f"{description}; {matched} of {len(rows)} matched across all ranks, bounds for the others"
 
 
-_MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_transfer_ns")
-#: 0, 1 KiB, 4 KiB, ... 4 EiB; sizes from 4 EiB on belong to the last bin.
-_SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
-
-
 def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSizes, ...]:
     """Return one entry per kind, group and size bin that occurs, sorted by these."""
     entries = [
@@ -150,9 +149,6 @@ def _make_message_sizes(
         exposed_ns=sum_exposed(rows) // rank_steps,
         busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, compute_algorithm_bandwidth(rows)),
     )
-
-
-_UNIT_COLUMNS = ("rank", "bytes", "bound", "exposed_wait_ns", "exposed_transfer_ns")
 
 
 def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ...]:

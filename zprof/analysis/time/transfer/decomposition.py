@@ -28,6 +28,11 @@ from zprof.analysis.time.clocks.rank_clock import Clocks
 from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
+UNKNOWN_RANK = -1
+_FROM_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
+_TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
+_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
+
 
 def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     """Add the columns that relate the ranks of a collective to each other.
@@ -61,12 +66,6 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
 def _min_per_instance(instances: Instances, values: Floats) -> Floats:
     """Return the minimum known value of each instance, on all of its rows."""
     return instances.broadcast(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
-
-
-UNKNOWN_RANK = -1
-_FROM_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
-_TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
-_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,11 @@ NEVER_NS = -(1 << 62)
 _OVERLAP_NS = 5_000
 #: Offset that separates numbers of groups from those of streams.
 _NO_STREAM = -(1 << 60)
+#: A kernel that waited for an event, or for free SMs, starts within this time once the wait ends.
+_MAX_START_NS = 50_000
+#: A limiter whose event has already completed returns within microseconds, without delaying a gather.
+_MIN_DELAY_NS = 50_000
+_NO_TIME_NS = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +128,6 @@ def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_strea
     return latest_end
 
 
-#: A kernel that waited for an event, or for free SMs, starts within this time once the wait ends.
-_MAX_START_NS = 50_000
-
-
 def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: NamedWork) -> "pd.Series[int]":
     """Measure the delay of each all-gather of a rank by the computing unit's own kernels.
 
@@ -189,11 +190,6 @@ def _find_last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
     position = np.searchsorted(compute[:, 0], start, side="left") - 1
     ends = np.where(position >= 0, compute[np.maximum(position, 0), 1], np.iinfo(np.int64).min)
     return np.minimum(ends, start)
-
-
-#: A limiter whose event has already completed returns within microseconds, without delaying a gather.
-_MIN_DELAY_NS = 50_000
-_NO_TIME_NS = np.iinfo(np.int64).min
 
 
 def make_limiter_rows(

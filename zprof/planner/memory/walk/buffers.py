@@ -43,6 +43,11 @@ from zprof.planner.memory.walk.ledger import (
 )
 from zprof.planner.unit_moments import UnitMoment
 
+#: Collectives that gloo runs at the same time: the threads of a process group.
+MAX_CONCURRENT = 2
+#: Gathers that run at the same time within a pass: the backward's reductions take the other thread.
+MAX_CONCURRENT_GATHERS = 1
+
 
 class GatheredUnits:
     """Gathered units of a walk; below stage 3 all parameters are resident and none is gathered."""
@@ -194,12 +199,6 @@ class Gradients:
         return kept + elements * (sizes.reduced if self._constant is None else sizes.parameter)
 
 
-def _constant_elements(job: Job) -> int | None:
-    """Return the elements of a constant-size buffer, rounded down to an aligned shard for every rank."""
-    requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
-    return None if requested is None else max(requested // block, 1) * block
-
-
 class TransientPool:
     """Buffers that live for one backward pass."""
 
@@ -265,12 +264,12 @@ class PersistentPool:
 Pool = TransientPool | PersistentPool
 
 
-#: Collectives that gloo runs at the same time: the threads of a process group.
-MAX_CONCURRENT = 2
-#: Gathers that run at the same time within a pass: the backward's reductions take the other thread.
-MAX_CONCURRENT_GATHERS = 1
-
-
 def compute_backend_copy(job: Job, size_bytes: int) -> int:
     """Return the bytes of the backend's copy of a full tensor: gloo makes one, NCCL none."""
     return size_bytes if job.backend is Backend.GLOO else 0
+
+
+def _constant_elements(job: Job) -> int | None:
+    """Return the elements of a constant-size buffer, rounded down to an aligned shard for every rank."""
+    requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
+    return None if requested is None else max(requested // block, 1) * block

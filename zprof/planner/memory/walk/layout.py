@@ -24,6 +24,7 @@ from zprof.planner.rounding import ceil_div
 #: All fields of a unit except its name.
 _KIND = attrgetter(*(field.name for field in fields(Unit) if field.name != "name"))
 _ELEMENTS = attrgetter("elements", "frozen_elements")
+COUNTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +121,6 @@ def _find_run_ends(units: Sequence[Unit]) -> list[int]:
     kinds = list(map(_KIND, units))
     last = len(kinds)
     return [index for index in range(1, last + 1) if index == last or kinds[index] != kinds[index - 1]]
-
-
-COUNTER_BYTES = 4
 
 
 def compute_model_states(job: Job, stage: int) -> Mapping[Tenant, int]:

@@ -7,82 +7,8 @@ from zprof.model.plan import Term
 from zprof.model.tenants import BACKEND_SCRATCH, DISPLAY_ORDER, Tenant
 from zprof.model.whatif import Assumption
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """A category of memory: tenant, sub-category, and the key of its assumption."""
-
-    tenant: Tenant
-    sub: str
-    assumption: str
-
-
-class LiveBytes:
-    """Live bytes by slot; records the breakdown and the location of the peak."""
-
-    def __init__(self) -> None:
-        self._bytes: dict[Slot, int] = {}
-        self._total = 0
-        self._peak: Mapping[Slot, int] = {}
-        self._peak_total = -1
-        self._peak_location = ""
-        self.current_location = ""
-
-    @property
-    def peak_location(self) -> str:
-        """Location of the peak within the step."""
-        return self._peak_location
-
-    @property
-    def peak_bytes(self) -> int:
-        """Live bytes at the peak."""
-        return max(self._peak_total, 0)
-
-    def add(self, slot: Slot, size_bytes: int) -> None:
-        """Add bytes to a slot, or remove them, and update the peak."""
-        self.set_bytes({slot: self._bytes.get(slot, 0) + size_bytes})
-
-    def set_bytes(self, sizes: Mapping[Slot, int]) -> None:
-        """Set the bytes of several slots at once and update the peak."""
-        for slot, size in sizes.items():
-            self._total += size - self._bytes.get(slot, 0)
-            self._bytes[slot] = size
-        if self._total > self._peak_total:
-            self._peak, self._peak_total = dict(self._bytes), self._total
-            self._peak_location = self.current_location
-
-    def terms(self) -> tuple[Term, ...]:
-        """Return the live bytes at the peak as terms, in display order of tenants."""
-        return tuple(
-            Term(tenant=slot.tenant, sub=slot.sub, bytes=size, assumption=slot.assumption)
-            for slot, size in sorted(self._peak.items(), key=lambda item: DISPLAY_ORDER.index(item[0].tenant))
-            if size
-        )
-
-
-PARAMETERS = Slot(tenant=Tenant.PARAMETERS, sub="weight", assumption="walk.parameters")
-OPTIMIZER_STATE = Slot(tenant=Tenant.OPTIMIZER_STATE, sub="state", assumption="walk.optimizer_state")
-GRADIENTS = Slot(tenant=Tenant.GRADIENTS, sub="grad", assumption="walk.gradients")
-UNREDUCED = Slot(tenant=Tenant.GRADIENTS, sub="unreduced", assumption="walk.unreduced")
-SAVED = Slot(tenant=Tenant.ACTIVATIONS, sub="saved", assumption="walk.saved")
-RECOMPUTED = Slot(tenant=Tenant.ACTIVATIONS, sub="recomputed", assumption="walk.recomputed")
-CHECKPOINTS = Slot(tenant=Tenant.ACTIVATIONS, sub="checkpoint", assumption="walk.checkpoints")
-OPERATOR_OUTPUTS = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", assumption="walk.work")
-TIED_HEAD_GRADIENT = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="act_grad", assumption="walk.tied_head")
-GRADIENT_COPY = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="optimizer", assumption="walk.gradient_copy")
-GATHERED = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", assumption="walk.gathered_units")
-GATHERED_CHECKPOINT = Slot(
-    tenant=Tenant.COMMUNICATION_BUFFERS, sub="allgather_base", assumption="walk.gathered_checkpoint"
-)
-GATHERED_CHUNK = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="checkpoint", assumption="walk.checkpoints")
-REDUCED = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="reduce_scatter_base", assumption="walk.reductions")
-KEPT_BUFFERS = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="kept_buffers", assumption="walk.kept_buffers")
-SCRATCH = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub=BACKEND_SCRATCH, assumption="walk.backend_copies")
-
-
 _ENGINE = "reference engine"
 _PAPER = "arXiv 1910.02054"
-
 ASSUMPTIONS: Mapping[str, Assumption] = {
     "walk.parameters": Assumption(
         formula="p x padded; stage 3: p x padded / N; padded: a unit's elements, rounded up to N x alignment",
@@ -167,3 +93,75 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="not in the paper",
     ),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A category of memory: tenant, sub-category, and the key of its assumption."""
+
+    tenant: Tenant
+    sub: str
+    assumption: str
+
+
+class LiveBytes:
+    """Live bytes by slot; records the breakdown and the location of the peak."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[Slot, int] = {}
+        self._total = 0
+        self._peak: Mapping[Slot, int] = {}
+        self._peak_total = -1
+        self._peak_location = ""
+        self.current_location = ""
+
+    @property
+    def peak_location(self) -> str:
+        """Location of the peak within the step."""
+        return self._peak_location
+
+    @property
+    def peak_bytes(self) -> int:
+        """Live bytes at the peak."""
+        return max(self._peak_total, 0)
+
+    def add(self, slot: Slot, size_bytes: int) -> None:
+        """Add bytes to a slot, or remove them, and update the peak."""
+        self.set_bytes({slot: self._bytes.get(slot, 0) + size_bytes})
+
+    def set_bytes(self, sizes: Mapping[Slot, int]) -> None:
+        """Set the bytes of several slots at once and update the peak."""
+        for slot, size in sizes.items():
+            self._total += size - self._bytes.get(slot, 0)
+            self._bytes[slot] = size
+        if self._total > self._peak_total:
+            self._peak, self._peak_total = dict(self._bytes), self._total
+            self._peak_location = self.current_location
+
+    def terms(self) -> tuple[Term, ...]:
+        """Return the live bytes at the peak as terms, in display order of tenants."""
+        return tuple(
+            Term(tenant=slot.tenant, sub=slot.sub, bytes=size, assumption=slot.assumption)
+            for slot, size in sorted(self._peak.items(), key=lambda item: DISPLAY_ORDER.index(item[0].tenant))
+            if size
+        )
+
+
+PARAMETERS = Slot(tenant=Tenant.PARAMETERS, sub="weight", assumption="walk.parameters")
+OPTIMIZER_STATE = Slot(tenant=Tenant.OPTIMIZER_STATE, sub="state", assumption="walk.optimizer_state")
+GRADIENTS = Slot(tenant=Tenant.GRADIENTS, sub="grad", assumption="walk.gradients")
+UNREDUCED = Slot(tenant=Tenant.GRADIENTS, sub="unreduced", assumption="walk.unreduced")
+SAVED = Slot(tenant=Tenant.ACTIVATIONS, sub="saved", assumption="walk.saved")
+RECOMPUTED = Slot(tenant=Tenant.ACTIVATIONS, sub="recomputed", assumption="walk.recomputed")
+CHECKPOINTS = Slot(tenant=Tenant.ACTIVATIONS, sub="checkpoint", assumption="walk.checkpoints")
+OPERATOR_OUTPUTS = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", assumption="walk.work")
+TIED_HEAD_GRADIENT = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="act_grad", assumption="walk.tied_head")
+GRADIENT_COPY = Slot(tenant=Tenant.TEMPORARY_BUFFERS, sub="optimizer", assumption="walk.gradient_copy")
+GATHERED = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", assumption="walk.gathered_units")
+GATHERED_CHECKPOINT = Slot(
+    tenant=Tenant.COMMUNICATION_BUFFERS, sub="allgather_base", assumption="walk.gathered_checkpoint"
+)
+GATHERED_CHUNK = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="checkpoint", assumption="walk.checkpoints")
+REDUCED = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="reduce_scatter_base", assumption="walk.reductions")
+KEPT_BUFFERS = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub="kept_buffers", assumption="walk.kept_buffers")
+SCRATCH = Slot(tenant=Tenant.COMMUNICATION_BUFFERS, sub=BACKEND_SCRATCH, assumption="walk.backend_copies")

@@ -29,6 +29,7 @@ from zprof.planner.rounding import ceil_div
 from zprof.planner.unit_moments import UnitMoment, UnitMoments, with_gradients
 
 _SLOT_BYTES = 256
+NO_MOMENT = UnitMoment(operator="", saved_bytes=0, work_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,6 @@ def compute_chunk_bytes(job: Job) -> int:
     inner = [unit.checkpoint_bytes or 0 for unit in job.units if not unit.encloses]
     largest = ceil_div(max(inner, default=0), share)
     return len(inner) * ceil_div(largest, _SLOT_BYTES) * _SLOT_BYTES
-
-
-NO_MOMENT = UnitMoment(operator="", saved_bytes=0, work_bytes=0)
 
 
 @dataclass(slots=True, kw_only=True)

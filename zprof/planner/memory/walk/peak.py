@@ -67,6 +67,8 @@ from zprof.replay.schedule import (
 )
 
 _BYTES = attrgetter("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
+#: Units walked at each end of a shortened run, besides those within reach of prefetch and reductions.
+_WALKED_ENDS = 3
 
 
 def find_peak(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
@@ -84,10 +86,6 @@ def find_peak(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
             )
     ledger = walk_step(job, stage)
     return ledger.terms(), ledger.peak_location
-
-
-#: Units walked at each end of a shortened run, besides those within reach of prefetch and reductions.
-_WALKED_ENDS = 3
 
 
 def walk_step(job: Job, stage: int, *, ends: int | None = None) -> LiveBytes:

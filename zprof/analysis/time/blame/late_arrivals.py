@@ -16,6 +16,11 @@ from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.collectives import FULL_SYNC
 
+#: Maximum share of the lateness that may already be present when an interval starts.
+_MAX_LEFT_RATIO = 0.25
+_MAX_COLLECTIVES_BACK = 64
+_NO_EXCESS = -np.inf
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRows:
@@ -117,11 +122,6 @@ def find_cases(rows: LateRows) -> LateCases:
 
 def _read_ints(frame: pd.DataFrame, column: str) -> Int64s:
     return frame[column].to_numpy(np.int64)
-
-
-#: Maximum share of the lateness that may already be present when an interval starts.
-_MAX_LEFT_RATIO = 0.25
-_MAX_COLLECTIVES_BACK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +226,6 @@ def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
 def _measure_free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
     free: Int64s = np.maximum(0, ends - starts) - work.measure_blocked_time(starts, ends)
     return free
-
-
-_NO_EXCESS = -np.inf
 
 
 class CaseExcess:

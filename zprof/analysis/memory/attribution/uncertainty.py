@@ -21,22 +21,21 @@ _SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTI
 def lower_confidences(
     blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None, *, is_annotated: bool
 ) -> None:
-    """Apply all doubts; ``is_annotated``: the program annotated its phases."""
+    """Lower the confidence of each uncertain block; ``is_annotated``: the program annotated its phases."""
     names = ledger.get_tenants()
-    doubtful = np.zeros(len(blocks), dtype=bool)
+    uncertain = np.zeros(len(blocks), dtype=bool)
     if not bool(features.has_stack.any()):
         # passes and lifetimes alone tell the usual case; without annotations, even the passes are a guess
         everything = np.arange(len(blocks), dtype=np.int64)
         ledger.limit(everything, Confidence.MEDIUM if is_annotated else Confidence.LOW)
     temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
-    doubtful |= temporary & _find_possible_gradients(blocks, features, ledger, census)
-    doubtful |= temporary & _find_possible_master_gradients(blocks, features, census)
-    doubtful |= _find_possible_parameters(blocks, features, census)
-    doubtful |= _find_possible_parameters(blocks, features, census)
+    uncertain |= temporary & _find_possible_gradients(blocks, features, ledger, census)
+    uncertain |= temporary & _find_possible_master_gradients(blocks, features, census)
+    uncertain |= _find_possible_parameters(blocks, features, census)
     unpaired, lone = _find_unpaired_gradients(blocks, features, ledger, census)
     ledger.limit(np.flatnonzero(unpaired), Confidence.LOW)
-    doubtful |= lone
-    ledger.limit(np.flatnonzero(doubtful), Confidence.MEDIUM)
+    uncertain |= lone
+    ledger.limit(np.flatnonzero(uncertain), Confidence.MEDIUM)
 
 
 def _find_possible_gradients(

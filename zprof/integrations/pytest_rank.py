@@ -1,6 +1,6 @@
 """Run one rank of a training recorded by a test, in its own process.
 
-    python -m zprof.integrations.rank_of_test FOLDER      RANK and WORLD_SIZE are in the environment
+    python -m zprof.integrations.pytest_rank FOLDER      RANK and WORLD_SIZE are in the environment
 
 FOLDER contains the plan, a pickle written by the parent process, and receives failure reports. The ranks
 rendezvous through a file in it, because another test could take a port.

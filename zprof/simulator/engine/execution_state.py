@@ -21,9 +21,7 @@ from zprof.simulator.program.instructions import (
 
 
 class ExecutionState:
-    """Track the state of all ranks.  ``finish_times``: the time at which the instruction of a key
-    finishes.
-    """
+    """State of all ranks.  ``finish_times``: the time at which the instruction of a key finishes."""
 
     def __init__(self, plan: SimulationPlan, mesh: Mesh) -> None:
         self.plan = plan

@@ -16,6 +16,9 @@ MEMORY = "memory"
 #: The window from the program's start to its first step; there, time outside all phases has the same name.
 INIT = "init"
 _PHASES = frozenset(Phase)
+_BEGIN, _END = "annotation_begin", "annotation_end"
+_STEP, _OPTIMIZER = "ProfilerStep#", "Optimizer.step#"
+_MAX_DIGITS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +77,6 @@ def read_timeline(mark: pd.DataFrame, window: str = MEMORY) -> Timeline | None:
         phases=list(zip(phases["time_ns"].tolist(), names, strict=True)),
         unmarked=INIT if window == INIT else Phase.OTHER.value,
     )
-
-
-_BEGIN, _END = "annotation_begin", "annotation_end"
-_STEP, _OPTIMIZER = "ProfilerStep#", "Optimizer.step#"
-_MAX_DIGITS = 15
 
 
 def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
