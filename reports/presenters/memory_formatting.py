@@ -20,8 +20,6 @@ from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import LegendEntry
 
-#: Prefix of bytes whose owner is known by the sizes of the blocks alone.
-INFERRED_MARK = ESTIMATE_SIGN
 #: How sure the owner of an untagged block is.
 CONFIDENCE_WORDS = {Confidence.HIGH: "sure", Confidence.MEDIUM: "likely", Confidence.LOW: "guess"}
 #: Rows of the device memory table, from the tenants to the device total: field, name.
@@ -188,7 +186,7 @@ def describe_attribution(rank: RankMemory) -> str:
         for kind, what in (
             (Basis.TAGGED, "by tags"),
             (Basis.RULE, "by stacks and lifetimes"),
-            (Basis.SIZES, f"by sizes alone ({INFERRED_MARK})"),
+            (Basis.SIZES, f"by sizes alone ({ESTIMATE_SIGN})"),
             (Basis.UNKNOWN, "unknown"),
         )
         if basis.get(kind) or kind is Basis.UNKNOWN

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.leaves import take_value
 from zprof.model.memory import Basis, DeviceMemory, Memory, MemoryPart, PeakGrowth, RankMemory
-from zprof.model.quantities import Unit, Value
+from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.page import (
@@ -22,7 +22,6 @@ from zprof.reports.page import (
 )
 from zprof.reports.presenters.memory_formatting import (
     CONFIDENCE_WORDS,
-    INFERRED_MARK,
     UNTAGGED,
     describe_attribution,
     format_peak_time,
@@ -127,7 +126,7 @@ def _describe_parts(parts: Sequence[MemoryPart], blocks: int) -> Iterator[str]:
 def _build_owner_note(rank: RankMemory) -> Note:
     marks = (
         (
-            INFERRED_MARK,
+            ESTIMATE_SIGN,
             "known by the sizes of its blocks alone",
             bool((rank.basis_bytes or {}).get(Basis.SIZES)),
         ),

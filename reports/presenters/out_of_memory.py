@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.leaves import take_value
 from zprof.model.out_of_memory import OutOfMemory
-from zprof.model.quantities import Unit, Value
+from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import (
@@ -20,7 +20,6 @@ from zprof.reports.page import (
 )
 from zprof.reports.presenters.memory_formatting import (
     CONFIDENCE_WORDS,
-    INFERRED_MARK,
     UNTAGGED,
     select_user_frames,
     tenant_name,
@@ -115,5 +114,5 @@ def _describe_owners(failure: OutOfMemory) -> str:
         for level, word in CONFIDENCE_WORDS.items()
         if failure.confidence_bytes.get(level)
     )
-    mark = f" ({INFERRED_MARK}: known by sizes alone)" if failure.inferred_tenants else ""
+    mark = f" ({ESTIMATE_SIGN}: known by sizes alone)" if failure.inferred_tenants else ""
     return f" Owners of what is live: {shares}{mark}." if shares else ""

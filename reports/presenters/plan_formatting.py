@@ -20,6 +20,8 @@ AXES = {
 }
 LINKS = {"intra": "in a node", "inter": "between nodes", "pcie": "PCIe"}
 
+#: Of counts that are shown in full, with thousands separators.
+IN_FULL = Scale(factor=1, unit="")
 _COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "KB"), (1, "B"))
 

@@ -9,6 +9,7 @@ from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.model.quantities import Bound, Unit, Value
 from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
 from zprof.reports.presenters.plan_formatting import (
+    IN_FULL,
     choose_size_scale,
     choose_time_scale,
     format_integer,
@@ -19,6 +20,8 @@ from zprof.reports.presenters.plan_formatting import (
 )
 
 _MAX_LINES = 4
+#: Fields of a break-even, in order of its columns.
+_TOKENS = ("forward_tokens", "backward_tokens", "holds_from_tokens")
 #: Margin in percent of the chart, so that points at the edges are not clipped.
 _MARGIN = 6.0
 #: Unit after the value of a condition in the name of a line.
@@ -182,9 +185,7 @@ def _build_break_even_table(rows: Sequence[BreakEven]) -> Iterator[Table]:
                 name=row.hardware,
                 cells=(
                     f"{row.bandwidth_ratio * 100:g} %",
-                    format_integer(row.forward_tokens),
-                    format_integer(row.backward_tokens),
-                    format_integer(row.holds_from_tokens),
+                    *(take_scaled(row, field, IN_FULL) for field in _TOKENS),
                 ),
             )
             for row in rows

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from zprof.model.plan import PIPELINES, Axis, Plan, PlanRow
-from zprof.model.quantities import Scale
+from zprof.model.quantities import Scale, Unit, Value
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import UNKNOWN, Cell, Row, Table
 from zprof.reports.presenters.plan_formatting import (
     AXES,
+    IN_FULL,
     LINKS,
     SCHEMES,
     choose_size_scale,
@@ -16,7 +17,6 @@ from zprof.reports.presenters.plan_formatting import (
     join_names,
     make_plan_row,
     make_plan_table,
-    mark_assumed,
     take_scaled,
 )
 from zprof.reports.presenters.plan_memory import make_scheme_columns
@@ -41,22 +41,22 @@ def build_degree_table(plan: Plan) -> Table:
             *(
                 make_plan_row(
                     name=name,
-                    cells=tuple(_format_degree(row, getattr(row.degrees, leaf)) for row in plan.rows),
+                    cells=tuple(_make_count(row, getattr(row.degrees, leaf), "degrees") for row in plan.rows),
                 )
                 for name, leaf in axes
             ),
             make_plan_row(
                 name="micro-batches per replica",
                 short="micro-batches",
-                cells=tuple(_format_degree(row, row.micro_batches) for row in plan.rows),
+                cells=tuple(_make_count(row, row.micro_batches, "degrees") for row in plan.rows),
             ),
         ),
         notes=_list_batch_notes(plan),
     )
 
 
-def _format_degree(row: PlanRow, count: int) -> str:
-    return mark_assumed(format_integer(count), "degrees" in row.assumed)
+def _make_count(row: PlanRow, count: float | None, leaf: str) -> Value:
+    return Value(count, Unit.COUNT, scale=IN_FULL, is_estimate=leaf in row.assumed)
 
 
 def _list_batch_notes(plan: Plan) -> tuple[str, ...]:
@@ -154,10 +154,7 @@ def _build_throughput_row(plan: Plan) -> Iterator[Row]:
     yield make_plan_row(
         name="tokens per second and device",
         short="tokens/s, device",
-        cells=tuple(
-            mark_assumed(format_integer(compute_tokens_per_s(plan, row)), "step" in row.assumed)
-            for row in plan.rows
-        ),
+        cells=tuple(_make_count(row, compute_tokens_per_s(plan, row), "step") for row in plan.rows),
     )
 
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.leaves import read_value
 from zprof.model.memory import Memory, RankMemory
-from zprof.model.quantities import BOUND_SIGNS, Aggregation, Value
+from zprof.model.quantities import BOUND_SIGNS, ESTIMATE_SIGN, Aggregation, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.memory_formatting import (
-    INFERRED_MARK,
     describe_attribution,
     largest_rank,
     take_tenant_bytes,
@@ -192,7 +191,7 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
             Column(title="tenant"),
             Column(title="size", numeric=True),
             Column(title="of the peak", numeric=True),
-            Column(title="by", says=f"{INFERRED_MARK}: known by the sizes of the blocks alone"),
+            Column(title="by", says=f"{ESTIMATE_SIGN}: known by the sizes of the blocks alone"),
         ),
         lines=tuple(lines),
         help=(
@@ -210,7 +209,7 @@ def name_tenant(name: str) -> str:
 
 def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
     size = take_tenant_bytes(rank, tenant)
-    return UNKNOWN if size.number is None else INFERRED_MARK * size.is_estimate
+    return UNKNOWN if size.number is None else ESTIMATE_SIGN * size.is_estimate
 
 
 def build_total(loaded: LoadedRun, rank: RankMemory, index: int) -> tuple[Cell, ...]:

@@ -8,11 +8,10 @@ import re
 from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value
 from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
-from zprof.model.quantities import Aggregation, Value
+from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
-    INFERRED_MARK,
     select_user_frames,
 )
 from zprof.reports.presenters.memory_groups import count_blocks, name_place
@@ -71,7 +70,7 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
                 "group, else the kind of memory",
             ),
             numeric_column("size"),
-            Column(title="tenant", says=f"{INFERRED_MARK} prefix: known by the sizes of the blocks alone"),
+            Column(title="tenant", says=f"{ESTIMATE_SIGN} prefix: known by the sizes of the blocks alone"),
             Column(title="kind", from_width=MIDDLE_WIDTH),
             Column(title="allocated at", says="innermost stack frame of the user's program"),
             Column(title="operator", from_width=MIDDLE_WIDTH),
@@ -87,7 +86,7 @@ def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> 
         cells=(
             TextCell(_name_module(entry)),
             read_value(loaded.report, _find_size_leaf(index, entry)),
-            TextCell(f"{INFERRED_MARK * (entry.basis is Basis.SIZES)}{shorten_tenant(entry.tenant)}"),
+            TextCell(f"{ESTIMATE_SIGN * (entry.basis is Basis.SIZES)}{shorten_tenant(entry.tenant)}"),
             TextCell(entry.sub),
             TextCell(_name_place(entry)),
             TextCell(entry.operator),
