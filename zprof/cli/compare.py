@@ -57,7 +57,7 @@ class CompareCommand:
 
 
 def _compare_runs(arguments: argparse.Namespace) -> "SideBySide":
-    from zprof.rules.diagnose import diagnose_side_by_side
+    from zprof.rules.pair_runs import diagnose_side_by_side
 
     a, b = open_run(arguments.a), open_run(arguments.b)
     a = a.described(add_stated_work(arguments.baseline_tokens_per_step, a.manifest.training))

@@ -57,7 +57,8 @@ def compare(
         MissingData: No rank finished its recording.
     """
     from zprof.notebook.report import measure
-    from zprof.rules.diagnose import diagnose, pair_with_baseline
+    from zprof.rules.diagnose import diagnose
+    from zprof.rules.pair_runs import pair_with_baseline
 
     before, after = as_run(a, window), as_run(b, window)
     first, second = measure(before, window), measure(after, window)

@@ -4,18 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
-from zprof.analysis.comparison import compare, find_comparison_gaps, list_baseline_gaps
-from zprof.analysis.side_by_side import (
-    build_finding_section,
-    build_kernel_section,
-    build_memory_section,
-    build_time_sections,
-    list_settings,
-)
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
-from zprof.model.side_by_side import ComparedSection, SideBySide
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import find_unexplained_loss
 from zprof.rules.make_findings import make_findings
@@ -70,8 +61,12 @@ def _build_report(
     analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, rules: Sequence[Rule]
 ) -> Report:
     findings, gaps = make_findings(rules, analysis, baseline_analysis)
-    gaps += find_comparison_gaps(baseline_analysis, analysis) if baseline_analysis else ()
-    comparison = compare(baseline_analysis, analysis) if baseline_analysis else None
+    comparison = None
+    if baseline_analysis is not None:
+        from zprof.analysis.comparison import compare, find_comparison_gaps
+
+        gaps += find_comparison_gaps(baseline_analysis, analysis)
+        comparison = compare(baseline_analysis, analysis)
     unexplained = find_unexplained_loss(findings, rules, analysis.time.per_rank, analysis.time.collectives)
     verdict = judge(
         analysis.run,
@@ -97,8 +92,12 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     analysis = analyse_memory_only(run)
     baseline_analysis = analyse_memory_only(baseline) if baseline is not None else None
     findings, gaps = make_findings(memory_rules(), analysis, baseline_analysis)
-    gaps += list_baseline_gaps(baseline_analysis, analysis) if baseline_analysis else ()
-    comparison = compare(baseline_analysis, analysis) if baseline_analysis else None
+    comparison = None
+    if baseline_analysis is not None:
+        from zprof.analysis.comparison import compare, list_baseline_gaps
+
+        gaps += list_baseline_gaps(baseline_analysis, analysis)
+        comparison = compare(baseline_analysis, analysis)
     verdict = judge_memory(analysis.run, analysis.memory, findings)
     return _assemble_report(analysis, verdict, comparison, findings, gaps)
 
@@ -125,51 +124,3 @@ def _assemble_report(
 
 def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
     return run if isinstance(run, RunAnalysis) else analyse(run, policy)
-
-
-def diagnose_side_by_side(
-    a: Run,
-    b: Run,
-    *,
-    expected_bus_bytes_per_s: float | None = None,
-    policy: WindowPolicy = WindowPolicy.STEP,
-) -> SideBySide:
-    """Diagnose ``a`` by itself and ``b`` with ``a`` as its baseline, and pair the results.
-
-    Raises:
-        BadInput: A recording is damaged.
-    """
-    first, second = analyse(a, policy), analyse(b, policy)
-    after = diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
-    return pair_with_baseline(
-        (a, first), (b, second), after, expected_bus_bytes_per_s=expected_bus_bytes_per_s
-    )
-
-
-def pair_with_baseline(
-    a: tuple[Run, RunAnalysis],
-    b: tuple[Run, RunAnalysis],
-    after: Report,
-    *,
-    expected_bus_bytes_per_s: float | None = None,
-) -> SideBySide:
-    """Pair two analyzed runs; ``after`` is the report on ``b`` with ``a`` as its baseline."""
-    before = diagnose(a[1], expected_bus_bytes_per_s=expected_bus_bytes_per_s)
-    optional_sections = [
-        build_memory_section(before, after),
-        build_kernel_section(a[1], b[1]),
-        build_finding_section(before, after),
-    ]
-    return SideBySide(
-        zprof_version=after.zprof_version,
-        a=before.run,
-        b=after.run,
-        verdict=after.verdict,
-        comparison=after.comparison,
-        sections=(*build_time_sections(before, after), *filter(_has_values, optional_sections)),
-        settings=list_settings(a[0], b[0]),
-    )
-
-
-def _has_values(section: ComparedSection) -> bool:
-    return any(row.a is not None or row.b is not None for row in section.rows)

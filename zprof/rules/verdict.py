@@ -21,7 +21,6 @@ from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_r
 from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained
 from zprof.rules.ending_verdict import describe_ending, has_run_out_of_memory
-from zprof.rules.history_verdict import describe_history
 from zprof.rules.rule import Rule, list_untested
 
 #: Causes that must have been tested for a run without a baseline to be ok.
@@ -363,6 +362,8 @@ def judge_peak(
     if memory.is_history(rank.rank):
         unknown = VerdictStatus.INCONCLUSIVE if untagged_ratio >= _MAX_UNTAGGED_RATIO else VerdictStatus.OK
         ordered = [risk, *findings] if risk else findings
+        from zprof.rules.history_verdict import describe_history
+
         sentence = describe_history(rank, ordered, comparison, memory.out_of_memory)
         return VerdictStatus.RISK if risk else unknown, sentence
     head = _describe_peak(rank)

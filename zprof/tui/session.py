@@ -117,7 +117,8 @@ def _diagnose_loaded(
     progress: Progress,
 ) -> LoadedRun:
     progress("applying the rules")
-    from zprof.rules.diagnose import diagnose, pair_with_baseline
+    from zprof.rules.diagnose import diagnose
+    from zprof.rules.pair_runs import pair_with_baseline
 
     expected = request.expected_bus_bytes_per_s
     run, analysis = this

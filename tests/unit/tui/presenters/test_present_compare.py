@@ -11,7 +11,7 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
-from zprof.rules.diagnose import diagnose_side_by_side
+from zprof.rules.pair_runs import diagnose_side_by_side
 from zprof.run.reader import load as open_run
 from zprof.tui.presenters.compare import (
     CompareOptions,
