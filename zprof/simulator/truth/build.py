@@ -81,7 +81,7 @@ def build_truth(
         strength=plan.strength,
         origin_ns=ORIGIN_NS,
         step_bytes=_count_step_bytes(lines),
-        formula_bytes=compute_zero_formula_bytes(plan),
+        law_bytes=compute_zero_formula_bytes(plan),
         collectives=tuple(rows),
         per_step=tuple(steps),
         per_rank=tuple(ranks),

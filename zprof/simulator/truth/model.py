@@ -99,8 +99,8 @@ class RankTruth:
 class GroundTruth:
     """Ground truth of a simulation.
 
-    ``origin_ns``: reference time at which the clocks differ only by their offset.  ``formula_bytes``: bytes
-    per step according to the ZeRO formula, counting an all-reduce twice; ``step_bytes``: transferred bytes.
+    ``origin_ns``: reference time at which the clocks differ only by their offset.  ``law_bytes``: bytes per
+    step according to the ZeRO formula, counting an all-reduce twice; ``step_bytes``: transferred bytes.
     """
 
     schema: str
@@ -113,7 +113,7 @@ class GroundTruth:
     strength: float
     origin_ns: int
     step_bytes: int
-    formula_bytes: int
+    law_bytes: int
     collectives: tuple[CollectiveTruth, ...]
     per_step: tuple[StepTruth, ...]
     per_rank: tuple[RankTruth, ...]
