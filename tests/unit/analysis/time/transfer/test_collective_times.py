@@ -122,7 +122,7 @@ def test_sizes_in_powers_of_four() -> None:
 def test_exposed_time_is_a_mean_over_ranks(
     ranks: tuple[int, ...], steps: dict[int, int], expected: tuple[int, int] | None
 ) -> None:
-    rows = pd.DataFrame({"rank": ranks, "exposed_wait_ns": 100, "exposed_transfer_ns": 7})
+    rows = pd.DataFrame({"rank": ranks, "exposed_wait_ns": 100, "exposed_transfer_ns": 7, "bound": False})
     found = sum_exposed_in_collectives(rows, StepCounts(by_rank=steps))
     assert found == (expected and ExposedInCollectives(wait_ns=expected[0], transfer_ns=expected[1]))
 
