@@ -27,7 +27,7 @@ from zprof.reports.presenters.check_formatting import (
     sort_by_severity,
 )
 from zprof.reports.sarif import list_gap_notes, make_finding_result, make_finding_rules
-from zprof.reports.sarif_log import Log, Result, Rule
+from zprof.reports.sarif_log import Log, Result, SarifRule
 from zprof.reports.sarif_log import document as sarif_document
 
 #: A gate that could not be evaluated fails the step, so it is shown as an error.
@@ -146,10 +146,10 @@ def render_sarif(check: Check, report: Report) -> str:
     )
 
 
-def _make_rule(result: GateResult) -> Rule:
+def _make_rule(result: GateResult) -> SarifRule:
     gate = result.limit.gate
     help_text = describe_gate(gate)
-    return Rule(
+    return SarifRule(
         id=_make_rule_id(gate),
         name=gate,
         short=help_text,

@@ -23,7 +23,7 @@ from zprof.reports.page import (
     Paragraph,
     Row,
     Table,
-    Verdict,
+    VerdictBlock,
     format_cell,
 )
 from zprof.reports.text_table import format_omission, format_table_note, get_column_unit, select_rows
@@ -84,7 +84,7 @@ def _format_part(title: str, pieces: Sequence[str], *, is_folded: bool) -> str:
 
 def _list_pieces(block: Block, section: str) -> list[str]:
     """Return the pieces of a block that can be left out individually; none for a drawing."""
-    if isinstance(block, Verdict):
+    if isinstance(block, VerdictBlock):
         return [f"**{escape_prose(block.text)}**"] if block.text.strip() else []
     if isinstance(block, Paragraph):
         return [escape_prose(block.text)]

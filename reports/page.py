@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerdictBlock:
     """The answer in one sentence.  ``tone``: ok, slower, risk or inconclusive."""
 
     tone: str
@@ -376,7 +376,7 @@ class LineChart:
     y_title: str
 
 
-Text = Verdict | Paragraph | Note | Code | ItemList | KeyFigures | Facts | Table | Card
+Text = VerdictBlock | Paragraph | Note | Code | ItemList | KeyFigures | Facts | Table | Card
 Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle
 Block = Text | Drawing
 
@@ -415,9 +415,9 @@ class Page:
     repeat_verdict: bool = False
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> VerdictBlock | None:
         """Return the verdict, if the page has one."""
-        return next((block for block in self.head if isinstance(block, Verdict)), None)
+        return next((block for block in self.head if isinstance(block, VerdictBlock)), None)
 
 
 def make_section(

@@ -8,12 +8,12 @@ from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages
 from zprof.reports.presenters.findings import list_finding_lines, merge_gaps
-from zprof.reports.sarif_log import Log, Result, Rule, document
+from zprof.reports.sarif_log import Log, Result, SarifRule, document
 from zprof.reports.terminal import render_markdown_text
 
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
 _VERDICTS = {VerdictStatus.SLOWER: "error", VerdictStatus.RISK: "warning"}
-_VERDICT = Rule(
+_VERDICT = SarifRule(
     id="verdict",
     name="verdict",
     short="The run is slower than its baseline, or at risk.",
@@ -42,7 +42,7 @@ def get_sarif_level(finding: Finding) -> str:
     return "note" if finding.confidence is Confidence.LOW else _LEVELS[finding.severity]
 
 
-def make_finding_rules(findings: Sequence[Finding]) -> list[Rule]:
+def make_finding_rules(findings: Sequence[Finding]) -> list[SarifRule]:
     """Return the rule of each finding."""
     return [_make_rule(finding) for finding in findings]
 
@@ -81,13 +81,13 @@ def list_gap_notes(report: Report) -> list[tuple[str, str]]:
     return notes
 
 
-def _make_rule(finding: Finding) -> Rule:
+def _make_rule(finding: Finding) -> SarifRule:
     try:
         page = finding_pages.page(finding.cause)
     except BadInput:
         page = ""
     summary = finding.cause.meaning
-    return Rule(
+    return SarifRule(
         id=finding.id,
         name=finding.cause.value,
         short=summary,

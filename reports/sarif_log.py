@@ -22,7 +22,7 @@ _MAX_LINE, _MAX_NAME, _MAX_URI = 4_000, 300, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SarifRule:
     """The rule that a result refers to.  ``help_markdown``: the page of the finding, or empty."""
 
     id: str
@@ -58,7 +58,7 @@ class Log:
 
     version: str
     run: str
-    rules: Sequence[Rule]
+    rules: Sequence[SarifRule]
     results: Sequence[Result]
     notes: Sequence[tuple[str, str]] = ()
     exit_code: int = 0
@@ -100,7 +100,7 @@ def _run(log: Log) -> dict[str, Any]:
     }
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: SarifRule) -> dict[str, Any]:
     help_ = {"text": "\n".join(printable_lines(rule.help_text))}
     if rule.help_markdown:
         help_["markdown"] = rule.help_markdown

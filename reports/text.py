@@ -20,7 +20,7 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     Table,
-    Verdict,
+    VerdictBlock,
 )
 from zprof.reports.text_colour import colour_block, colour_heading
 from zprof.reports.text_table import format_omission, render_table
@@ -97,7 +97,7 @@ def _render_section(section: Section, draw: Callable[[Block], list[str]], *, col
 
 def _render_block(block: Block) -> list[str]:
     """Return the lines of a block; none for a drawing."""
-    if isinstance(block, Verdict):
+    if isinstance(block, VerdictBlock):
         return _render_verdict(block)
     if isinstance(block, Paragraph):
         return wrap_sentence(printable(block.text))
@@ -118,7 +118,7 @@ def _render_block(block: Block) -> list[str]:
     return _render_card(block) if isinstance(block, Card) else []
 
 
-def _render_verdict(verdict: Verdict) -> list[str]:
+def _render_verdict(verdict: VerdictBlock) -> list[str]:
     return wrap(printable(verdict.text), first=f"{verdict.mark} ")
 
 

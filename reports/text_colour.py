@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from zprof.model.formatting import printable
 from zprof.reports.layout import INDENT, render_heading, wrap
-from zprof.reports.page import Block, Card, Code, ItemList, Kind, Note, Table, Verdict
+from zprof.reports.page import Block, Card, Code, ItemList, Kind, Note, Table, VerdictBlock
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
 _TONES: Mapping[str, str] = {"ok": _GREEN, "slower": _RED, "risk": _YELLOW, "inconclusive": _YELLOW}
@@ -31,7 +31,7 @@ def colour_heading(line: str, *, is_warning: bool = False) -> str:
 
 def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     """Return the lines of a block in colour."""
-    if isinstance(block, Verdict):
+    if isinstance(block, VerdictBlock):
         return _colour_verdict(block, lines)
     if isinstance(block, Card):
         return _colour_card(block, lines)
@@ -43,7 +43,7 @@ def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     return [_colour_start(line, INDENT, label, _BOLD) for line in lines] if label else list(lines)
 
 
-def _colour_verdict(verdict: Verdict, lines: Sequence[str]) -> list[str]:
+def _colour_verdict(verdict: VerdictBlock, lines: Sequence[str]) -> list[str]:
     """Colour the mark and the status, which are the words in capitals that the text begins with."""
     tone = _TONES.get(verdict.tone, _BOLD)
     status = _STATUS.match(verdict.text)

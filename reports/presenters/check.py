@@ -18,7 +18,7 @@ from zprof.reports.page import (
     Page,
     Section,
     Table,
-    Verdict,
+    VerdictBlock,
     make_number_columns,
     make_section,
     make_table,
@@ -72,7 +72,7 @@ def build_check_page(check: Check, report: Report) -> Page:
         kind="zprof check",
         subject=check.run,
         head=(
-            Verdict(
+            VerdictBlock(
                 tone="inconclusive" if nothing else _TONES.get(check.outcome, "inconclusive"),
                 mark=MARKS[Outcome.SKIPPED if nothing else check.outcome],
                 text=format_outcome(check),

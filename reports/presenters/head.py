@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS, Unit, Value
 from zprof.model.report import Report, RunFacts, VerdictStatus
-from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
+from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, VerdictBlock
 from zprof.reports.presenters.findings import find_first_confident, merge_gaps
 from zprof.reports.presenters.memory_formatting import (
     compute_peak_change_ratio,
@@ -59,10 +59,10 @@ def _describe_same_work(report: Report) -> Iterator[tuple[str, str]]:
         yield "same work", f"{work.b_per_step} {work.unit.value} per step in both"
 
 
-def build_verdict_block(report: Report) -> Verdict:
+def build_verdict_block(report: Report) -> VerdictBlock:
     """Build the verdict."""
     status = report.verdict.status
-    return Verdict(tone=status.value, mark=MARKS[status], text=report.verdict.sentence)
+    return VerdictBlock(tone=status.value, mark=MARKS[status], text=report.verdict.sentence)
 
 
 def list_baseline_runs(report: Report) -> tuple[RunFacts, ...]:

@@ -28,7 +28,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class _HeatScale:
     low: int
     high: int
 
@@ -62,7 +62,7 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
     steps = split_evenly(sorted({entry.step for entry in entries}), MAX_COLUMNS)
     cells = _find_maxima(entries, ranks, steps)
     min_ns, max_ns = min(cells.values()), max(cells.values())
-    scale = _Scale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
+    scale = _HeatScale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
     worst = max(entries, key=lambda entry: (entry.ns, -entry.rank, -entry.step))
     largest = f"Largest: rank {worst.rank} in step {worst.step}, {scale.cell(worst.ns).text} {scale.unit}."
     return HeatMap(

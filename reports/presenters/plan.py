@@ -12,7 +12,7 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     Table,
-    Verdict,
+    VerdictBlock,
     make_number_columns,
     make_section,
 )
@@ -47,7 +47,7 @@ def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
         kind="zprof plan: every figure is predicted",
         subject=format_plan_title(plan),
         head=(
-            Verdict(tone=status.value, mark=MARKS[status], text=first),
+            VerdictBlock(tone=status.value, mark=MARKS[status], text=first),
             ItemList(items=tuple(Item(text=line) for line in more)),
             KeyFigures(figures=list_plan_figures(plan), repeated=True),
             Facts(rows=(("plan", format_plan_title(plan)), *list_plan_facts(plan))),

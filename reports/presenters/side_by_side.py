@@ -15,7 +15,7 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     Table,
-    Verdict,
+    VerdictBlock,
     make_name_column,
     make_section,
     make_table,
@@ -82,7 +82,7 @@ def build_side_by_side_page(both: SideBySide, *, everything: bool = False) -> Pa
         kind="zprof compare",
         subject=f"{both.a.name} and {both.b.name}",
         head=(
-            Verdict(tone=status.value, mark=MARKS[status], text=both.verdict.sentence),
+            VerdictBlock(tone=status.value, mark=MARKS[status], text=both.verdict.sentence),
             Facts(
                 rows=(
                     ("A", describe_run(both.a, format_steps(both.a.steps))),

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
-from zprof.model.second_opinion import Figure as VerifiedFigure
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
+from zprof.model.second_opinion import VerifiedFigure as VerifiedFigure
 from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.model.time import RankTime
 from zprof.reports.page import (
@@ -25,7 +25,7 @@ from zprof.reports.page import (
     Page,
     Paragraph,
     Section,
-    Verdict,
+    VerdictBlock,
     format_cell,
     make_name_column,
     make_number_columns,
@@ -43,9 +43,9 @@ _FIGURE_WORDS = {
     FigureStatus.UNKNOWN: "unknown",
 }
 _VERIFICATION_VERDICTS = {
-    FigureStatus.EQUAL: Verdict(tone="ok", mark="✓", text="Both agree: every common figure is equal."),
-    FigureStatus.DIFFERS: Verdict(tone="slower", mark="✗", text="Some figures differ."),
-    FigureStatus.UNKNOWN: Verdict(tone="inconclusive", mark="?", text="Nothing could be compared."),
+    FigureStatus.EQUAL: VerdictBlock(tone="ok", mark="✓", text="Both agree: every common figure is equal."),
+    FigureStatus.DIFFERS: VerdictBlock(tone="slower", mark="✗", text="Some figures differ."),
+    FigureStatus.UNKNOWN: VerdictBlock(tone="inconclusive", mark="?", text="Nothing could be compared."),
 }
 _FAMILIES = {
     "ZP1": "Measurement",
@@ -62,7 +62,7 @@ def build_doctor_page(doctor: Doctor) -> Page:
     absent = sum(check.status is CheckStatus.ABSENT for check in doctor.checks)
     optional = f"works; {absent} optional parts absent" if absent else "works"
     answer = f"{broken} broken, {absent} absent" if broken else optional
-    verdict = Verdict(
+    verdict = VerdictBlock(
         tone="risk" if broken else "ok",
         mark="✗" if broken else "✓",
         text=f"zprof {doctor.zprof_version}: {answer}",
@@ -71,7 +71,7 @@ def build_doctor_page(doctor: Doctor) -> Page:
     return _make_page("zprof doctor", verdict, *make_section("checks", "Checks", "", checks))
 
 
-def _make_check_item(check: Check) -> Item:
+def _make_check_item(check: DoctorCheck) -> Item:
     return Item(
         mark=_CHECK_MARKS[check.status],
         label=check.name,

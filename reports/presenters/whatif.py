@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report, VerdictStatus, WhatIf
 from zprof.model.whatif import Outlook, Prediction
-from zprof.reports.page import Block, Facts, Item, ItemList, KeyFigures, Page, Section, Verdict, make_section
+from zprof.reports.page import (
+    Block,
+    Facts,
+    Item,
+    ItemList,
+    KeyFigures,
+    Page,
+    Section,
+    VerdictBlock,
+    make_section,
+)
 from zprof.reports.presenters.assumptions import build_outlook_assumptions, build_whatif_assumptions
 from zprof.reports.presenters.findings import build_gap_list, build_gap_section
 from zprof.reports.presenters.head import build_modelled_notes
@@ -33,7 +43,9 @@ def build_whatif_page(found: WhatIf, *, everything: bool = False) -> Page:
     outlook, run = found.outlook, found.run
     first, *more = describe_outlook(outlook)
     head: list[Block] = [
-        Verdict(tone=VerdictStatus.INCONCLUSIVE.value, mark="~" if outlook.predictions else "?", text=first),
+        VerdictBlock(
+            tone=VerdictStatus.INCONCLUSIVE.value, mark="~" if outlook.predictions else "?", text=first
+        ),
         ItemList(items=tuple(Item(text=line) for line in more)),
         KeyFigures(figures=tuple(_list_key_figures(outlook)), repeated=True),
         Facts(rows=(("run", describe_run(run, format_steps(run.steps))),)),

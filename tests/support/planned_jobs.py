@@ -1,6 +1,6 @@
 """Jobs of published sizes."""
 
-from zprof.model.job import Batch, Degrees, Hardware, Job, Overlap, Residual, Unit
+from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Overlap, Residual
 from zprof.model.plan import PlannedStep, Scheme
 from zprof.planner.model_presets import find_preset
 from zprof.planner.step.ledger import plan_step
@@ -13,7 +13,7 @@ def trillion(hardware: Hardware, tokens: int, units: int = 128, degrees: Degrees
     elements = 128 * BLOCK_1T // units
     return Job(
         parameters=128 * BLOCK_1T,
-        units=tuple(Unit(name=f"u{i}", elements=elements) for i in range(units)),
+        units=tuple(ModelUnit(name=f"u{i}", elements=elements) for i in range(units)),
         degrees=degrees or Degrees(dp=1024),
         batch=Batch(samples=1, sequence=tokens),
         residual=Residual(checkpointing=True),
@@ -25,7 +25,7 @@ def trillion(hardware: Hardware, tokens: int, units: int = 128, degrees: Degrees
 def seven(hardware: Hardware, tokens: int) -> Job:
     return Job(
         parameters=7_500_000_000,
-        units=tuple(Unit(name=f"u{i}", elements=7_500_000_000 // 36) for i in range(36)),
+        units=tuple(ModelUnit(name=f"u{i}", elements=7_500_000_000 // 36) for i in range(36)),
         degrees=Degrees(dp=64),
         batch=Batch(samples=1, sequence=tokens),
         overlap=Overlap(keep_last=True),
@@ -58,9 +58,9 @@ def known_unit(
     backward: int = 0,
     frozen: int = 0,
     encloses: bool = False,
-) -> Unit:
+) -> ModelUnit:
     """A unit that is known by the sums of its bytes."""
-    return Unit(
+    return ModelUnit(
         name=name,
         elements=elements,
         frozen_elements=frozen,

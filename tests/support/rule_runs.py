@@ -10,7 +10,7 @@ from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.rules.rule import Check
+from zprof.rules.rule import RuleCheck
 
 #: Makes an analysis when a test asks for it.
 Run = Callable[[], RunAnalysis]
@@ -27,14 +27,14 @@ def run_of(plan: Scenario | None = None, **fields: Any) -> RunAnalysis:
     return _runs[key]
 
 
-def found(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
+def found(rule: RuleCheck, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
     """Return the finding of a rule that must have one."""
     answer = rule(analysis, baseline)
     assert isinstance(answer, Finding), answer
     return answer
 
 
-def judged(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
+def judged(rule: RuleCheck, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> str | None:
     """Return "high", "medium" or "low" for a finding, "gap" if it was not tested, None if it is not there."""
     answer = rule(analysis, baseline)
     return (
@@ -42,7 +42,7 @@ def judged(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = No
     )
 
 
-def fires(rule: Check, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
+def fires(rule: RuleCheck, analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> bool:
     """Return whether the rule has a finding."""
     return isinstance(rule(analysis, baseline), Finding)
 

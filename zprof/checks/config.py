@@ -39,7 +39,7 @@ _TABLE_NAME = "check"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class ConfigSection:
     """The table of limits of one file; ``name`` is its header, such as ``[tool.zprof.check]``."""
 
     path: Path
@@ -47,7 +47,7 @@ class Section:
     table: Mapping[str, object]
 
 
-def find_sections(folder: Path) -> tuple[Section, ...]:
+def find_sections(folder: Path) -> tuple[ConfigSection, ...]:
     """Return the tables of the nearest pyproject.toml and the nearest zprof.toml, lowest priority first.
 
     Raises:
@@ -57,7 +57,7 @@ def find_sections(folder: Path) -> tuple[Section, ...]:
     return tuple(section for section in found if section is not None)
 
 
-def read_section(path: Path) -> Section | None:
+def read_section(path: Path) -> ConfigSection | None:
     """Return the table of limits in ``path``, None if the file does not configure zprof.
 
     Raises:
@@ -72,7 +72,7 @@ def read_section(path: Path) -> Section | None:
     return _check_section(path, _get_table(path, tool, "zprof", "tool."), "tool.zprof.")
 
 
-def _find_nearest(folder: Path, name: str) -> Section | None:
+def _find_nearest(folder: Path, name: str) -> ConfigSection | None:
     for parent in _walk_up(folder):
         path = parent / name
         section = read_section(path) if _exists(path, Path.is_file) else None
@@ -97,7 +97,7 @@ def _exists(path: Path, test: Callable[[Path], bool]) -> bool:
         return False
 
 
-def _check_section(path: Path, parent: Mapping[str, Any], prefix: str) -> Section:
+def _check_section(path: Path, parent: Mapping[str, Any], prefix: str) -> ConfigSection:
     for key in parent:
         if key != _TABLE_NAME:
             table_name = f"[{prefix[:-1]}]" if prefix else "the top level"
@@ -106,7 +106,7 @@ def _check_section(path: Path, parent: Mapping[str, Any], prefix: str) -> Sectio
                 hint=f"put limits in [{prefix}{_TABLE_NAME}]",
             )
     table = _get_table(path, parent, _TABLE_NAME, prefix)
-    return Section(path=path, name=f"[{prefix}{_TABLE_NAME}]", table=table)
+    return ConfigSection(path=path, name=f"[{prefix}{_TABLE_NAME}]", table=table)
 
 
 def _get_table(path: Path, parent: Mapping[str, Any], key: str, prefix: str) -> Mapping[str, Any]:
@@ -177,7 +177,7 @@ def resolve_limits(
     return tuple(limit for limit in ordered_limits if limit is not None)
 
 
-def list_stated_limits(section: Section, folder: Path) -> Iterator[StatedLimit]:
+def list_stated_limits(section: ConfigSection, folder: Path) -> Iterator[StatedLimit]:
     """Yield the limits of a file, split by tenant; ``origin`` is its path relative to ``folder`` or its name.
 
     Raises:
@@ -195,7 +195,7 @@ def list_stated_limits(section: Section, folder: Path) -> Iterator[StatedLimit]:
             yield StatedLimit(gate=gate, value=part, origin=origin, location=part_location)
 
 
-def _choose_sections(folder: Path, config: Path | None) -> tuple[Section, ...]:
+def _choose_sections(folder: Path, config: Path | None) -> tuple[ConfigSection, ...]:
     if config is None:
         return find_sections(folder)
     section = read_section(config)

@@ -232,7 +232,7 @@ _MAX_CHANGE = Decimal(10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scale:
+class _UnitScale:
     """The factors of a unit's spellings, the maximum plausible value, and an example."""
 
     units: Mapping[str, Decimal]
@@ -240,8 +240,8 @@ class _Scale:
     example: str
 
 
-_SCALES: Mapping[str, _Scale] = {
-    "bytes": _Scale(
+_SCALES: Mapping[str, _UnitScale] = {
+    "bytes": _UnitScale(
         units={"B": Decimal(1)}
         | {f"{prefix}B": Decimal(1000) ** power for power, prefix in enumerate(("k", "M", "G", "T"), 1)}
         | {f"{prefix}iB": Decimal(1024) ** power for power, prefix in enumerate(("K", "M", "G", "T"), 1)}
@@ -249,15 +249,17 @@ _SCALES: Mapping[str, _Scale] = {
         max_value=Decimal(1 << 60),
         example="24 MiB",
     ),
-    "ratio": _Scale(units={"": Decimal(1), _PERCENT: Decimal("0.01")}, max_value=Decimal(1), example="10%"),
-    "ns": _Scale(
+    "ratio": _UnitScale(
+        units={"": Decimal(1), _PERCENT: Decimal("0.01")}, max_value=Decimal(1), example="10%"
+    ),
+    "ns": _UnitScale(
         units={"ns": Decimal(1), "us": Decimal(1_000), "µs": Decimal(1_000), "μs": Decimal(1_000)}
         | {"ms": Decimal(1_000_000), "s": Decimal(1_000_000_000)},
         max_value=Decimal(10**15),
         example="120 ms",
     ),
-    "count": _Scale(units={"": Decimal(1)}, max_value=Decimal(10**9), example="48"),
-    "psi": _Scale(
+    "count": _UnitScale(units={"": Decimal(1)}, max_value=Decimal(10**9), example="48"),
+    "psi": _UnitScale(
         units=dict.fromkeys(("Ψ", "ψ", "psi", "Psi"), Decimal(1)), max_value=Decimal(1000), example="3Ψ"
     ),
 }

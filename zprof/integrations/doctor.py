@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zprof.integrations.imports.origin import cache_root
-from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.extras import Extra, get_install_command, is_installed
 from zprof.model.formatting import format_bytes
 from zprof.version import __version__
@@ -117,82 +117,84 @@ def examine(probe: Probe = run_probe) -> Doctor:
     return Doctor(zprof_version=__version__, checks=tuple(checks))
 
 
-def _check_python() -> Check:
+def _check_python() -> DoctorCheck:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return Check(name="python", status=CheckStatus.OK, found=found)
+    return DoctorCheck(name="python", status=CheckStatus.OK, found=found)
 
 
-def _check_packages() -> Sequence[Check]:
+def _check_packages() -> Sequence[DoctorCheck]:
     return [_check_package(name, without) for name, without in _PACKAGES.items()]
 
 
-def _check_package(name: str, without: str) -> Check:
+def _check_package(name: str, without: str) -> DoctorCheck:
     found = _installed_version(name)
     if found is None:
         return _broken_check(name, _NOT_INSTALLED, without, f"pip install {name}")
-    return Check(name=name, status=CheckStatus.OK, found=found)
+    return DoctorCheck(name=name, status=CheckStatus.OK, found=found)
 
 
-def _check_torch(answer: ProbeAnswer) -> Sequence[Check]:
+def _check_torch(answer: ProbeAnswer) -> Sequence[DoctorCheck]:
     if answer.value is None:
         without = "nothing can be recorded, but runs can be read"
         return [_check_failed_extra("torch", Extra.RECORD, answer.failure, without)]
     torch = answer.value
     backends = ", ".join(torch["backends"]) or "no collective backend"
     return [
-        Check(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"),
+        DoctorCheck(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"),
         _check_devices(torch),
     ]
 
 
-def _check_devices(torch: Mapping[str, object]) -> Check:
+def _check_devices(torch: Mapping[str, object]) -> DoctorCheck:
     devices = torch["devices"]
     if isinstance(devices, list) and devices:
-        return Check(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
+        return DoctorCheck(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
     built = torch["cuda"] or torch["hip"]
     found = "torch finds no device" if built else "torch is a CPU-only build"
     remedy = "check that nvidia-smi lists a device" if built else "install a CUDA build of torch"
     return _absent_check("gpu", found, "GPU times and memory are not measured", remedy)
 
 
-def _check_nvml(answer: ProbeAnswer) -> Check:
+def _check_nvml(answer: ProbeAnswer) -> DoctorCheck:
     without = "memory outside torch's allocator is not measured"
     if _installed_version("nvidia-ml-py") is None:
         return _absent_check("nvml", _NOT_INSTALLED, without, get_install_command(Extra.RECORD))
     if answer.value is None:
         return _absent_check("nvml", answer.failure, without, "install the NVIDIA driver")
     driver, count = answer.value
-    return Check(name="nvml", status=CheckStatus.OK, found=f"driver {driver}, {count} devices")
+    return DoctorCheck(name="nvml", status=CheckStatus.OK, found=f"driver {driver}, {count} devices")
 
 
-def _check_hta(answer: ProbeAnswer) -> Check:
+def _check_hta(answer: ProbeAnswer) -> DoctorCheck:
     if answer.value is None:
         return _check_failed_extra("hta", Extra.HTA, answer.failure, "no comparison with HTA")
-    return Check(name="hta", status=CheckStatus.OK, found=str(answer.value))
+    return DoctorCheck(name="hta", status=CheckStatus.OK, found=str(answer.value))
 
 
-def _check_kernel(answer: ProbeAnswer) -> Check:
+def _check_kernel(answer: ProbeAnswer) -> DoctorCheck:
     without = "the reference engine uses torch's fused AdamW"
     if answer.value is None:
         return _absent_check("cuda kernel", answer.failure, without, get_install_command(Extra.CUDA))
     core, major, minor = answer.value
-    return Check(name="cuda kernel", status=CheckStatus.OK, found=f"cuda-core {core}, NVRTC {major}.{minor}")
+    return DoctorCheck(
+        name="cuda kernel", status=CheckStatus.OK, found=f"cuda-core {core}, NVRTC {major}.{minor}"
+    )
 
 
-def _check_dask() -> Check:
+def _check_dask() -> DoctorCheck:
     found = _installed_version("distributed")
     if found is None:
         without = "traces can only be imported on this machine"
         return _absent_check("dask", _NOT_INSTALLED, without, get_install_command(Extra.DASK))
-    return Check(name="dask", status=CheckStatus.OK, found=found)
+    return DoctorCheck(name="dask", status=CheckStatus.OK, found=found)
 
 
-def _check_disk() -> Check:
+def _check_disk() -> DoctorCheck:
     free = shutil.disk_usage(".").free
     found = f"{format_bytes(free)} free in this folder"
     if free < _MIN_FREE_BYTES:
         return _broken_check("disk", found, "recordings may be cut short", "record to another folder: -o RUN")
-    return Check(name="disk", status=CheckStatus.OK, found=found)
+    return DoctorCheck(name="disk", status=CheckStatus.OK, found=found)
 
 
 def _installed_version(package: str) -> str | None:
@@ -202,22 +204,22 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def _check_failed_extra(name: str, extra: Extra, failure: str, without: str) -> Check:
+def _check_failed_extra(name: str, extra: Extra, failure: str, without: str) -> DoctorCheck:
     """Return the check of a failed probe: absent if the extra is not installed, else broken."""
     if not is_installed(extra):
         return _absent_check(name, _NOT_INSTALLED, without, get_install_command(extra))
     return _broken_check(name, failure, without, f"reinstall it: {get_install_command(extra)}")
 
 
-def _absent_check(name: str, found: str, without: str, remedy: str) -> Check:
-    return Check(name=name, status=CheckStatus.ABSENT, found=found, without=without, remedy=remedy)
+def _absent_check(name: str, found: str, without: str, remedy: str) -> DoctorCheck:
+    return DoctorCheck(name=name, status=CheckStatus.ABSENT, found=found, without=without, remedy=remedy)
 
 
-def _broken_check(name: str, found: str, without: str, remedy: str) -> Check:
-    return Check(name=name, status=CheckStatus.BROKEN, found=found, without=without, remedy=remedy)
+def _broken_check(name: str, found: str, without: str, remedy: str) -> DoctorCheck:
+    return DoctorCheck(name=name, status=CheckStatus.BROKEN, found=found, without=without, remedy=remedy)
 
 
-def _check_cache() -> Check:
+def _check_cache() -> DoctorCheck:
     """Report the size of cached imports; zprof never empties the cache, as imports may be reopened."""
     root = cache_root()
     if root is None:
@@ -228,6 +230,6 @@ def _check_cache() -> Check:
     for file in files:
         with suppress(OSError):  # another command is replacing it
             size += file.lstat().st_size
-    return Check(
+    return DoctorCheck(
         name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of cached imports in {root}"
     )

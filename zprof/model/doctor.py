@@ -15,7 +15,7 @@ class CheckStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DoctorCheck:
     """One check: what was found, what is unavailable without it, and what to do."""
 
     name: str
@@ -31,7 +31,7 @@ class Doctor:
 
     schema: str = DOCTOR_SCHEMA
     zprof_version: str
-    checks: tuple[Check, ...]
+    checks: tuple[DoctorCheck, ...]
 
     @property
     def is_well(self) -> bool:

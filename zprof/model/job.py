@@ -79,7 +79,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class ModelUnit:
     """Module that is gathered and reduced as one: a block, or the rest of the model.
 
     All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
@@ -221,7 +221,7 @@ class Job:
     frozen_parameters: int = 0
     degrees: Degrees = field(default_factory=Degrees)
     shape: Shape | None = None
-    units: tuple[Unit, ...] = ()
+    units: tuple[ModelUnit, ...] = ()
     element_bytes: ElementBytes = field(default_factory=ElementBytes)
     batch: Batch = field(default_factory=Batch)
     residual: Residual = field(default_factory=Residual)

@@ -12,7 +12,7 @@ from zprof.model.gaps import Gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CriticalPath:
+class HtaCriticalPath:
     """Longest path through one rank's work; a collective on the path is one segment, including its wait.
 
     ``window``: the part of the trace that the path covers. ``shares``: shares of its length by resource (cpu,
@@ -43,7 +43,7 @@ class RankOpinion:
     """Figures of one rank; None if the other program reported none, in which case a gap has its message."""
 
     rank: int
-    critical_path: CriticalPath | None
+    critical_path: HtaCriticalPath | None
     idle: tuple[StreamIdle, ...] | None
 
 
@@ -67,7 +67,7 @@ class FigureStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class VerifiedFigure:
     """One figure of one rank.
 
     ``difference`` is zprof's value minus the other program's value, None if one is None. If both programs
@@ -89,7 +89,7 @@ class RankVerification:
 
     rank: int
     device_rows: int
-    figures: tuple[Figure, ...]
+    figures: tuple[VerifiedFigure, ...]
     reasons: tuple[str, ...] = ()
 
 

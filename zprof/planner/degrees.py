@@ -12,7 +12,7 @@ does not change.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zprof.model.job import Degrees, Job, Shape, Unit
+from zprof.model.job import Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import PIPELINES, Scheme
 from zprof.planner.rounding import ceil_div
 
@@ -87,12 +87,12 @@ def _pad_vocabulary(shape: Shape | None, mp: int) -> Shape | None:
     return None if shape is None else replace(shape, vocabulary=ceil_div(shape.vocabulary, mp) * mp)
 
 
-def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
+def _split_units(units: Sequence[ModelUnit], mp: int) -> tuple[ModelUnit, ...]:
     """Split elements over ``mp`` ranks; drop byte counts, as inputs and norms do not divide by ``mp``."""
     if mp == 1:
         return tuple(units)
     return tuple(
-        Unit(
+        ModelUnit(
             name=unit.name,
             elements=ceil_div(unit.elements, mp),
             frozen_elements=ceil_div(unit.frozen_elements, mp),

@@ -29,7 +29,7 @@ of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depe
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from zprof.model.job import Job, Shape, Unit
+from zprof.model.job import Job, ModelUnit, Shape
 from zprof.planner.llama_block import compute_llama_flop, compute_llama_moments
 from zprof.planner.model_shapes import (
     ModelSizes,
@@ -68,13 +68,13 @@ def with_units(job: Job) -> Job:
     return replace(job, units=(root, *blocks))
 
 
-def moments_by_unit(job: Job) -> Callable[[Unit], UnitMoments | None]:
+def moments_by_unit(job: Job) -> Callable[[ModelUnit], UnitMoments | None]:
     """Return a function that maps a unit to its moments, or to None if it does not match the shape."""
     known = _known_moments(job)
     return lambda unit: known.get(replace(unit, name="", frozen_elements=0))
 
 
-def _known_moments(job: Job) -> Mapping[Unit, UnitMoments]:
+def _known_moments(job: Job) -> Mapping[ModelUnit, UnitMoments]:
     if job.shape is None or job.batch.tokens is None:
         return {}
     root, inner = _root_and_block(job, job.shape)
@@ -85,10 +85,10 @@ def _known_moments(job: Job) -> Mapping[Unit, UnitMoments]:
     }
 
 
-def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
+def _root_and_block(job: Job, shape: Shape) -> tuple[ModelUnit, ModelUnit]:
     sizes = compute_model_sizes(job, shape)
-    root = Unit(name=ROOT, elements=count_root_elements(sizes), encloses=True)
-    inner = Unit(
+    root = ModelUnit(name=ROOT, elements=count_root_elements(sizes), encloses=True)
+    inner = ModelUnit(
         name="block",
         elements=count_block_elements(sizes),
         active_elements=count_active_block_elements(sizes),
@@ -111,7 +111,7 @@ def _block_flop(sizes: ModelSizes) -> float:
     return compute_gpt_flop(sizes) if block is None else compute_llama_flop(sizes, block)
 
 
-def _add_bytes(unit: Unit, moments: UnitMoments, flop: float) -> Unit:
+def _add_bytes(unit: ModelUnit, moments: UnitMoments, flop: float) -> ModelUnit:
     """Add bytes and flop; ``checkpoint_bytes`` equals ``saved_bytes``, because the root is not recomputed."""
     last = moments.forward_end or moments.forward
     return replace(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
-from zprof.model.job import Degrees, Hardware, Job, Shape, Unit
+from zprof.model.job import Degrees, Hardware, Job, ModelUnit, Shape
 from zprof.planner.degrees import count_layers, model_parallel_sizes
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
 from zprof.planner.rounding import ceil_div
@@ -104,7 +104,7 @@ def _refuse_shape(shape: Shape) -> None:
         )
 
 
-def _refuse_unit(unit: Unit) -> None:
+def _refuse_unit(unit: ModelUnit) -> None:
     name = f"unit {unit.name[:60]!r}:"
     refuse_unless_integer(f"{name} elements", unit.elements, max_value=MAX_PARAMETERS)
     refuse_unless_integer(
@@ -116,7 +116,7 @@ def _refuse_unit(unit: Unit) -> None:
             refuse_unless_integer(f"{name} {field}", size, min_value=0, max_value=_MAX_BYTES)
 
 
-def _refuse_duplicate_names(units: Sequence[Unit]) -> None:
+def _refuse_duplicate_names(units: Sequence[ModelUnit]) -> None:
     duplicates = [name for name, count in Counter(unit.name for unit in units).items() if count > 1]
     if duplicates:
         raise BadInput(f"two units are named {duplicates[0][:60]!r}", hint="give each unit a unique name")
@@ -137,7 +137,7 @@ def _vocabulary_hint(shape: Shape) -> str:
     return "" if shape.vocabulary else ", or also give the vocabulary"
 
 
-def _sum_elements(units: Sequence[Unit]) -> int:
+def _sum_elements(units: Sequence[ModelUnit]) -> int:
     return sum(unit.elements for unit in units)
 
 

@@ -22,7 +22,7 @@ MIN_GAIN_RATIO = 0.015
 _MIN_TIMES_PER_STEP = 0.5
 
 
-class Check(Protocol):
+class RuleCheck(Protocol):
     """A function that tests one cause on one run."""
 
     def __call__(self, analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -40,7 +40,7 @@ class Rule:
     """
 
     cause: Cause
-    check: Check
+    check: RuleCheck
     claims: tuple[str, ...] = ()
     explains: tuple[Cause, ...] = ()
     other_rank_terms: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from zprof.reports.formats import FORMATS, by_path
 from zprof.tui.model_value import ModelValue
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.shell import Shell
-from zprof.tui.tables import Cell, Line, Table, TableSource
+from zprof.tui.tables import Cell, ScreenLine, ScreenTable, TableSource
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Common file systems limit a file name to 255 bytes; this leaves space for the suffixes added below.
@@ -114,7 +114,7 @@ def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
         raise BadInput(f"{path}: cannot be written ({reason})", hint="choose another name") from None
 
 
-RowFormat = Callable[[Table, Line, Cell], str]
+RowFormat = Callable[[ScreenTable, ScreenLine, Cell], str]
 _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
@@ -152,7 +152,7 @@ def describe_copy(environment: Mapping[str, str]) -> str:
     return "copied (if the terminal supports OSC 52). Press e to save the report to a file"
 
 
-def format_markdown(table: Table, line: Line, cell: Cell) -> str:
+def format_markdown(table: ScreenTable, line: ScreenLine, cell: Cell) -> str:
     """Return the row as a Markdown table with the column titles as header."""
     titles = [escape_markdown(column.title) for column in table.columns]
     cells = [escape_markdown(cell.text) for cell in line.cells]
@@ -164,7 +164,7 @@ def escape_markdown(text: str) -> str:
     return "".join(f"\\{character}" if character in _MARKS else character for character in text)
 
 
-def format_json(table: Table, line: Line, cell: Cell) -> str:
+def format_json(table: ScreenTable, line: ScreenLine, cell: Cell) -> str:
     """Return the row as one JSON object; numbers include their report leaves."""
     row = {column.title: _json_value(cell) for column, cell in zip(table.columns, line.cells, strict=True)}
     return json.dumps(row)

@@ -13,7 +13,7 @@ from zprof.tui.popups import Popup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, RunRequest, pick_selection
 from zprof.tui.shell import Shell
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 from zprof.tui.widgets.fact_table import FactTable
 
 _MAX_CHOICES = 4096
@@ -39,7 +39,7 @@ def explain_focus(app: Shell) -> tuple[str, str]:
     return screen.name_of, "\n".join(part for part in parts if part)
 
 
-def _describe_table(table: Table) -> list[str]:
+def _describe_table(table: ScreenTable) -> list[str]:
     return [text for text in (table.help, *(f"{c.title}: {c.says}" for c in table.columns if c.says)) if text]
 
 

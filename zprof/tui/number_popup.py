@@ -16,7 +16,7 @@ from zprof.model.quantities import Aggregation, Value
 from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun
 from zprof.tui.source_rows.registry import find_source_rows
-from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
+from zprof.tui.tables import Cell, Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
 
@@ -127,7 +127,7 @@ _MAX_ROWS = 50
 _FIRST_COLUMNS = ("step", "rank")
 
 
-def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
+def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> ScreenTable:
     """Return a table of the first `_MAX_ROWS` rows: step, rank, ``first_column``, then the others.
 
     Its numbers have no leaves, because they are the source that leaves are computed from.
@@ -136,16 +136,16 @@ def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
     first = [name for name in (*_FIRST_COLUMNS, first_column) if name in shown.columns]
     shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
     names = [str(name) for name in shown.columns]
-    columns = tuple(Column(title=strip_unit(name), numeric=_is_number(shown[name])) for name in names)
+    columns = tuple(ScreenColumn(title=strip_unit(name), numeric=_is_number(shown[name])) for name in names)
     lines = [
-        Line(
+        ScreenLine(
             key=str(index),
             cells=tuple(_make_cell(name, value) for name, value in zip(names, row, strict=True)),
         )
         for index, row in enumerate(shown.itertuples(index=False))
     ]
     note = f"first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-    return Table(name="rows", title="measured from", columns=columns, lines=tuple(lines), note=note)
+    return ScreenTable(name="rows", title="measured from", columns=columns, lines=tuple(lines), note=note)
 
 
 def _is_number(column: "pd.Series[float]") -> bool:

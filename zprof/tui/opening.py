@@ -34,7 +34,7 @@ from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.session import LoadedRun
 from zprof.tui.shell import Shell
-from zprof.tui.tables import Line, Opens, Table
+from zprof.tui.tables import Opens, ScreenLine, ScreenTable
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Column titles that add nothing to their numbers, so that popup titles leave them out.
@@ -43,7 +43,7 @@ _UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
 _MAX_TITLE = 120
 
 
-def open_number(loaded: LoadedRun, number: Value, line: Line, table: Table) -> Popup[None]:
+def open_number(loaded: LoadedRun, number: Value, line: ScreenLine, table: ScreenTable) -> Popup[None]:
     """Return the popup that explains a number of this row."""
     title = shorten(format_title(number, line, table), _MAX_TITLE)
     if isinstance(number, ModelValue):
@@ -51,7 +51,7 @@ def open_number(loaded: LoadedRun, number: Value, line: Line, table: Table) -> P
     return NumberPopup(number, title, loaded)
 
 
-def format_title(number: Value, line: Line, table: Table) -> str:
+def format_title(number: Value, line: ScreenLine, table: ScreenTable) -> str:
     """Return a number's row and column names; a row that starts with a number has no name."""
     first = line.cells[0]
     columns = zip(table.columns, line.cells, strict=True)
@@ -60,7 +60,7 @@ def format_title(number: Value, line: Line, table: Table) -> str:
     return ", ".join(name for name in names if name)
 
 
-def open_row(app: Shell, line: Line) -> Popup[None] | None:
+def open_row(app: Shell, line: ScreenLine) -> Popup[None] | None:
     """Return the popup that a row opens, or None if it opens nothing."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:

@@ -75,7 +75,7 @@ Cell = TextCell | Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ScreenColumn:
     """A column: its title, its help text, and the table width below which it is hidden.
 
         ``from_width``: minimum width of the table, in columns, to show it. ``rest``: its texts are shortened
@@ -89,13 +89,13 @@ class Column:
     rest: bool = False
 
 
-def numeric_column(title: str, says: str = "", *, from_width: int = 0) -> Column:
+def numeric_column(title: str, says: str = "", *, from_width: int = 0) -> ScreenColumn:
     """Return a column of numbers."""
-    return Column(title=title, says=says, numeric=True, from_width=from_width)
+    return ScreenColumn(title=title, says=says, numeric=True, from_width=from_width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ScreenLine:
     """A row: a key unique in its table, its cells, and what it opens.
 
     ``target``: index into the report's list (findings, collectives, gaps, ...), or the rank or step.
@@ -109,13 +109,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ScreenTable:
     """A table of a page. ``help``: text for ``?``. ``note``: text below the table."""
 
     name: str
     title: str
-    columns: tuple[Column, ...]
-    lines: Sequence[Line] = ()
+    columns: tuple[ScreenColumn, ...]
+    lines: Sequence[ScreenLine] = ()
     help: str = ""
     note: str = ""
 
@@ -124,7 +124,7 @@ class Table:
         return [cell for line in self.lines for cell in line.cells if isinstance(cell, Value)]
 
 
-def find_number(line: Line, cell: Cell) -> Value | None:
+def find_number(line: ScreenLine, cell: Cell) -> Value | None:
     """Return the number that ``enter`` on a cell explains, if any.
 
     That is the cell's own number, else the first number of the row if the row opens nothing.
@@ -141,19 +141,19 @@ class TableSource(Protocol):
     """A widget that keys can act on: its content as a table, and the line and cell under its cursor."""
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> ScreenTable | None:
         """The content as a table; None if nothing is shown yet."""
 
-    def get_focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
         """Return the line and cell under the cursor."""
 
 
-def select_columns(table: Table, width: int) -> list[int]:
+def select_columns(table: ScreenTable, width: int) -> list[int]:
     """Return the indices of the columns that a table of this width shows."""
     return [index for index, column in enumerate(table.columns) if width >= column.from_width]
 
 
-def filter_lines(table: Table, text: str) -> Sequence[Line]:
+def filter_lines(table: ScreenTable, text: str) -> Sequence[ScreenLine]:
     """Return the lines that contain the text, ignoring case; all lines for an empty text."""
     search_text = text.casefold()
     if not search_text:
@@ -161,10 +161,12 @@ def filter_lines(table: Table, text: str) -> Sequence[Line]:
     return [line for line in table.lines if any(search_text in cell.text.casefold() for cell in line.cells)]
 
 
-def sort_lines(table: Table, lines: Sequence[Line], column: int, *, reverse: bool) -> list[Line]:
+def sort_lines(
+    table: ScreenTable, lines: Sequence[ScreenLine], column: int, *, reverse: bool
+) -> list[ScreenLine]:
     """Return the lines sorted by a column: numbers by value with unknown ones last, texts alphabetically."""
 
-    def key(line: Line) -> tuple[float, str]:
+    def key(line: ScreenLine) -> tuple[float, str]:
         cell = line.cells[column]
         if isinstance(cell, Value):
             return (cell.number if cell.number is not None else 0.0, "")
@@ -179,12 +181,12 @@ def _is_unknown(cell: Cell) -> bool:
     return isinstance(cell, Value) and cell.number is None
 
 
-class LazyLines(Sequence[Line]):
+class LazyLines(Sequence[ScreenLine]):
     """A sequence of `count` lines, each built on first access."""
 
-    def __init__(self, count: int, make: Callable[[int], Line]) -> None:
+    def __init__(self, count: int, make: Callable[[int], ScreenLine]) -> None:
         self._make = make
-        self._lines: list[Line | None] = [None] * count
+        self._lines: list[ScreenLine | None] = [None] * count
 
     @property
     def built_count(self) -> int:
@@ -195,16 +197,16 @@ class LazyLines(Sequence[Line]):
         return len(self._lines)
 
     @overload
-    def __getitem__(self, index: int) -> Line: ...
+    def __getitem__(self, index: int) -> ScreenLine: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Line]: ...
-    def __getitem__(self, index: int | slice) -> Line | Sequence[Line]:
+    def __getitem__(self, index: slice) -> Sequence[ScreenLine]: ...
+    def __getitem__(self, index: int | slice) -> ScreenLine | Sequence[ScreenLine]:
         """Return the line at an index, or the lines of a slice."""
         if isinstance(index, slice):
             return [self._get_line(position) for position in range(*index.indices(len(self)))]
         return self._get_line(range(len(self))[index])
 
-    def _get_line(self, index: int) -> Line:
+    def _get_line(self, index: int) -> ScreenLine:
         line = self._lines[index]
         if line is None:
             line = self._lines[index] = self._make(index)

@@ -23,7 +23,7 @@ from zprof.cli import main
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.redaction import AllowList, OwnWords, Pseudonyms, read_own_words, redact_group
 from zprof.integrations.support_bundle import Bundle, collect_bundle, redact_collectives, write_bundle
-from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.findings import Cause
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
@@ -47,7 +47,7 @@ KNOWN = ("python", "torch", "NCCL_ALGO", "PYTORCH_CUDA_ALLOC_CONF", "machine")
 
 
 def doctor(found: str) -> Doctor:
-    check = Check(name="torch", status=CheckStatus.OK, found=found, without=found, remedy=found)
+    check = DoctorCheck(name="torch", status=CheckStatus.OK, found=found, without=found, remedy=found)
     return Doctor(zprof_version="0", checks=(check,))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from zprof.cli import main
 from zprof.integrations.doctor import ProbeAnswer, examine, run_probe
-from zprof.model.doctor import Check, CheckStatus
+from zprof.model.doctor import CheckStatus, DoctorCheck
 from zprof.model.extras import Extra
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None, "devices": ["H200", "H200"], "backends": ["gloo"]}
@@ -18,7 +18,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> None:
     monkeypatch.setattr("zprof.integrations.doctor.is_installed", lambda extra: extra not in extras)
 
 
-def checks(**answers: ProbeAnswer) -> dict[str, Check]:
+def checks(**answers: ProbeAnswer) -> dict[str, DoctorCheck]:
     def probe(code: str) -> ProbeAnswer:
         return next((answers[word] for word in answers if f"import {word}" in code), NOTHING)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.model.job import Batch, Degrees, Job, Shape, Unit
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.degrees import spread_devices
 from zprof.planner.hardware import V100
@@ -18,7 +18,7 @@ def job(shape: Shape | None = None, dp: int = 1, mp: int = 1, pp: int = 1) -> Jo
 
 GPT_2 = Shape(layers=48, hidden=1600, heads=25, vocabulary=50_257)
 HEADLESS = replace(GPT_2, heads=None)
-BLOCKS = tuple(Unit(name=str(n), elements=1) for n in range(6))
+BLOCKS = tuple(ModelUnit(name=str(n), elements=1) for n in range(6))
 MEGATRON = Scheme.MODEL_PARALLEL
 
 
@@ -88,5 +88,5 @@ def test_model_parallel_ranks_pad_the_vocabulary_and_have_parts_of_units() -> No
     made = spread_devices(job(HEADLESS, dp=64), MEGATRON)
     assert made.shape is not None
     assert made.shape.vocabulary == 50_264
-    whole = replace(job(dp=8), units=(Unit(name="a", elements=17, saved_bytes=5),))
-    assert spread_devices(whole, MEGATRON).units == (Unit(name="a", elements=3),)
+    whole = replace(job(dp=8), units=(ModelUnit(name="a", elements=17, saved_bytes=5),))
+    assert spread_devices(whole, MEGATRON).units == (ModelUnit(name="a", elements=3),)

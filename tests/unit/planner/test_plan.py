@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.planned_jobs import known_unit
 from zprof.model.errors import BadInput
-from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.degrees import spread_devices
@@ -129,7 +129,7 @@ def test_rows_are_consistent(job: Job) -> None:
         assert (job.parameters > each.largest_parameters) == (each.fits is False)
 
 
-def counted_unit(name: str, *, encloses: bool = False) -> Unit:
+def counted_unit(name: str, *, encloses: bool = False) -> ModelUnit:
     unit = known_unit(name, 1000, encloses=encloses, saved=640, kept=64, forward=64, backward=128)
     return replace(unit, forward_flop=2e6, largest_gradient_elements=1000)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.model.errors import BadInput
-from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.planner.hardware import V100
 from zprof.planner.model_presets import MODEL_PRESETS
 from zprof.planner.model_shapes import count_parameters
@@ -28,11 +28,11 @@ def on(**change: object) -> Job:
     return Job(parameters=10**9, hardware=replace(V100, **change))  # type: ignore[arg-type]
 
 
-def of_units(*units: Unit, **change: object) -> Job:
+def of_units(*units: ModelUnit, **change: object) -> Job:
     return Job(parameters=sum(unit.elements for unit in units) or 1, units=units, **change)  # type: ignore[arg-type]
 
 
-A = Unit(name="a", elements=2)
+A = ModelUnit(name="a", elements=2)
 NAN, INF = float("nan"), float("inf")
 LARGE_BLOCK = Shape(layers=1, hidden=40_000)
 LARGE_WORDS = Shape(layers=1, hidden=8192, vocabulary=10**7)
@@ -91,7 +91,7 @@ REFUSED: list[tuple[Job, str, str]] = [
     (on(efficiency_ratio=1.01), "efficiency_ratio", "at most 1"),
     (Job(parameters=12 * 40_000**2, shape=LARGE_BLOCK, hardware=V100), "35.8 GiB", "mp"),
     (Job(parameters=count_parameters(LARGE_WORDS), shape=LARGE_WORDS, hardware=V100), "152.6 GiB", "mp"),
-    (of_units(Unit(name="experts", elements=2 * 10**10), hardware=V100), "'experts'", "split"),
+    (of_units(ModelUnit(name="experts", elements=2 * 10**10), hardware=V100), "'experts'", "split"),
 ]
 
 

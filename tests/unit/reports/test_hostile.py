@@ -27,7 +27,7 @@ from zprof.reports.check_ci import render_github, render_junit, render_sarif
 from zprof.reports.escape import escape_log_line, escape_prose, format_code, format_code_block, format_command
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.html import build_chart_data
-from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, Verdict
+from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, VerdictBlock
 from zprof.reports.presenters.check import build_check_page
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 from zprof.reports.presenters.plan import build_plan_page
@@ -71,7 +71,7 @@ def poisoned_snapshot(report: Report, name: str) -> Report:
 
 def small_page(name: str) -> Page:
     """The blocks of small pages: a verdict, a paragraph, a section of that name."""
-    blocks = (Verdict(tone="ok", mark="✓", text=name), Paragraph(text=name))
+    blocks = (VerdictBlock(tone="ok", mark="✓", text=name), Paragraph(text=name))
     section = Section(anchor="a", title="A", note=name, blocks=blocks)
     return Page(kind="small", subject=name, head=blocks, sections=(section,), made_by="", data_command="")
 

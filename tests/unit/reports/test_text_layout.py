@@ -32,7 +32,7 @@ from zprof.reports.page import (
     Page,
     Row,
     Table,
-    Verdict,
+    VerdictBlock,
     make_name_column,
     make_number_columns,
     make_section,
@@ -168,7 +168,10 @@ def page(name: str = "a name") -> Page:
     return Page(
         kind="",
         subject=name,
-        head=(Verdict(tone="slower", mark="✗", text=f"SLOWER {name}"), Note(text=name, label="MODELLED")),
+        head=(
+            VerdictBlock(tone="slower", mark="✗", text=f"SLOWER {name}"),
+            Note(text=name, label="MODELLED"),
+        ),
         sections=(
             *make_section("changes", "What to change", "", *findings),
             *make_section("gates", "Gates", "", gates, names),

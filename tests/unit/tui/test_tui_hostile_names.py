@@ -14,7 +14,7 @@ from zprof.run.reader import load as open_run
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.export import format_json, format_markdown
 from zprof.tui.session import LoadedRun, RunRequest, load
-from zprof.tui.tables import Column, Line, Table, TextCell
+from zprof.tui.tables import ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.widgets.fact_table import FactTable
 
 NAME = "run[bold]\x1b[2J\u202e[@click=app.quit]q[/].zprof"
@@ -72,9 +72,11 @@ def test_screens_and_what_they_open_and_copy_are_inert(
 
 
 def test_a_copied_name_is_escaped_in_markdown_and_json() -> None:
-    table = Table(name="t", title="t", columns=(Column(title="a|b"), Column(title="n", numeric=True)))
+    table = ScreenTable(
+        name="t", title="t", columns=(ScreenColumn(title="a|b"), ScreenColumn(title="n", numeric=True))
+    )
     figure = Value(number=1, unit=Unit.COUNT, leaves=("a",))
-    line = Line(key="k", cells=(TextCell("x|`code`<img src=x>*b*[a](b)\n| --- |\\\x1b"), figure))
+    line = ScreenLine(key="k", cells=(TextCell("x|`code`<img src=x>*b*[a](b)\n| --- |\\\x1b"), figure))
     head, _, row = format_markdown(table, line, line.cells[0]).split("\n")
     assert head == r"| a\|b | n |"
     assert row == r"| x\|\`code\`\<img src=x\>\*b\*\[a\](b)\\x0a\| --- \|\\\\x1b | 1 |"
@@ -82,11 +84,11 @@ def test_a_copied_name_is_escaped_in_markdown_and_json() -> None:
 
 
 def test_titles_messages_and_errors_are_text(hostile: LoadedRun) -> None:
-    wild = Table(
+    wild = ScreenTable(
         name="wild",
         title="[@click=app.quit]t[/]\x1b[2J",
-        columns=(Column(title="[bold]c[/bold]\x1b[1m"),),
-        lines=(Line(key="[k]", cells=(TextCell("[red]w[/red]\u202e"),)),),
+        columns=(ScreenColumn(title="[bold]c[/bold]\x1b[1m"),),
+        lines=(ScreenLine(key="[k]", cells=(TextCell("[red]w[/red]\u202e"),)),),
         note="[link=x]n[/link]\x07",
     )
 

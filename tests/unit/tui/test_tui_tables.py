@@ -5,10 +5,10 @@ import pytest
 from zprof.model.quantities import Unit, Value
 from zprof.tui.tables import (
     BarCell,
-    Column,
-    Line,
     Opens,
-    Table,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
     TextCell,
     filter_lines,
     find_number,
@@ -19,14 +19,18 @@ from zprof.tui.theme import Look
 from zprof.tui.widgets.text import render_bar
 
 
-def line(name: str, value: float | None) -> Line:
-    return Line(key=name, cells=(TextCell(name), Value(number=value, unit=Unit.COUNT, leaves=("a",))))
+def line(name: str, value: float | None) -> ScreenLine:
+    return ScreenLine(key=name, cells=(TextCell(name), Value(number=value, unit=Unit.COUNT, leaves=("a",))))
 
 
-TABLE = Table(
+TABLE = ScreenTable(
     name="t",
     title="t",
-    columns=(Column(title="name"), Column(title="count", numeric=True), Column(title="wide", from_width=100)),
+    columns=(
+        ScreenColumn(title="name"),
+        ScreenColumn(title="count", numeric=True),
+        ScreenColumn(title="wide", from_width=100),
+    ),
     lines=(line("Beta", 2), line("alpha", None), line("gamma", 10)),
 )
 
@@ -58,11 +62,11 @@ def test_a_column_is_shown_from_its_width_on() -> None:
 def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere() -> None:
     word = TextCell("exposed transfer")
     first, second = (Value(number=value, unit=Unit.NS, leaves=("a",)) for value in (1, 2))
-    row = Line(key="a", cells=(word, first, second))
+    row = ScreenLine(key="a", cells=(word, first, second))
     assert find_number(row, word) is first
     assert find_number(row, second) is second
-    assert find_number(Line(key="a", cells=(word,)), word) is None
-    leading = Line(key="a", cells=(word, first), opens=Opens.RANK, target=1)
+    assert find_number(ScreenLine(key="a", cells=(word,)), word) is None
+    leading = ScreenLine(key="a", cells=(word, first), opens=Opens.RANK, target=1)
     assert find_number(leading, word) is None
     assert find_number(leading, first) is first
 

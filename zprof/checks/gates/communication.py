@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from zprof.checks.gates.reading import (
-    Figure,
+    GateFigure,
     GateInput,
     Reading,
     format_ranks,
@@ -51,7 +51,7 @@ def read_collective_bytes_law(gate_input: GateInput) -> Reading:
         f"the ZeRO formula of the stage expects {format_psi(volume.expected_bytes / volume.parameter_bytes)}"
     )
     return Reading(
-        current=Figure(
+        current=GateFigure(
             value=Fraction(volume.seen_bytes, volume.parameter_bytes),
             can_be_lower=bool(missing_ranks),
             can_be_higher=bool(missing_ranks),
@@ -112,11 +112,11 @@ def _explain_missing(gate_input: GateInput) -> str:
 
 def _sum_entries(
     entries: Sequence[CollectiveBaseline] | None, amount: Amount, *, lower: bool
-) -> Figure | None:
+) -> GateFigure | None:
     if entries is None:
         return None
     higher = lower and any(entry.lower_bound for entry in entries)
-    return Figure(value=sum(map(amount, entries), Fraction(0)), can_be_higher=higher)
+    return GateFigure(value=sum(map(amount, entries), Fraction(0)), can_be_higher=higher)
 
 
 def _get_bytes(entry: CollectiveBaseline) -> Fraction:

@@ -24,7 +24,7 @@ import numpy as np
 
 from zprof.checks.gates.reading import (
     MIN_STEPS,
-    Figure,
+    GateFigure,
     Reading,
     compute_allowed,
     compute_interval,
@@ -65,7 +65,7 @@ def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
     return _judge_figure(limit, reading, reading.current)
 
 
-def _judge_figure(limit: Limit, reading: Reading, current: Figure) -> GateResult:
+def _judge_figure(limit: Limit, reading: Reading, current: GateFigure) -> GateResult:
     allowed = compute_allowed(limit, reading.baseline)
     interval, noise, within_limit = None, None, is_within_limit(current, allowed, limit.sense)
     if limit.confidence is not None:
@@ -102,7 +102,7 @@ def _keeps_limit_without_chance(limit: Limit, reading: Reading) -> bool:
 
 
 def _choose_outcome(
-    limit: Limit, reading: Reading, current: Figure, allowed: Figure, within_limit: bool | None
+    limit: Limit, reading: Reading, current: GateFigure, allowed: GateFigure, within_limit: bool | None
 ) -> Outcome:
     if within_limit is None and not allowed.is_bound:
         return Outcome.UNKNOWN
@@ -123,7 +123,7 @@ def _find_excess_noise(interval: tuple[float, float], allowed_change: float) -> 
     return half if half > allowed_change else None
 
 
-def _compute_limit_interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, float]:
+def _compute_limit_interval(limit: Limit, reading: Reading, allowed: GateFigure) -> tuple[float, float]:
     current, baseline = reading.samples
     assert limit.confidence is not None
     assert current is not None
@@ -196,5 +196,5 @@ def _make_result(limit: Limit, reading: Reading, outcome: Outcome) -> GateResult
     )
 
 
-def _to_float(figure: Figure | None) -> float | None:
+def _to_float(figure: GateFigure | None) -> float | None:
     return None if figure is None else float(figure.value)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from zprof.checks.baseline import find_highest_peak
 from zprof.checks.gates.reading import (
-    Figure,
+    GateFigure,
     GateInput,
     Reading,
     format_ranks,
@@ -70,7 +70,7 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
     missing_ranks = list_missing_ranks(gate_input, current, baseline)
     leaf = "untagged_bytes" if tenant == UNTAGGED else f"tenants.{tenant}"
     return Reading(
-        current=Figure(
+        current=GateFigure(
             value=Fraction(size),
             can_be_lower=rank.upper_bound,
             can_be_higher=current.lower_bound or bool(missing_ranks),
@@ -107,7 +107,7 @@ def read_untagged_ratio(gate_input: GateInput) -> Reading:
     is_uncertain = bool(current.upper_bound or current.lower_bound or missing)
     share = Fraction(rank.untagged_bytes, rank.peak_bytes) if rank.peak_bytes > 0 else Fraction(0)
     return Reading(
-        current=Figure(value=share, can_be_lower=is_uncertain, can_be_higher=is_uncertain),
+        current=GateFigure(value=share, can_be_lower=is_uncertain, can_be_higher=is_uncertain),
         baseline=None
         if baseline is None
         else _make_untagged_figure(baseline, _list_ranks_missing_in_baseline(baseline, current)),
@@ -127,13 +127,13 @@ _CHANCE_NOTE = "only by copies that the collective backend made, which depend on
 
 def _make_stable_figures(
     current: MemoryBaseline, baseline: MemoryBaseline | None, read_bytes: Callable[[MemoryBaseline], int]
-) -> tuple[Figure, Figure] | None:
+) -> tuple[GateFigure, GateFigure] | None:
     """Return the bytes of run and baseline without the backend's copies; None if those are unknown."""
     if baseline is None or current.backend_scratch_bytes is None or baseline.backend_scratch_bytes is None:
         return None
     return (
-        Figure(value=Fraction(read_bytes(current) - current.backend_scratch_bytes)),
-        Figure(value=Fraction(read_bytes(baseline) - baseline.backend_scratch_bytes)),
+        GateFigure(value=Fraction(read_bytes(current) - current.backend_scratch_bytes)),
+        GateFigure(value=Fraction(read_bytes(baseline) - baseline.backend_scratch_bytes)),
     )
 
 
@@ -169,26 +169,28 @@ def _find_worst_rank(gate_input: GateInput) -> tuple[int, RankMemory]:
     return index, ranks[index]
 
 
-def _make_peak_figure(memory: MemoryBaseline | None, missing: tuple[int, ...]) -> Figure | None:
+def _make_peak_figure(memory: MemoryBaseline | None, missing: tuple[int, ...]) -> GateFigure | None:
     return None if memory is None else _make_figure(memory, memory.peak_bytes, missing)
 
 
-def _make_figure(memory: MemoryBaseline | None, size: int | None, missing: tuple[int, ...]) -> Figure | None:
+def _make_figure(
+    memory: MemoryBaseline | None, size: int | None, missing: tuple[int, ...]
+) -> GateFigure | None:
     if memory is None or size is None:
         return None
-    return Figure(
+    return GateFigure(
         value=Fraction(size),
         can_be_lower=memory.upper_bound,
         can_be_higher=memory.lower_bound or bool(missing),
     )
 
 
-def _make_untagged_figure(memory: MemoryBaseline | None, missing: tuple[int, ...]) -> Figure | None:
+def _make_untagged_figure(memory: MemoryBaseline | None, missing: tuple[int, ...]) -> GateFigure | None:
     if memory is None or memory.peak_bytes <= 0:
         return None
     is_uncertain = bool(memory.upper_bound or memory.lower_bound or missing)
     share = Fraction(memory.untagged_bytes, memory.peak_bytes)
-    return Figure(value=share, can_be_lower=is_uncertain, can_be_higher=is_uncertain)
+    return GateFigure(value=share, can_be_lower=is_uncertain, can_be_higher=is_uncertain)
 
 
 def _list_ranks_missing_in_baseline(

@@ -24,7 +24,7 @@ MIN_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class GateFigure:
     """A value; the flags tell if the true value can be lower or higher."""
 
     value: Fraction
@@ -47,34 +47,34 @@ def is_relative(limit: Limit) -> bool:
     return limit.value is None
 
 
-def compute_allowed(limit: Limit, baseline: Figure | None) -> Figure:
+def compute_allowed(limit: Limit, baseline: GateFigure | None) -> GateFigure:
     """Return the value that the limit allows; a relative limit needs ``baseline``.
 
     Raises:
         ValueError: The limit is relative and there is no baseline.
     """
     if limit.value is not None:
-        return Figure(value=to_fraction(limit.value))
+        return GateFigure(value=to_fraction(limit.value))
     if baseline is None:
         raise ValueError(f"{limit.gate}: a relative limit without a baseline")
     if limit.change_points is not None:
         value = baseline.value + to_fraction(limit.change_points)
     else:
         value = baseline.value * (1 + to_fraction(limit.change_ratio or 0.0))
-    return Figure(value=value, can_be_lower=baseline.can_be_lower, can_be_higher=baseline.can_be_higher)
+    return GateFigure(value=value, can_be_lower=baseline.can_be_lower, can_be_higher=baseline.can_be_higher)
 
 
-def is_within_limit(current: Figure, allowed: Figure, sense: Sense) -> bool | None:
+def is_within_limit(current: GateFigure, allowed: GateFigure, sense: Sense) -> bool | None:
     """Return True if ``current`` is within the limit, None if a bound leaves it undecided."""
     return decide_with_bounds(is_beyond(current, allowed, sense), current, allowed, sense)
 
 
-def is_beyond(current: Figure, allowed: Figure, sense: Sense) -> bool:
+def is_beyond(current: GateFigure, allowed: GateFigure, sense: Sense) -> bool:
     """Return True if the measured value is beyond the limit, ignoring uncertainty."""
     return current.value > allowed.value if sense is Sense.AT_MOST else current.value < allowed.value
 
 
-def decide_with_bounds(beyond: bool, current: Figure, allowed: Figure, sense: Sense) -> bool | None:
+def decide_with_bounds(beyond: bool, current: GateFigure, allowed: GateFigure, sense: Sense) -> bool | None:
     """Return ``not beyond``, or None if the true values could lead to a different decision."""
     is_above = beyond == (sense is Sense.AT_MOST)
     is_uncertain = current.can_be_lower or allowed.can_be_higher
@@ -84,7 +84,7 @@ def decide_with_bounds(beyond: bool, current: Figure, allowed: Figure, sense: Se
 
 
 def is_within_limit_with_confidence(
-    interval: tuple[float, float], current: Figure, baseline: Fraction, allowed: Figure, sense: Sense
+    interval: tuple[float, float], current: GateFigure, baseline: Fraction, allowed: GateFigure, sense: Sense
 ) -> bool | None:
     """Like ``is_within_limit`` for samples, which are beyond the limit only if the entire interval is."""
     low, high = interval
@@ -137,8 +137,8 @@ class Reading:
     broken.
     """
 
-    current: Figure | None = None
-    baseline: Figure | None = None
+    current: GateFigure | None = None
+    baseline: GateFigure | None = None
     missing: str = ""
     remedy: str = ""
     report_path: str = ""
@@ -148,7 +148,7 @@ class Reading:
     samples: tuple[Samples | None, Samples | None] = (None, None)
     warn_reason: str = ""
     has_different_parts: bool = False
-    stable: tuple[Figure, Figure] | None = None
+    stable: tuple[GateFigure, GateFigure] | None = None
     chance_note: str = ""
 
 

@@ -3,7 +3,7 @@
 peak_memory: 21.4 MiB on rank 1 is 4.2 % above the baseline's 20.5 MiB, allowed +2% (20.9 MiB); …
 """
 
-from zprof.checks.gates.reading import Figure, Reading, is_relative
+from zprof.checks.gates.reading import GateFigure, Reading, is_relative
 from zprof.model.check import GateResult, Limit, Outcome, Sense
 from zprof.model.formatting import format_percent, printable, shorten
 from zprof.model.quantities import Unit, format_number, format_signed
@@ -37,7 +37,7 @@ def describe_unjudged(result: GateResult, reading: Reading, reason: str) -> str:
 def describe_result(
     result: GateResult,
     reading: Reading,
-    allowed: Figure,
+    allowed: GateFigure,
     *,
     within_limit: bool | None,
     interval: tuple[float, float] | None,

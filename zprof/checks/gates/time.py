@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from zprof.checks.gates.reading import (
-    Figure,
+    GateFigure,
     GateInput,
     Reading,
     Samples,
@@ -64,7 +64,7 @@ def read_overlap_ratio(gate_input: GateInput) -> Reading:
 class _Share:
     """A ratio of sums over the steps, and its samples; None if the total is 0."""
 
-    figure: Figure | None = None
+    figure: GateFigure | None = None
     samples: Samples | None = None
 
 
@@ -89,7 +89,7 @@ def _compute_share(
         return _Share()
     value = Fraction(sum(parts), sum(wholes))
     return _Share(
-        figure=Figure(value=value, can_be_lower=can_be_lower, can_be_higher=can_be_higher),
+        figure=GateFigure(value=value, can_be_lower=can_be_lower, can_be_higher=can_be_higher),
         samples=ratio_samples(np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)),
     )
 
@@ -108,8 +108,8 @@ def read_step_time(gate_input: GateInput) -> Reading:
     )
 
 
-def _make_mean_figure(times: TimeBaseline | None) -> Figure | None:
-    return None if times is None else Figure(value=Fraction(sum(times.wall_ns), len(times.wall_ns)))
+def _make_mean_figure(times: TimeBaseline | None) -> GateFigure | None:
+    return None if times is None else GateFigure(value=Fraction(sum(times.wall_ns), len(times.wall_ns)))
 
 
 def _make_samples(times: TimeBaseline | None) -> Samples | None:
@@ -151,10 +151,10 @@ def _rank_if_nearly_always_late(finding: Finding) -> int | None:
     return rank if share >= _MIN_LATEST_RATIO else None
 
 
-def _make_wait_figure(times: TimeBaseline | None) -> Figure | None:
+def _make_wait_figure(times: TimeBaseline | None) -> GateFigure | None:
     if times is None or times.exposed_wait_ns is None:
         return None
-    return Figure(
+    return GateFigure(
         value=Fraction(times.exposed_wait_ns),
         can_be_lower=times.upper_bound,
         can_be_higher=times.wait_lower_bound,

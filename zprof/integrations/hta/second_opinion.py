@@ -16,7 +16,7 @@ from zprof.integrations.hta.process import ask_all, format_source_name
 from zprof.integrations.imports.origin import read_origin
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Report
-from zprof.model.second_opinion import CriticalPath, RankOpinion, SecondOpinion, StreamIdle
+from zprof.model.second_opinion import HtaCriticalPath, RankOpinion, SecondOpinion, StreamIdle
 
 _QUESTIONS = ("rows", "idle", "critical")
 
@@ -60,9 +60,9 @@ def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | No
     return opinion, gaps
 
 
-def _make_critical_path(answer: Critical) -> CriticalPath:
+def _make_critical_path(answer: Critical) -> HtaCriticalPath:
     window = f"{answer.steps} of {answer.steps_seen} steps" if answer.steps_seen else "entire trace"
-    return CriticalPath(window=window, length_ns=answer.length_ns, shares=answer.shares)
+    return HtaCriticalPath(window=window, length_ns=answer.length_ns, shares=answer.shares)
 
 
 def _make_stream_idle(row: IdleRow) -> StreamIdle:

@@ -32,7 +32,7 @@ from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.kernels import is_collective_kernel
-from zprof.model.second_opinion import Figure, FigureStatus, RankVerification, Verification
+from zprof.model.second_opinion import FigureStatus, RankVerification, Verification, VerifiedFigure
 from zprof.run.manifest import MANIFEST_NAME
 from zprof.run.reader import load
 from zprof.version import __version__
@@ -149,7 +149,9 @@ def compare_rank(totals: DeviceTotals, answers: HtaAnswers) -> tuple[RankVerific
     return verified, find_unanswered(totals.rank, answers, _FIGURES)
 
 
-def _compare_figures(totals: DeviceTotals, hta_figures: _HtaFigures, tolerance: float) -> tuple[Figure, ...]:
+def _compare_figures(
+    totals: DeviceTotals, hta_figures: _HtaFigures, tolerance: float
+) -> tuple[VerifiedFigure, ...]:
     non_compute = totals.span_ns - totals.compute_ns - totals.idle_ns
     temporal, kinds = hta_figures.temporal, hta_figures.kinds
     pairs: list[tuple[str, int, int | None]] = [
@@ -164,11 +166,11 @@ def _compare_figures(totals: DeviceTotals, hta_figures: _HtaFigures, tolerance: 
     return (_compare_overlap(totals, hta_figures.overlap), *times)
 
 
-def _has_differences(figures: Sequence[Figure]) -> bool:
+def _has_differences(figures: Sequence[VerifiedFigure]) -> bool:
     return any(figure.status is FigureStatus.DIFFERS for figure in figures)
 
 
-def _compare_overlap(totals: DeviceTotals, answer: HtaOverlap | None) -> Figure:
+def _compare_overlap(totals: DeviceTotals, answer: HtaOverlap | None) -> VerifiedFigure:
     ratio = totals.overlap_ratio
     own = None if ratio is None else 100.0 * ratio
     other = answer.percent if answer else None
@@ -178,7 +180,7 @@ def _compare_overlap(totals: DeviceTotals, answer: HtaOverlap | None) -> Figure:
         status = _choose_status(abs(difference) <= OVERLAP_TOLERANCE + _ROUNDING)
     elif answer is not None:
         status = _choose_status(own is None and other is None)
-    return Figure(
+    return VerifiedFigure(
         name="overlap",
         unit="percent",
         zprof=own,
@@ -189,9 +191,9 @@ def _compare_overlap(totals: DeviceTotals, answer: HtaOverlap | None) -> Figure:
     )
 
 
-def _compare_time(name: str, own: int, other: int | None, tolerance: float) -> Figure:
+def _compare_time(name: str, own: int, other: int | None, tolerance: float) -> VerifiedFigure:
     difference = None if other is None else own - other
-    return Figure(
+    return VerifiedFigure(
         name=name,
         unit="ns",
         zprof=own,

@@ -33,7 +33,7 @@ from zprof.integrations.planning.storage_ledger import (
 )
 from zprof.integrations.planning.user_model import find_builder, find_differentiable_output, format_error_line
 from zprof.model.errors import BadInput
-from zprof.model.job import Job, Unit
+from zprof.model.job import Job, ModelUnit
 from zprof.model.tenants import Tenant
 from zprof.reference_engine.unit_split import ROOT, UnitSpec, split_into_units
 
@@ -61,7 +61,7 @@ def count_units(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     )
 
 
-def _split_model(spec: str, model: nn.Module) -> tuple[Unit, ...]:
+def _split_model(spec: str, model: nn.Module) -> tuple[ModelUnit, ...]:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise BadInput(
@@ -75,10 +75,10 @@ def _split_model(spec: str, model: nn.Module) -> tuple[Unit, ...]:
     return units
 
 
-def _make_unit(spec: UnitSpec) -> Unit:
+def _make_unit(spec: UnitSpec) -> ModelUnit:
     trained = [parameter.numel() for _, parameter in spec.parameters if parameter.requires_grad]
     elements = sum(parameter.numel() for _, parameter in spec.parameters)
-    return Unit(
+    return ModelUnit(
         name=spec.name,
         elements=elements,
         frozen_elements=elements - sum(trained),
@@ -88,8 +88,8 @@ def _make_unit(spec: UnitSpec) -> Unit:
 
 
 def _measure_units(
-    units: tuple[Unit, ...], job: Job, spec: str, build: Callable[[], nn.Module]
-) -> tuple[Unit, ...]:
+    units: tuple[ModelUnit, ...], job: Job, spec: str, build: Callable[[], nn.Module]
+) -> tuple[ModelUnit, ...]:
     samples, sequence = job.batch.samples, job.batch.sequence
     if samples is None or sequence is None:
         return units
@@ -104,7 +104,7 @@ def _measure_units(
     return tuple(replace(unit, **sizes[unit.name]) for unit in units)
 
 
-def _report_unknown(units: tuple[Unit, ...], spec: str, reason: str) -> tuple[Unit, ...]:
+def _report_unknown(units: tuple[ModelUnit, ...], spec: str, reason: str) -> tuple[ModelUnit, ...]:
     print(
         f"zprof: the activation memory of {spec} is unknown: a step on int64 tokens "
         f"[samples, sequence] failed ({reason})",
@@ -139,7 +139,7 @@ class _UnitRecord:
 def measure_model(
     build: Callable[[], nn.Module], *, samples: int, sequence: int, element_bytes: int
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Measure the sizes of each unit, as fields of :class:`~zprof.model.job.Unit`."""
+    """Measure the sizes of each unit, as fields of :class:`~zprof.model.job.ModelUnit`."""
     ledger, flops = StorageLedger(), FlopCounterMode(display=False, custom_mapping=_EXTRA_FLOP_COUNTS)
     with FakeTensorMode():
         model = build()

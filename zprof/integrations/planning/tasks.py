@@ -16,7 +16,7 @@ from zprof.integrations.planning.child_process import LIMITS, run_task
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.job import Assumed, Backend, Job, Unit
+from zprof.model.job import Assumed, Backend, Job, ModelUnit
 from zprof.model.plan import Plan, PlanRow, PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.sandbox import Limits
 from zprof.model.tenants import DISPLAY_ORDER
@@ -207,6 +207,6 @@ def count_model(spec: str, job: Job, limits: Limits = LIMITS) -> Job:
         name=job.name or spec,
         parameters=counted["parameters"],
         frozen_parameters=counted["frozen"],
-        units=msgspec.convert(counted["units"], tuple[Unit, ...]),
+        units=msgspec.convert(counted["units"], tuple[ModelUnit, ...]),
         shape=None,
     )

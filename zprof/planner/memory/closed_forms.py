@@ -23,7 +23,7 @@ all moments, so that its sum is a lower bound and is never shown as the peak.
 from collections.abc import Mapping, Sequence
 
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.job import Job, Residual, Shape, Unit
+from zprof.model.job import Job, ModelUnit, Residual, Shape
 from zprof.model.plan import Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.states import count_rank_elements, make_state_terms
@@ -168,7 +168,7 @@ def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
     optimizer's work (1: each rank does all of it).
     """
     kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
-    all_units = Unit(name="", elements=count_rank_elements(job))
+    all_units = ModelUnit(name="", elements=count_rank_elements(job))
     elements = max(trained_elements(unit, job) for unit in kinds.values() or (all_units,))
     return job.element_bytes.gradient_copy * _cap_elements(ceil_div(elements, sharded_over), job.residual)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
-from zprof.model.job import Job, Shape, Unit
+from zprof.model.job import Job, ModelUnit, Shape
 from zprof.model.plan import Scheme
 from zprof.model.whatif import Assumption
 from zprof.planner.gpt_units import with_units
@@ -148,7 +148,7 @@ def _with_shape(job: Job, shape: Shape) -> Job:
     return with_units(replace(with_parameters(job, count_parameters(shape)), shape=shape, units=()))
 
 
-def _repeat_unit(unit: Unit, number: int) -> Unit:
+def _repeat_unit(unit: ModelUnit, number: int) -> ModelUnit:
     """Copy a unit under a new name, because units are identified by name."""
     return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")
 

@@ -19,7 +19,7 @@ block and h t e for its input (arXiv 1910.02054, section 3.2), without work buff
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zprof.model.job import Job, Unit
+from zprof.model.job import Job, ModelUnit
 from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import (
@@ -49,7 +49,7 @@ class StageBytes:
     work: int
 
 
-def has_unit_bytes(units: Sequence[Unit]) -> bool:
+def has_unit_bytes(units: Sequence[ModelUnit]) -> bool:
     """Return True if there are units and the bytes that each saves and needs are known."""
     return bool(units) and all(
         None
@@ -69,7 +69,7 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
     return _stage_bytes_of_paper(job)
 
 
-def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], roots: Sequence[Unit]) -> StageBytes:
+def _stage_bytes_of_units(job: Job, inner: Sequence[ModelUnit], roots: Sequence[ModelUnit]) -> StageBytes:
     head = sum(unit.saved_bytes or 0 for unit in roots)
     saved = [unit.saved_bytes or 0 for unit in inner]
     checkpoints = [_device_checkpoint_bytes(job, unit.checkpoint_bytes or 0) for unit in inner]
@@ -89,7 +89,7 @@ def _device_checkpoint_bytes(job: Job, checkpoint: int) -> int:
     return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
 
 
-def _work_bytes(unit: Unit) -> int:
+def _work_bytes(unit: ModelUnit) -> int:
     return max(unit.forward_work_bytes or 0, unit.backward_work_bytes or 0)
 
 

@@ -23,7 +23,7 @@ keeps a copy of the table; otherwise each has its own table.
 from collections.abc import Mapping, Sequence
 
 from zprof.analysis.zero_formulas import compute_tenant_formulas
-from zprof.model.job import Job, Shape, Unit
+from zprof.model.job import Job, ModelUnit, Shape
 from zprof.model.plan import PIPELINES, Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
@@ -140,7 +140,7 @@ def count_stage_elements(job: Job) -> int:
     return ceil_div(ceil_div(job.parameters - root_elements, job.degrees.pp) + ends, job.degrees.mp)
 
 
-def split_stages(units: Sequence[Unit], pp: int) -> list[Sequence[Unit]]:
+def split_stages(units: Sequence[ModelUnit], pp: int) -> list[Sequence[ModelUnit]]:
     """Split the inner units, in order, into at most ``pp`` stages of equal size; the last may be smaller."""
     inner = [unit for unit in units if not unit.encloses]
     stage_size = max(1, ceil_div(len(inner), pp))

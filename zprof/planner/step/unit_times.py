@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.job import Hardware, Job, Unit
+from zprof.model.job import Hardware, Job, ModelUnit
 from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_data_group
 from zprof.planner.step.parallelism import BlockTimes, block_times
@@ -124,7 +124,7 @@ def take_blocks(stack: UnitStack, count: int) -> UnitStack:
     return UnitStack(runs=tuple(runs), root=stack.root)
 
 
-def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[EqualUnits, ...]:
+def _group_runs(units: Sequence[ModelUnit], tokens: int | None) -> tuple[EqualUnits, ...]:
     groups = groupby(units, key=lambda unit: (unit.elements, _flop_per_token(unit, tokens)))
     return tuple(
         EqualUnits(count=sum(1 for _ in members), elements=elements, flop_per_token=flop)
@@ -132,7 +132,7 @@ def _group_runs(units: Sequence[Unit], tokens: int | None) -> tuple[EqualUnits, 
     )
 
 
-def _flop_per_token(unit: Unit, tokens: int | None) -> float:
+def _flop_per_token(unit: ModelUnit, tokens: int | None) -> float:
     """Return the unit's flop per token, or estimate it from its matrices; attention would add s/6h."""
     if unit.forward_flop is None or not tokens:
         active = unit.elements if unit.active_elements is None else unit.active_elements

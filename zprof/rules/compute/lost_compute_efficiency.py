@@ -50,7 +50,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
+class _KernelComparison:
     """``ratio`` of each rank at equal work, the smaller of measured and corrected; ``lost_ns`` by it.
 
     ``max_lost_ns`` is by the larger one; ``names`` are compared, ``matched_ratio`` is their share of compute.
@@ -97,7 +97,7 @@ def lost_compute_efficiency(analysis: RunAnalysis, baseline: RunAnalysis | None)
     )
 
 
-def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _Comparison | None:
+def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _KernelComparison | None:
     own_kernels, baseline_kernels = _select_model_kernels(analysis), _select_model_kernels(baseline)
     common_names = pd.Index(own_kernels["name"].unique()).intersection(baseline_kernels["name"].unique())
     if not len(common_names):
@@ -113,7 +113,7 @@ def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _Comparison | None
         ratio = own_ns / max(1.0, baseline_ns)
         by_basis.append((ratio, float((own_ns * (1 - 1 / ratio.clip(lower=1e-9))).median())))
     (measured, measured_lost_ns), (alone, alone_lost_ns) = by_basis
-    return _Comparison(
+    return _KernelComparison(
         ratio=np.minimum(measured, alone),
         lost_ns=max(0.0, min(measured_lost_ns, alone_lost_ns)),
         max_lost_ns=max(0.0, measured_lost_ns, alone_lost_ns),
@@ -165,7 +165,9 @@ def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:
     return _Work(unit="", a=1.0, b=1.0)
 
 
-def _build_finding(analysis: RunAnalysis, comparison: _Comparison, slow_ranks: "pd.Series[float]") -> Finding:
+def _build_finding(
+    analysis: RunAnalysis, comparison: _KernelComparison, slow_ranks: "pd.Series[float]"
+) -> Finding:
     basis = analysis.time.basis
     wall, ratio = mean_wall_ns(analysis), float(comparison.ratio.median())
     compute = float(np.mean([rank.compute_ns for rank in analysis.time.per_rank]))
@@ -197,7 +199,7 @@ _FIX = (
 )
 
 
-def _describe_unit(comparison: _Comparison, basis: str) -> str:
+def _describe_unit(comparison: _KernelComparison, basis: str) -> str:
     if not comparison.work.unit:
         return ""
     differs = abs(comparison.work.b / comparison.work.a - 1) > 0.01
@@ -208,14 +210,14 @@ def _describe_unit(comparison: _Comparison, basis: str) -> str:
     )
 
 
-def _format_ranks(slow_ranks: "pd.Series[float]", comparison: _Comparison) -> str:
+def _format_ranks(slow_ranks: "pd.Series[float]", comparison: _KernelComparison) -> str:
     if len(slow_ranks) == len(comparison.ratio):
         return "all ranks"
     shown = ", ".join(str(rank) for rank in slow_ranks.index[:8])
     return f"ranks {shown}{', ...' if len(slow_ranks) > 8 else ''}"
 
 
-def _list_evidence(comparison: _Comparison, slow_ranks: "pd.Series[float]") -> list[Fact]:
+def _list_evidence(comparison: _KernelComparison, slow_ranks: "pd.Series[float]") -> list[Fact]:
     worst = comparison.ratio.idxmax()
     return [
         make_fact("kernel_time_ratio", comparison.ratio.median()),
@@ -228,5 +230,5 @@ def _list_evidence(comparison: _Comparison, slow_ranks: "pd.Series[float]") -> l
     ]
 
 
-def _rate_confidence(comparison: _Comparison, ratio: float) -> Confidence:
+def _rate_confidence(comparison: _KernelComparison, ratio: float) -> Confidence:
     return Confidence.HIGH if ratio > _HIGH_CONFIDENCE_RATIO and comparison.work.unit else Confidence.MEDIUM

@@ -17,7 +17,11 @@ from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.replay.graph import Graph
 from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
-from zprof.rules.counterfactual.resized_messages import MessageSizes, find_spanning_shards, shard_within_host
+from zprof.rules.counterfactual.resized_messages import (
+    ResizedMessages,
+    find_spanning_shards,
+    shard_within_host,
+)
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import choose_fix, measure_sizes
 from zprof.rules.rule import change_saving, make_finding, mean_per_step, rate_severity
@@ -53,7 +57,7 @@ def judge_message_sizes(
     if replay.graph is None or replay.base_ns is None:
         return list(answers), []
     known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
-    judged = _judge_causes(analysis, replay, MessageSizes(analysis, replay.graph), known)
+    judged = _judge_causes(analysis, replay, ResizedMessages(analysis, replay.graph), known)
     decided = [cause for cause, judgement in judged.items() if judgement is not NoFinding.NO_EDIT]
     rest = [answer for answer in answers if not _is_about(answer, decided)]
     return rest, [judgement for judgement in judged.values() if isinstance(judgement, Finding)]
@@ -65,7 +69,7 @@ def _is_about(answer: Finding | Gap, causes: Sequence[Cause]) -> bool:
 
 
 def _judge_causes(
-    analysis: RunAnalysis, replay: Replay, sizes: MessageSizes, known: Mapping[Cause, Finding]
+    analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages, known: Mapping[Cause, Finding]
 ) -> dict[Cause, _Judgement]:
     if not len(sizes.messages.at):
         return {}
@@ -124,7 +128,7 @@ def _rate_confidence(replay: Replay, low: float) -> Confidence:
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
-def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     units, messages = sizes.messages.units_per_block, sizes.messages.gathers_per_block
     if messages <= UNITS_PER_BLOCK:  # larger units would contain several blocks, and these are not replayed
@@ -157,7 +161,7 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSize
     )
 
 
-def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     saving = _saving_range(replay, sizes.reduce_latency())
     if isinstance(saving, NoFinding):
@@ -186,7 +190,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -
     )
 
 
-def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> _Judgement:
+def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     saving = (
         _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO)
@@ -251,7 +255,7 @@ def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
 _LARGER_MESSAGES = 4
 
 
-def _latency_ns(sizes: MessageSizes) -> float:
+def _latency_ns(sizes: ResizedMessages) -> float:
     return max(sizes.latency.by_ranks.values(), default=0.0)
 
 

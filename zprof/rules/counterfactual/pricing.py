@@ -28,7 +28,7 @@ from zprof.rules.counterfactual.fixes import (
     measure_slowdown,
     select_opening_gathers,
 )
-from zprof.rules.counterfactual.resized_messages import MessageSizes
+from zprof.rules.counterfactual.resized_messages import ResizedMessages
 from zprof.rules.rule import MIN_GAIN_RATIO, Rule, change_saving, mean_wall_ns, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
@@ -256,7 +256,7 @@ def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool | None:
         return None
     if held_gathers_ratio(graph, rows) >= _MIN_DELAYED_RATIO or late_ratio < _MIN_LATE_RATIO:
         return False
-    return not MessageSizes(analysis, graph).is_one_unit
+    return not ResizedMessages(analysis, graph).is_one_unit
 
 
 def widen_by_model_error(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:

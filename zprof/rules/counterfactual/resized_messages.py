@@ -33,7 +33,7 @@ _MAX_UNITS, _MIN_BLOCKS = 2, 3
 
 
 @dataclass(slots=True)
-class MessageSizes:
+class ResizedMessages:
     """Message sizes of a step, with edits that change them; each rank's messages are read once."""
 
     analysis: RunAnalysis
@@ -140,19 +140,19 @@ class MessageSizes:
 
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of units_too_small."""
-    sizes = MessageSizes(analysis, graph)
+    sizes = ResizedMessages(analysis, graph)
     return sizes.merge() if sizes.has_parts else []
 
 
 def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of single_unit."""
-    sizes = MessageSizes(analysis, graph)
+    sizes = ResizedMessages(analysis, graph)
     return sizes.split() if sizes.is_one_unit else []
 
 
 def remove_excess_latency(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of latency_bound_collectives."""
-    sizes = MessageSizes(analysis, graph)
+    sizes = ResizedMessages(analysis, graph)
     return sizes.reduce_latency() if sizes.has_blocks else []
 
 

@@ -23,7 +23,7 @@ from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import (
-    Check,
+    RuleCheck,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -71,7 +71,7 @@ def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     return _check(analysis, baseline, None)
 
 
-def check_against(expected_bytes_per_s: float) -> Check:
+def check_against(expected_bytes_per_s: float) -> RuleCheck:
     """Return a check that compares with a given bus bandwidth."""
 
     def check(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -109,7 +109,7 @@ def _check(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
+class _LinkComparison:
     """The groups of a run: ``low`` with what each falls short of, and ``fast``.
 
     ``unvouched``: groups that only groups as slow as themselves, or none, can be compared with.
@@ -125,7 +125,7 @@ def _compare(
     reached: ReachedBandwidth,
     baseline: RunAnalysis | None,
     user_expectation: ExpectedBandwidth | None,
-) -> _Comparison:
+) -> _LinkComparison:
     before = ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
     references = LinkReferences(rates, reached)
     low, fast, unvouched = [], [], []
@@ -141,10 +141,10 @@ def _compare(
             fast.append(rate)
         if missed is None and given is None:
             unvouched.append(rate)
-    return _Comparison(low=low, fast=fast, unvouched=unvouched)
+    return _LinkComparison(low=low, fast=fast, unvouched=unvouched)
 
 
-def _find_untested(analysis: RunAnalysis, comparison: _Comparison) -> Gap | None:
+def _find_untested(analysis: RunAnalysis, comparison: _LinkComparison) -> Gap | None:
     """Return a gap if nothing can be compared, or if much of the step is exposed in groups that cannot be."""
     rates = comparison.unvouched
     if not rates:

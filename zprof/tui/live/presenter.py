@@ -16,7 +16,7 @@ from zprof.model.time import LEDGER_NAMES
 from zprof.run.live import LiveRank, LiveState
 from zprof.run.manifest import PlannedSteps
 from zprof.tui.live.watcher import JobState, LiveSnapshot
-from zprof.tui.tables import Column, Line, Mark, Table, TextCell, numeric_column
+from zprof.tui.tables import Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell, numeric_column
 
 
 class Activity(StrEnum):
@@ -111,29 +111,29 @@ _MIN_WIDE_COLUMNS = 100
 _FINAL_ACTIVITIES = (Activity.RECORDED, Activity.CUT_SHORT, Activity.NOTHING)
 
 
-def build_ledger_table(seen: LiveSnapshot) -> Table:
+def build_ledger_table(seen: LiveSnapshot) -> ScreenTable:
     """Build the step ledger: means over ranks and over the steps of the time window."""
     tree = seen.measured.tree
     steps = _format_steps(tree, "steps")
     lines = [_build_term(tree, "wall_ns", "step time", Mark.TITLE)]
     lines += [_build_term(tree, term, name, Mark.PLAIN) for term, name in LEDGER_NAMES.items()]
-    return Table(
+    return ScreenTable(
         name="live ledger",
         title="where the time goes",
-        columns=(Column(title="step"), numeric_column("ms"), numeric_column("of step")),
+        columns=(ScreenColumn(title="step"), numeric_column("ms"), numeric_column("of step")),
         lines=tuple(lines),
         help="Means over the ranks and the steps of the time window. The terms sum to the step time.",
         note=f"mean of steps {steps}" if steps else _explain_unknown(seen, "time window"),
     )
 
 
-def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Line:
+def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> ScreenLine:
     share = read_value(tree, f"{_RANKS}.{term}", f"{_RANKS}.wall_ns", how=Aggregation.SHARE)
     time = read_value(tree, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
-    return Line(key=term, cells=(TextCell(name), time, share), mark=mark)
+    return ScreenLine(key=term, cells=(TextCell(name), time, share), mark=mark)
 
 
-def build_tenants_table(seen: LiveSnapshot) -> Table:
+def build_tenants_table(seen: LiveSnapshot) -> ScreenTable:
     """Build the table of tenants at the peak, on the rank with the highest peak."""
     tree = seen.measured.tree
     index = _find_highest_peak(tree)
@@ -149,11 +149,11 @@ def build_tenants_table(seen: LiveSnapshot) -> Table:
         if index >= 0
         else ""
     )
-    return Table(
+    return ScreenTable(
         name="live tenants",
         title="memory at the peak",
         columns=(
-            Column(title="tenant"),
+            ScreenColumn(title="tenant"),
             numeric_column("bytes"),
             numeric_column("of peak", from_width=_MIN_WIDE_COLUMNS),
         ),
@@ -164,10 +164,10 @@ def build_tenants_table(seen: LiveSnapshot) -> Table:
     )
 
 
-def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> Line:
+def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> ScreenLine:
     size = read_value(tree, f"{stem}.{name}")
     share = read_value(tree, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
-    return Line(key=name, cells=(TextCell(label), size, share), mark=mark)
+    return ScreenLine(key=name, cells=(TextCell(label), size, share), mark=mark)
 
 
 def _find_highest_peak(tree: Mapping[str, Any]) -> int:

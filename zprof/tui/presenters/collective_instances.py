@@ -11,12 +11,12 @@ from zprof.model.quantities import Bound, Bounds, Value
 from zprof.model.time import SPLIT_BOUNDS, LateReason
 from zprof.tui.presenters.communication import format_group_and_type
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Column, Line, Table, TextCell
+from zprof.tui.tables import Cell, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 MAX_INSTANCES = 200
 
 
-def build_instances_table(loaded: LoadedRun, index: int) -> Table:
+def build_instances_table(loaded: LoadedRun, index: int) -> ScreenTable:
     """Build the table of instances of the report's ``index``-th collective, most exposed first.
 
     Its numbers do not appear in the report.
@@ -24,12 +24,12 @@ def build_instances_table(loaded: LoadedRun, index: int) -> Table:
     entry = loaded.report.time.collectives[index]
     rows = select_rows(loaded.analysis, entry)
     worst = make_collective_table(loaded.analysis, pick_most_exposed(rows, MAX_INSTANCES))
-    return Table(
+    return ScreenTable(
         name="instances",
         title=f"{entry.kind}, {format_group_and_type(entry)}",
         columns=_COLUMNS,
         lines=tuple(
-            Line(key=str(number), cells=_make_cells(row))
+            ScreenLine(key=str(number), cells=_make_cells(row))
             for number, row in enumerate(worst.to_dict("records"))
         ),
         help=_HELP,
@@ -53,19 +53,19 @@ _REASONS: Mapping[str, str] = {
     LateReason.MEMCPY: "copies",
 }
 _COLUMNS = (
-    Column(title="rank", numeric=True),
-    Column(title="step", numeric=True),
-    Column(title="unit", says="the wrapped module"),
-    Column(title="exposed", says="in ms", numeric=True),
-    Column(title="wait", says="in ms, hidden or exposed", numeric=True),
-    Column(title="transfer", says="in ms, hidden or exposed", numeric=True),
-    Column(title="last", says="the rank that arrived last"),
-    Column(title="why late", says="what delayed the last rank; blank: unknown"),
-    Column(title="delay from", says="the rank on which the delay started", from_width=100),
-    Column(title="start", says="in ms after the start of the step", numeric=True, from_width=100),
-    Column(title="bytes", says="of the full tensor", numeric=True, from_width=110),
-    Column(title="launch delay", says="from launch to start", numeric=True, from_width=125),
-    Column(title="matched", says="yes if the rows of all ranks were found", from_width=140),
+    ScreenColumn(title="rank", numeric=True),
+    ScreenColumn(title="step", numeric=True),
+    ScreenColumn(title="unit", says="the wrapped module"),
+    ScreenColumn(title="exposed", says="in ms", numeric=True),
+    ScreenColumn(title="wait", says="in ms, hidden or exposed", numeric=True),
+    ScreenColumn(title="transfer", says="in ms, hidden or exposed", numeric=True),
+    ScreenColumn(title="last", says="the rank that arrived last"),
+    ScreenColumn(title="why late", says="what delayed the last rank; blank: unknown"),
+    ScreenColumn(title="delay from", says="the rank on which the delay started", from_width=100),
+    ScreenColumn(title="start", says="in ms after the start of the step", numeric=True, from_width=100),
+    ScreenColumn(title="bytes", says="of the full tensor", numeric=True, from_width=110),
+    ScreenColumn(title="launch delay", says="from launch to start", numeric=True, from_width=125),
+    ScreenColumn(title="matched", says="yes if the rows of all ranks were found", from_width=140),
 )
 
 

@@ -15,11 +15,11 @@ from zprof.tui.session import LoadedRun
 from zprof.tui.tables import (
     MAX_LINES,
     Cell,
-    Column,
     LazyLines,
-    Line,
     Opens,
-    Table,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
     TextCell,
     format_truncation,
 )
@@ -31,7 +31,7 @@ _MS = "in ms, "
 class _Field:
     """A column, and the function that makes its cell for the collective at an index of the report."""
 
-    column: Column
+    column: ScreenColumn
     cell: Callable[[LoadedRun, int], Cell]
 
 
@@ -45,17 +45,17 @@ class Split:
     transfer: Value
 
 
-def build_collectives_table(loaded: LoadedRun) -> Table:
+def build_collectives_table(loaded: LoadedRun) -> ScreenTable:
     """Build one row per kind, group and element type, the most exposed first."""
     time = loaded.report.time
     fields = _list_fields(time)
-    return Table(
+    return ScreenTable(
         name="collectives",
         title=format_title(time),
         columns=tuple(field.column for field in fields),
         lines=LazyLines(
             min(MAX_LINES, len(time.collectives)),
-            lambda index: Line(
+            lambda index: ScreenLine(
                 key=str(index),
                 cells=tuple(field.cell(loaded, index) for field in fields),
                 opens=Opens.COLLECTIVE,
@@ -93,20 +93,24 @@ def _list_fields(time: Time) -> Sequence[_Field]:
     several_types = len({entry.dtype for entry in time.collectives}) > 1
     fields = [
         _Field(
-            column=Column(title="collective", says="kind of collective"),
+            column=ScreenColumn(title="collective", says="kind of collective"),
             cell=lambda loaded, index: TextCell(names[index]),
         )
     ]
     if several_groups:
-        fields.append(_Field(column=Column(title="group", says="ranks of the group"), cell=_make_group_cell))
+        fields.append(
+            _Field(column=ScreenColumn(title="group", says="ranks of the group"), cell=_make_group_cell)
+        )
     if several_types:
         fields.append(
-            _Field(column=Column(title="type", says="element type", from_width=100), cell=_make_dtype_cell)
+            _Field(
+                column=ScreenColumn(title="type", says="element type", from_width=100), cell=_make_dtype_cell
+            )
         )
     fields += [
         _make_number_field("n", f"collectives {time.basis} and rank", "count"),
         _Field(
-            column=Column(
+            column=ScreenColumn(
                 title="bytes",
                 says="size of the full (unsharded) tensors",
                 numeric=True,
@@ -116,7 +120,7 @@ def _list_fields(time: Time) -> Sequence[_Field]:
         ),
         _make_number_field("total", _MS + "sum of the durations", "total_ns", 110 if several_groups else 90),
         _Field(
-            column=Column(title="hidden", says=_MS + "total minus exposed", numeric=True),
+            column=ScreenColumn(title="hidden", says=_MS + "total minus exposed", numeric=True),
             cell=_make_hidden_cell,
         ),
         _make_number_field("exposed", _MS + "the rank is blocked and does not compute", "exposed_ns"),
@@ -164,7 +168,7 @@ def _make_number_field(title: str, says: str, leaf: str, from_width: int = 0) ->
     def cell(loaded: LoadedRun, index: int) -> Cell:
         return read_value(loaded.report, f"time.collectives[{index}].{leaf}", in_ms=says.startswith(_MS))
 
-    return _Field(column=Column(title=title, says=says, numeric=True, from_width=from_width), cell=cell)
+    return _Field(column=ScreenColumn(title=title, says=says, numeric=True, from_width=from_width), cell=cell)
 
 
 def _make_group_cell(loaded: LoadedRun, index: int) -> Cell:

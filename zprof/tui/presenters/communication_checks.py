@@ -9,29 +9,29 @@ from zprof.model.quantities import UNKNOWN, Aggregation
 from zprof.model.report import Report
 from zprof.model.time import Alignment, mean_over_ranks
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
+from zprof.tui.tables import Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 #: Largest difference between a sum and the ledger, relative to the larger value, that counts as agreement.
 _TOLERANCE_RATIO = 0.01
 _EDGE_NOTE = "differ: collectives that cross the window edges"
 
 
-def build_checks_table(loaded: LoadedRun) -> Table:
+def build_checks_table(loaded: LoadedRun) -> ScreenTable:
     """Build four rows: bytes against the formula, two exposed terms against the ledger, clocks."""
     lines = [_make_volume_row(loaded), *_make_exposed_rows(loaded), _make_clocks_row(loaded)]
-    return Table(
+    return ScreenTable(
         name="checks",
         title="",
         columns=(
-            Column(title="check"),
-            Column(title="measured", numeric=True),
-            Column(title="reference"),
-            Column(title="expected", numeric=True),
-            Column(title="result", numeric=True),
-            Column(title="meaning", rest=True),
+            ScreenColumn(title="check"),
+            ScreenColumn(title="measured", numeric=True),
+            ScreenColumn(title="reference"),
+            ScreenColumn(title="expected", numeric=True),
+            ScreenColumn(title="result", numeric=True),
+            ScreenColumn(title="meaning", rest=True),
         ),
         lines=tuple(
-            Line(
+            ScreenLine(
                 key=line[0].text,
                 cells=line,
                 opens=Opens.GAP if any(cell.text == UNKNOWN for cell in line) else Opens.NOTHING,

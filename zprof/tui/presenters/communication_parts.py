@@ -19,10 +19,10 @@ from zprof.tui.session import LoadedRun
 from zprof.tui.tables import (
     MAX_LINES,
     Cell,
-    Column,
     LazyLines,
-    Line,
-    Table,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
     TextCell,
     format_truncation,
     numeric_column,
@@ -36,13 +36,13 @@ _LATENCY_NOTE = "latency as observed by the ranks, including scheduling delays"
 Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 
 
-def build_sizes_table(loaded: LoadedRun) -> Table:
+def build_sizes_table(loaded: LoadedRun) -> ScreenTable:
     """Build the table of messages by size in powers of four: the most exposed ones, by kind and size."""
     time = loaded.report.time
     known, several_groups = select_sized_messages(time), has_groups(time)
     entries = select_most_exposed_messages(known, MAX_LINES)
     scale = max((entry.count for entry in entries), default=0.0) / _MAX_SQUARES
-    return Table(
+    return ScreenTable(
         name="sizes",
         title="message sizes",
         columns=_make_size_columns(_GROUP_COLUMN_WIDTH if several_groups else 0, time),
@@ -58,22 +58,22 @@ def build_sizes_table(loaded: LoadedRun) -> Table:
     )
 
 
-def _make_size_columns(group_width: int, time: Time) -> tuple[Column, ...]:
+def _make_size_columns(group_width: int, time: Time) -> tuple[ScreenColumn, ...]:
     return (
-        Column(title="collective"),
+        ScreenColumn(title="collective"),
         _make_group_column(group_width),
         numeric_column("from", "lower bound of the size, in bytes"),
         numeric_column("below", "upper bound of the size, in bytes", from_width=69 + group_width),
         numeric_column("n", f"messages {time.basis} and rank"),
-        Column(title="", says="number of messages, to scale", from_width=62 + group_width),
+        ScreenColumn(title="", says="number of messages, to scale", from_width=62 + group_width),
         numeric_column("exposed", "in ms, wait and transfer"),
         numeric_column("bus", "bus bandwidth"),
     )
 
 
-def _make_group_column(group_width: int) -> Column:
+def _make_group_column(group_width: int) -> ScreenColumn:
     """Return the group column, hidden if there is a single group, which is part of the title."""
-    return Column(title="group", from_width=0 if group_width else _NEVER_SHOWN)
+    return ScreenColumn(title="group", from_width=0 if group_width else _NEVER_SHOWN)
 
 
 def _make_size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: float) -> tuple[Cell, ...]:
@@ -90,11 +90,11 @@ def _make_size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: f
     )
 
 
-def build_units_table(loaded: LoadedRun) -> Table:
+def build_units_table(loaded: LoadedRun) -> ScreenTable:
     """Build the table of wrapped modules, the one with the most exposed collectives first."""
     time = loaded.report.time
     entries = select_most_exposed_units(time, MAX_LINES)
-    return Table(
+    return ScreenTable(
         name="units",
         title="units (wrapped modules), most exposed first",
         columns=_make_unit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0, time),
@@ -112,10 +112,10 @@ def build_units_table(loaded: LoadedRun) -> Table:
     )
 
 
-def _make_unit_columns(group_width: int, time: Time) -> tuple[Column, ...]:
+def _make_unit_columns(group_width: int, time: Time) -> tuple[ScreenColumn, ...]:
     return (
-        Column(title="unit", says="the wrapped module"),
-        Column(title="collective"),
+        ScreenColumn(title="unit", says="the wrapped module"),
+        ScreenColumn(title="collective"),
         _make_group_column(group_width),
         numeric_column("n", f"collectives {time.basis}", from_width=74 if group_width else 0),
         numeric_column("bytes", "size of the full (unsharded) tensors", from_width=72 + group_width),
@@ -136,11 +136,11 @@ def _make_unit_cells(loaded: LoadedRun, entry: UnitTime, path: str) -> tuple[Cel
     )
 
 
-def build_fits_table(loaded: LoadedRun) -> Table:
+def build_fits_table(loaded: LoadedRun) -> ScreenTable:
     """Build the table of fitted latencies and bandwidths, for links with messages of several sizes."""
     time = loaded.report.time
     entries = sort_fits_by_messages(time, MAX_LINES)
-    return Table(
+    return ScreenTable(
         name="fits",
         title="link fit: time = latency + bytes / bandwidth",
         columns=_make_fit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
@@ -162,9 +162,9 @@ def _explain_no_fit(time: Time) -> str:
     return "too few messages, or all of the same size" if has_sizes else "sizes unknown"
 
 
-def _make_fit_columns(group_width: int) -> tuple[Column, ...]:
+def _make_fit_columns(group_width: int) -> tuple[ScreenColumn, ...]:
     return (
-        Column(title="collective"),
+        ScreenColumn(title="collective"),
         _make_group_column(group_width),
         numeric_column("latency", "per message, as observed by the ranks; includes scheduling delays"),
         numeric_column("bus", "fitted bus bandwidth"),
@@ -203,9 +203,9 @@ def _make_lines(
     """Return lazy lines of the shown entries, each with its path in the report."""
     indices = {id(entry): index for index, entry in enumerate(report_entries)}
 
-    def make_line(number: int) -> Line:
+    def make_line(number: int) -> ScreenLine:
         entry = shown_entries[number]
         path = f"time.{name}[{indices[id(entry)]}]"
-        return Line(key=path, cells=make_cells(entry, path))
+        return ScreenLine(key=path, cells=make_cells(entry, path))
 
     return LazyLines(len(shown_entries), make_line)

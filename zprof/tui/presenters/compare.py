@@ -31,13 +31,13 @@ from zprof.tui.presenters.compare_verdict import (
 )
 from zprof.tui.presenters.overview import format_verdict
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
+from zprof.tui.tables import Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 _MAX_PLACE = 200
 _MAX_TEXT = 10
 
 
-def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
+def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> ScreenLine:
     """Build a row with its values per step."""
     row = place.row
     interval = find_interval(loaded, place)
@@ -51,7 +51,7 @@ def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> 
         format_judgement(judgement),
         TextCell(shorten(f"{place.section.title}: {place.section.note}", _MAX_PLACE), Mark.MUTED),
     )
-    return Line(
+    return ScreenLine(
         key=place.key,
         cells=cells,
         opens=Opens.COMPARED,
@@ -93,7 +93,7 @@ def _make_limit_cell(row: ComparedRow, judgement: Judgement, uncertainty: Uncert
     return WordedValue(number=uncertainty.times_ns, unit=Unit.NS, words=f"± {limit}")
 
 
-def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Line:
+def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> ScreenLine:
     """Build a row with a step time per token, summed over all ranks so that jobs of any size compare."""
     row, report = place.row, loaded.report
     before = read_value(
@@ -121,7 +121,9 @@ def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncert
         format_judgement(judgement),
         TextCell("step times of all ranks / work of all ranks", Mark.MUTED),
     )
-    return Line(key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if is_wall else Mark.PLAIN)
+    return ScreenLine(
+        key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if is_wall else Mark.PLAIN
+    )
 
 
 def _is_wall_time(place: RowPlace) -> bool:
@@ -218,29 +220,29 @@ def explain_no_tokens(loaded: LoadedRun) -> str:
     return ""
 
 
-def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
+def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> ScreenTable:
     """Build the table of all values of both runs, or only of those that differ."""
     columns = (
-        Column(
+        ScreenColumn(
             title="metric",
             rest=True,
             says="memory: the largest rank of each run; otherwise the mean over ranks",
         ),
-        Column(title="A", says="the baseline", numeric=True),
-        Column(title="B", says="this run", numeric=True),
-        Column(
+        ScreenColumn(title="A", says="the baseline", numeric=True),
+        ScreenColumn(title="B", says="this run", numeric=True),
+        ScreenColumn(
             title="change", says="from A to B, relative to A; pt: percentage points, for shares", numeric=True
         ),
-        Column(
+        ScreenColumn(
             title="interval",
             says="95 % interval of the change; ±: the change that a time without an interval must exceed "
             "to be significant; exact: bytes and counts",
         ),
-        Column(title="verdict", says=VERDICTS),
-        Column(title="section", says="its section in zprof compare", from_width=112, rest=True),
+        ScreenColumn(title="verdict", says=VERDICTS),
+        ScreenColumn(title="section", says="its section in zprof compare", from_width=112, rest=True),
     )
     lines = _build_token_lines(loaded, shown) if shown.per_token else _build_step_lines(loaded, shown)
-    return Table(
+    return ScreenTable(
         name="compare",
         title=_format_token_title(loaded) if shown.per_token else "side by side",
         columns=columns,
@@ -265,14 +267,14 @@ VERDICTS = (
 )
 
 
-def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
+def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[ScreenLine]:
     assert loaded.both is not None
     uncertainty = find_uncertainty(loaded.report)
     places = select_places(loaded.both, only_differences=shown.only_differences)
     return [build_line(loaded, place, uncertainty) for place in places]
 
 
-def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
+def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[ScreenLine]:
     """Build the ledger rows per token, plus rows such as memory that do not depend on the step."""
     assert loaded.both is not None
     uncertainty = find_uncertainty(loaded.report, per_token=True)
@@ -302,7 +304,7 @@ def settings_differ(loaded: LoadedRun) -> bool:
     return loaded.both is not None and bool(select_shown_settings(loaded.both.settings, everything=False))
 
 
-def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
+def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> ScreenTable:
     """Build the table of the settings of both runs, those that differ first."""
     assert loaded.both is not None
     settings = enumerate(loaded.both.settings)
@@ -313,14 +315,14 @@ def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
         lines += [
             _build_setting_line(index, setting) for index, setting in ordered if setting not in differing
         ]
-    return Table(
+    return ScreenTable(
         name="settings",
         title=f"settings: {len(differing) or 'none'} {'differs' if len(differing) == 1 else 'differ'}",
         columns=(
-            Column(title="setting", says="from the environment, the training program or the run"),
-            Column(title="A", says="the baseline"),
-            Column(title="verdict"),
-            Column(title="B", says="this run", rest=True),
+            ScreenColumn(title="setting", says="from the environment, the training program or the run"),
+            ScreenColumn(title="A", says="the baseline"),
+            ScreenColumn(title="verdict"),
+            ScreenColumn(title="B", says="this run", rest=True),
         ),
         lines=tuple(lines),
         note="" if differing else "all settings are equal",
@@ -328,11 +330,11 @@ def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
     )
 
 
-def _build_setting_line(index: int, setting: Setting) -> Line:
+def _build_setting_line(index: int, setting: Setting) -> ScreenLine:
     is_same = setting.a == setting.b
     name = setting.name if setting.where == _ENVIRONMENT else setting.name.replace("_", " ")
     before, after = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
-    return Line(
+    return ScreenLine(
         key=f"settings[{index}]",
         cells=(
             TextCell(shorten(name, _MAX_SETTING)),

@@ -21,7 +21,7 @@ from zprof.reports.presenters.memory_formatting import (
     tenant_name,
 )
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
+from zprof.tui.tables import Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import NON_PYTORCH, RESERVED_UNUSED, UNTAGGED
 
 #: Limit on the bars of a page; a terminal shows as many of them as fit.
@@ -60,7 +60,7 @@ class Stacks:
     whole: Value
     whole_is: str
     window: str
-    legend: Table
+    legend: ScreenTable
     total: tuple[Cell, ...]
     notes: tuple[tuple[Cell, ...], ...]
 
@@ -159,7 +159,7 @@ def make_used_figure(loaded: LoadedRun, index: int) -> Value:
     return read_value(loaded.report, f"{stem}.peak_bytes", *known, how=Aggregation.SUM)
 
 
-def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table:
+def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> ScreenTable:
     """Build the table of one rank's tenants with their bytes; a line's key is the name of its colour."""
     stem, peak = f"{RANKS}[{index}]", f"{RANKS}[{index}].peak_bytes"
     leaves = [
@@ -168,7 +168,7 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
     ]
     leaves.append((UNTAGGED, f"{stem}.untagged_bytes", ""))
     lines = [
-        Line(
+        ScreenLine(
             key=name,
             cells=(
                 TextCell(name_tenant(name)),
@@ -180,18 +180,18 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table
         for name, leaf, basis in leaves
     ]
     lines += [
-        Line(key=name, cells=(TextCell(name_tenant(name)), number, TextCell(""), TextCell("")))
+        ScreenLine(key=name, cells=(TextCell(name_tenant(name)), number, TextCell(""), TextCell("")))
         for name, leaf in OUTSIDE
         if (number := read_value(loaded.report, f"{stem}.{leaf}")).number is not None
     ]
-    return Table(
+    return ScreenTable(
         name="tenants",
         title=f"tenants of rank {rank.rank} at its peak",
         columns=(
-            Column(title="tenant"),
-            Column(title="size", numeric=True),
-            Column(title="of the peak", numeric=True),
-            Column(title="by", says=f"{ESTIMATE_SIGN}: known by the sizes of the blocks alone"),
+            ScreenColumn(title="tenant"),
+            ScreenColumn(title="size", numeric=True),
+            ScreenColumn(title="of the peak", numeric=True),
+            ScreenColumn(title="by", says=f"{ESTIMATE_SIGN}: known by the sizes of the blocks alone"),
         ),
         lines=tuple(lines),
         help=(
@@ -281,7 +281,7 @@ def explain_missing_memory(report: Report) -> list[str]:
 
 def build_missing_table(
     report: Report, name: str, title: str, kind: GapKind | None, reason: str, remedy: str
-) -> Table:
+) -> ScreenTable:
     """Build a table that explains why it has no rows.
 
     ``kind``: the gap that gives reason and remedy; without such a gap the arguments are used.
@@ -291,10 +291,12 @@ def build_missing_table(
         reason, remedy = gap.reason, gap.remedy
     texts = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"remedy: {remedy}", _WIDTH)]
     lines = [
-        Line(key=str(number), cells=(TextCell(text),), opens=Opens.GAP, target=number)
+        ScreenLine(key=str(number), cells=(TextCell(text),), opens=Opens.GAP, target=number)
         for number, text in enumerate(texts)
     ]
-    return Table(name=name, title=title, columns=(Column(title="not measured"),), lines=tuple(lines))
+    return ScreenTable(
+        name=name, title=title, columns=(ScreenColumn(title="not measured"),), lines=tuple(lines)
+    )
 
 
 def _find_gap(report: Report, kinds: Collection[GapKind], rank: int | None) -> Gap | None:

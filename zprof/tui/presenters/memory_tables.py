@@ -17,7 +17,16 @@ from zprof.reports.presenters.memory_formatting import (
 from zprof.reports.presenters.memory_groups import count_blocks, name_place
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
+from zprof.tui.tables import (
+    Cell,
+    Mark,
+    Opens,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
+    TextCell,
+    numeric_column,
+)
 
 #: Minimum table width for additional columns.
 MIDDLE_WIDTH = 100
@@ -51,7 +60,7 @@ def shorten_tenant(tenant: str) -> str:
     return _SHORT.get(tenant) or name_tenant(tenant)  # type: ignore[call-overload]
 
 
-def build_top_table(loaded: LoadedRun, rank: int) -> Table:
+def build_top_table(loaded: LoadedRun, rank: int) -> ScreenTable:
     """Build the table of the largest allocations that were live at the rank's peak."""
     entries = [(index, entry) for index, entry in enumerate(loaded.report.memory.top) if entry.rank == rank]
     title = f"largest live allocations at the peak, rank {rank}"
@@ -60,28 +69,30 @@ def build_top_table(loaded: LoadedRun, rank: int) -> Table:
         return build_missing_table(
             loaded.report, "top", title, GapKind.ALLOCATOR_EVENTS, reason, "record in full mode"
         )
-    return Table(
+    return ScreenTable(
         name="top",
         title=title,
         columns=(
-            Column(
+            ScreenColumn(
                 title="module",
                 says="module whose forward or backward allocated it; in brackets the blocks of a snapshot's "
                 "group, else the kind of memory",
             ),
             numeric_column("size"),
-            Column(title="tenant", says=f"{ESTIMATE_SIGN} prefix: known by the sizes of the blocks alone"),
-            Column(title="kind", from_width=MIDDLE_WIDTH),
-            Column(title="allocated at", says="innermost stack frame of the user's program"),
-            Column(title="operator", from_width=MIDDLE_WIDTH),
+            ScreenColumn(
+                title="tenant", says=f"{ESTIMATE_SIGN} prefix: known by the sizes of the blocks alone"
+            ),
+            ScreenColumn(title="kind", from_width=MIDDLE_WIDTH),
+            ScreenColumn(title="allocated at", says="innermost stack frame of the user's program"),
+            ScreenColumn(title="operator", from_width=MIDDLE_WIDTH),
         ),
         lines=tuple(_build_allocation_line(loaded, index, entry) for index, entry in entries),
         help="Press enter on a row for the full call stack, and on a size to explain the number.",
     )
 
 
-def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> Line:
-    return Line(
+def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> ScreenLine:
+    return ScreenLine(
         key=str(index),
         cells=(
             TextCell(_name_module(entry)),
@@ -114,7 +125,7 @@ def find_telling_frame(entry: Allocation) -> str:
     return frames[1] if len(frames) > 1 else ""
 
 
-def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
+def build_formula_table(loaded: LoadedRun, rank: int) -> ScreenTable:
     """Build the table of the rank's model states, compared with the ZeRO formula for the stage."""
     states = [(index, state) for index, state in enumerate(loaded.report.memory.laws) if state.rank == rank]
     title = f"ZeRO formula and measured, rank {rank}"
@@ -122,17 +133,17 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
         reason = "no formula is known for this rank's model states, or they were never complete"
         remedy = "pass the training facts: zprof.record(..., training=TrainingFacts(...))"
         return build_missing_table(loaded.report, "formulas", title, GapKind.MODEL_STATES, reason, remedy)
-    return Table(
+    return ScreenTable(
         name="formulas",
         title=title,
         columns=(
-            Column(title="state"),
+            ScreenColumn(title="state"),
             numeric_column("formula"),
             numeric_column("measured"),
             numeric_column("padding"),
             numeric_column("counters", "the optimizer's step counters"),
             numeric_column("unexplained", "not covered by formula, padding and counters"),
-            Column(title="cause", rest=True),
+            ScreenColumn(title="cause", rest=True),
         ),
         lines=tuple(_build_formula_line(loaded, index, state) for index, state in states),
         help="measured = formula + padding + counters + unexplained. Each state is measured when it is "
@@ -142,14 +153,14 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     )
 
 
-def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> Line:
+def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> ScreenLine:
     stem = f"memory.laws[{index}]"
     leaves = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
     sizes = [
         read_value(loaded.report, f"{stem}.{leaf}", signed=leaf == "unexplained_bytes") for leaf in leaves
     ]
     is_exact = not state.unexplained_bytes
-    return Line(
+    return ScreenLine(
         key=state.tenant.value,
         cells=(
             TextCell(shorten_tenant(state.tenant)),
@@ -161,7 +172,7 @@ def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> L
     )
 
 
-def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
+def build_phases_table(loaded: LoadedRun, rank: int) -> ScreenTable:
     """Build the table of the rank's peaks: in each phase, before the first step, and of its host memory."""
     memory = loaded.report.memory
     lines = [
@@ -176,11 +187,11 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
         reason = "the phases of this rank's memory are unknown"
         return build_missing_table(loaded.report, "phases", title, None, reason, "zprof record marks phases")
     narrow = (Tenant.GRADIENTS, Tenant.ACTIVATIONS, Tenant.COMMUNICATION_BUFFERS)
-    return Table(
+    return ScreenTable(
         name="phases",
         title=title,
         columns=(
-            Column(title="phase"),
+            ScreenColumn(title="phase"),
             numeric_column("step"),
             numeric_column("peak"),
             *(
@@ -195,10 +206,10 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
     )
 
 
-def _build_point_line(loaded: LoadedRun, stem: str, name: TextCell, step: int | None) -> Line:
+def _build_point_line(loaded: LoadedRun, stem: str, name: TextCell, step: int | None) -> ScreenLine:
     sizes = [read_value(loaded.report, f"{stem}.tenants.{tenant.value}") for tenant in DISPLAY_ORDER]
     at: Cell = TextCell("") if step is None or step < 0 else TextCell(str(step))
-    return Line(
+    return ScreenLine(
         key=stem,
         cells=(
             name,
@@ -212,7 +223,7 @@ def _build_point_line(loaded: LoadedRun, stem: str, name: TextCell, step: int | 
 
 def _build_other_lines(
     loaded: LoadedRun, leaf: str, entries: tuple[RankMemory, ...], rank: int, name: str
-) -> list[Line]:
+) -> list[ScreenLine]:
     return [
         _build_point_line(loaded, f"memory.{leaf}[{at}]", TextCell(name), entry.peak_step)
         for at, entry in enumerate(entries)
@@ -220,7 +231,7 @@ def _build_other_lines(
     ]
 
 
-def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
+def build_modules_table(loaded: LoadedRun, rank: int) -> ScreenTable:
     """Build the table of memory allocated by the rank's modules, each including its submodules."""
     modules = loaded.report.memory.modules
     entries = [(index, entry) for index, entry in enumerate(modules) if entry.rank == rank]
@@ -232,17 +243,17 @@ def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
             loaded.report, "modules", title, None, reason, "pass the model to zprof.record"
         )
     peak = f"{RANKS}[{_find_rank_index(loaded, rank)}].peak_bytes"
-    return Table(
+    return ScreenTable(
         name="modules",
         title=title,
         columns=(
-            Column(title="module", says="including its submodules"),
+            ScreenColumn(title="module", says="including its submodules"),
             numeric_column("at the peak", "live at the rank's own peak"),
             numeric_column("of the peak"),
             numeric_column("own peak", "maximum of the module's live bytes"),
         ),
         lines=tuple(
-            Line(
+            ScreenLine(
                 key=str(at),
                 cells=(
                     TextCell(_name_owner(entry.module)),
@@ -278,7 +289,7 @@ _COUNTERS = (
 )
 
 
-def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
+def build_device_table(loaded: LoadedRun, rank: int) -> ScreenTable | None:
     """Build the table of the device's memory at each moment, or None if no device was measured."""
     memory = loaded.report.memory
     moments = [(at, entry) for at, entry in enumerate(memory.devices) if entry.rank == rank]
@@ -286,16 +297,16 @@ def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
     if not moments and not counters:
         return None
     lines = [_build_term_line(loaded, moments, *term) for term in DEVICE_TERMS if moments]
-    return Table(
+    return ScreenTable(
         name="device",
         title=f"device memory, rank {rank}",
         columns=(
-            Column(title="term"),
+            ScreenColumn(title="term"),
             *(
-                Column(title=entry.moment, says="moment of the measurement", numeric=True)
+                ScreenColumn(title=entry.moment, says="moment of the measurement", numeric=True)
                 for _, entry in moments
             ),
-            *([] if moments else [Column(title="since process start", numeric=True)]),
+            *([] if moments else [ScreenColumn(title="since process start", numeric=True)]),
         ),
         lines=(
             *(line for line in lines if any(cell.text != "unknown" for cell in line.cells[1:])),
@@ -312,17 +323,19 @@ def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
 
 def _build_term_line(
     loaded: LoadedRun, moments: list[tuple[int, DeviceMemory]], leaf: str, name: str
-) -> Line:
+) -> ScreenLine:
     sizes = [read_value(loaded.report, f"memory.devices[{at}].{leaf}") for at, _ in moments]
     mark = Mark.TITLE if name.startswith("=") else Mark.PLAIN
-    return Line(key=leaf, cells=(TextCell(name), *sizes), mark=mark)
+    return ScreenLine(key=leaf, cells=(TextCell(name), *sizes), mark=mark)
 
 
-def _build_counter_lines(loaded: LoadedRun, at: int, entry: AllocatorCounters, columns: int) -> list[Line]:
+def _build_counter_lines(
+    loaded: LoadedRun, at: int, entry: AllocatorCounters, columns: int
+) -> list[ScreenLine]:
     lines = []
     for leaf, name in _COUNTERS:
         if getattr(entry, leaf) is not None:
             number = read_value(loaded.report, f"memory.counters[{at}].{leaf}")
             blank: list[Cell] = [TextCell("")] * (columns - 1)
-            lines.append(Line(key=f"{at}.{leaf}", cells=(TextCell(name), number, *blank)))
+            lines.append(ScreenLine(key=f"{at}.{leaf}", cells=(TextCell(name), number, *blank)))
     return lines

@@ -15,7 +15,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.presenters.memory_formatting import largest_rank
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Column, Line, Table, TextCell
+from zprof.tui.tables import ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import UNTAGGED
 
 #: From bottom to top: long-lived tenants below short-lived ones.
@@ -149,20 +149,20 @@ def format_moment_at(curve: Curve, point: int) -> str:
     return " ".join(part for part in parts if part)
 
 
-def build_point_table(curve: Curve, point: int) -> Table:
+def build_point_table(curve: Curve, point: int) -> ScreenTable:
     """Build a table with one point of the timeline as its only row, to copy and open."""
     names = [name for name in ORDER if name in curve.timeline.tenants]
-    return Table(
+    return ScreenTable(
         name="point",
         title=f"live bytes over time, rank {curve.timeline.rank}",
         columns=(
-            Column(title="point"),
-            Column(title="live", numeric=True),
-            Column(title="time", numeric=True),
-            *(Column(title=name_tenant(name), numeric=True) for name in names),
+            ScreenColumn(title="point"),
+            ScreenColumn(title="live", numeric=True),
+            ScreenColumn(title="time", numeric=True),
+            *(ScreenColumn(title=name_tenant(name), numeric=True) for name in names),
         ),
         lines=(
-            Line(
+            ScreenLine(
                 key=str(point),
                 cells=(
                     TextCell(f"live bytes, rank {curve.timeline.rank} {format_moment_at(curve, point)}"),

@@ -16,7 +16,7 @@ from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import format_location, merge_gaps
 from zprof.reports.presenters.time_figures import ledger, step_change_ns
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import BarCell, Cell, Column, Line, Mark, Opens, Table, TextCell
+from zprof.tui.tables import BarCell, Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 _STATUS = {
     VerdictStatus.OK: ("✓ OK", Mark.GOOD),
@@ -65,22 +65,22 @@ def format_warning_cell(report: Report) -> TextCell:
     return TextCell(f"! {warning}" if warning else "", Mark.DOUBTFUL)
 
 
-def build_findings_table(loaded: LoadedRun) -> Table:
+def build_findings_table(loaded: LoadedRun) -> ScreenTable:
     """Build the table of findings in the report's order: by predicted saving."""
     basis = loaded.report.time.basis
     columns = (
-        Column(title="finding"),
-        Column(
+        ScreenColumn(title="finding"),
+        ScreenColumn(
             title="saves",
             numeric=True,
             says=f"predicted saving {basis}, or memory freed on the largest rank",
         ),
-        Column(title="confidence", says="confidence of the rule in the finding"),
-        Column(title="frees", numeric=True, from_width=110, says="memory freed on the largest rank"),
-        Column(title="description", rest=True),
+        ScreenColumn(title="confidence", says="confidence of the rule in the finding"),
+        ScreenColumn(title="frees", numeric=True, from_width=110, says="memory freed on the largest rank"),
+        ScreenColumn(title="description", rest=True),
     )
     findings = loaded.report.findings
-    return Table(
+    return ScreenTable(
         name="findings",
         title=_format_findings_title(loaded.report),
         columns=columns,
@@ -101,10 +101,10 @@ def _format_findings_title(report: Report) -> str:
     return "nothing to change: none of the tested causes was found"
 
 
-def _make_finding_line(loaded: LoadedRun, index: int, finding: Finding) -> Line:
+def _make_finding_line(loaded: LoadedRun, index: int, finding: Finding) -> ScreenLine:
     freed = _make_saving(loaded, index, "saving_bytes") if finding.saving_bytes else None
     saved = _make_saving(loaded, index, "saving_ns") if finding.saving_ns[1] else None
-    return Line(
+    return ScreenLine(
         key=str(index),
         cells=(
             TextCell(finding.id),
@@ -154,7 +154,7 @@ def _is_multiline(text: str) -> bool:
     return "\n" in text
 
 
-def build_rest_table(loaded: LoadedRun) -> Table:
+def build_rest_table(loaded: LoadedRun) -> ScreenTable:
     """Build one row each for memory, headroom, unclaimed time and untested rules."""
     lines = [
         *_list_memory_lines(loaded),
@@ -163,11 +163,11 @@ def build_rest_table(loaded: LoadedRun) -> Table:
         *_list_untested_lines(loaded.report),
     ]
     columns = (
-        Column(title=""),
-        Column(title="", numeric=True),
-        Column(title=""),
-        Column(title="", numeric=True),
-        Column(title="", rest=True),
+        ScreenColumn(title=""),
+        ScreenColumn(title="", numeric=True),
+        ScreenColumn(title=""),
+        ScreenColumn(title="", numeric=True),
+        ScreenColumn(title="", rest=True),
     )
     help_text = (
         "memory: the largest peak, and the baseline's; unclaimed: time lost "
@@ -175,10 +175,10 @@ def build_rest_table(loaded: LoadedRun) -> Table:
         "explains, and the step time; not tested: what zprof could not test or measure; press enter for "
         "reasons and remedies."
     )
-    return Table(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
+    return ScreenTable(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
 
 
-def _list_memory_lines(loaded: LoadedRun) -> list[Line]:
+def _list_memory_lines(loaded: LoadedRun) -> list[ScreenLine]:
     report = loaded.report
     if not report.memory.per_rank:
         return []
@@ -190,7 +190,7 @@ def _list_memory_lines(loaded: LoadedRun) -> list[Line]:
     return [_make_line("memory", "peak memory", peak, "was", baseline_peak, note)]
 
 
-def _list_headroom_lines(loaded: LoadedRun) -> list[Line]:
+def _list_headroom_lines(loaded: LoadedRun) -> list[ScreenLine]:
     """Return the headroom of the fullest device, if device counters are known."""
     known = [
         (device.device_total_bytes - device.device_used_bytes, index, device.rank)
@@ -208,7 +208,7 @@ def _list_headroom_lines(loaded: LoadedRun) -> list[Line]:
     return [_make_line("headroom", "headroom", free, "of", capacity, note)]
 
 
-def _list_unclaimed_lines(loaded: LoadedRun) -> list[Line]:
+def _list_unclaimed_lines(loaded: LoadedRun) -> list[ScreenLine]:
     unclaimed = {term: ns for term, ns in loaded.report.unclaimed.items() if ns > 0}
     if not unclaimed or not loaded.report.time.per_rank:
         return []
@@ -224,19 +224,19 @@ def _list_unclaimed_lines(loaded: LoadedRun) -> list[Line]:
     return [_make_line("unclaimed", "unclaimed", lost, "of", step, note)]
 
 
-def _list_untested_lines(report: Report) -> list[Line]:
+def _list_untested_lines(report: Report) -> list[ScreenLine]:
     """Return a row with the subjects of the gaps; ``enter`` shows reasons and remedies."""
     names = [gap.subject for gap in merge_gaps(report.gaps)]
     if not names:
         return []
     line = _make_line("untested", "not tested", TextCell(""), "", TextCell(""), ", ".join(names))
-    return [Line(key=line.key, cells=line.cells, opens=Opens.GAP)]
+    return [ScreenLine(key=line.key, cells=line.cells, opens=Opens.GAP)]
 
 
-def _make_line(key: str, name: str, value: Cell, relation: str, other: Cell, note: str) -> Line:
+def _make_line(key: str, name: str, value: Cell, relation: str, other: Cell, note: str) -> ScreenLine:
     """Return a row of two values; ``relation`` is the word between them."""
     texts = (TextCell(text, Mark.MUTED) for text in (name, relation, note))
-    return Line(key=key, cells=(next(texts), value, next(texts), other, next(texts)))
+    return ScreenLine(key=key, cells=(next(texts), value, next(texts), other, next(texts)))
 
 
 def _make_largest(loaded: LoadedRun, leaf: str) -> Value:
@@ -251,25 +251,27 @@ _MIN_SHOWN_NS = 50_000
 _BOUND_TEXTS = {Bound.AT_LEAST: ", at least", Bound.AT_MOST: ", at most", Bound.UNKNOWN: ", about"}
 
 
-def build_ledger_table(loaded: LoadedRun) -> Table:
+def build_ledger_table(loaded: LoadedRun) -> ScreenTable:
     """Build the ledger terms and the step that they sum to, with the baseline if there is one."""
     report = loaded.report
     is_compared = step_change_ns(report) is not None
     columns = [
-        Column(title="term", says="term of the step time"),
-        Column(title="ms", numeric=True, says="this run"),
-        Column(title="of step", numeric=True),
+        ScreenColumn(title="term", says="term of the step time"),
+        ScreenColumn(title="ms", numeric=True, says="this run"),
+        ScreenColumn(title="of step", numeric=True),
     ]
     if is_compared:
-        columns.append(Column(title="was ms", numeric=True, says="the baseline"))
+        columns.append(ScreenColumn(title="was ms", numeric=True, says="the baseline"))
         columns.append(
-            Column(title="change", numeric=True, says="in ms; the changes sum to the change in step time")
+            ScreenColumn(
+                title="change", numeric=True, says="in ms; the changes sum to the change in step time"
+            )
         )
-    columns.append(Column(title="", says="each bar starts where the one above it ends"))
+    columns.append(ScreenColumn(title="", says="each bar starts where the one above it ends"))
     terms = select_terms(report)
     segments = layout_bars(report, terms)
     lines = [_build_term(loaded, term, segments, is_compared=is_compared) for term in (*terms, _STEP)]
-    return Table(
+    return ScreenTable(
         name="ledger",
         title=_format_title(report, is_compared=is_compared),
         columns=tuple(columns),
@@ -326,7 +328,7 @@ def _build_term(
     segments: Mapping[str, tuple[tuple[str, float, float], ...]],
     *,
     is_compared: bool,
-) -> Line:
+) -> ScreenLine:
     report, is_step = loaded.report, term == _STEP
     time = read_value(report, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
     share = read_value(report, f"{_RANKS}.{term}", f"{_RANKS}.{_STEP}", how=Aggregation.SHARE)
@@ -344,20 +346,20 @@ def _build_term(
             else read_value(report, f"comparison.ledger_delta.{term}", signed=True, in_ms=True)
         )
     cells.append(BarCell("", segments=segments[term]))
-    return Line(key=term, cells=tuple(cells), mark=Mark.TITLE if is_step else Mark.PLAIN)
+    return ScreenLine(key=term, cells=tuple(cells), mark=Mark.TITLE if is_step else Mark.PLAIN)
 
 
-def build_evidence_table(loaded: LoadedRun, index: int) -> Table:
+def build_evidence_table(loaded: LoadedRun, index: int) -> ScreenTable:
     """Build the evidence table of the finding at an index."""
     findings = loaded.report.findings
     facts = findings[index].evidence if 0 <= index < len(findings) else ()
     stem = f"findings[{index}].evidence"
-    return Table(
+    return ScreenTable(
         name="evidence",
         title=f"evidence of {findings[index].id}" if facts else "evidence",
-        columns=(Column(title="fact", rest=True), Column(title="value", numeric=True)),
+        columns=(ScreenColumn(title="fact", rest=True), ScreenColumn(title="value", numeric=True)),
         lines=tuple(
-            Line(
+            ScreenLine(
                 key=str(number),
                 cells=(
                     TextCell(fact.what),

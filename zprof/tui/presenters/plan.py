@@ -16,7 +16,7 @@ from zprof.tui.presenters.memory_tables import shorten_tenant
 from zprof.tui.presenters.plan_prediction import (
     PENDING,
     PlannedChange,
-    PlanRow,
+    PredictionRow,
     build_prediction_cells,
     find_entry,
     format_gap,
@@ -26,11 +26,11 @@ from zprof.tui.presenters.plan_prediction import (
 )
 from zprof.tui.session import LoadedRun
 from zprof.tui.shell import format_error
-from zprof.tui.tables import Column, Line, Mark, Table, TextCell, numeric_column
+from zprof.tui.tables import Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell, numeric_column
 from zprof.tui.theme import UNTAGGED
 
-_STEP_ROW = PlanRow(part="step", name="wall_ns", title="step", unit=Unit.NS)
-_PEAK_ROW = PlanRow(part="memory", name="peak_bytes", title="peak", unit=Unit.BYTES)
+_STEP_ROW = PredictionRow(part="step", name="wall_ns", title="step", unit=Unit.NS)
+_PEAK_ROW = PredictionRow(part="memory", name="peak_bytes", title="peak", unit=Unit.BYTES)
 
 
 #: Rounds to 0.1 ms; smaller savings would be shown as 0.0.
@@ -131,9 +131,9 @@ _MIN_SHOWN = {"step": 50_000, "memory": 1}
 _PREDICTED_HELP = "for the changed run; ~ means predicted, not measured. Press enter for the assumption"
 
 
-def _make_columns(first: str, *, is_compared: bool) -> tuple[Column, ...]:
+def _make_columns(first: str, *, is_compared: bool) -> tuple[ScreenColumn, ...]:
     columns = (
-        Column(title=first, rest=True),
+        ScreenColumn(title=first, rest=True),
         numeric_column("measured", "this run"),
         numeric_column("model", "the model's value for the unchanged run", from_width=_MODEL_WIDTH),
         numeric_column(
@@ -150,16 +150,19 @@ def _make_columns(first: str, *, is_compared: bool) -> tuple[Column, ...]:
     )
 
 
-def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
+def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
     """Build the table of ledger terms and the step that they sum to, as means over ranks."""
     report = loaded.report
     is_compared = bool(report.comparison and report.comparison.baseline_time)
     rows = [
-        (PlanRow(part="step", name=term, title=name, unit=Unit.NS), Mark.PLAIN)
+        (PredictionRow(part="step", name=term, title=name, unit=Unit.NS), Mark.PLAIN)
         for term, name in LEDGER_NAMES.items()
     ]
     rows.append(
-        (PlanRow(part="step", name=_STEP, title=f"= {report.time.total_name}", unit=Unit.NS), Mark.TITLE)
+        (
+            PredictionRow(part="step", name=_STEP, title=f"= {report.time.total_name}", unit=Unit.NS),
+            Mark.TITLE,
+        )
     )
     lines = []
     for row, mark in rows:
@@ -171,7 +174,7 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
         )
         if _is_shown(planned, row, measured):
             lines.append(_build_line(planned, row, mark, measured, baseline))
-    return Table(
+    return ScreenTable(
         name="plan step",
         title=f"{report.time.total_name}, ms",
         columns=_make_columns("term", is_compared=is_compared),
@@ -182,7 +185,7 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     )
 
 
-def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
+def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
     """Build the table of the peak of the largest rank and its tenants."""
     ranks = loaded.report.memory.per_rank
     largest = largest_rank(ranks)
@@ -193,12 +196,12 @@ def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     leaves.append((UNTAGGED, "untagged_bytes", name_tenant(UNTAGGED)))
     lines = []
     for name, leaf, title in leaves:
-        row = PlanRow(part="memory", name=name, title=title, unit=Unit.BYTES)
+        row = PredictionRow(part="memory", name=name, title=title, unit=Unit.BYTES)
         measured = read_value(loaded.report, f"{stem}.{leaf}")
         if _is_shown(planned, row, measured):
             mark = Mark.TITLE if name == _PEAK else Mark.PLAIN
             lines.append(_build_line(planned, row, mark, measured, []))
-    return Table(
+    return ScreenTable(
         name="plan peak",
         title="memory at the peak",
         columns=_make_columns("tenant", is_compared=False),
@@ -212,13 +215,13 @@ def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
 
 
 def _build_line(
-    planned: PlannedChange, row: PlanRow, mark: Mark, measured: Value, baseline: list[Value]
-) -> Line:
+    planned: PlannedChange, row: PredictionRow, mark: Mark, measured: Value, baseline: list[Value]
+) -> ScreenLine:
     predicted = build_prediction_cells(planned, row)
-    return Line(key=row.name, cells=(TextCell(row.title), measured, *predicted, *baseline), mark=mark)
+    return ScreenLine(key=row.name, cells=(TextCell(row.title), measured, *predicted, *baseline), mark=mark)
 
 
-def _is_shown(planned: PlannedChange, row: PlanRow, measured: Value) -> bool:
+def _is_shown(planned: PlannedChange, row: PredictionRow, measured: Value) -> bool:
     """Return True if a row has a visible value, measured or predicted; sums are always shown."""
     entry = find_entry(planned, row)
     predicted = (entry.modelled, entry.predicted, entry.high) if entry else ()
@@ -240,19 +243,19 @@ _MODEL_INPUTS = {
 }
 
 
-def build_fit_table(planned: PlannedChange) -> Table:
+def build_fit_table(planned: PlannedChange) -> ScreenTable:
     """Build the table of the model's inputs; empty while pending or if it could not be fitted."""
     calibration = planned.calibration
     lines = [_build_input_line(calibration, name) for name in _MODEL_INPUTS] if calibration else []
     links = calibration.links if calibration else ()
     lines += [line for index, link in enumerate(links) for line in _build_link_lines(index, link)]
-    return Table(
+    return ScreenTable(
         name="plan fit",
         title="inputs of the model, from this run",
         columns=(
-            Column(title="input", rest=True),
+            ScreenColumn(title="input", rest=True),
             numeric_column("value"),
-            Column(title="description", rest=True),
+            ScreenColumn(title="description", rest=True),
         ),
         lines=tuple(lines),
         help="Inputs that every prediction is based on. Latency and bandwidth come from a linear fit of the "
@@ -268,12 +271,12 @@ def _format_note(planned: PlannedChange) -> str:
     return PENDING if planned.answer is None else "the time of this run could not be modelled; g explains why"
 
 
-def _build_input_line(calibration: Calibration, name: str) -> Line:
+def _build_input_line(calibration: Calibration, name: str) -> ScreenLine:
     unit, title, description = _MODEL_INPUTS[name]
     return _build_fit_line(name, title, getattr(calibration, name), unit, description, f"{_STEM}.{name}")
 
 
-def _build_link_lines(index: int, link: FittedLink) -> list[Line]:
+def _build_link_lines(index: int, link: FittedLink) -> list[ScreenLine]:
     stem = f"{_STEM}.links[{index}]"
     residual = format_value(link.residual_ratio, Unit.RATIO)
     fitted = f"{link.messages} messages, residual {residual}: {link.how}"
@@ -289,7 +292,7 @@ def _build_link_lines(index: int, link: FittedLink) -> list[Line]:
 
 def _build_fit_line(
     key: str, title: str, value: float | None, unit: Unit, description: str, leaf: str
-) -> Line:
+) -> ScreenLine:
     explanation = "\n".join(
         [
             f"{title}: {description}",
@@ -308,4 +311,4 @@ def _build_fit_line(
         assumption="",
         is_predicted=False,
     )
-    return Line(key=key, cells=(TextCell(title), number, TextCell(description)))
+    return ScreenLine(key=key, cells=(TextCell(title), number, TextCell(description)))

@@ -85,7 +85,7 @@ _CELL_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
+class PredictionRow:
     """A ledger term or a tenant; ``part`` and ``name`` locate it in a prediction."""
 
     part: str
@@ -94,7 +94,7 @@ class PlanRow:
     unit: Unit
 
 
-def find_entry(planned: PlannedChange, row: PlanRow) -> PredictedFigure | None:
+def find_entry(planned: PlannedChange, row: PredictionRow) -> PredictedFigure | None:
     """Return the row's entry in the prediction, or None."""
     prediction = planned.prediction
     entries: tuple[PredictedFigure, ...] = getattr(prediction, row.part) if prediction else ()
@@ -102,7 +102,7 @@ def find_entry(planned: PlannedChange, row: PlanRow) -> PredictedFigure | None:
     return entries[index] if index >= 0 else None
 
 
-def build_prediction_cells(planned: PlannedChange, row: PlanRow) -> tuple[Cell, ...]:
+def build_prediction_cells(planned: PlannedChange, row: PredictionRow) -> tuple[Cell, ...]:
     """Build the cells model, error, predicted, range and change: pending, unknown, or numbers."""
     if planned.answer is None:
         return (TextCell(PENDING, Mark.MUTED),) * _CELL_COUNT
@@ -124,7 +124,9 @@ def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelValue:
     )
 
 
-def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFigure) -> tuple[Cell, ...]:
+def _build_known_cells(
+    planned: PlannedChange, row: PredictionRow, entry: PredictedFigure
+) -> tuple[Cell, ...]:
     assert planned.prediction is not None
     index = find_entry_place(getattr(planned.prediction, row.part), row.name)
     stem = f"outlook.predictions[{planned.place}].{row.part}[{index}]"

@@ -16,7 +16,16 @@ from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare, Time
 from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell, numeric_column
+from zprof.tui.tables import (
+    Cell,
+    Mark,
+    Opens,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
+    TextCell,
+    numeric_column,
+)
 
 #: Minimum table widths for idle time, peak, critical path and host.
 _NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
@@ -28,7 +37,7 @@ _MAX_PATH_SHARES = 4
 _MIN_PATH_RATIO = 0.005
 
 
-def build_ranks_table(loaded: LoadedRun) -> Table:
+def build_ranks_table(loaded: LoadedRun) -> ScreenTable:
     """Build the table of ranks, sorted by the wait that they cause, then by non-compute time."""
     report = loaded.report
     order = sort_ranks(report)
@@ -36,7 +45,7 @@ def build_ranks_table(loaded: LoadedRun) -> Table:
     lines = [_make_line(loaded, rank, indices) for rank in _select_ranks(report, order)]
     is_cut = len(lines) < len(order)
     note = f"{len(lines)} of {len(order)} ranks: the largest of each column" if is_cut else ""
-    return Table(
+    return ScreenTable(
         name="ranks",
         title="ranks, most wait caused first (ms)",
         columns=columns,
@@ -95,9 +104,9 @@ class _RankIndices:
             self.path[share.rank].append(index)
 
 
-def _make_columns(time: Time) -> tuple[Column, ...]:
+def _make_columns(time: Time) -> tuple[ScreenColumn, ...]:
     return (
-        Column(title="rank"),
+        ScreenColumn(title="rank"),
         numeric_column("wall", "step time"),
         numeric_column("compute", "time in which the rank computes"),
         numeric_column("wait", "exposed wait: waiting for other ranks, not hidden by compute"),
@@ -105,18 +114,18 @@ def _make_columns(time: Time) -> tuple[Column, ...]:
         numeric_column("idle", "neither running work nor waiting for a collective", from_width=_NARROW),
         numeric_column("caused", f"exposed wait caused {time.basis}, averaged over the ranks that waited"),
         numeric_column("last", "share of the judged collectives at which the rank arrived last"),
-        Column(
+        ScreenColumn(
             title="because",
             says="main reason why the rank arrived last: what it spent more time on than the others",
             rest=True,
         ),
         numeric_column("peak", "peak of allocated memory", from_width=_WIDE),
         numeric_column("on path", f"the rank's time on the critical path, {time.basis}", from_width=_WIDER),
-        Column(title="host", says="machine that the rank ran on", from_width=_WIDEST),
+        ScreenColumn(title="host", says="machine that the rank ran on", from_width=_WIDEST),
     )
 
 
-def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> Line:
+def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> ScreenLine:
     def make_cell(stem: str, index_by_rank: Mapping[int, int], name: str) -> Value:
         index = index_by_rank.get(rank)
         if index is None:
@@ -134,7 +143,7 @@ def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> Line:
         _sum_path_shares(loaded, indices.path.get(rank, [])),
         _name_host(loaded.analysis.hosts, rank),
     ]
-    return Line(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
+    return ScreenLine(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
 
 
 def _find_reason(indices: _RankIndices, rank: int) -> TextCell:
@@ -190,7 +199,7 @@ _NOT_MATCHED = "no collective was recorded on all of its ranks, so lateness is u
 _NO_MEMORY = "no memory was recorded"
 
 
-class Metric(StrEnum):
+class RankMetric(StrEnum):
     """Metrics of the heat map, in the order in which ``m`` cycles through them."""
 
     LATENESS = "lateness"
@@ -211,15 +220,17 @@ class _Source:
 
 _STEPS = "time.steps[{}]"
 _SOURCES = {
-    Metric.LATENESS: _Source("time.lateness[{}].mean_ns", "delay after the first rank", _NOT_MATCHED),
-    Metric.STEP_TIME: _Source(f"{_STEPS}.wall_ns", "wall time of the step"),
-    Metric.COMPUTE: _Source(f"{_STEPS}.compute_ns", "time in which the rank computes"),
-    Metric.EXPOSED_WAIT: _Source(
+    RankMetric.LATENESS: _Source("time.lateness[{}].mean_ns", "delay after the first rank", _NOT_MATCHED),
+    RankMetric.STEP_TIME: _Source(f"{_STEPS}.wall_ns", "wall time of the step"),
+    RankMetric.COMPUTE: _Source(f"{_STEPS}.compute_ns", "time in which the rank computes"),
+    RankMetric.EXPOSED_WAIT: _Source(
         f"{_STEPS}.exposed_wait_ns", "waiting for other ranks, not hidden by compute"
     ),
-    Metric.EXPOSED_TRANSFER: _Source(f"{_STEPS}.exposed_transfer_ns", "data moves, not hidden by compute"),
-    Metric.IDLE: _Source(f"{_STEPS}.idle_ns", "neither running work nor waiting for a collective"),
-    Metric.PEAK_MEMORY: _Source("memory.per_rank[{}].peak_bytes", "peak of allocated memory", _NO_MEMORY),
+    RankMetric.EXPOSED_TRANSFER: _Source(
+        f"{_STEPS}.exposed_transfer_ns", "data moves, not hidden by compute"
+    ),
+    RankMetric.IDLE: _Source(f"{_STEPS}.idle_ns", "neither running work nor waiting for a collective"),
+    RankMetric.PEAK_MEMORY: _Source("memory.per_rank[{}].peak_bytes", "peak of allocated memory", _NO_MEMORY),
 }
 
 
@@ -238,19 +249,19 @@ class MetricGrids:
         other_ranks = {*report.run.ranks_loaded, *(entry.rank for entry in report.memory.per_rank)}
         self.ranks = tuple(sorted(other_ranks | {rank for rank, _ in timed}))
         self.steps = tuple(sorted({step for _, step in timed}))
-        self._grids: dict[Metric, HeatGrid] = {}
+        self._grids: dict[RankMetric, HeatGrid] = {}
 
-    def of(self, metric: Metric) -> HeatGrid:
+    def of(self, metric: RankMetric) -> HeatGrid:
         """Return the grid of a metric."""
         if metric not in self._grids:
             self._grids[metric] = self._make_grid(metric)
         return self._grids[metric]
 
-    def first(self) -> Metric:
+    def first(self) -> RankMetric:
         """Return the first metric with known values."""
-        return next((metric for metric in Metric if self.of(metric).is_known), Metric.LATENESS)
+        return next((metric for metric in RankMetric if self.of(metric).is_known), RankMetric.LATENESS)
 
-    def _make_grid(self, metric: Metric) -> HeatGrid:
+    def _make_grid(self, metric: RankMetric) -> HeatGrid:
         source = _SOURCES[metric]
         name = source.leaf.rpartition(".")[2]
         bounds = {
@@ -258,9 +269,9 @@ class MetricGrids:
             for entry in self.loaded.report.time.per_rank
             if name in entry.bounds
         }
-        steps = self.steps if metric is not Metric.PEAK_MEMORY else ()
+        steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
         values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), source.leaf, steps)
-        is_aligned = metric is Metric.LATENESS and self.loaded.report.time.alignment is not None
+        is_aligned = metric is RankMetric.LATENESS and self.loaded.report.time.alignment is not None
         uncertainty = read_value(self.loaded.report, "time.alignment.uncertainty_ns") if is_aligned else None
         return HeatGrid(
             title=metric.value,
@@ -291,8 +302,8 @@ class MetricGrids:
         return values, places
 
 
-def _list_entries(report: Report, metric: Metric) -> Sequence[_Entry]:
+def _list_entries(report: Report, metric: RankMetric) -> Sequence[_Entry]:
     """Return the report's list that contains the metric's values."""
-    if metric is Metric.PEAK_MEMORY:
+    if metric is RankMetric.PEAK_MEMORY:
         return report.memory.per_rank
-    return report.time.lateness if metric is Metric.LATENESS else report.time.steps
+    return report.time.lateness if metric is RankMetric.LATENESS else report.time.steps

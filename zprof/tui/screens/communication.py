@@ -21,14 +21,14 @@ from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 from zprof.tui.theme import TIMES, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_parts
 
 #: Minimum terminal width to show all tables side by side.
 _MIN_WIDE_COLUMNS = 120
-_PARTS: Mapping[str, Callable[[LoadedRun], Table]] = {
+_PARTS: Mapping[str, Callable[[LoadedRun], ScreenTable]] = {
     "sizes": build_sizes_table,
     "units": build_units_table,
     "fits": build_fits_table,

@@ -21,7 +21,7 @@ from zprof.tui.presenters.memory_tables import (
 from zprof.tui.presenters.memory_timeline import find_curve
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import StackedBars
 from zprof.tui.widgets.trend import Trend
@@ -64,7 +64,7 @@ class MemoryScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         self.front = TABLES[0]
-        self._tables_by_name: dict[str, Table] = {}
+        self._tables_by_name: dict[str, ScreenTable] = {}
 
     def parts(self) -> ComposeResult:
         """Yield charts above tables."""

@@ -12,13 +12,13 @@ from textual.widgets import Static
 from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.number_popup import NumberPopup
-from zprof.tui.presenters.ranks import Metric, MetricGrids, build_path_parts, build_ranks_table
+from zprof.tui.presenters.ranks import MetricGrids, RankMetric, build_path_parts, build_ranks_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Cell
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.heat_map import HeatMap
+from zprof.tui.widgets.heat_map import RankHeatMap
 from zprof.tui.widgets.text import render_cell
 
 #: Keys that work on the whole screen; the heat map binds the others itself.
@@ -43,14 +43,14 @@ class RanksScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.metric: Metric | None = None
+        self.metric: RankMetric | None = None
         self._grids: MetricGrids | None = None
         self._last_selection: Selection | None = None
         self._filled_state: tuple[object, ...] = ()
 
     def parts(self) -> ComposeResult:
         """Yield the heat map, the critical path and the table of ranks."""
-        yield HeatMap(id="heat")
+        yield RankHeatMap(id="heat")
         yield FigureLine(id="path")
         yield FactTable(id="ranks", classes="fill")
 
@@ -63,7 +63,7 @@ class RanksScreen(PageScreen):
         self._show_grid()
         if selected != self._last_selection:
             previous, self._last_selection = self._last_selection or Selection(), selected
-            self.query_one(HeatMap).go_to(
+            self.query_one(RankHeatMap).go_to(
                 selected.rank if selected.rank != previous.rank else None,
                 selected.step if selected.step != previous.step else None,
             )
@@ -77,15 +77,15 @@ class RanksScreen(PageScreen):
         """Show the next or previous metric."""
         if self._grids is None or self.metric is None:
             return
-        metrics = list(Metric)
+        metrics = list(RankMetric)
         self.metric = metrics[(metrics.index(self.metric) + by) % len(metrics)]
         self._show_grid()
 
     def _show_grid(self) -> None:
         if self._grids is not None and self.metric is not None:
-            self.query_one(HeatMap).show(self._grids.of(self.metric))
+            self.query_one(RankHeatMap).show(self._grids.of(self.metric))
 
-    def on_heat_map_chosen(self, event: HeatMap.Chosen) -> None:
+    def on_rank_heat_map_chosen(self, event: RankHeatMap.Chosen) -> None:
         """Select the rank and step on all screens and show the timeline, or memory without a step."""
         self._last_selection = Selection(
             rank=event.rank, step=self.zprof.selected.step if event.step is None else event.step
@@ -95,7 +95,7 @@ class RanksScreen(PageScreen):
         if self.zprof.is_screen_installed(name):
             self.zprof.action_show(name)
 
-    def on_heat_map_number_requested(self, event: HeatMap.NumberRequested) -> None:
+    def on_rank_heat_map_number_requested(self, event: RankHeatMap.NumberRequested) -> None:
         """Open a popup on the number."""
         if self.zprof.loaded is not None:
             self.zprof.push_screen(NumberPopup(event.number, event.number_title, self.zprof.loaded))

@@ -22,7 +22,7 @@ from zprof.tui.keys import Where, bindings
 from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Column, Line, Table
+from zprof.tui.tables import ScreenColumn, ScreenLine, ScreenTable
 from zprof.tui.theme import TIMES
 from zprof.tui.timeline.cache import RankStep, TimelineCache
 from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
@@ -218,18 +218,18 @@ _TERM_HELP = {
 }
 
 
-def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> Table:
+def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> ScreenTable:
     """Return a table with the step's ledger in ms, without a row if the step was not timed.
 
     Titles double as the legend of glyphs. If some ranks of its collectives are missing, wait is a lower
     and transfer an upper bound.
     """
-    columns = [Column(title="step ms", says="wall time of the step", numeric=True)]
+    columns = [ScreenColumn(title="step ms", says="wall time of the step", numeric=True)]
     for term, word in _TERMS:
         glyph = TIMES[term].shown(ascii_only=ascii_only)
-        columns.append(Column(title=f"{glyph} {word}", says=_TERM_HELP[term], numeric=True))
+        columns.append(ScreenColumn(title=f"{glyph} {word}", says=_TERM_HELP[term], numeric=True))
     index = find_step_index(loaded, selected)
-    return Table(
+    return ScreenTable(
         name="step",
         title="the step, in ms",
         columns=tuple(columns),
@@ -246,11 +246,11 @@ def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
     return None
 
 
-def _build_line(loaded: LoadedRun, index: int) -> Line:
+def _build_line(loaded: LoadedRun, index: int) -> ScreenLine:
     stem = f"time.steps[{index}]"
     time = loaded.report.time
     bounds = time.get_rank_bounds(time.steps[index].rank)
-    return Line(
+    return ScreenLine(
         key="step",
         cells=tuple(
             replace(

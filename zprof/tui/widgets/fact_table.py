@@ -23,9 +23,9 @@ from zprof.tui.tables import (
     MAX_ROWS,
     BarCell,
     Cell,
-    Column,
-    Line,
-    Table,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
     filter_lines,
     select_columns,
     sort_lines,
@@ -41,14 +41,14 @@ _UP, _DOWN = "▲", "▼"
 
 
 class FactTable(DataTable[object]):
-    """Shows a :class:`~zprof.tui.tables.Table`, at most ``MAX_ROWS`` of its lines."""
+    """Shows a :class:`~zprof.tui.tables.ScreenTable`, at most ``MAX_ROWS`` of its lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.TABLE)]
 
     class Opened(Message):
         """A cell was opened with ``enter``."""
 
-        def __init__(self, table: Table, line: Line, cell: Cell) -> None:
+        def __init__(self, table: ScreenTable, line: ScreenLine, cell: Cell) -> None:
             super().__init__()
             self.table, self.line, self.cell = table, line, cell
 
@@ -69,15 +69,15 @@ class FactTable(DataTable[object]):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         """Create an empty table, as tall as its rows, or as the free space with ``classes="fill"``."""
         super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
-        self.table: Table | None = None
+        self.table: ScreenTable | None = None
         self.search_text = ""
-        self._lines: Sequence[Line] = ()
+        self._lines: Sequence[ScreenLine] = ()
         self._columns: list[int] = []
         self._sorted_by: int | None = None
         self._reverse = True
         self._drawn_width, self._is_complete = 0, True
 
-    def show(self, table: Table) -> None:
+    def show(self, table: ScreenTable) -> None:
         """Show a table; keep sort order and search if the name is unchanged."""
         if self.table is None or self.table.name != table.name:
             self.search_text, self._sorted_by, self._reverse = "", None, True
@@ -89,7 +89,7 @@ class FactTable(DataTable[object]):
         self.search_text = text
         self._draw()
 
-    def get_focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
         """Return the line and cell under the cursor; None in an empty table."""
         row, column = self.cursor_coordinate
         if not (0 <= row < len(self._lines) and 0 <= column < len(self._columns)):
@@ -209,7 +209,7 @@ class FactTable(DataTable[object]):
             self.add_row(*row, key=line.key)
 
     def _widths(
-        self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
+        self, columns: Sequence[ScreenColumn], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
         return fit_columns(columns, titles, rows, self._width_limit())
 
@@ -219,7 +219,7 @@ class FactTable(DataTable[object]):
             return f"no rows match {printable(self.search_text)!r}; esc to clear"
         return printable(self.table.note if self.table is not None else "") or "nothing"
 
-    def _render_line_cell(self, line: Line, column: int) -> Text:
+    def _render_line_cell(self, line: ScreenLine, column: int) -> Text:
         assert self.table is not None
         cell, look = line.cells[column], get_look(self.app)
         if isinstance(cell, BarCell):
@@ -257,7 +257,7 @@ _MIN_TEXT, _MIN_REST = 14, 8
 
 
 def fit_columns(
-    columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
+    columns: Sequence[ScreenColumn], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
 ) -> list[int]:
     """Return column widths that fit into ``width_limit``, and shorten the cell texts in place."""
     widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
@@ -310,7 +310,7 @@ class PagedTable(FactTable):
     """Table that scrolls horizontally by pages: it shows the page of the column under the cursor."""
 
     def _widths(
-        self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
+        self, columns: Sequence[ScreenColumn], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
         return align_to_pages(super()._widths(columns, titles, rows), self._width_limit())
 

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
-from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
+from zprof.tui.tables import Cell, Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
 
 _UNKNOWN, _OUTLIER, _DOT = "?", "!", "·"
@@ -140,22 +140,26 @@ class HeatView(Widget):
         return self.get_page().worst_at(self.cursor) if self.grid else None
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> ScreenTable | None:
         """The focused number as a table, for keys that act on one."""
         grid = self.grid
         if grid is None:
             return None
-        columns = (Column(title="rank"), Column(title="step"), Column(title=grid.title, numeric=True))
-        return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
+        columns = (
+            ScreenColumn(title="rank"),
+            ScreenColumn(title="step"),
+            ScreenColumn(title=grid.title, numeric=True),
+        )
+        return ScreenTable(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
 
-    def get_focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
         """Return rank, step and number under the cursor."""
         grid, position = self.grid, self.focused_cell()
         if grid is None or position is None:
             return None
         step, number = grid.steps[position[1]], grid.figure_at(*position)
         names = (TextCell(str(grid.ranks[position[0]])), TextCell("run" if step is None else str(step)))
-        return Line(key="focused", cells=(*names, number)), number
+        return ScreenLine(key="focused", cells=(*names, number)), number
 
     def shown_figures(self) -> list[Value]:
         """Return the focused number and the ends of the scale."""
@@ -255,7 +259,7 @@ class HeatView(Widget):
         self.refresh(layout=layout)
 
 
-class HeatMap(HeatView, can_focus=True):
+class RankHeatMap(HeatView, can_focus=True):
     """Heat map with key and mouse control."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.RANKS)]

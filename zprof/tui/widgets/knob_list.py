@@ -11,7 +11,7 @@ from textual.widgets import Static
 from zprof.model.whatif import Change
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.plan_knobs import Knob
-from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
+from zprof.tui.tables import Cell, Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import MARKS, get_look
 
 CHANGED, _NOT_APPLICABLE = "*", "-"
@@ -67,15 +67,15 @@ class KnobList(Static, can_focus=True):
         return self.knobs[self.cursor] if self.knobs else None
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> ScreenTable | None:
         """The knobs as a table, for copying and help."""
-        return Table(
+        return ScreenTable(
             name="knobs",
             title="knobs",
             columns=(
-                Column(title="knob"),
-                Column(title="measured"),
-                Column(
+                ScreenColumn(title="knob"),
+                ScreenColumn(title="measured"),
+                ScreenColumn(
                     title="now",
                     says=f"{CHANGED}: changed; {_NOT_APPLICABLE}: does not apply with the other settings",
                 ),
@@ -85,7 +85,7 @@ class KnobList(Static, can_focus=True):
             "it; x: reset it to the measured value; X: reset all.",
         )
 
-    def get_focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
         """Return the line and cell of the knob under the cursor."""
         knob = self.selected_knob
         if knob is None:
@@ -175,10 +175,10 @@ class KnobList(Static, can_focus=True):
         return text
 
 
-def _build_line(knob: Knob, change: Change) -> Line:
+def _build_line(knob: Knob, change: Change) -> ScreenLine:
     now = _NOT_APPLICABLE if knob.idle else knob.choices[knob.place(change)].text
     value_text = f"{CHANGED} {now}" if knob.is_turned(change) else now
-    return Line(
+    return ScreenLine(
         key=knob.field,
         cells=(TextCell(knob.title), TextCell(knob.choices[knob.measured].text), TextCell(value_text)),
     )

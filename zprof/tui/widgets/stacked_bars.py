@@ -16,7 +16,7 @@ from textual.widgets import Static
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
 from zprof.tui.presenters.memory import RankBar, Stacks
-from zprof.tui.tables import Cell, Line, Table
+from zprof.tui.tables import Cell, ScreenLine, ScreenTable
 from zprof.tui.theme import TENANTS, Look, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell, render_parts
@@ -40,7 +40,7 @@ class StackedBars(Static, can_focus=True):
         self.cursor = 0
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> ScreenTable | None:
         """The legend as a table."""
         return self.stacks.legend if self.stacks else None
 
@@ -64,7 +64,7 @@ class StackedBars(Static, can_focus=True):
         numbers = [cell for cell in cells if isinstance(cell, Value)]
         return [self.stacks.whole, *(entry.peak for entry in self.list_shown_bars()), *numbers]
 
-    def get_focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
         """Return the line and cell of the tenant under the cursor."""
         if self.stacks is None:
             return None
@@ -201,7 +201,7 @@ def _format_moment(entry: RankBar) -> str:
     return shorten(printable(entry.moment), _MOMENT_WIDTH)
 
 
-def _draw_legend(lines: Sequence[Line], width: int, cursor: int, pen: Pen) -> list[Text]:
+def _draw_legend(lines: Sequence[ScreenLine], width: int, cursor: int, pen: Pen) -> list[Text]:
     texts = []
     for row in layout_legend(lines, width):
         text = Text(no_wrap=True, end="")
@@ -215,7 +215,7 @@ def _draw_legend(lines: Sequence[Line], width: int, cursor: int, pen: Pen) -> li
     return texts
 
 
-def layout_legend(lines: Sequence[Line], width: int) -> list[list[tuple[int, str, int]]]:
+def layout_legend(lines: Sequence[ScreenLine], width: int) -> list[list[tuple[int, str, int]]]:
     """Return (index, text, column) of the legend items per row, in as few rows as fit."""
     for columns in range(len(lines), 0, -1):
         for shorter in (False, True):
@@ -228,7 +228,7 @@ def layout_legend(lines: Sequence[Line], width: int) -> list[list[tuple[int, str
     return []
 
 
-def _format_item(line: Line, *, shorter: bool) -> str:
+def _format_item(line: ScreenLine, *, shorter: bool) -> str:
     name, size, mark = line.cells[0].text, line.cells[1].text, line.cells[3].text
     for long, short in _SHORT_NAMES if shorter else ():
         name = name.replace(long, short)

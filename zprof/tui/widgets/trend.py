@@ -19,7 +19,7 @@ from zprof.tui.presenters.memory_timeline import (
     layout_marks,
     stack_cells,
 )
-from zprof.tui.tables import Cell, Line, Table
+from zprof.tui.tables import Cell, ScreenLine, ScreenTable
 from zprof.tui.theme import TENANTS
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import Pen
@@ -36,7 +36,7 @@ class Trend(Static, can_focus=True):
         self.point = 0
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> ScreenTable | None:
         """The point under the cursor as a table."""
         return build_point_table(self.curve, self.point) if self.curve else None
 
@@ -60,7 +60,7 @@ class Trend(Static, can_focus=True):
             *([self.curve.tenant(largest_tenant, point)] if largest_tenant else []),
         ]
 
-    def get_focused_line(self) -> tuple[Line, Cell] | None:
+    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
         """Return the line and cell of the point under the cursor."""
         table = self.table
         return (table.lines[0], table.lines[0].cells[1]) if table else None

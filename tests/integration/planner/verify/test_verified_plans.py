@@ -17,7 +17,7 @@ from zprof.integrations.planning.child_process import ChildAnswers
 from zprof.integrations.planning.count_task import count_units
 from zprof.integrations.planning.tasks import verify_plan
 from zprof.model.errors import BadInput
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Plan, Scheme, VerifiedStage
 from zprof.model.sandbox import Limits
 from zprof.model.tenants import Tenant
@@ -151,7 +151,7 @@ def count_in_this_process(model: str) -> Plan:
     job = Job(parameters=1, degrees=Degrees(dp=RANKS), batch=Batch(samples=2, sequence=CONTEXT))
     answers: list[Any] = []
     count_units({"job": msgspec.to_builtins(job), "model": model}, answers.append)
-    units = msgspec.convert(answers[0]["units"], tuple[Unit, ...])
+    units = msgspec.convert(answers[0]["units"], tuple[ModelUnit, ...])
     counted = replace(job, parameters=answers[0]["parameters"], frozen_parameters=answers[0]["frozen"])
     return plan(replace(counted, units=units), schemes=STAGES)
 

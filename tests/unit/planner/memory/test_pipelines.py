@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from tests.support.planned_jobs import known_unit
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Residual, Shape
 from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import pick_highest_moment, sum_known_bytes
 from zprof.planner.memory.pipelines import make_pipeline_terms
 
 
-def block(name: str, *, saved: int = 10_000) -> Unit:
+def block(name: str, *, saved: int = 10_000) -> ModelUnit:
     return known_unit(name, 100, saved=saved, kept=1_000, forward=50, backward=70)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.job import Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.model.job import Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.memory.closed_forms import (
     activation_bytes,
@@ -96,10 +96,10 @@ def test_the_rows_of_table_9_are_not_in_the_order_of_the_configurations() -> Non
 
 
 SIZES = (10, 30, 20)
-ROOT = Unit(name="root", elements=7, encloses=True)
+ROOT = ModelUnit(name="root", elements=7, encloses=True)
 JOB = Job(
     parameters=67,
-    units=(ROOT, *(Unit(name=f"block{n}", elements=size) for n, size in enumerate(SIZES))),
+    units=(ROOT, *(ModelUnit(name=f"block{n}", elements=size) for n, size in enumerate(SIZES))),
     degrees=Degrees(dp=4),
 )
 
@@ -114,7 +114,7 @@ def test_gathered_units_are_the_largest_and_what_encloses_them() -> None:
 def test_the_optimizer_copies_the_trained_gradients_of_a_unit() -> None:
     """A unit's own where units say what of them is frozen, else its share."""
     capped = replace(JOB, residual=Residual(constant_buffer_elements=5))
-    units = (Unit(name="a", elements=30, frozen_elements=25), Unit(name="b", elements=20))
+    units = (ModelUnit(name="a", elements=30, frozen_elements=25), ModelUnit(name="b", elements=20))
     frozen = Job(parameters=50, frozen_parameters=25, units=units)
     shared = replace(frozen, units=tuple(replace(unit, frozen_elements=0) for unit in units))
     for job, ranks, elements in (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.model.job import Batch, Degrees, Job, Overlap, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.gpt_units import with_units
@@ -31,7 +31,7 @@ def by_sub(job: Job, scheme: Scheme) -> dict[str, int]:
 def test_the_optimizers_copy_is_a_moment_of_its_own() -> None:
     tiny = replace(GPT_2, batch=Batch(samples=1, sequence=1))
     assert plan_memory(tiny, Scheme.ZERO_1).peak_at == "backward"
-    one_block = replace(tiny, units=(Unit(name="block", elements=1_500_000_000),))
+    one_block = replace(tiny, units=(ModelUnit(name="block", elements=1_500_000_000),))
     optimizer = plan_memory(one_block, Scheme.DATA_PARALLEL)
     assert optimizer.peak_at == "optimizer"
     assert sum_known_bytes(optimizer.terms) == 20 * 1_500_000_000

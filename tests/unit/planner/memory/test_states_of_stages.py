@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.model.job import Degrees, Job, Shape, Unit
+from zprof.model.job import Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.states import make_stashed_term, state_bytes, total_state_bytes
@@ -62,7 +62,7 @@ def test_sizes_that_the_text_of_the_paper_gives() -> None:
 
 
 def test_states_of_units_are_exact_whatever_parameters_say() -> None:
-    units = (Unit(name="root", elements=101, encloses=True), Unit(name="block", elements=1000))
+    units = (ModelUnit(name="root", elements=101, encloses=True), ModelUnit(name="block", elements=1000))
     job = Job(parameters=10**6, degrees=Degrees(dp=3, mp=4), units=units)
     assert tuple(state_bytes(job, Scheme.ZERO_1).values()) == (2202, 2202, 1101 * 12 // 3)
 
@@ -75,14 +75,14 @@ def test_frozen_parameters_have_only_themselves_and_only_stage_3_shards_them() -
     assert tuple(state_bytes(whole, Scheme.DATA_PARALLEL).values()) == (2000, 0, 0)
 
 
-def blocks(*sizes: int) -> tuple[Unit, ...]:
-    return tuple(Unit(name=f"block{n}", elements=size) for n, size in enumerate(sizes))
+def blocks(*sizes: int) -> tuple[ModelUnit, ...]:
+    return tuple(ModelUnit(name=f"block{n}", elements=size) for n, size in enumerate(sizes))
 
 
 GPT = Shape(layers=8, hidden=64, vocabulary=1000, context=100)
 GPT_SIZE = 12 * 8 * 64**2 + 1100 * 64
-TABLES = (Unit(name="root", elements=2 * 50 + 7, encloses=True), *blocks(10, 10, 10, 10))
-UNEVEN = (Unit(name="root", elements=7, encloses=True), *blocks(10, 20, 30, 40))
+TABLES = (ModelUnit(name="root", elements=2 * 50 + 7, encloses=True), *blocks(10, 10, 10, 10))
+UNEVEN = (ModelUnit(name="root", elements=7, encloses=True), *blocks(10, 20, 30, 40))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.planned_jobs import of_preset
-from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
 from zprof.planner.hardware import H100, V100
@@ -25,7 +25,7 @@ def sixty_billion(dp: int = 4, hardware: Hardware = V100, **residual: bool) -> J
     return Job(
         parameters=75 * BLOCK,
         shape=Shape(layers=75, hidden=8192),
-        units=tuple(Unit(name=f"b{i}", elements=BLOCK // 16) for i in range(75)),
+        units=tuple(ModelUnit(name=f"b{i}", elements=BLOCK // 16) for i in range(75)),
         degrees=Degrees(dp=dp, mp=16),
         batch=Batch(samples=16, sequence=1024),
         residual=Residual(**(residual or {"checkpointing": True, "partition": True})),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
 from zprof.analysis.zero_formulas import compute_expected_volume
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap
 from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
 from zprof.planner.hardware import H100, V100
@@ -72,7 +72,7 @@ def test_elements_of_four_micro_batches(frozen: int, times: tuple[int, ...]) -> 
 def test_time_on_the_link_is_what_the_ledger_has(scheme: Scheme, keep_last: bool) -> None:
     job = replace(trillion(H100, 512, units=16), overlap=Overlap(keep_last=keep_last))
     job = replace(job, batch=replace(job.batch, micro_batches=3))
-    root = Unit(name="root", elements=10**9, encloses=True)
+    root = ModelUnit(name="root", elements=10**9, encloses=True)
     for units in (job.units, (root, *job.units)):
         [link] = plan_traffic(replace(job, units=units), scheme)
         found = plan_step(replace(job, units=units), scheme)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import trillion
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Scheme
 from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.plan import plan
@@ -23,7 +23,9 @@ FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, redu
 def jobs(draw: st.DrawFn) -> Job:
     sizes = draw(st.lists(st.integers(10**4, 10**9), min_size=2, max_size=6))
     has_root = draw(st.booleans())
-    units = [Unit(name=f"b{i}", elements=size, encloses=has_root and not i) for i, size in enumerate(sizes)]
+    units = [
+        ModelUnit(name=f"b{i}", elements=size, encloses=has_root and not i) for i, size in enumerate(sizes)
+    ]
     degrees = Degrees(
         dp=draw(st.sampled_from((1, 2, 8, 48, 1024))),
         mp=draw(st.sampled_from((1, 4, 16))),
@@ -85,7 +87,10 @@ def test_one_device_alone_only_computes(scheme: Scheme) -> None:
     assert alone.wall_ns == alone.compute_ns
     assert alone.efficiency_ratio == 1.0
     tiny = Job(
-        parameters=1, units=(Unit(name="u", elements=1),), batch=Batch(samples=1, sequence=1), hardware=A100
+        parameters=1,
+        units=(ModelUnit(name="u", elements=1),),
+        batch=Batch(samples=1, sequence=1),
+        hardware=A100,
     )
     assert (step(tiny, scheme).wall_ns, step(tiny, scheme).efficiency_ratio) == (0, 1.0)
 
@@ -94,7 +99,7 @@ def test_recomputation_is_a_forward_more_of_all_but_the_root() -> None:
     job = replace(trillion(H100, 512), degrees=Degrees())
     plain = step(replace(job, residual=Residual()))
     assert step(job).compute_ns == pytest.approx(plain.compute_ns * 4 / 3)
-    root = replace(job, units=(Unit(name="root", elements=10**9, encloses=True),))
+    root = replace(job, units=(ModelUnit(name="root", elements=10**9, encloses=True),))
     assert step(root).compute_ns == step(replace(root, residual=Residual())).compute_ns
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.planned_jobs import known_step as step
-from zprof.model.job import Batch, Degrees, Job, Residual, Shape, Unit
+from zprof.model.job import Batch, Degrees, Job, ModelUnit, Residual, Shape
 from zprof.model.plan import Axis, LinkTraffic, Scheme
 from zprof.planner.hardware import V100
 from zprof.planner.step.parallelism import (
@@ -29,7 +29,7 @@ def job(mp: int = 1, pp: int = 1, dp: int = 1, **changes: object) -> Job:
     made = Job(
         parameters=16 * elements * mp,
         shape=SHAPE,
-        units=tuple(Unit(name=f"b{i}", elements=elements) for i in range(16)),
+        units=tuple(ModelUnit(name=f"b{i}", elements=elements) for i in range(16)),
         degrees=Degrees(dp=dp, mp=mp, pp=pp),
         batch=Batch(samples=32, sequence=1024),
         residual=Residual(checkpointing=True),
@@ -65,7 +65,7 @@ def test_model_parallel_collectives_are_all_exposed() -> None:
     ring = 13 * TENSOR * 2 * 16 * (15 / 16) / 130e9
     hops = 16 * (6 * 30 + 15) * 2_000 / 1e9
     assert found.collective_ns / 1e9 == pytest.approx(ring + hops)
-    parts = tuple(Unit(name=f"u{i}", elements=made.units[0].elements // 4) for i in range(4 * 16))
+    parts = tuple(ModelUnit(name=f"u{i}", elements=made.units[0].elements // 4) for i in range(4 * 16))
     by_parts = step(replace(made, units=parts), Scheme.MODEL_PARALLEL)
     assert by_parts.exposed_transfer_ns == pytest.approx(found.exposed_transfer_ns, rel=1e-6)
     across = replace(made, hardware=replace(V100, devices_per_node=8))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Shape, Unit
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Shape
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.walk.peak import find_peak
 
@@ -11,7 +11,7 @@ FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, redu
 BF16 = ElementBytes(parameter=2, gradient=2, optimizer_state=12, gathered=2, reduced=2, gradient_copy=4)
 
 
-def by_hand(*units: Unit, dp: int = 2, mp: int = 1, micro_batches: int = 1, **changes: Any) -> Job:
+def by_hand(*units: ModelUnit, dp: int = 2, mp: int = 1, micro_batches: int = 1, **changes: Any) -> Job:
     """A job of units without a shape, without prefetch; as much of it is frozen as the units say."""
     usual = {
         "element_bytes": FP32,

@@ -18,7 +18,7 @@ from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
 from zprof.rules.compute.data_loader import data_loader
 from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
-from zprof.rules.rule import Check
+from zprof.rules.rule import RuleCheck
 
 STATE = {"to_host_bytes": 1 << 20, "to_device_bytes": 1 << 20}
 SYNCS = {"dry_syncs": 3}
@@ -40,7 +40,7 @@ LADDER = [
 
 @pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER)
 def test_at_a_threshold_and_below(
-    rule: Check, always: dict[str, float], column: str, share: float, confidence: Confidence
+    rule: RuleCheck, always: dict[str, float], column: str, share: float, confidence: Confidence
 ) -> None:
     at = found(rule, hosts(**always, **{column: share * WALL_NS}))
     assert at.confidence == confidence
@@ -53,7 +53,7 @@ def test_at_a_threshold_and_below(
 
 @pytest.mark.parametrize(("rule", "always", "column", "share", "confidence"), LADDER[1::2])
 def test_one_rank_or_one_step_is_not_all(
-    rule: Check, always: dict[str, float], column: str, share: float, confidence: Confidence
+    rule: RuleCheck, always: dict[str, float], column: str, share: float, confidence: Confidence
 ) -> None:
     healthy = hosts(**always)
     for chosen in (healthy.host["rank"] == 2, healthy.host["step"] == 3):
@@ -66,7 +66,7 @@ ONCE = [LADDER[place][:3] for place in (0, 2, 4, 7)]
 @pytest.mark.parametrize("steps", [2, 6])
 @pytest.mark.parametrize(("rule", "always", "column"), ONCE)
 def test_what_happens_once_is_neither_a_finding_nor_part_of_the_price(
-    rule: Check, always: dict[str, float], column: str, steps: int
+    rule: RuleCheck, always: dict[str, float], column: str, steps: int
 ) -> None:
     """A profiler that starts, or a cold start."""
     quiet = hosts(steps=steps, **always)
@@ -79,7 +79,7 @@ def test_what_happens_once_is_neither_a_finding_nor_part_of_the_price(
 
 @pytest.mark.parametrize(("rule", "always", "column"), ONCE[:3])
 def test_in_a_single_step_the_longest_occurrence_proves_nothing(
-    rule: Check, always: dict[str, float], column: str
+    rule: RuleCheck, always: dict[str, float], column: str
 ) -> None:
     longest = column.replace("_ns", "_largest_ns")
     assert judged(rule, hosts(steps=1, **always, **{column: 30 * MS, longest: 30 * MS})) == "gap"
@@ -168,7 +168,7 @@ HALF_STATES = [STATE | {column: (1 << 20) - 1} | ON_HOST for column in STATE]
         ),
     ],
 )
-def test_what_is_there_and_what_is_not_tested(rule: Check, run: Run, expected: str | None) -> None:
+def test_what_is_there_and_what_is_not_tested(rule: RuleCheck, run: Run, expected: str | None) -> None:
     assert judged(rule, run()) == expected
 
 
@@ -198,7 +198,7 @@ def test_what_is_there_and_what_is_not_tested(rule: Check, run: Run, expected: s
         ),
     ],
 )
-def test_savings(rule: Check, columns: dict[str, float], saving_ms: tuple[float, float | None]) -> None:
+def test_savings(rule: RuleCheck, columns: dict[str, float], saving_ms: tuple[float, float | None]) -> None:
     low, high = found(rule, hosts(**({"on_device": False} | columns))).saving_ns
     assert low == saving_ms[0] * MS
     assert saving_ms[1] is None or high == pytest.approx(saving_ms[1] * MS, abs=1)

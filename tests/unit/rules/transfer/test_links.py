@@ -11,7 +11,7 @@ from tests.support.rule_runs import Run, found, judged, on_one_rank, run_of, val
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
-from zprof.rules.rule import Check
+from zprof.rules.rule import RuleCheck
 from zprof.rules.transfer.bandwidth import compare_unsized
 from zprof.rules.transfer.group_roles import GroupPlaces
 from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
@@ -309,7 +309,7 @@ def alone() -> RunAnalysis:
         (check_against(10e9), alone, None),  # one rank
     ],
 )
-def test_against_a_stated_bandwidth(check: Check, run: Run, expected: str | None) -> None:
+def test_against_a_stated_bandwidth(check: RuleCheck, run: Run, expected: str | None) -> None:
     assert judged(check, run()) == expected
 
 

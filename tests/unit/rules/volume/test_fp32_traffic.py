@@ -17,7 +17,7 @@ from tests.support.rule_runs import (
     without_collectives,
 )
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.rule import Check
+from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
 from zprof.rules.volume.half_precision_saving import ComputeType, price_half_bytes, read_compute_type
@@ -184,7 +184,7 @@ def test_what_proves_that_two_bytes_would_do(run: Run, reduce: str | None, gathe
 
 
 @BOTH
-def test_a_hundredth_of_the_step_is_worth_it(rule: Check) -> None:
+def test_a_hundredth_of_the_step_is_worth_it(rule: RuleCheck) -> None:
     reducing = rule is fp32_reduce
     analysis = job(BF16, FP32) if reducing else job(FP32, BF16)
     traffic = read_model_traffic(analysis)

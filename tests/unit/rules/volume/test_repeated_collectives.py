@@ -11,7 +11,7 @@ from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce
 from tests.support.rule_runs import Run, found, judged, values, without_collectives
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause
-from zprof.rules.rule import Check
+from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.accumulation_regathers import accumulation_regathers
 from zprof.rules.volume.accumulation_syncs import accumulation_syncs
 from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
@@ -20,7 +20,7 @@ from zprof.rules.volume.needless_collectives import CollectiveCost, price_collec
 from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
 from zprof.rules.volume.regathers import read_gathers, select_gone_with_cause
 
-RULES: dict[Cause, Check] = {
+RULES: dict[Cause, RuleCheck] = {
     Cause.ACCUMULATION_REGATHERS: accumulation_regathers,
     Cause.CHECKPOINT_REGATHERS: checkpoint_regathers,
     Cause.LAST_UNIT_REGATHERED: last_unit_regathered,

@@ -25,7 +25,7 @@ from zprof.tui.live.presenter import (
 from zprof.tui.live.steps import build_rank_rows, compute_spreads, format_windows
 from zprof.tui.live.watcher import JobState, LiveReport, LiveSnapshot
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 
 MIB = 1 << 20
 RUNS, ENDED = JobState(is_own=True), JobState(is_own=True, code=3)
@@ -49,7 +49,7 @@ def snapshot(
     return LiveSnapshot(state=LiveRun(path).look(), job=job, **more)
 
 
-def texts(table: Table) -> list[str]:
+def texts(table: ScreenTable) -> list[str]:
     return [line.cells[1].text for line in table.lines]
 
 

@@ -10,12 +10,12 @@ from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value
 from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 
 MS = 1_000_000
 
 
-def column(table: Table, title: str) -> list[str]:
+def column(table: ScreenTable, title: str) -> list[str]:
     place = [each.title for each in table.columns].index(title)
     return [line.cells[place].text for line in table.lines]
 

@@ -14,16 +14,16 @@ from zprof.tui.presenters.communication import build_collectives_table, find_spl
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import MAX_LINES, LazyLines, Line, Opens, Table
+from zprof.tui.tables import MAX_LINES, LazyLines, Opens, ScreenLine, ScreenTable
 
 PARTS = (build_sizes_table, build_units_table, build_fits_table)
 
 
-def text(table: Table, line: Line, title: str) -> str:
+def text(table: ScreenTable, line: ScreenLine, title: str) -> str:
     return line.cells[[column.title for column in table.columns].index(title)].text
 
 
-def value(table: Table, line: Line, title: str) -> float:
+def value(table: ScreenTable, line: ScreenLine, title: str) -> float:
     found = line.cells[[column.title for column in table.columns].index(title)]
     assert isinstance(found, Value)
     return found.number

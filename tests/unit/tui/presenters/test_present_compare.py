@@ -21,7 +21,7 @@ from zprof.tui.presenters.compare import (
 )
 from zprof.tui.presenters.compare_rows import WordedValue
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Line, Table
+from zprof.tui.tables import ScreenLine, ScreenTable
 
 ALL, DIFFERING, TOKENS = (
     CompareOptions(),
@@ -45,11 +45,11 @@ def find_node(tree: Any, key: str) -> Any:
     return node[found[3]][int(found[4])] if found[3] else node
 
 
-def find_line(table: Table, name: str) -> Line:
+def find_line(table: ScreenTable, name: str) -> ScreenLine:
     return next(one for one in table.lines if one.cells[METRIC].text == name)
 
 
-def read_verdicts(table: Table) -> dict[str, str]:
+def read_verdicts(table: ScreenTable) -> dict[str, str]:
     """Return the word of each row's verdict, without its sign."""
     return {one.cells[METRIC].text: one.cells[VERDICT].text.split()[-1] for one in table.lines}
 

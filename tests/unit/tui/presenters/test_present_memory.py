@@ -30,7 +30,7 @@ from zprof.tui.presenters.memory_tables import (
     find_telling_frame,
 )
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Mark, Opens, Table, select_columns
+from zprof.tui.tables import Mark, Opens, ScreenTable, select_columns
 
 MAKERS = (build_top_table, build_formula_table, build_phases_table, build_modules_table, build_device_table)
 
@@ -48,7 +48,7 @@ def notes(drawn: Stacks) -> str:
     return " ".join(cell.text for note in (drawn.total, *drawn.notes) for cell in note)
 
 
-def texts(table: Table | None) -> list[list[str]]:
+def texts(table: ScreenTable | None) -> list[list[str]]:
     return [[cell.text for cell in line.cells] for line in table.lines]
 
 

@@ -19,7 +19,7 @@ from zprof.tui.presenters.overview import (
     select_terms,
 )
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import BarCell, Table
+from zprof.tui.tables import BarCell, ScreenTable
 
 REPORTS = {**DIAGNOSES, **SITUATIONS}
 STEP = "wall_ns"
@@ -30,7 +30,7 @@ def shown(report: Report) -> LoadedRun:
     return LoadedRun(run=None, report=report, analysis=None)
 
 
-def rows(table: Table) -> dict[str, list[str]]:
+def rows(table: ScreenTable) -> dict[str, list[str]]:
     return {line.cells[0].text: [cell.text for cell in line.cells[1:]] for line in table.lines}
 
 

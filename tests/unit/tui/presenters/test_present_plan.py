@@ -24,7 +24,7 @@ from zprof.tui.presenters.plan import (
 from zprof.tui.presenters.plan_knobs import collect_facts, list_knobs
 from zprof.tui.presenters.plan_prediction import PlannedChange
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 
 MS, MIB = 1_000_000, 1 << 20
 CHANGE = Change(bandwidth_ratio=4.0, stage=2)
@@ -68,7 +68,7 @@ def planned(loaded: LoadedRun, change: Change = CHANGE) -> PlannedChange:
     return PlannedChange(change=change, words="stage 2", answer=foreseen(loaded.analysis, (change,)))
 
 
-def tables(loaded: LoadedRun, found: PlannedChange) -> list[Table]:
+def tables(loaded: LoadedRun, found: PlannedChange) -> list[ScreenTable]:
     return [build_step_table(loaded, found), build_peak_table(loaded, found), build_fit_table(found)]
 
 

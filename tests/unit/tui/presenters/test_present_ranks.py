@@ -13,22 +13,22 @@ from zprof.model.time import LEDGER_TERMS, Time
 from zprof.tui.number_popup import find_rows
 from zprof.tui.presenters.ranks import (
     MAX_RANKS,
-    Metric,
     MetricGrids,
+    RankMetric,
     build_path_parts,
     build_ranks_table,
     sort_ranks,
 )
 from zprof.tui.screens.timeline import build_step_table
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Table, sort_lines
+from zprof.tui.tables import ScreenTable, sort_lines
 
 FIELDS = {
-    Metric.STEP_TIME: "wall_ns",
-    Metric.COMPUTE: "compute_ns",
-    Metric.EXPOSED_WAIT: "exposed_wait_ns",
-    Metric.EXPOSED_TRANSFER: "exposed_transfer_ns",
-    Metric.IDLE: "idle_ns",
+    RankMetric.STEP_TIME: "wall_ns",
+    RankMetric.COMPUTE: "compute_ns",
+    RankMetric.EXPOSED_WAIT: "exposed_wait_ns",
+    RankMetric.EXPOSED_TRANSFER: "exposed_transfer_ns",
+    RankMetric.IDLE: "idle_ns",
 }
 
 
@@ -40,12 +40,12 @@ def many(alone: LoadedRun) -> LoadedRun:
     return with_time(loaded, steps=time.steps[::-1], per_rank=time.per_rank[::-1])
 
 
-def cell(table: Table, key: str, title: str) -> str:
+def cell(table: ScreenTable, key: str, title: str) -> str:
     line = next(line for line in table.lines if line.key == key)
     return line.cells[[column.title for column in table.columns].index(title)].text
 
 
-def figure(table: Table, key: str, title: str) -> Value:
+def figure(table: ScreenTable, key: str, title: str) -> Value:
     line = next(line for line in table.lines if line.key == key)
     found = line.cells[[column.title for column in table.columns].index(title)]
     assert isinstance(found, Value)
@@ -53,7 +53,7 @@ def figure(table: Table, key: str, title: str) -> Value:
 
 
 @pytest.mark.parametrize("metric", FIELDS)
-def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: Metric) -> None:
+def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: RankMetric) -> None:
     grid = MetricGrids(many).of(metric)
     assert grid.values.shape == (1024, 20)
     for entry in many.report.time.steps[:: 1 + 20 * 37]:
@@ -64,10 +64,10 @@ def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: Me
 
 
 def test_lateness_and_memory_have_lists_of_their_own(many: LoadedRun, alone: LoadedRun) -> None:
-    grid = MetricGrids(many).of(Metric.LATENESS)
+    grid = MetricGrids(many).of(RankMetric.LATENESS)
     assert (grid.values[341] == 27 * MS).all()
     assert grid.figure_at(341, 2).leaves == ("time.lateness[6822].mean_ns",)
-    memory = MetricGrids(alone).of(Metric.PEAK_MEMORY)
+    memory = MetricGrids(alone).of(RankMetric.PEAK_MEMORY)
     assert (memory.steps, memory.figure_at(0, 0).unit) == ((None,), Unit.BYTES)
     peaks = [entry.peak_bytes for entry in alone.report.memory.per_rank]
     assert [memory.figure_at(row, 0).number for row in (0, 1)] == peaks
@@ -75,10 +75,10 @@ def test_lateness_and_memory_have_lists_of_their_own(many: LoadedRun, alone: Loa
 
 def test_what_is_not_in_the_report_is_unknown(many: LoadedRun, alone: LoadedRun) -> None:
     grids = MetricGrids(with_time(many, steps=many.report.time.steps[:-1], lateness=()))
-    assert np.isnan(grids.of(Metric.COMPUTE).values).sum() == 1
-    assert grids.of(Metric.COMPUTE).figure_at(0, 0).number is None
-    assert not grids.of(Metric.LATENESS).is_known
-    assert grids.first() is Metric.STEP_TIME
+    assert np.isnan(grids.of(RankMetric.COMPUTE).values).sum() == 1
+    assert grids.of(RankMetric.COMPUTE).figure_at(0, 0).number is None
+    assert not grids.of(RankMetric.LATENESS).is_known
+    assert grids.first() is RankMetric.STEP_TIME
     run = replace(alone.report.run, ranks_loaded=())
     empty = replace(alone, report=replace(alone.report, run=run, time=Time(), memory=Memory()))
     assert MetricGrids(empty).ranks == ()
@@ -120,7 +120,11 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> 
     loaded = with_time(alone, per_rank=(*make_unsplit([first]), second))
     table, grids = build_ranks_table(loaded), MetricGrids(loaded)
     signs = {"wait": "≥", "transfer": "≤", "compute": ""}
-    metrics = {"wait": Metric.EXPOSED_WAIT, "transfer": Metric.EXPOSED_TRANSFER, "compute": Metric.COMPUTE}
+    metrics = {
+        "wait": RankMetric.EXPOSED_WAIT,
+        "transfer": RankMetric.EXPOSED_TRANSFER,
+        "compute": RankMetric.COMPUTE,
+    }
     step = alone.report.time.steps[0].step
     ledger = build_step_table(loaded, Selection(rank=0, step=step)).figures()
     for title, sign in signs.items():
@@ -145,7 +149,7 @@ def test_the_critical_path_is_told_by_its_largest_shares(alone: LoadedRun) -> No
 
 
 def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
-    number = MetricGrids(alone).of(Metric.LATENESS).figure_at(1, 2)
+    number = MetricGrids(alone).of(RankMetric.LATENESS).figure_at(1, 2)
     rows = find_rows(number, alone)
     entry = alone.report.time.lateness[int(number.leaves[0].split("[")[1].split("]")[0])]
     assert (set(rows["rank"]), set(rows["step"])) == ({1}, {entry.step})

@@ -12,9 +12,9 @@ from zprof.tui.presenters.communication_parts import build_sizes_table, build_un
 from zprof.tui.presenters.overview import build_findings_table, build_ledger_table, build_rest_table
 from zprof.tui.presenters.ranks import build_ranks_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Table
+from zprof.tui.tables import ScreenTable
 
-BUILDERS: tuple[Callable[[LoadedRun], Table], ...] = (
+BUILDERS: tuple[Callable[[LoadedRun], ScreenTable], ...] = (
     build_checks_table,
     build_collectives_table,
     build_findings_table,
@@ -29,7 +29,7 @@ BUILDERS: tuple[Callable[[LoadedRun], Table], ...] = (
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_a_window_without_marks_is_no_step(
-    loaded: LoadedRun, build: Callable[[LoadedRun], Table], is_marked: bool
+    loaded: LoadedRun, build: Callable[[LoadedRun], ScreenTable], is_marked: bool
 ) -> None:
     window = Window(policy=WindowPolicy.STEP, source="recorder", is_whole=not is_marked)
     time = replace(loaded.report.time, window=window)

@@ -9,7 +9,7 @@ from tests.support.many_steps import with_ranks
 from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.widgets.heat_map import HeatMap
+from zprof.tui.widgets.heat_map import RankHeatMap
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +45,11 @@ def test_the_cursor_moves_by_keys_and_clicks_and_the_number_under_it_is_copied(a
         assert app.clipboard.split("\n")[2] == "| 1 | 7 | 324.1 µs |"
         await press(app, pilot, "Y")
         assert "time.lateness[9].mean_ns" in app.clipboard
-        heat = app.screen.query_one(HeatMap)
+        heat = app.screen.query_one(RankHeatMap)
         for offset in ((11, 1), (0, 2)):
-            await pilot.click(HeatMap, offset=offset)
+            await pilot.click(RankHeatMap, offset=offset)
             assert heat.focused_cell() == (0, 1)
-        await pilot.click(HeatMap, offset=(11, 1))
+        await pilot.click(RankHeatMap, offset=(11, 1))
         await settle(app, pilot)
         assert app.selected == Selection(rank=0, step=4), "a second click takes it"
 

@@ -21,8 +21,8 @@ from zprof.tui.number_popup import explain_number, find_rows
 from zprof.tui.presenters.communication import build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
-from zprof.tui.presenters.ranks import Metric as RankMetric
 from zprof.tui.presenters.ranks import MetricGrids, build_path_parts, build_ranks_table
+from zprof.tui.presenters.ranks import RankMetric as RankMetric
 from zprof.tui.session import LoadedRun
 
 #: Sums, what a CPU cannot measure, and what no finding of the fixture has.

@@ -14,18 +14,26 @@ from zprof.tui.app import ZprofApp
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import LinePopup, Popup
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import MAX_ROWS, Column, LazyLines, Line, Table, TextCell, numeric_column
+from zprof.tui.tables import (
+    MAX_ROWS,
+    LazyLines,
+    ScreenColumn,
+    ScreenLine,
+    ScreenTable,
+    TextCell,
+    numeric_column,
+)
 from zprof.tui.widgets.fact_table import FactTable, shrink_widths
 
 
-def line(at: int, name: str = "") -> Line:
+def line(at: int, name: str = "") -> ScreenLine:
     number = Value(number=at, unit=Unit.COUNT, leaves=("a",))
-    return Line(key=str(at), cells=(TextCell(name or f"name {at}"), number, TextCell(f"more of {at}")))
+    return ScreenLine(key=str(at), cells=(TextCell(name or f"name {at}"), number, TextCell(f"more of {at}")))
 
 
-def table(lines: LazyLines | tuple[Line, ...], note: str = "") -> Table:
-    columns = (Column(title="name"), numeric_column("count"), Column(title="more", from_width=60))
-    return Table(name="t", title="t", columns=columns, lines=lines, note=note)
+def table(lines: LazyLines | tuple[ScreenLine, ...], note: str = "") -> ScreenTable:
+    columns = (ScreenColumn(title="name"), numeric_column("count"), ScreenColumn(title="more", from_width=60))
+    return ScreenTable(name="t", title="t", columns=columns, lines=lines, note=note)
 
 
 class _Two(App[None]):
@@ -97,7 +105,7 @@ def test_the_longest_texts_give_way_and_numbers_do_not(
 def test_of_many_lines_the_first_are_made_and_all_are_searched_and_sorted() -> None:
     made: list[int] = []
 
-    def make(at: int) -> Line:
+    def make(at: int) -> ScreenLine:
         made.append(at)
         return line(at)
 

@@ -24,7 +24,7 @@ oldest. A returned buffer is reused if the size matches; otherwise it is freed b
 
 from collections import deque
 
-from zprof.model.job import Backend, Job, Unit
+from zprof.model.job import Backend, Job, ModelUnit
 from zprof.planner.memory.walk.layout import (
     list_flat_tensors,
     padded_trained_elements,
@@ -58,7 +58,7 @@ class GatheredUnits:
         self._gathered: dict[str, int] = {}
         self._running: deque[tuple[str, int]] = deque()
 
-    def gather(self, unit: Unit) -> None:
+    def gather(self, unit: ModelUnit) -> None:
         """Launch the gathers of a unit."""
         for elements in list_flat_tensors(unit, self._job):
             size = elements * self._job.element_bytes.gathered
@@ -70,12 +70,12 @@ class GatheredUnits:
             while len(self._running) > MAX_CONCURRENT_GATHERS:
                 self._wait_oldest()
 
-    def release(self, unit: Unit) -> None:
+    def release(self, unit: ModelUnit) -> None:
         """Free a gathered unit."""
         self.wait(unit)
         self._ledger.add(GATHERED, -self._gathered.pop(unit.name, 0))
 
-    def wait(self, unit: Unit) -> None:
+    def wait(self, unit: ModelUnit) -> None:
         """Wait for a unit's gather, and for those launched before it: collectives run in launch order."""
         while any(name == unit.name for name, _ in self._running):
             self._wait_oldest()
@@ -114,7 +114,7 @@ class Gradients:
         elements = moment.fresh_elements if self._only_fresh else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
 
-    def reduce(self, unit: Unit, unreduced_bytes: int) -> None:
+    def reduce(self, unit: ModelUnit, unreduced_bytes: int) -> None:
         """Launch the reduction of a unit whose gradients are complete.
 
         ``unreduced_bytes``: the unit's unsharded gradients if they are not persistent.
@@ -126,7 +126,7 @@ class Gradients:
         else:
             self._reduce_bucket(unit, unreduced_bytes)
 
-    def skip(self, unit: Unit, count: int) -> None:
+    def skip(self, unit: ModelUnit, count: int) -> None:
         """Account for ``count`` further units equal to ``unit``, which the walk skips."""
         if self._flat and self._in_place:
             self._add_copies(self._copy_of_flat(unit) * count)
@@ -139,10 +139,10 @@ class Gradients:
         self._add_copies(-self._copies)
         self._has_shards = True
 
-    def _reduce_in_place(self, unit: Unit) -> None:
+    def _reduce_in_place(self, unit: ModelUnit) -> None:
         self._add_copies(self._copy_of_flat(unit))
 
-    def _copy_of_flat(self, unit: Unit) -> int:
+    def _copy_of_flat(self, unit: ModelUnit) -> int:
         """Return the backend's copy: gloo copies a reduce-scatter's input; all-reduce is in place."""
         size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
         return compute_backend_copy(self._job, size) if self._stage else 0
@@ -151,14 +151,14 @@ class Gradients:
         self._copies += size_bytes
         self._ledger.add(SCRATCH, size_bytes)
 
-    def _reduce_bucket(self, unit: Unit, unreduced_bytes: int) -> None:
+    def _reduce_bucket(self, unit: ModelUnit, unreduced_bytes: int) -> None:
         size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
         self._pool.take(size)
         self._ledger.add(UNREDUCED, -unreduced_bytes)
         self._add_shard(unit)
         self._pool.lend(size, compute_backend_copy(self._job, size))
 
-    def _reduce_pieces(self, unit: Unit, unreduced_bytes: int) -> None:
+    def _reduce_pieces(self, unit: ModelUnit, unreduced_bytes: int) -> None:
         for elements in self._pieces(unit):
             size = elements * self._job.element_bytes.reduced
             self._pool.take(size)
@@ -167,7 +167,7 @@ class Gradients:
             self._add_shard(unit)
             self._ledger.add(UNREDUCED, -unreduced_bytes)
 
-    def _pieces(self, unit: Unit) -> tuple[int, ...]:
+    def _pieces(self, unit: ModelUnit) -> tuple[int, ...]:
         """Return the elements of a unit's pieces; full ones beyond the number in flight + 1 are omitted."""
         elements = padded_trained_elements(unit, self._job)
         if self._constant is None or elements <= self._constant:
@@ -176,7 +176,7 @@ class Gradients:
         fill = [self._constant] * min(full, self._job.overlap.reductions_in_flight + 1)
         return (*fill, rest) if rest else tuple(fill)
 
-    def _add_shard(self, unit: Unit, count: int = 1) -> None:
+    def _add_shard(self, unit: ModelUnit, count: int = 1) -> None:
         if not self._has_shards and not self._job.residual.defragment:
             self._ledger.add(
                 GRADIENTS, count * shard_elements(unit, self._job) * self._job.element_bytes.reduced

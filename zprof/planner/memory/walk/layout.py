@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
-from zprof.model.job import Job, Unit
+from zprof.model.job import Job, ModelUnit
 from zprof.model.tenants import Tenant
 from zprof.planner.rounding import ceil_div
 
 #: All fields of a unit except its name.
-_KIND = attrgetter(*(field.name for field in fields(Unit) if field.name != "name"))
+_KIND = attrgetter(*(field.name for field in fields(ModelUnit) if field.name != "name"))
 _ELEMENTS = attrgetter("elements", "frozen_elements")
 COUNTER_BYTES = 4
 
@@ -35,7 +35,7 @@ class WalkedUnit:
     ends of the run. Only the ends are walked; the bytes that the others keep are added at once.
     """
 
-    unit: Unit
+    unit: ModelUnit
     skipped: int = 0
 
 
@@ -44,7 +44,7 @@ def storage_block_elements(job: Job) -> int:
     return job.degrees.dp * job.overlap.alignment_elements
 
 
-def trained_elements(unit: Unit, job: Job) -> int:
+def trained_elements(unit: ModelUnit, job: Job) -> int:
     """Return the elements of a unit that have a gradient; a fractional share rounds up."""
     if unit.frozen_elements or not job.frozen_parameters:
         return unit.elements - unit.frozen_elements
@@ -53,23 +53,23 @@ def trained_elements(unit: Unit, job: Job) -> int:
     return ceil_div(unit.elements * (job.parameters - job.frozen_parameters), job.parameters)
 
 
-def has_backward(unit: Unit, job: Job) -> bool:
+def has_backward(unit: ModelUnit, job: Job) -> bool:
     """Return False for a frozen unit that saves nothing: no gradient passes through it."""
     return bool(unit.saved_bytes or trained_elements(unit, job))
 
 
-def list_flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
+def list_flat_tensors(unit: ModelUnit, job: Job) -> tuple[int, ...]:
     """Return the padded elements of a unit's flat tensors: trained, then frozen, each if it has any."""
     trained = trained_elements(unit, job)
     return tuple(_pad_elements(elements, job) for elements in (trained, unit.elements - trained) if elements)
 
 
-def padded_elements(unit: Unit, job: Job) -> int:
+def padded_elements(unit: ModelUnit, job: Job) -> int:
     """Return the padded elements of a unit."""
     return sum(list_flat_tensors(unit, job))
 
 
-def padded_trained_elements(unit: Unit, job: Job) -> int:
+def padded_trained_elements(unit: ModelUnit, job: Job) -> int:
     """Return the padded elements of a unit that have a gradient."""
     return _pad_elements(trained_elements(unit, job), job)
 
@@ -84,12 +84,12 @@ def sum_padded_trained_elements(job: Job) -> int:
     return _sum_over_units(job, padded_trained_elements)
 
 
-def shard_elements(unit: Unit, job: Job) -> int:
+def shard_elements(unit: ModelUnit, job: Job) -> int:
     """Return the elements with a gradient that one rank owns."""
     return padded_trained_elements(unit, job) // job.degrees.dp
 
 
-def _sum_over_units(job: Job, get_size: Callable[[Unit, Job], int]) -> int:
+def _sum_over_units(job: Job, get_size: Callable[[ModelUnit, Job], int]) -> int:
     """Sum over all units; units with equal element counts are evaluated once."""
     kinds = {_ELEMENTS(unit): unit for unit in job.units}
     counts = Counter(map(_ELEMENTS, job.units))
@@ -101,7 +101,7 @@ def _pad_elements(elements: int, job: Job) -> int:
     return ceil_div(elements, block) * block
 
 
-def group_units(units: Sequence[Unit], ends: int) -> tuple[WalkedUnit, ...]:
+def group_units(units: Sequence[ModelUnit], ends: int) -> tuple[WalkedUnit, ...]:
     """Return the units as runs, skipping all but ``ends`` units at each end of a run of equal ones."""
     runs: list[WalkedUnit] = []
     start = 0
@@ -116,7 +116,7 @@ def group_units(units: Sequence[Unit], ends: int) -> tuple[WalkedUnit, ...]:
     return tuple(runs)
 
 
-def _find_run_ends(units: Sequence[Unit]) -> list[int]:
+def _find_run_ends(units: Sequence[ModelUnit]) -> list[int]:
     """Return the indices at which runs of equal units end."""
     kinds = list(map(_KIND, units))
     last = len(kinds)

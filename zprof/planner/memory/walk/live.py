@@ -13,7 +13,7 @@ Source: arXiv 1910.02054, sections 6.1 and 6.3, as implemented by the reference 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from zprof.model.job import Job, Unit
+from zprof.model.job import Job, ModelUnit
 from zprof.planner.memory.walk.buffers import GatheredUnits, Gradients
 from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.memory.walk.ledger import (
@@ -47,7 +47,7 @@ class StoredCheckpoint:
     is_gathered: bool = False
 
 
-def store_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
+def store_checkpoint(unit: ModelUnit, job: Job) -> StoredCheckpoint:
     """Return the bytes kept of a unit's checkpoint."""
     residual, full_bytes = job.residual, unit.checkpoint_bytes or 0
     part = ceil_div(full_bytes, job.degrees.mp) if residual.partition else full_bytes
@@ -83,11 +83,11 @@ class WalkState:
     ledger: LiveBytes
     gathers: GatheredUnits
     gradients: Gradients
-    known: Callable[[Unit], UnitMoments | None]
+    known: Callable[[ModelUnit], UnitMoments | None]
     saved_bytes: int = 0
     outer: UnitMoment = field(default=NO_MOMENT)
 
-    def moments(self, unit: Unit) -> UnitMoments:
+    def moments(self, unit: ModelUnit) -> UnitMoments:
         """Return the moments of a unit, operator by operator if known, else estimated from its sums."""
         known, trained = self.known(unit), trained_elements(unit, self.job)
         if known is None:
@@ -113,7 +113,9 @@ class WalkState:
             gathered_bytes=0,
         )
 
-    def record_recomputed(self, moment: UnitMoment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
+    def record_recomputed(
+        self, moment: UnitMoment, unit: ModelUnit, kept: StoredCheckpoint, what: str
+    ) -> None:
         """Record a moment of a recomputed unit, whose checkpoint is its input or stays in addition to it."""
         checkpoint = unit.checkpoint_bytes or 0
         has_input = moment.saved_bytes >= checkpoint
@@ -127,7 +129,7 @@ class WalkState:
             gathered_bytes=kept.stays_bytes + input_bytes if kept.is_gathered else 0,
         )
 
-    def record_gather(self, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
+    def record_gather(self, unit: ModelUnit, kept: StoredCheckpoint, what: str) -> None:
         """Record the moment at which ranks gather a checkpoint; do nothing if it is not gathered."""
         size = (unit.checkpoint_bytes or 0) + kept.stays_bytes + kept.copied_bytes
         gradient = UnitMoment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
@@ -161,7 +163,7 @@ class WalkState:
             self.outer = moments[-1]
 
 
-def estimate_moments(unit: Unit, trained: int) -> UnitMoments:
+def estimate_moments(unit: ModelUnit, trained: int) -> UnitMoments:
     """Estimate the moments of a unit from its sums; they are an upper bound.
 
     ``trained``: elements that have a gradient.

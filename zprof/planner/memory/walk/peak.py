@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from zprof.model.job import Job, Unit
+from zprof.model.job import Job, ModelUnit
 from zprof.model.plan import Term
 from zprof.planner.gpt_units import moments_by_unit
 from zprof.planner.memory.walk.buffers import MAX_CONCURRENT, GatheredUnits, Gradients, compute_backend_copy
@@ -208,7 +208,7 @@ def _end_backward(live: WalkState) -> None:
     )
 
 
-def _walk_unit_forward(live: WalkState, unit: Unit) -> None:
+def _walk_unit_forward(live: WalkState, unit: ModelUnit) -> None:
     moments = live.moments(unit)
     is_recomputed = live.job.residual.checkpointing and has_backward(unit, live.job)
     for moment in moments.checkpointed if is_recomputed else moments.forward:
@@ -216,7 +216,7 @@ def _walk_unit_forward(live: WalkState, unit: Unit) -> None:
     live.saved_bytes += _kept_bytes(live, unit)
 
 
-def _walk_unit_backward(live: WalkState, unit: Unit) -> None:
+def _walk_unit_backward(live: WalkState, unit: ModelUnit) -> None:
     moments, what = live.moments(unit), f"backward of {unit.name}"
     live.saved_bytes -= _kept_bytes(live, unit)
     if not live.job.residual.checkpointing:
@@ -231,7 +231,9 @@ def _walk_unit_backward(live: WalkState, unit: Unit) -> None:
         live.record_recomputed(moment, unit, kept, what)
 
 
-def _with_output_gradient(moments: Iterable[UnitMoment], live: WalkState, unit: Unit) -> Iterator[UnitMoment]:
+def _with_output_gradient(
+    moments: Iterable[UnitMoment], live: WalkState, unit: ModelUnit
+) -> Iterator[UnitMoment]:
     """Add the gradient of the unit's output, which is already live during the recomputation."""
     gradient = unit.checkpoint_bytes or 0
     for moment in moments:
@@ -242,14 +244,14 @@ def _with_output_gradient(moments: Iterable[UnitMoment], live: WalkState, unit: 
         )
 
 
-def _reduce_unit(live: WalkState, unit: Unit) -> None:
+def _reduce_unit(live: WalkState, unit: ModelUnit) -> None:
     moments = live.moments(unit)
     end = (moments.backward_end or moments.backward)[-1]
     live.set_location(f"backward of {unit.name}", "reduction")
     live.gradients.reduce(unit, live.gradients.unreduced_bytes(end))
 
 
-def _kept_bytes(live: WalkState, unit: Unit) -> int:
+def _kept_bytes(live: WalkState, unit: ModelUnit) -> int:
     """Return the bytes that a unit keeps from its forward to its backward."""
     if not has_backward(unit, live.job):
         return 0
@@ -259,7 +261,7 @@ def _kept_bytes(live: WalkState, unit: Unit) -> int:
     return unit.saved_bytes or 0
 
 
-def walk_optimizer(job: Job, stage: int, ledger: LiveBytes, units: Sequence[Unit]) -> None:
+def walk_optimizer(job: Job, stage: int, ledger: LiveBytes, units: Sequence[ModelUnit]) -> None:
     """Update each trained unit; backend copies of gathers still in flight stay until the end."""
     running: deque[int] = deque()
     for unit in (unit for unit in units if shard_elements(unit, job)):
@@ -278,7 +280,7 @@ def walk_optimizer(job: Job, stage: int, ledger: LiveBytes, units: Sequence[Unit
     ledger.add(SCRATCH, -sum(running))
 
 
-def _gradient_copy_bytes(job: Job, stage: int, unit: Unit) -> int:
+def _gradient_copy_bytes(job: Job, stage: int, unit: ModelUnit) -> int:
     elements = shard_elements(unit, job) if stage else padded_trained_elements(unit, job)
     max_elements = job.residual.constant_buffer_elements
     return job.element_bytes.gradient_copy * (
