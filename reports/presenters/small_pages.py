@@ -10,8 +10,7 @@ from zprof.model.gaps import Gap
 from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
-from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
-from zprof.model.second_opinion import VerifiedFigure as VerifiedFigure
+from zprof.model.second_opinion import FigureStatus, RankVerification, Verification, VerifiedFigure
 from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.model.time import RankTime
 from zprof.reports.page import (
