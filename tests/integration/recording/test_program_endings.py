@@ -61,7 +61,7 @@ def test_an_error_in_the_time_window_leaves_its_first_steps(tmp_path: Path) -> N
     assert [gap.step for gap in run.gaps() if gap.kind is GapKind.PROGRAM_FAILED] == [6]
     report: Any = diagnose(run)
     assert report.time.per_rank
-    assert report.verdict.status == "inconclusive"
+    assert report.verdict.status in ("inconclusive", "risk"), "a program that failed is never fine"
 
 
 def test_a_kill_in_the_time_window_leaves_the_windows_before(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_a_kill_in_the_time_window_leaves_the_windows_before(tmp_path: Path) -> 
     assert [gap.step for gap in run.gaps() if gap.kind is GapKind.RANK_CUT_SHORT] == [6]
     report: Any = diagnose(run)
     assert report.memory.per_rank
-    assert report.verdict.status == "inconclusive"
+    assert report.verdict.status in ("inconclusive", "risk"), "a program that failed is never fine"

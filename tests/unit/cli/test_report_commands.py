@@ -43,7 +43,8 @@ def test_compare_has_both_sides(call: Call) -> None:
     assert (code, tree["schema"]) == (0, "zprof.compare/1")
     assert (tree["a"]["name"], tree["b"]["name"]) == ("good", "again")
     sections = {section["title"]: section["rows"] for section in tree["sections"]}
-    assert {"name": "unexplained_ns", "unit": "ns", "a": 0, "b": 0} in sections["step"]
+    unexplained = {"name": "unexplained_ns", "unit": "ns", "a": 0, "b": 0}
+    assert unexplained | {"leaf": "time.per_rank[].unexplained_ns"} in sections["step"]
     assert (sections["equal work"][0]["a"], sections["equal work"][0]["b"]) == (1000, 4000)
     assert {"where": "training", "name": "tokens_per_step", "a": "1000", "b": "4000"} in tree["settings"]
 

@@ -118,8 +118,8 @@ def test_numbers_are_leaves_of_the_report_and_the_ledger_sums(
         assert_leaves(tree, table.figures())
         assert all(explain_number(number) for number in table.figures())
     wall, *terms = (number for line in ledger.lines for number in line.cells[1:2])
-    total = sum(getattr(number, "value", None) or 0 for number in terms)
-    assert total == pytest.approx(getattr(wall, "value", None), rel=1e-3)
+    total = sum(number.number or 0 for number in terms)
+    assert total == pytest.approx(wall.number, rel=1e-3)
     peaks = [rank["peak_bytes"] for rank in tree["memory"]["per_rank"]]
     highest = f"per_rank[{peaks.index(max(peaks))}]"
     keys = ["peak_bytes", *(f"tenants.{tenant}" for tenant in Tenant), "untagged_bytes"]
