@@ -48,7 +48,7 @@ def build_ledger_section(report: Report) -> tuple[Section, ...]:
     return make_section(
         "ledger",
         title,
-        "The terms add up to the step.",
+        f"The terms add up to the {report.time.total_name}.",
         build_ledger_table(report, title),
         *build_exposure_blocks(report),
         _build_unclaimed_table(report),

@@ -60,6 +60,8 @@ def format_reported_steps(report: Report, run: RunFacts) -> str:
     """Format the steps of ``run`` (the reported run or its baseline) that the report covers."""
     if not report.time.per_rank and run.memory_steps:
         return f"memory of {format_steps(run.memory_steps)}"
+    if report.time.is_whole and run == report.run:
+        return "one window"
     return "from a snapshot" if run.source == "snapshot" else format_steps(run.steps)
 
 
