@@ -19,7 +19,8 @@ STEPS = 4
 PLAN = SimulationPlan(seed=11, ranks=2, steps=STEPS, units=4, unit_elements=1 << 20, prefetch=0)
 #: What is said of a figure that is one of a step. "prof.step()" and the table of steps are not such.
 OF_A_STEP = re.compile(
-    r"per step|= step\b|ms/step|add up to the step|, step \d|\ba step of|of (?:the|each|a) step\b|the step is",
+    r"per step|= step\b|ms/step|add up to the step|, step \d|\ba step of|of (?:the|each|a) step\b"
+    r"|the step is",
     re.IGNORECASE,
 )
 #: Sentences about steps in general: what would mark them, what the model assumes, and code.
