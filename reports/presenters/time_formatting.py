@@ -17,6 +17,7 @@ from zprof.model.time import (
     Time,
     UnitTime,
     WindowPolicy,
+    has_unsplit_wait,
     mean_over_ranks,
 )
 from zprof.model.training import ENGINE_TITLES, Engine
@@ -56,7 +57,7 @@ def describe_exposure(subject: str, ranks: Sequence[RankTime], period: str) -> s
 
 def describe_unsplit_time(ranks: Sequence[RankTime]) -> str:
     """Describe the time that cannot be split into wait and transfer; empty if there is none."""
-    if not any(rank.bounds.get("exposed_wait_ns") in (Bound.AT_LEAST, Bound.UNKNOWN) for rank in ranks):
+    if not has_unsplit_wait(ranks):
         return ""
     unsplit = format_ns(mean_over_ranks(ranks, "unsplit_ns"))
     return (

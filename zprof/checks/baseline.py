@@ -33,10 +33,9 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
-from zprof.model.quantities import Bound
 from zprof.model.report import Report
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
-from zprof.model.time import CollectiveTime, StepTime, bound_over_ranks
+from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
 from zprof.run.near_paths import suggest_path
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
@@ -142,7 +141,7 @@ def _make_time(report: Report) -> TimeBaseline | None:
         exposed_wait_ns=round(sum(wait) / len(wait)),
         collective_ns=collective,
         upper_bound=any(rank.upper_bound for rank in ranks),
-        wait_lower_bound=bound_over_ranks(ranks, "exposed_wait_ns") in (Bound.AT_LEAST, Bound.UNKNOWN),
+        wait_lower_bound=has_unsplit_wait(ranks),
         missing_ranks=_list_missing_ranks(report, {rank.rank for rank in ranks}),
     )
 

@@ -146,6 +146,11 @@ def bound_over_ranks(ranks: Sequence[RankTime], term: str) -> Bound:
     return combine_bounds(rank.bounds.get(term, Bound.EXACT) for rank in ranks)
 
 
+def has_unsplit_wait(ranks: Sequence[RankTime]) -> bool:
+    """Return True if some rank's wait and transfer could not be told apart, so that they are bounds."""
+    return any(rank.bounds.get("exposed_wait_ns") in (Bound.AT_LEAST, Bound.UNKNOWN) for rank in ranks)
+
+
 def bound_exposed_time(ranks: Sequence[RankTime]) -> Bound:
     """Return the bound of all exposed time in collectives, wait and transfer together."""
     return negate_bound(bound_over_ranks(ranks, "overlapped_ns"))

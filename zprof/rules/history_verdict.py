@@ -7,6 +7,7 @@ from zprof.model.formatting import format_bytes, format_percent, printable, shor
 from zprof.model.memory import Basis, RankMemory
 from zprof.model.memory_changes import GroupChange
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import Comparison
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 
@@ -51,9 +52,7 @@ def _describe_failure(failure: OutOfMemory) -> str:
 
 
 def _format_bound(rank: RankMemory) -> str:
-    return {(True, False): "at most ", (False, True): "at least "}.get(
-        (rank.upper_bound, rank.lower_bound), ""
-    )
+    return BOUND_WORDS[rank.bounds.get("peak_bytes", Bound.EXACT)]
 
 
 def _describe_holders(rank: RankMemory) -> str:

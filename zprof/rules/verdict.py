@@ -14,7 +14,7 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, RankMemory
-from zprof.model.quantities import BOUND_WORDS
+from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
@@ -397,9 +397,7 @@ def _frees_significant_memory(finding: Finding, rank: RankMemory) -> bool:
 
 
 def _describe_peak(rank: RankMemory) -> str:
-    bound = {(True, False): "at most ", (False, True): "at least "}.get(
-        (rank.upper_bound, rank.lower_bound), ""
-    )
+    bound = BOUND_WORDS[rank.bounds.get("peak_bytes", Bound.EXACT)]
     largest_tenant = max(DISPLAY_ORDER, key=lambda tenant: rank.tenants.get(tenant, 0))
     size = rank.tenants.get(largest_tenant, 0)
     share = (

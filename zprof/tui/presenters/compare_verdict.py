@@ -15,9 +15,9 @@ from zprof.analysis.judgement import (
 )
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import GapKind
-from zprof.model.quantities import Bound, Unit, Value, combine_bounds
+from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.side_by_side import ComparedRow, ComparedSection
-from zprof.model.time import SPLIT_BOUNDS
+from zprof.model.time import SPLIT_BOUNDS, bound_over_ranks, has_unsplit_wait
 from zprof.tui.presenters.compare_rows import (
     RowPlace,
     SectionKind,
@@ -90,7 +90,6 @@ def _explain_time(judgement: Judgement, uncertainty: Uncertainty) -> str:
 _NO_TIME_INTERVAL = Uncertainty(times_ns=None, reason="these times have no interval")
 #: Waits and transfers, exposed or hidden: bounds only if they could not be told apart.
 _ALL_WAITS = {"wait_ns": "wait_ns", "wait_per_rank_ns": "wait_ns", "transfer_ns": "transfer_ns"}
-_UNSPLIT = (Bound.AT_LEAST, Bound.UNKNOWN)
 #: Terms of the ledger that other exposed times are bounded like.
 _EXPOSED_TERMS = {"exposed_wait_per_rank_ns": "exposed_wait_ns", "exposed_ns": "exposed_memcpy_ns"}
 #: Sections with fitted times, clocks, or sums over other ranks: the step time's uncertainty does not apply.
@@ -129,12 +128,11 @@ def find_side_bound(loaded: LoadedRun, place: RowPlace, *, after: bool) -> Bound
         return largest.bounds.get(name, Bound.EXACT) if largest else Bound.EXACT
     rank = parse_rank(place.section)
     times = loaded.report.time.per_rank if after else comparison.baseline_time
-    bounds = [entry.bounds for entry in times if rank in (None, entry.rank)]
+    ranks = [entry for entry in times if rank in (None, entry.rank)]
     if name in _ALL_WAITS:
-        is_unsplit = any(bound.get("exposed_wait_ns") in _UNSPLIT for bound in bounds)
-        return SPLIT_BOUNDS[_ALL_WAITS[name]] if is_unsplit else Bound.EXACT
+        return SPLIT_BOUNDS[_ALL_WAITS[name]] if has_unsplit_wait(ranks) else Bound.EXACT
     term = _EXPOSED_TERMS.get(name, name)
-    return combine_bounds(bound.get(term, Bound.EXACT) for bound in bounds)
+    return bound_over_ranks(ranks, term)
 
 
 def judge_place(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Judgement:

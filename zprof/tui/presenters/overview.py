@@ -10,7 +10,7 @@ from itertools import accumulate
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
 from zprof.model.leaves import read_range, read_value
-from zprof.model.quantities import Aggregation, Bound, Unit, Value
+from zprof.model.quantities import BOUND_WORDS, Aggregation, Bound, Unit, Value
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import format_location, merge_gaps
@@ -248,7 +248,6 @@ _STEP = "wall_ns"
 _MAX_NAME = 20
 #: Rounds to 0.1 ms; smaller times would be shown as 0.0.
 _MIN_SHOWN_NS = 50_000
-_BOUND_TEXTS = {Bound.AT_LEAST: ", at least", Bound.AT_MOST: ", at most", Bound.UNKNOWN: ", about"}
 
 
 def build_ledger_table(loaded: LoadedRun) -> ScreenTable:
@@ -332,7 +331,8 @@ def _build_term(
     report, is_step = loaded.report, term == _STEP
     time = read_value(report, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
     share = read_value(report, f"{_RANKS}.{term}", f"{_RANKS}.{_STEP}", how=Aggregation.SHARE)
-    name = f"= {report.time.total_name}" if is_step else LEDGER_NAMES[term] + _BOUND_TEXTS.get(time.bound, "")
+    term_name = ", ".join(filter(None, (LEDGER_NAMES.get(term), BOUND_WORDS[time.bound].strip())))
+    name = f"= {report.time.total_name}" if is_step else term_name
     cells: list[Cell] = [
         TextCell(name),
         replace(time, bound=Bound.EXACT),
