@@ -62,7 +62,7 @@ def _build_step_table(time: Time) -> Table | None:
         key=lambda index: (time.steps[index].step, time.steps[index].rank),
     )
     position_by_index = {index: position for position, index in enumerate(order_steps_by_length(time))}
-    bounds = {rank.rank: rank.bounds for rank in time.per_rank}
+    bounds = time.bounds_by_rank
     return make_table(
         "By step",
         (

@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Aggregation, Bound, Bounds, Unit, Value, combine_bounds, negate_bound
 
@@ -33,8 +34,6 @@ def read_value(
     bounds = [combine_bounds(bound for _, bound in entries) for entries in found]
     if how in (Aggregation.DIFFERENCE, Aggregation.SHARE, Aggregation.PER_WORK):
         bounds[1:] = map(negate_bound, bounds[1:])
-    from zprof.model.metrics.catalogue import find_metric
-
     metric = find_metric(leaves[0])
     unit = metric.unit if metric else find_unit(leaves[0])
     return Value(

@@ -438,9 +438,10 @@ class Time:
     lateness: tuple[StepLateness, ...] = ()
     step_noise_ns: int | None = None
 
-    def get_rank_bounds(self, rank: int) -> Bounds:
-        """Return the terms of a rank that are bounds, in each of its steps as in their means."""
-        return next((entry.bounds for entry in self.per_rank if entry.rank == rank), {})
+    @property
+    def bounds_by_rank(self) -> Mapping[int, Bounds]:
+        """The terms of each rank that are bounds, in each of its steps as in their means."""
+        return {entry.rank: entry.bounds for entry in self.per_rank}
 
     @property
     def is_whole(self) -> bool:

@@ -1,13 +1,11 @@
 """Load a run and its baseline for the TUI, and pick the rank and step to show first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zprof.analysis.facts import describe_run
-from zprof.model.json_format import to_tree
 from zprof.model.report import Report, RunFacts
 from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
@@ -46,11 +44,6 @@ class LoadedRun:
     before: "RunAnalysis | None" = None
     before_run: Run | None = None
     both: SideBySide | None = None
-
-    @cached_property
-    def tree(self) -> Mapping[str, Any]:
-        """The report as a JSON tree, which figures refer to by leaf path."""
-        return dict(to_tree(self.report))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,20 +119,12 @@ def _diagnose_loaded(
         analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=request.policy
     )
     if before is None:
-        return _build_json_tree(LoadedRun(run=run, report=report, analysis=analysis))
+        return LoadedRun(run=run, report=report, analysis=analysis)
     progress("comparing with the baseline")
     both = pair_with_baseline(before, this, report, expected_bus_bytes_per_s=expected)
-    return _build_json_tree(
-        LoadedRun(
-            run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both
-        )
+    return LoadedRun(
+        run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both
     )
-
-
-def _build_json_tree(loaded: LoadedRun) -> LoadedRun:
-    """Build the JSON tree in the loader thread; with 1000 ranks it would block the UI noticeably."""
-    assert loaded.tree
-    return loaded
 
 
 def keep_selection(report: Report, current: Selection) -> Selection:

@@ -48,7 +48,7 @@ def build_checks_table(loaded: LoadedRun) -> ScreenTable:
 
 def _make_volume_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.VOLUME)
-    tree, title = loaded.tree, TextCell(f"bytes {loaded.report.time.basis}")
+    report, title = loaded.report, TextCell(f"bytes {loaded.report.time.basis}")
     if loaded.report.volume is None:
         is_single_rank = loaded.report.run.world_size == 1 and not reasons
         return (
@@ -61,10 +61,10 @@ def _make_volume_row(loaded: LoadedRun) -> tuple[Cell, ...]:
         )
     return (
         title,
-        read_value(tree, "volume.seen_bytes"),
+        read_value(report, "volume.seen_bytes"),
         TextCell("formula"),
-        read_value(tree, "volume.expected_bytes"),
-        read_value(tree, "volume.ratio"),
+        read_value(report, "volume.expected_bytes"),
+        read_value(report, "volume.ratio"),
         TextCell(reasons or "relative to the ZeRO formula for this stage", Mark.MUTED),
     )
 
@@ -105,13 +105,13 @@ def _has_several_groups(report: Report) -> bool:
 
 
 def _make_clocks_row(loaded: LoadedRun) -> tuple[Cell, ...]:
-    tree, alignment = loaded.tree, loaded.report.time.alignment
+    report, alignment = loaded.report, loaded.report.time.alignment
     if alignment is None or len(alignment.offsets_ns) < 2:
         reason = TextCell(_explain_missing_alignment(loaded.report), Mark.MUTED)
         return (TextCell("clocks"), TextCell("not aligned"), TextCell(""), TextCell(""), TextCell(""), reason)
-    uncertainty = read_value(tree, "time.alignment.uncertainty_ns")
-    matched = read_value(tree, "time.alignment.matched")
-    method, unmatched = _format_method(alignment), read_value(tree, "time.alignment.unmatched")
+    uncertainty = read_value(report, "time.alignment.uncertainty_ns")
+    matched = read_value(report, "time.alignment.matched")
+    method, unmatched = _format_method(alignment), read_value(report, "time.alignment.unmatched")
     rest = (
         (unmatched, TextCell(f"unmatched; {method}", Mark.MUTED))
         if unmatched.number

@@ -264,11 +264,8 @@ class MetricGrids:
     def _make_grid(self, metric: RankMetric) -> HeatGrid:
         source = _SOURCES[metric]
         name = source.leaf.rpartition(".")[2]
-        bounds = {
-            entry.rank: entry.bounds[name]
-            for entry in self.loaded.report.time.per_rank
-            if name in entry.bounds
-        }
+        by_rank = self.loaded.report.time.bounds_by_rank
+        bounds = {rank: bounds[name] for rank, bounds in by_rank.items() if name in bounds}
         steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
         values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), source.leaf, steps)
         is_aligned = metric is RankMetric.LATENESS and self.loaded.report.time.alignment is not None

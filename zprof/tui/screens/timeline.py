@@ -249,7 +249,7 @@ def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
 def _build_line(loaded: LoadedRun, index: int) -> ScreenLine:
     stem = f"time.steps[{index}]"
     time = loaded.report.time
-    bounds = time.get_rank_bounds(time.steps[index].rank)
+    bounds = time.bounds_by_rank.get(time.steps[index].rank, {})
     return ScreenLine(
         key="step",
         cells=tuple(

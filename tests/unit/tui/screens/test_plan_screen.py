@@ -21,6 +21,7 @@ from tests.support.tui_app import (
 )
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.errors import BadInput
+from zprof.model.json_format import to_tree
 from zprof.model.memory import Memory
 from zprof.model.time import Time
 from zprof.model.whatif import Change, Outlook
@@ -177,6 +178,6 @@ def test_a_predicted_number_opens_and_is_written_with_the_report_of_this_screen(
             await finish_workers(app, pilot)
         outlook = json.loads(Path("a.json").read_text())["outlook"]
         assert outlook["predictions"][0]["change"]["stage"] == 2
-        assert json.loads(Path("b.json").read_text())["outlook"] == alone.tree["outlook"]
+        assert json.loads(Path("b.json").read_text())["outlook"] == to_tree(alone.report)["outlook"]
 
     play(app_on(alone), act)

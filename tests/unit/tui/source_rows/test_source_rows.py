@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.support.full_times import full_time
+from zprof.model.json_format import to_tree
 from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import METRICS, find_metric
 from zprof.model.metrics.communication import COMMUNICATION
@@ -66,7 +67,7 @@ def rows_of(loaded: LoadedRun, number: Value) -> pd.DataFrame:
 
 
 def test_help_is_registered_once_and_its_inputs_are_leaves_of_the_report(loaded: LoadedRun) -> None:
-    known = set(list_leaves(loaded.tree))
+    known = set(list_leaves(to_tree(loaded.report)))
     leaves = [help.path for help in (*TIME, *OVERVIEW, *RANKS, *COMMUNICATION)]
     assert len(set(leaves)) == len(leaves)
     assert all(METRICS[leaf].path == leaf == strip_indices(leaf) for leaf in leaves)
