@@ -7,10 +7,12 @@ save.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from msgspec.structs import replace
 
 from benchmarks.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_job
 from tests.support.diagnoses import device_with_room

@@ -23,7 +23,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,6 +32,7 @@ from typing import Any
 
 import msgspec
 import pandas as pd
+from msgspec.structs import replace
 
 from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import RESULTS

@@ -12,11 +12,11 @@ import json
 import os
 import pickle
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import pyarrow as pa
+from msgspec import to_builtins
 
 from zprof.collectors.snapshot.columns import HINT, format_name
 from zprof.collectors.snapshot.convert import convert_snapshot
@@ -58,7 +58,7 @@ def _write_tables(folder: Path) -> dict[str, Any]:
     tables = convert_snapshot(snapshot, max_rows=os.fstat(0).st_size)
     return {
         "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
-        "gaps": [asdict(gap) for gap in tables.gaps[:_MAX_GAPS]],
+        "gaps": [to_builtins(gap) for gap in tables.gaps[:_MAX_GAPS]],
         "history_begin_ns": tables.history_begin_ns,
     }
 

@@ -10,12 +10,12 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct, to_builtins
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
 from zprof.collectors.snapshot.child import ANSWER, DAMAGED_HINT
@@ -38,8 +38,7 @@ _MAX_ANSWER_BYTES = 4 << 20
 _DUMP_AGAIN = "dump the snapshot again; if it fails again, please report it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFile:
+class SnapshotFile(Struct, frozen=True, kw_only=True):
     """Contents of one file: Arrow tables by name, gaps, and the starts of its histories by device."""
 
     tables: Mapping[str, Any]
@@ -154,7 +153,7 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> None:
     Raises:
         BadInput: it crashed or was killed.
     """
-    arguments = [str(folder), json.dumps(asdict(limits))]
+    arguments = [str(folder), json.dumps(to_builtins(limits))]
     program = make_program("zprof.collectors.snapshot.child")
     with Sandbox(program, arguments, limits, folder=folder, stdin=file) as child:
         failure = child.wait()

@@ -11,11 +11,11 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from docs.tools.examples import ROOT, select_notes
 from zprof.run.manifest import MANIFEST_NAME, RANK_NAME, rank_folder, read_rank_manifest, to_json

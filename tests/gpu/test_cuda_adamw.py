@@ -1,10 +1,10 @@
 """The CUDA kernel on a GPU: against float64 and torch's rounding, on torch's stream, without a host sync."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.support.adamw_kernel.cases import (
     GRADIENT_TYPES,

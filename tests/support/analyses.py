@@ -5,10 +5,10 @@ and the link is free, transfers from the last start on, and ends everywhere at t
 thread computes, or blocks in a wait.
 """
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, union
@@ -30,8 +30,7 @@ _NULLABLE = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """What is planted.  Times in ms; ``delay_ms`` sleeps on a rank before one unit of each step."""
 
     name: str = "run"

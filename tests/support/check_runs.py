@@ -1,8 +1,10 @@
 """Reports and baselines for the tests of checks, made of the few leaves that a gate reads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.time.ledger import find_ledger_bounds
 from zprof.checks.baseline import make_baseline
@@ -21,8 +23,7 @@ ENVIRONMENT = {"torch": "2.13.0+cpu"}
 MS = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
+class Made(Struct, frozen=True, kw_only=True):
     """A run.  ``peaks``: of each rank.  A wall, an exposed time and so on a step, of all ranks alike."""
 
     peaks: Sequence[int] = (1000, 900)

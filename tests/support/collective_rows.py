@@ -6,11 +6,11 @@ all have entered), stamps the rows by each rank's own clock, and lets rows and w
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
 
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.synchronise import synchronise
@@ -19,8 +19,7 @@ US, MS, S = 1_000, 1_000_000, 1_000_000_000
 EPOCH_NS = 1_790_000_000_000_000_000
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(Struct, frozen=True):
     """One collective of a step: in which groups, of what, for how long; every group runs its own."""
 
     kind: str = "all_gather"
@@ -30,8 +29,7 @@ class Op:
     root: int | None = None
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """What to play."""
 
     ranks: int = 4

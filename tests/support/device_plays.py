@@ -6,8 +6,9 @@ and ends everywhere one transfer after its last start.  Shares no code with the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
@@ -20,15 +21,13 @@ HOST, COMPUTE, FIRST_COMM = 1, 7, 20
 _CALL_NS, _START_NS = 5 * US, 3 * US
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kernel:
+class Kernel(Struct, frozen=True, kw_only=True):
     """A kernel of compute."""
 
     ns: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """The host is busy with a call, or, without a name, with nothing that a trace shows."""
 
     ns: int
@@ -36,15 +35,13 @@ class Host:
     category: str = "cuda_runtime"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copy:
+class Copy(Struct, frozen=True, kw_only=True):
     """A copy on the stream of the compute."""
 
     ns: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collect:
+class Collect(Struct, frozen=True, kw_only=True):
     """A collective of a group; ``after_compute``: it waits for the compute launched before it.
 
     ``lane``: the stream that it shares with others of that name, else its group has one of its own.
@@ -64,30 +61,26 @@ class Collect:
         return self.lane or str(self.group)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Join:
+class Join(Struct, frozen=True, kw_only=True):
     """Compute that is launched from here on waits for a collective."""
 
     key: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drain:
+class Drain(Struct, frozen=True, kw_only=True):
     """The host waits for the stream of the compute."""
 
     name: str = "cudaStreamSynchronize"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """The program begins a step here; where no rank has any, the window is cut into equal ones."""
 
 
 Op = Kernel | Host | Copy | Collect | Join | Drain | Step
 
 
-@dataclass
-class Rank:
+class Rank(Struct):
     """Where a rank stands, and what it did; spans are (start, end, category, name, stream, correlation)."""
 
     program: Sequence[Op]

@@ -1,8 +1,10 @@
 """Simulated jobs with a planted cause, diagnosed as a user's would be, and what the cause truly costs."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.simulated_fixes import plant_and_fix
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
@@ -27,8 +29,7 @@ def base(seed: int, vendor: Vendor = Vendor.NVIDIA) -> SimulationPlan:
     return SimulationPlan(seed=seed, vendor=vendor, ranks=4, steps=4, units=6, gathering=gathering)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosed:
+class Diagnosed(Struct, frozen=True, kw_only=True):
     """A job, its truth, and what zprof says of it."""
 
     plan: SimulationPlan

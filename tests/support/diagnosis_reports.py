@@ -1,6 +1,6 @@
 """Reports for the tests of the diagnosis: findings and gaps by hand, the verdict by the product."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler

@@ -1,6 +1,6 @@
 """A memory side with every leaf filled: two ranks with a GPU each, sums that hold, and names from the run."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.support.memories import MIB, memory_of
 from zprof.model.memory import (

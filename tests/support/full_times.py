@@ -1,6 +1,6 @@
 """A time side in which every page has rows: two of four ranks of an imported trace, one of them late."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import Memory

@@ -1,8 +1,7 @@
 """Hand-made analyses of what hosts do: ranks that all do the same in each step of 100 ms."""
 
-from dataclasses import replace
-
 import pandas as pd
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import run_of

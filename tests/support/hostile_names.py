@@ -1,9 +1,11 @@
 """Names that try to steer what shows them, and reports and checks in which every name is one of them."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from tests.support.hostile_run import ENDS
 from tests.support.memories import HOSTILE
@@ -46,7 +48,7 @@ _KEPT = frozenset({"schema"})
 
 def poisoned(value: Any, name: str) -> Any:
     """``value`` with ``name`` for each text in it; enumerations and keys keep their meaning."""
-    if isinstance(value, Enum) or not (isinstance(value, str) or is_dataclass(value) or _holds(value)):
+    if isinstance(value, Enum) or not (isinstance(value, (str, Struct)) or _holds(value)):
         return value
     if isinstance(value, str):
         return name

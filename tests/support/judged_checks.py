@@ -1,7 +1,8 @@
 """Checks for the tests of their pages and CI formats: the gates judge small runs, one outcome each."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.support.check_runs import MS, Made, check_run, judged
 from zprof.checks.check import check as check_limits

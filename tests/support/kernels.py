@@ -1,10 +1,10 @@
 """Hand-made tables of kernels by name, and analyses that have them."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import run_of

@@ -1,10 +1,11 @@
 """Hand-made runs of given messages: so many a step, of such a size and time, so much of which shows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
@@ -15,8 +16,7 @@ MS = 1_000_000
 STEPS = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sent:
+class Sent(Struct, frozen=True, kw_only=True):
     """Messages of one kind in every step.  ``shows``: share of each transfer that is exposed."""
 
     kind: CollectiveKind

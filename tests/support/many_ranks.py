@@ -1,6 +1,6 @@
 """A report of very many ranks and steps, made of one of few: the leaves are copied, not measured."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from zprof.model.memory import MemoryTimeline
 from zprof.model.report import Report

@@ -1,6 +1,6 @@
 """A measured run as if it had many ranks and steps, and one of them late: made by hand, none recorded."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from zprof.model.time import Blame, LateReason, RankTime, StepLateness, StepTime, WaitShares
 from zprof.tui.session import LoadedRun

@@ -1,7 +1,8 @@
 """Hand-made memory of one run for the rules: healthy by default, one thing wrong where a test says so."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis

@@ -1,7 +1,8 @@
 """Plans and outlooks made by hand: what faces are tested with, whatever the planner computes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.gaps import Gap
 from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape

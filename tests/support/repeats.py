@@ -5,9 +5,10 @@ phase); each moves 1 MB in 4 ms, of which ``exposed_ms`` block the rank; one fol
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN
 from tests.support.rule_runs import run_of
@@ -18,8 +19,7 @@ WALL_NS = 100 * MS
 MEGABYTE = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """One collective of a step."""
 
     kind: str

@@ -3,7 +3,8 @@
 import html as html_escapes
 import re
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.support import diagnosis_reports, plans
 from tests.support.judged_checks import CHECKS

@@ -1,7 +1,8 @@
 """Reports for the tests of the faces: each situation once."""
 
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of, without_rank
 from tests.support.full_memories import by_sizes, full_memory

@@ -1,10 +1,10 @@
 """Analyses for tests of rules, what rules answer to them, and walls and sums that a float holds exactly."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis

@@ -8,8 +8,9 @@ wrong clock.  Shares no code with the analysis: plain Python integers, loops ove
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
@@ -21,8 +22,7 @@ US, MS = 1_000, 1_000_000
 MAIN, COMM = 100, 200
 
 
-@dataclass
-class Spec:
+class Spec(Struct):
     """What to play.  ``offsets_ns``: by how much each rank's clock is ahead of true time."""
 
     ranks: int = 2
@@ -48,8 +48,7 @@ class Spec:
     seed: int = 1
 
 
-@dataclass
-class Collective:
+class Collective(Struct):
     """One collective on one rank, in true time."""
 
     rank: int
@@ -63,8 +62,7 @@ class Collective:
     wait: tuple[int, int] | None = None
 
 
-@dataclass
-class RankTruth:
+class RankTruth(Struct):
     """What one rank did, in true time."""
 
     compute: list[tuple[int, int, str]] = field(default_factory=list)
@@ -204,8 +202,7 @@ def _finish(
         done[name] = end
 
 
-@dataclass
-class Expected:
+class Expected(Struct):
     """Truth of one collective on one rank."""
 
     wait_ns: int

@@ -4,7 +4,8 @@ The cost of a cause is the step time of the planted plan minus that of the fixed
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.findings import Cause
 from zprof.simulator.causes import plant

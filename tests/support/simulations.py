@@ -1,11 +1,11 @@
 """Simulated jobs for tests: varied plans by seed, simulated, imported and analysed as a user's would be."""
 
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.integrations.imports.import_paths import import_paths
@@ -32,8 +32,7 @@ THREE_HOSTS = SimulationPlan(
 _STAMP_NS = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulated:
+class Simulated(Struct, frozen=True, kw_only=True):
     """What was planned, what is true of it, and what zprof makes of its traces."""
 
     plan: SimulationPlan

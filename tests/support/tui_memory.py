@@ -1,6 +1,6 @@
 """Loaded runs whose memory side is made by hand, for the memory screen."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.memories import MIB, memory_of

@@ -1,7 +1,8 @@
 """Ranks whose exposed time cannot be split into wait and transfer, as if other ranks were missing."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.analysis.time.ledger import find_ledger_bounds
 from zprof.model.time import RankTime

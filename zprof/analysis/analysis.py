@@ -1,10 +1,11 @@
 """Analyse one run: the summed leaves that the report shows, and the tables that the rules read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pandas as pd
+from msgspec import Struct, field
 
 from zprof.analysis.engine_names import find_engine
 from zprof.analysis.facts import describe_run
@@ -21,8 +22,7 @@ from zprof.run.reader import Run
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAnalysis:
+class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     """All results of the analysis of one run.
 
     ``steps`` has one row per (rank, step) with the ledger terms in nanoseconds. ``collectives`` has one row
@@ -50,14 +50,15 @@ class RunAnalysis:
     tracks: tuple[RankTracks, ...] = ()
     source: Run | None = None
     engine: Engine | None = None
-    _results: dict[Callable[["RunAnalysis"], Any], Any] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
+
+    @cached_property
+    def _results(self) -> dict[Callable[["RunAnalysis"], Any], Any]:
+        return {}
 
     def compute_once(self, compute: Callable[["RunAnalysis"], Result]) -> Result:
         """Return ``compute(self)``; several rules that need the same value share it.
 
-        A changed copy (``dataclasses.replace``) starts without results.
+        A changed copy (``msgspec.structs.replace``) starts without results.
         """
         if compute not in self._results:
             self._results[compute] = compute(self)

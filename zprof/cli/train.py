@@ -68,7 +68,7 @@ class TrainCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Train, print the losses, then suggest the next command."""
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         from zprof.integrations.reference_job import ReferenceJob, train_reference
         from zprof.run.output_path import replace_run

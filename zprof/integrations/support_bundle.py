@@ -8,11 +8,11 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct, to_builtins
 
 from zprof.integrations.redaction import AllowList, Pseudonyms, read_own_words, redact_group
 from zprof.model.doctor import Doctor
@@ -44,8 +44,7 @@ _PLAIN_COLUMNS = (
 _TEXT_COLUMNS = ("kind", "dtype", "method")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleFile:
+class BundleFile(Struct, frozen=True, kw_only=True):
     """One file of a bundle; ``description`` is for the person who shares it."""
 
     name: str
@@ -53,8 +52,7 @@ class BundleFile:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Bundle(Struct, frozen=True, kw_only=True):
     """Parts of a bundle, the pseudonyms by name (not in the bundle), and the omitted keys and tables."""
 
     parts: tuple[BundleFile, ...]
@@ -135,11 +133,11 @@ def _redact_doctor(doctor: Doctor, names: Pseudonyms) -> dict[str, Any]:
 
 def _collect_manifests(run: Run) -> dict[str, Any]:
     ranks = [_make_rank_tree(manifest) for manifest in run.rank_manifests.values()]
-    return {**asdict(run.manifest), "ranks": ranks, "name": run.path.resolve().name}
+    return {**to_builtins(run.manifest), "ranks": ranks, "name": run.path.resolve().name}
 
 
 def _make_rank_tree(manifest: RankManifest) -> dict[str, Any]:
-    tree = asdict(manifest)
+    tree = to_builtins(manifest)
     rows = {name: file["rows"] for name, file in tree.pop("files").items()}
     return {**tree, "files": rows}
 

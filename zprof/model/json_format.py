@@ -1,4 +1,4 @@
-"""Convert frozen dataclasses to JSON, and derive the JSON Schema (draft 2020-12) of those documents.
+"""Convert structs to JSON, and derive the JSON Schema (draft 2020-12) of those documents.
 
 Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity and
 NaN become null. In a schema, types, enumerations and nullability come from annotations, descriptions from
@@ -11,9 +11,11 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Unit
@@ -23,8 +25,8 @@ def to_tree(value: Any) -> Any:
     """Return ``value`` as dicts, lists, strings, numbers, booleans and None."""
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_tree(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Struct):
+        return {name: to_tree(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {_to_key(key): to_tree(value[key]) for key in sorted(value, key=_key_order)}
     if isinstance(value, list | tuple | set | frozenset):
@@ -116,7 +118,7 @@ def _enum_schema(kind: type[Enum]) -> Tree:
     return {"type": "string", "description": inspect.cleandoc(kind.__doc__ or ""), "enum": values}
 
 
-def _property_schema(field: "Field[Any]", hint: Any, known: dict[type, Tree], path: str) -> Tree:
+def _property_schema(field: FieldInfo, hint: Any, known: dict[type, Tree], path: str) -> Tree:
     if field.name == "schema":
         return {"const": field.default}
     path = f"{path}.{field.name}" if path else field.name
@@ -125,8 +127,8 @@ def _property_schema(field: "Field[Any]", hint: Any, known: dict[type, Tree], pa
     return {**schema, "description": described} if described else schema
 
 
-def _is_required(field: "Field[Any]") -> bool:
-    return field.name == "schema" or (field.default is MISSING and field.default_factory is MISSING)
+def _is_required(field: FieldInfo) -> bool:
+    return field.name == "schema" or field.required
 
 
 def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
@@ -139,7 +141,7 @@ def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
         return _tuple_schema(arguments, known, path)
     if origin is not None and issubclass(origin, Mapping):
         return _mapping_schema(arguments[0], _annotation_schema(arguments[1], known, f"{path}[]"), known)
-    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Enum)):
+    if isinstance(hint, type) and issubclass(hint, Struct | Enum):
         return _reference_schema(hint, known, path)
     raise TypeError(f"no JSON schema for {hint}")
 

@@ -1,8 +1,9 @@
 """Define a number that a person reads: its unit, the leaves it comes from, and whether it is exact."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
 
@@ -48,16 +49,21 @@ class Aggregation(StrEnum):
     PER_WORK = "sum of all ranks / tokens or samples of all ranks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(Struct, frozen=True, kw_only=True):
     """A common unit of the numbers of a table: its factor, and its name, which the header shows."""
 
     factor: float
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class _Reading(Struct, frozen=True):
+    """The two fields of a value that need no name."""
+
+    number: float | None
+    unit: Unit
+
+
+class Value(_Reading, frozen=True, kw_only=True):
     """A number as shown; None is unknown.
 
     ``leaves`` are paths in the report (``time.per_rank[3].wall_ns``, ``[*]`` for all entries of a list), and
@@ -66,9 +72,6 @@ class Value:
     ``is_estimate``: predicted, assumed, or inferred from sizes alone.
     """
 
-    number: float | None
-    unit: Unit
-    _: KW_ONLY
     leaves: tuple[str, ...] = ()
     bound: Bound = Bound.EXACT
     how: Aggregation = Aggregation.LEAF

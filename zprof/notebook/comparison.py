@@ -1,9 +1,10 @@
 """Compare two runs side by side, and show the result."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import fields
 
 from zprof.model.side_by_side import SideBySide
 from zprof.notebook.display import Displayed
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_SETTINGS = 6
 
 
-class ComparedRuns(Displayed, SideBySide):
+class ComparedRuns(Displayed, SideBySide, frozen=True):
     """Two runs side by side; a subclass without fields, as :class:`DiagnosedRun` is of the report."""
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":

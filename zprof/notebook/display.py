@@ -1,6 +1,5 @@
 """Show a result in a notebook, or write it in any format of the command line."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from zprof.reports.page import Page
 
 
-class Displayed(ABC):
+class Displayed:
     """Display methods of a result.
 
     A result is the value of the report's model with these methods added, and no field more: whatever takes a
@@ -22,17 +21,17 @@ class Displayed(ABC):
 
     __slots__ = ()
 
-    @abstractmethod
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":
         """Return the formats of the whole result, or of its short page."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _build_short_page(self) -> "Page":
         """Return the page that a notebook shows."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _list_lines(self) -> Sequence[str]:
         """Return the lines of ``repr``, which may hold names from a recording."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         """Return the answer and what matters most, in a few lines."""

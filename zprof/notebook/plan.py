@@ -3,8 +3,9 @@
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec.structs import fields
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
@@ -26,7 +27,7 @@ _UNITS = {
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
-class PlannedJob(Displayed, Plan):
+class PlannedJob(Displayed, Plan, frozen=True):
     """A plan that shows itself; a subclass without fields, as :class:`DiagnosedRun` is of the report."""
 
     def _list_formats(self, *, short: bool) -> "Sequence[Format[Any]]":

@@ -1,9 +1,10 @@
 """Diagnose a run, and show the report."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import fields
 
 from zprof.model.errors import BadInput
 from zprof.model.report import Report
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_FINDINGS = 3
 
 
-class DiagnosedRun(Displayed, Report):
+class DiagnosedRun(Displayed, Report, frozen=True):
     """A report that shows itself; a subclass without fields, so that every function on reports takes it."""
 
     @property

@@ -5,11 +5,11 @@ A reader merges them, so no rank ever waits for another.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct, field, to_builtins
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -25,8 +25,7 @@ _RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSteps:
+class PlannedSteps(Struct, frozen=True, kw_only=True):
     """Plan of a recording: ``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
     skip: int
@@ -34,8 +33,7 @@ class PlannedSteps:
     time: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunManifest:
+class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
     ``source``: recording, or snapshot or trace (imported). ``gaps`` are not specific to a rank: files that
@@ -58,16 +56,14 @@ class RunManifest:
     folder: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFile:
+class TableFile(Struct, frozen=True, kw_only=True):
     """Row count and checksum of a table on disk, from its writer."""
 
     rows: int
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePart:
+class TablePart(Struct, frozen=True, kw_only=True):
     """A part of a table whose window is still being recorded; ``number`` is in the name of its file."""
 
     number: int
@@ -75,8 +71,7 @@ class TablePart:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankManifest:
+class RankManifest(Struct, frozen=True, kw_only=True):
     """Manifest of one rank's recording.
 
     ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
@@ -114,7 +109,14 @@ def get_part_path(table: Path, number: int) -> Path:
 
 def to_json(manifest: RunManifest | RankManifest) -> str:
     """Return the manifest as indented JSON."""
-    return json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"
+    return json.dumps(to_builtins(manifest, enc_hook=_make_plain), indent=1, sort_keys=True) + "\n"
+
+
+def _make_plain(value: object) -> str:
+    """Return a text of a subclass of ``str``, such as torch's version, as a plain one."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be in a manifest")
 
 
 def read_run_manifest(run: Path) -> RunManifest:
@@ -139,8 +141,7 @@ def read_rank_manifest(run: Path, rank: int) -> RankManifest:
     return _decode(_read(path), RankManifest, path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ManifestVersion:
+class _ManifestVersion(Struct, frozen=True, kw_only=True):
     """The fields that every version of a manifest has."""
 
     schema: str = ""

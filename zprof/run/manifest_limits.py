@@ -3,9 +3,10 @@
 No other code has to expect a negative size or a number that does not fit into a table.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.model.errors import BadInput
 from zprof.run.manifest import RankManifest, RunManifest
@@ -77,13 +78,13 @@ def _check_numbers(manifest: RunManifest | RankManifest, path: Path) -> None:
 
 
 def _list_numbers(value: object, name: str) -> Iterator[tuple[str, int]]:
-    """Yield the whole numbers in a tree of dataclasses with their dotted names."""
+    """Yield the whole numbers in a tree of structs with their dotted names."""
     if isinstance(value, int):
         yield name, value
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            dotted = f"{name}.{field.name}" if name else field.name
-            yield from _list_numbers(getattr(value, field.name), dotted)
+    elif isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            dotted = f"{name}.{field}" if name else field
+            yield from _list_numbers(getattr(value, field), dotted)
     elif isinstance(value, Mapping):
         for key, entry in value.items():
             yield from _list_numbers(entry, f"{name}.{key}")

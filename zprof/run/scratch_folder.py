@@ -7,8 +7,9 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from zprof.model.processes import ProcessIdentity, identify_this_process
 
@@ -30,7 +31,7 @@ def open_scratch_folder(purpose: str) -> Iterator[Path]:
 def make_scratch_folder(purpose: str) -> Path:
     """Make a folder ``zprof-PURPOSE-…`` with this process as its owner, which must remove it."""
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
-    (folder / _OWNER_NAME).write_text(json.dumps(asdict(identify_this_process())), encoding="utf-8")
+    (folder / _OWNER_NAME).write_text(json.dumps(to_builtins(identify_this_process())), encoding="utf-8")
     return folder
 
 

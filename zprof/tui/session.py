@@ -1,9 +1,10 @@
 """Load a run and its baseline for the TUI, and pick the rank and step to show first."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zprof.analysis.facts import describe_run
 from zprof.model.report import Report, RunFacts
@@ -19,8 +20,7 @@ Opener = Callable[[Path], Run]
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True, kw_only=True):
     """A run, its baseline, and how to measure them; ``opener`` opens a path as a run."""
 
     path: Path
@@ -30,8 +30,7 @@ class RunRequest:
     expected_bus_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedRun:
+class LoadedRun(Struct, frozen=True, kw_only=True):
     """A measured run, the input of every page.
 
     ``before`` and ``before_run``: the baseline. ``both``: the side-by-side comparison, as in ``zprof
@@ -46,16 +45,14 @@ class LoadedRun:
     both: SideBySide | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True):
     """The selected rank and step; None if the run has none."""
 
     rank: int | None = None
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPreview:
+class RunPreview(Struct, frozen=True, kw_only=True):
     """Facts of a run from its manifests alone, available at once."""
 
     facts: RunFacts

@@ -1,12 +1,12 @@
 """Recordings that lack events, ranks or parts of their windows: nobody is named who was not late."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.simulations import MS, Simulated, simulated
 from zprof.model.findings import Cause

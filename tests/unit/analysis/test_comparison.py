@@ -1,9 +1,8 @@
 """The comparison of two runs sums to the change; its interval holds the truth as often as it says."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of

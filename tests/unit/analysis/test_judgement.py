@@ -1,8 +1,7 @@
 """The verdict on a row of two runs: bytes exactly, times by the interval, else unknown."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
 from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, judge_row

@@ -1,10 +1,10 @@
 """Leaves of two runs paired by what they are of; absent is zero only where it was looked for."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.diagnosis_reports import GUESS, LATE, against_baseline

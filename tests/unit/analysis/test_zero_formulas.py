@@ -1,8 +1,7 @@
 """The ZeRO formulas against figure 1 of the paper (7.5e9 parameters, 64 ranks) and small whole numbers."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.expected_states import expected_state
 from zprof.analysis.zero_formulas import (

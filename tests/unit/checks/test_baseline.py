@@ -2,13 +2,13 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.check_runs import ENVIRONMENT, MS, Made
 from tests.support.memories import HOSTILE

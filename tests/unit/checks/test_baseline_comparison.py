@@ -1,9 +1,9 @@
 """What a new baseline changes in an old one, and which conditions make two incomparable."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.check_runs import Made
 from zprof.checks.baseline_comparison import (

@@ -1,9 +1,9 @@
 """The whole check: the worst gate is the outcome, and nothing judged is no pass."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, ENVIRONMENT, MS, check_run, judged, limit
 from tests.support.memories import HOSTILE

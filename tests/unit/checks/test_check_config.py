@@ -1,9 +1,9 @@
 """Which limit counts, where limits are looked for, and what a file may not say."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, MS, check_run
 from zprof.checks.config import (

@@ -1,12 +1,12 @@
 """``zprof schema``: prints what stands in docs/schemas, and what zprof writes is valid by it."""
 
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.check_runs import Made
 from tests.support.judged_checks import CHECKS

@@ -1,10 +1,10 @@
 """``zprof train``: how many ranks run, what is handed to them, and what comes back; no rank is started."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.command_calls import Call
 from tests.support.full_disk import MESSAGE, limit_files

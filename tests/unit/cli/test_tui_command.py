@@ -4,11 +4,11 @@ import io
 import json
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.command_calls import Call
 from tests.support.growing_run import GrowingRun

@@ -7,7 +7,6 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from tests.support.diagnoses import base
 from zprof.cli import main
@@ -92,7 +93,7 @@ def spoil(value: Any, keep: tuple[str, ...] = ()) -> Any:
     """Return the value with the secrets behind each of its texts, and among the keys of its mappings."""
     if isinstance(value, Enum):
         return value
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         old = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in keep}
         return replace(value, **{name: spoil(each, keep) for name, each in old.items()})
     if isinstance(value, tuple | list):

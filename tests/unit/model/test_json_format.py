@@ -1,14 +1,14 @@
-"""Dataclasses as JSON, and the JSON schema of a type: it takes what is written, and nothing else."""
+"""Structs as JSON, and the JSON schema of a type: it takes what is written, and nothing else."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec import Struct, field
 
 from zprof.model.json_format import make_json_schema, to_json, to_tree
 
@@ -20,16 +20,14 @@ class Color(StrEnum):
     GREEN = "green"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A part."""
 
     color: Color
     size_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Whole:
+class Whole(Struct, frozen=True, kw_only=True):
     """A document.
 
     In two paragraphs.

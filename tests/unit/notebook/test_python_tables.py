@@ -1,11 +1,11 @@
 """Tables of a run: the report's numbers are sums over their rows, to the nanosecond and the byte."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 import zprof
 from zprof.analysis.tables import make_memory_table

@@ -1,10 +1,9 @@
 """The same devices, spread in another way."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import Scheme

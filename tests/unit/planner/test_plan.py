@@ -1,10 +1,9 @@
 """A plan composes its parts: rows, what is known to be unknown, and what fits."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_unit
 from zprof.model.errors import BadInput

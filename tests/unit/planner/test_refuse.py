@@ -1,11 +1,11 @@
 """Impossible jobs and machines end in one line that names what and the remedy; possible ones pass."""
 
 from contextlib import suppress
-from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, ModelUnit, Overlap, Residual, Shape

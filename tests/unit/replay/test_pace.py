@@ -1,9 +1,8 @@
 """How long the kernels of a rank take: beside collectives, and against other ranks, step by step."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.replay.graph import Graph

@@ -1,10 +1,10 @@
 """Graphs made by hand: when each rank ends its step follows from the definition of a step."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.model.collectives import CollectiveKind

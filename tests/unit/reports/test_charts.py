@@ -1,9 +1,9 @@
 """Drawings as blocks and pictures: to scale, the worst cell and the peak are kept, points are capped."""
 
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.html_pages import Parsed

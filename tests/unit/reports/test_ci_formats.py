@@ -1,11 +1,11 @@
 """Checks and reports for CI: JUnit, SARIF and GitHub agree on what failed, and on the figures."""
 
 import json
-from dataclasses import replace
 from pathlib import PurePath
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import junit_schema, sarif_schema
 from tests.support.diagnosis_reports import against_baseline, alone

@@ -1,6 +1,6 @@
 """The diagnosis page: order, two screens, and what must never be left out."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import (
     FULL,

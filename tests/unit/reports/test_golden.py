@@ -3,9 +3,8 @@
 ``ZPROF_UPDATE_GOLDEN=1 pytest tests/unit/reports/test_golden.py`` writes them anew: read the difference.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.golden import hold, without_pages
 from tests.support.html_pages import without_assets

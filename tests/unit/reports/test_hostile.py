@@ -5,11 +5,11 @@ import re
 import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import diagnosis_reports, junit_schema, plans, sarif_schema
 from tests.support.hostile_names import NAMES, poisoned

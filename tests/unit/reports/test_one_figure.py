@@ -7,11 +7,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import junit_schema, sarif_schema
 from tests.support.report_pages import seen

@@ -1,6 +1,6 @@
 """The section on failed allocations: every term that is known, and nothing where nothing failed."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.support.reports import snapshot
 from zprof.model.out_of_memory import OutOfMemory

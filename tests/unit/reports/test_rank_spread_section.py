@@ -1,8 +1,7 @@
 """How ranks of snapshots differ: shown from a few percent on, with the groups that explain it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.reports import snapshot
 from zprof.model.memory_changes import GroupChange, RankSpread

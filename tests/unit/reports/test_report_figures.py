@@ -1,9 +1,9 @@
 """Figures of a page that are no leaves: sums, shares of the whole, what is cut, and names."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.memories import memory_of
 from tests.support.reports import SITUATIONS, slower, straggler

@@ -1,9 +1,9 @@
 """Reports and comparisons as pages: order, bounds, unknowns, and what is cut is counted."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.markdown_reading import visible
 from tests.support.memories import memory_of

@@ -1,10 +1,10 @@
 """Causes planted in simulated jobs come first, at a price that holds the truth; healthy jobs have none."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.diagnoses import (
     Diagnosed,

@@ -1,8 +1,7 @@
 """Savings are split so that none is promised twice, findings are ordered, and the rest stays unexplained."""
 
-from dataclasses import fields, replace
-
 import pytest
+from msgspec.structs import fields, replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import claim, run_of

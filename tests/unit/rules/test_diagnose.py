@@ -1,8 +1,7 @@
 """The whole diagnosis on hand-made runs: a planted cause comes first, a healthy run has none."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario, without_rank
 from tests.support.peaks import gpu

@@ -1,8 +1,7 @@
 """A fix has the form of the run's framework and engine, and the sizes of its messages."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.rule_runs import run_of
 from zprof.analysis.analysis import RunAnalysis

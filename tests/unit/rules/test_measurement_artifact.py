@@ -1,9 +1,8 @@
 """measurement_artifact: start-up skew is a note, clocks and recordings that cannot tell spoil the answer."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import (

@@ -1,10 +1,10 @@
 """What rules share: severities, gaps that are merged, copies of gathers; and each rule has its page."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.kernels import kernel_row, with_kernels

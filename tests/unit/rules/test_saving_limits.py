@@ -1,9 +1,9 @@
 """No finding saves more than the time that it is taken from, and none is rated above what it saves."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted

@@ -1,9 +1,9 @@
 """Savings are bounded by what the model of the run predicts, and are as wide as the noise of its steps."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import claim, found, run_of

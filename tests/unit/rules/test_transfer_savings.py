@@ -1,9 +1,8 @@
 """The queue model of a step: after a shorter transfer the rank, and what is queued, start earlier."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN, Scenario
 from tests.support.rule_runs import run_of

@@ -1,8 +1,7 @@
 """The verdict: risk, ok, slower, or what keeps it inconclusive."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import claim, run_of

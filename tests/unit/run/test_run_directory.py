@@ -4,13 +4,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind

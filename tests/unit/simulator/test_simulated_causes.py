@@ -1,9 +1,9 @@
 """Each cause does to a step what its name says, against the healthy plan that it is made from."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.simulated_fixes import plant_and_fix
 from zprof.model.errors import BadInput

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.real_traces import TRACES
 from zprof.simulator.plan import ComputeCost, Recording, SimulationPlan, Vendor

@@ -1,11 +1,10 @@
 """What must hold of every schedule: nobody leaves before all came, streams run in order."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from zprof.simulator.engine.network import Contention
 from zprof.simulator.engine.schedule import ExecutedInstruction

@@ -2,12 +2,12 @@
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.time import LateReason
 from zprof.simulator.plan import (

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.pytest_suites import RUNS
 from zprof.integrations.pytest_rank import RankPlan, failure_path, stack_path

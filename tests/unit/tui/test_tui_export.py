@@ -1,11 +1,11 @@
 """Copies, reports and traces that the terminal UI writes: their content, and no file is overwritten."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json

@@ -3,10 +3,10 @@
 import gc
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from tests.support.command_calls import run_python

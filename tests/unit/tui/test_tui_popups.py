@@ -1,9 +1,9 @@
 """Popups: a number with its rows, a list to pick from, a page of text, the status line and its help."""
 
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pandas as pd
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 

@@ -7,7 +7,6 @@ there is no line.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals
 from zprof.analysis.time.activity_from_events import read_host_activity
@@ -110,8 +110,7 @@ class _Lines(Protocol):
         """Return the line that calls backward."""
 
 
-@dataclass(frozen=True)
-class _SampledLines:
+class _SampledLines(Struct, frozen=True, dict=True):
     """Lines from samples of the stack."""
 
     run: Run
@@ -205,8 +204,7 @@ class _SampledLines:
         return None
 
 
-@dataclass(frozen=True)
-class _TracedLines:
+class _TracedLines(Struct, frozen=True, dict=True):
     """Functions from the Python calls of a trace."""
 
     run: Run
@@ -267,8 +265,7 @@ class _TracedLines:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UserCalls:
+class _UserCalls(Struct, frozen=True, kw_only=True):
     """Calls of the user's functions; ``number`` is the place of the function in ``locations``."""
 
     begin_ns: Int64s

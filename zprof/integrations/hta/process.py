@@ -11,9 +11,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from zprof.integrations.hta.answers import HtaAnswers, make_refused_answers, read_answers
 from zprof.integrations.hta.child import ANSWERS
@@ -31,8 +32,7 @@ _OUTPUT_BYTES = 64 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TraceFile:
+class _TraceFile(Struct, frozen=True, kw_only=True):
     """A file for HTA, with the suffix that matches its content, and its size."""
 
     path: Path
@@ -62,7 +62,7 @@ def ask_all(
             while pending and len(running) < children:
                 rank, source = pending.popleft()
                 limits = choose_limits(source.size_bytes, wall_s, children)
-                job = {"rank": rank, "questions": [*questions], "limits": asdict(limits)}
+                job = {"rank": rank, "questions": [*questions], "limits": to_builtins(limits)}
                 running[rank] = stack.enter_context(_start_child(source, job, limits, program))
             for rank in [rank for rank, (child, _) in running.items() if child.is_finished()]:
                 answers[rank] = _collect_answers(*running.pop(rank))

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, to_builtins
 
 from zprof.model.errors import BadInput
 from zprof.model.memory_limit import check_address_space
@@ -26,8 +26,7 @@ _MAX_ANSWER_BYTES = 64 << 20
 LIMITS = Limits(memory_bytes=8 << 30, wall_s=600.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildAnswers:
+class ChildAnswers(Struct, frozen=True, kw_only=True):
     """The child's answers; ``failure`` tells how it failed, empty for a normal exit."""
 
     lines: tuple[Mapping[str, Any], ...]
@@ -44,7 +43,7 @@ def run_task(task: Mapping[str, Any], limits: Limits) -> ChildAnswers:
     check_address_space("torch")
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as scratch:
         folder = Path(scratch)
-        (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": asdict(limits)}))
+        (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": to_builtins(limits)}))
         with Sandbox(
             make_program("zprof.integrations.planning.child"),
             [scratch],

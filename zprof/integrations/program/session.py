@@ -5,9 +5,10 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, to_builtins
 
 if TYPE_CHECKING:
     from zprof.collectors.program.recording import ProgramRecording
@@ -72,8 +73,7 @@ class Session:
                 yield note
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramSettings:
+class ProgramSettings(Struct, frozen=True, kw_only=True):
     """Settings of a recording; ``session`` is the folder for notes of children, or empty."""
 
     run: str
@@ -87,7 +87,7 @@ class ProgramSettings:
 
     def to_json(self) -> str:
         """Return the settings as the value of the environment variable."""
-        return json.dumps(asdict(self))
+        return json.dumps(to_builtins(self))
 
     @staticmethod
     def from_json(text: str) -> "ProgramSettings":

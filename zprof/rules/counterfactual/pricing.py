@@ -7,8 +7,10 @@ it, the two models disagree, and the confidence is lowered.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
@@ -61,8 +63,7 @@ _MIN_LATE_RATIO = 0.20
 _MIN_DELAYED_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=False, kw_only=True)
-class Replay:
+class Replay(Struct, frozen=True, kw_only=True, dict=True):
     """The graph of a run, built and played on first access."""
 
     analysis: RunAnalysis

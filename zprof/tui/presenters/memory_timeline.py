@@ -5,9 +5,10 @@ No peak is lost.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+
+from msgspec import Struct
 
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.quantities import Aggregation, Unit, Value
@@ -22,8 +23,7 @@ from zprof.tui.theme import UNTAGGED
 ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
+class Curve(Struct, frozen=True, kw_only=True, dict=True):
     """A timeline and its index in the report; ``instead_of``: the selected rank, if it has no timeline."""
 
     timeline: MemoryTimeline

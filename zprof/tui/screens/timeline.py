@@ -1,8 +1,9 @@
 """The timeline screen: ledger and lanes of one step of one rank, and the event under the cursor."""
 
-from dataclasses import replace
+import dataclasses
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -62,7 +63,7 @@ class TimelineScreen(PageScreen):
     #: Lane keys that also work while the ledger has the focus; hidden here because the lanes put them in the
     #: footer.
     BINDINGS: ClassVar[list[BindingType]] = [
-        replace(binding, show=False)
+        dataclasses.replace(binding, show=False)
         for binding in bindings(Where.TIMELINE)
         if binding.action in _LANE_ACTIONS
     ]

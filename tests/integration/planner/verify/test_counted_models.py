@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from zprof.integrations.planning.child_process import LIMITS
 from zprof.integrations.planning.count_task import count_units

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from unittest import mock
 import msgspec
 import pytest
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from zprof.integrations.planning import tasks, verify_task
 from zprof.integrations.planning.child_process import ChildAnswers

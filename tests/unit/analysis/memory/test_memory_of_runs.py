@@ -1,9 +1,9 @@
 """From a run directory to the memory side of the report: values, and gaps where something is missing."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.memory_runs import (
     FACTS,

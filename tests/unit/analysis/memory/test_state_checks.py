@@ -1,8 +1,7 @@
 """Measured states against the ZeRO formula; a cause is named where it gives the bytes to 1 %."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from zprof.analysis.memory.state_checks import (
     COUNTERS,

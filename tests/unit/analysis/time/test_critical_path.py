@@ -1,11 +1,11 @@
 """The critical path lies where the time was lost, on whichever rank that is, and sums to the step."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.diagnoses import step_ns
 from tests.support.simulations import simulated

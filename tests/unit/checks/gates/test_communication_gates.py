@@ -1,8 +1,7 @@
 """Bytes and counts of collectives: exact, by kind, type and group, and against the ZeRO formula."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, ENVIRONMENT, Made, at_least, judged, limit
 from zprof.checks.check import check

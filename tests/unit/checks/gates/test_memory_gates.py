@@ -1,11 +1,11 @@
 """Peaks, tenants and the untagged share: exact to the byte, with bounds, missing ranks and unknowns."""
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, ENVIRONMENT, Made, judged, limit
 from zprof.checks.check import check

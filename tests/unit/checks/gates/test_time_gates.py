@@ -1,11 +1,10 @@
 """Times and ratios: the mean or the interval of enough steps, bounds, noise, and the late rank."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.check_runs import BASE, MS, Made, at_least, check_run, judged, limit

@@ -1,8 +1,7 @@
 """Steps of a trace: marked, cut, only on the device, ended by optimizers, or not there at all."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.kineto_traces import BASE, trace_of
 from zprof.collectors.kineto.steps import StepMarks, mark_steps

@@ -1,10 +1,10 @@
 """The process that reads a snapshot is limited, its answer is checked, and nothing of it is left behind."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
 from tests.support.hostile_pickles import good

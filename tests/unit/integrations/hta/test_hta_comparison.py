@@ -1,9 +1,9 @@
 """Figures of both side by side: when they are equal, when not, what is unknown, and known reasons."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from zprof.analysis.time.device_totals import DeviceTotals
 from zprof.integrations.hta.answers import HtaAnswers, Rows, read_answers

@@ -1,10 +1,10 @@
 """HTA's answers as leaves of the report, and its failures as gaps."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.reports import memory_only, trace
 from zprof.integrations.hta import second_opinion as opinion

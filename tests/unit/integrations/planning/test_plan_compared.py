@@ -1,10 +1,10 @@
 """A plan beside the answers of a rank, and what is refused before a rank runs."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from zprof.integrations.planning import tasks
 from zprof.integrations.planning.child_process import ChildAnswers

@@ -1,10 +1,9 @@
 """The largest model that fits, and that the next larger one does not."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape
 from zprof.model.plan import Scheme

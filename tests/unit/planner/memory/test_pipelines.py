@@ -1,8 +1,7 @@
 """Pipelines' worst device, by hand: two stages or four, bytes of units that are easy to sum."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_unit
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Residual, Shape

@@ -1,8 +1,7 @@
 """Residual state against the paper's printed numbers (arXiv 1910.02054), and where they are wrong."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.job import Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Scheme

@@ -1,9 +1,8 @@
 """Memory of each scheme with and without the shape, the batch and the units' bytes."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Overlap, Residual, Shape
 from zprof.model.plan import Scheme

@@ -1,10 +1,9 @@
 """Model states against the paper's printed tables (arXiv 1910.02054), typed as they are printed."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from zprof.model.job import Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import Scheme

@@ -1,10 +1,10 @@
 """Units of Llama blocks against a block in torch: its elements, its flop, and what autograd saves."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode

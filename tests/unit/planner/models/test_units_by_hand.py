@@ -1,8 +1,7 @@
 """Units of a shape, by hand: elements of model-parallel ranks, what is not counted, moments of a block."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, Shape
 from zprof.planner.gpt_units import moments_by_unit, with_units

@@ -1,10 +1,9 @@
 """What ZeRO-3 of a model of 1e12 parameters on 1024 devices answers, and the series behind it."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape

@@ -1,8 +1,7 @@
 """Super-linear speed-up taken apart: 6e10 parameters on 64 to 400 devices (table 6 of the paper)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import of_preset
 from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape

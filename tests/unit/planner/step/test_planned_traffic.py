@@ -1,10 +1,9 @@
 """Traffic of a device against the ZeRO formula and the ledger, and the time of collectives in a group."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import trillion
 from zprof.analysis.zero_formulas import compute_expected_volume

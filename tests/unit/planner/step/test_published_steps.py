@@ -1,8 +1,7 @@
 """Steps of models of 1e12 and 7.5e9 parameters against figures worked out before, to the digit printed."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import seven, trillion

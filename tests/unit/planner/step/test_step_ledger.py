@@ -1,10 +1,9 @@
 """The ledger of a planned step: its terms, what bandwidth and tokens do to it, and what is unknown."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import trillion

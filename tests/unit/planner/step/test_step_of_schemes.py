@@ -1,10 +1,9 @@
 """Model parallelism, partitioned checkpoints and pipelines: volumes, bubbles and what they cost."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Residual, Shape

@@ -1,8 +1,7 @@
 """Steps that were walked by hand, to the byte: units with a few elements, NCCL where nothing else is said."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from walk_jobs import BF16, by_hand, peak_bytes, terms_at_peak
 
 from tests.support.planned_jobs import known_unit as unit

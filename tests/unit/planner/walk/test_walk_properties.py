@@ -1,9 +1,8 @@
 """What holds of the peak of any job: signs, bounds, and which way it goes."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from walk_jobs import BF16, FP32, of_shape, peak_bytes
 
 from zprof.model.job import Backend, Batch, Degrees, Job, Overlap, Residual

@@ -1,7 +1,8 @@
 """Jobs for the tests of a walked step."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Shape
 from zprof.planner.gpt_units import with_units

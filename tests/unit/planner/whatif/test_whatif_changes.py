@@ -1,9 +1,8 @@
 """Changes that are refused, and what the others make of the engine's policy and of a step's passes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change

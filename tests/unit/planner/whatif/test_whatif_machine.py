@@ -1,9 +1,8 @@
 """The machine that plays steps: single steps by hand, and what must hold for all schedules."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change

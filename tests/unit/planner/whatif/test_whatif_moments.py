@@ -1,9 +1,8 @@
 """Who holds what at the moments of a step: closed forms of a model of equal units."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.tenants import Tenant
 from zprof.planner.whatif.memory import BytesByTenant, MemorySizes, list_moments

@@ -1,8 +1,7 @@
 """What an outlook says where something is missing, and that no analysis breaks it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of, without_rank
 from tests.support.link_runs import MS, gathers, link_run, norm, reduces

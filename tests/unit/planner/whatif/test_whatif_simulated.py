@@ -1,10 +1,10 @@
 """What-if on simulated jobs: one is recorded, its change predicted, and compared with the changed job."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.whatif_pairs import Pair, analysed, named, predicted, true_step_ns, wall

@@ -1,9 +1,9 @@
 """What a run leaves open of a change: how wide its range is, what is played beside it, what means nothing."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.whatif_pairs import analysed, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis

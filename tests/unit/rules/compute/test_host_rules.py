@@ -1,9 +1,8 @@
 """Rules about hosts that keep a device idle, at their thresholds and just below."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.host_steps import WALL_NS, hosts, with_rows

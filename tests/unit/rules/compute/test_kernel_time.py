@@ -1,9 +1,9 @@
 """Rules about time in kernels: slower beside collectives, copies around them, lost efficiency."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.kernels import healthy, kernel_row, with_kernels

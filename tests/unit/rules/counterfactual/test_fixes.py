@@ -1,9 +1,8 @@
 """The step without a cause: which kernels and collectives of the measured step a fix changes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim

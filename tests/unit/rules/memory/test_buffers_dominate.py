@@ -1,8 +1,7 @@
 """buffers_dominate: more than six units of buffers; what a sharded step needs is left alone."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.peaks import FACTS, MIB, allocation, memory_run, part, phase, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged

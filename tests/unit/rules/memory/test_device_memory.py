@@ -1,8 +1,7 @@
 """fragmentation and outside_allocator: memory of a GPU that holds no tensors."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.peaks import GIB, MIB, gpu, memory_run, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged

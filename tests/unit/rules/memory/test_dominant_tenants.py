@@ -1,8 +1,7 @@
 """activations_dominate and logits_dominate: what stays for the backward, and the output layer."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.memories import HOSTILE
 from tests.support.peaks import MIB, allocation, memory_run, part, phase, phases_of, tenants, with_rank

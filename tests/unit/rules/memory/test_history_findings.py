@@ -1,8 +1,7 @@
 """attention_scores, weight_copies and states_dominate: what an imported history holds, and what to change."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.peaks import MIB, memory_run, part, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged

@@ -1,8 +1,7 @@
 """init_spike: more before the first step than in any step, on the same rank and device."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.peaks import FACTS, MIB, memory_run, rank_memory, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged

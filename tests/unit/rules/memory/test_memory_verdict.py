@@ -1,8 +1,7 @@
 """The verdict on memory, and what rules about memory share."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario
 from tests.support.peaks import FACTS, MIB, gpu, memory_run, tenants, with_rank

@@ -1,8 +1,7 @@
 """retained_gradients: dropped, accumulated and retained gradients are told apart."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.peaks import FACTS, MIB, memory_run, phase, tenants
 from tests.support.rule_runs import Run, found, judged

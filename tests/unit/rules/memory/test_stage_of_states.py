@@ -1,8 +1,7 @@
 """replicated_state and wrong_stage: states on all ranks, and stages that save no memory."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.peaks import FACTS, MIB, gpu, memory_run, part, phase, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged

@@ -1,8 +1,7 @@
 """Options that change nothing, and instruments that slow what they measure."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import found, judged, run_of

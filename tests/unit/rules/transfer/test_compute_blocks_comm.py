@@ -1,9 +1,8 @@
 """compute_blocks_comm: gathers that stood behind kernels and are exposed for it."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import Run, found, judged, on_device, run_of, with_walls, without_collectives

@@ -1,9 +1,9 @@
 """low_bus_bandwidth and sharding_spans_nodes: links slower than others, and links between hosts."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import Scenario
 from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_hosts, reduces

@@ -1,10 +1,9 @@
 """no_prefetch and rate_limited_prefetch: all_gathers launched too late, or held back."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import (

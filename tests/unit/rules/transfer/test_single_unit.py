@@ -1,8 +1,7 @@
 """single_unit: few messages, one with most of the bytes, and nothing beside the first."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
 from tests.support.rule_runs import Run, found, judged, on_one_rank, wall_for, with_walls, without_collectives

@@ -1,9 +1,9 @@
 """latency_bound_collectives and units_too_small: messages that are mostly latency, and whose fault it is."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, reduces
 from tests.support.rule_runs import (

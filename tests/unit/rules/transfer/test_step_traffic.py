@@ -1,9 +1,10 @@
 """The model of a step's gathers and reductions: what counts as traffic, what shows of it, its latency."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.link_runs import MS, US, gathers, link_run, reduces
 from tests.support.rule_runs import in_groups_of_one, with_clocks
@@ -73,8 +74,7 @@ def test_the_model_errs_by_a_twentieth_and_half_of_what_it_misses() -> None:
     assert replace(step, missed_ns=40.0).saving_ns((2,)) == pytest.approx((0.95 * 80, 100.0))
 
 
-@dataclass
-class Best:
+class Best(Struct):
     """A step of which least shows with messages of one size."""
 
     times: float

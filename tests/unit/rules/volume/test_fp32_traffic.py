@@ -1,9 +1,8 @@
 """fp32_reduce and fp32_gather: types on the wire and in kernels, and what two bytes would save."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
 from tests.support.rule_runs import (

@@ -1,10 +1,10 @@
 """Gathers and reductions that a step repeats: each has one rule, from a threshold on, and a price."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce

@@ -1,9 +1,8 @@
 """uneven_shapes: padding by bytes or kernels, and longer inputs, which are no slow device."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import Run, found, judged, run_of, values, with_walls

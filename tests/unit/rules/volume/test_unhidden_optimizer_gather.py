@@ -1,9 +1,9 @@
 """unhidden_optimizer_gather: the gather behind the step, and gradients that are all-reduced beside it."""
 
-from dataclasses import dataclass, replace
-
 import pandas as pd
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
 from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
@@ -13,8 +13,7 @@ from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gath
 PSI = 8 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """A step of 100 ms: two reductions under the backward, then two gathers; both of ``psi`` bytes."""
 
     reduction: str = "reduce_scatter"

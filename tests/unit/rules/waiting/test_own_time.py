@@ -1,11 +1,11 @@
 """A rank is late only by what its own host or compute takes longer; all hosts slow are no straggler."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, Step, write
 from tests.support.rule_runs import found, judged

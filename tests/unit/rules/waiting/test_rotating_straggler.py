@@ -1,9 +1,8 @@
 """rotating_straggler finds hosts that stall in turn, and takes neither noise nor one late rank for them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, without_rank
 from tests.support.rule_runs import (

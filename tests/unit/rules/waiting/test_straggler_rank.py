@@ -1,10 +1,10 @@
 """straggler_rank names a late rank with its delay and its price, and accuses nobody of noise."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario, without_rank
 from tests.support.rule_runs import (

@@ -1,10 +1,9 @@
 """The worst instances of a collective: all of its own, most exposed first, with who came last and why."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value

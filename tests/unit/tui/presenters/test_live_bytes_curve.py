@@ -1,9 +1,8 @@
 """Live bytes over time: columns show the highest point, so no peak is lost in a narrow terminal."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import of_ranks, timeline_of, with_memory

@@ -1,8 +1,7 @@
 """Which knobs a run has, what each can be turned to, and what change a turned one makes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.whatif import Change
 from zprof.tui.presenters.plan_knobs import Knob, KnobFacts, drop_idle_knobs, list_knobs, turn_knob
@@ -36,7 +35,7 @@ def knob(name: str, facts: KnobFacts = RUN, change: Change | None = None) -> Kno
     ids=["all", "one rank", "no time", "no memory", "nothing", "stage unknown", "no gathers"],
 )
 def test_a_run_has_the_knobs_that_mean_something(facts: KnobFacts, fields: set[str]) -> None:
-    assert {one.field for one in list_knobs(facts, Change())} == fields <= set(Change.__dataclass_fields__)
+    assert {one.field for one in list_knobs(facts, Change())} == fields <= set(Change.__struct_fields__)
 
 
 @pytest.mark.parametrize(

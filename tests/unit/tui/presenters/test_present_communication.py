@@ -1,9 +1,9 @@
 """Tables of communication: what sums, what is a bound, what is unknown, and jobs of many groups."""
 
-from dataclasses import replace
 from statistics import fmean
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.many_steps import with_time
 from tests.support.unsplit_ranks import make_unsplit

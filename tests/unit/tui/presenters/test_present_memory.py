@@ -1,9 +1,9 @@
 """Bars and tables of memory: parts sum to the peak, rows are leaves of their rank, unknown is said."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.full_memories import by_sizes, full_memory
 from tests.support.memories import MIB

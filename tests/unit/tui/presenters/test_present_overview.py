@@ -1,8 +1,7 @@
 """The first screen: a ledger whose bars sum, findings by saving, and what is left over."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import DIAGNOSES, alone
 from tests.support.reports import SITUATIONS

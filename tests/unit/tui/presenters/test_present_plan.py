@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.outlooks import ASSUMPTIONS, NO_MEMORY, NO_TIME, foreseen
 from tests.support.tui_leaves import assert_leaves

@@ -1,9 +1,8 @@
 """Grids and table of ranks, and the ledger of one step: the report's own numbers, the telling ranks first."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.many_steps import MS, with_ranks, with_time
 from tests.support.unsplit_ranks import make_unsplit

@@ -1,9 +1,9 @@
 """Without step marks a run is one window, and no table of the terminal UI speaks of a step."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from zprof.model.time import Window, WindowPolicy
 from zprof.tui.presenters.communication import build_collectives_table

@@ -2,10 +2,10 @@
 
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from tests.support.outlooks import NO_MEMORY, NO_TIME, foreseen

@@ -1,8 +1,7 @@
 """Overview, memory and communication by keys; what they say is held by pictures and presenters."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from tests.support.full_memories import full_memory

@@ -2,10 +2,10 @@
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from tests.support.tui_app import MIDDLE, app_on, messages, play, press, text_after

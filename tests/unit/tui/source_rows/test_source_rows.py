@@ -1,11 +1,11 @@
 """Each number of time and communication can be opened: help, inputs in the report, and its source rows."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 from tests.support.full_times import full_time
 from zprof.model.json_format import to_tree

@@ -1,12 +1,12 @@
 """Timelines of recorded and simulated steps: lanes are the ledger of the step, gaps name what blocks."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.device_ranks import Rows, write_run
 from tests.support.simulations import THREE_HOSTS, simulated

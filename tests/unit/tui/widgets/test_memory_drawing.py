@@ -1,9 +1,8 @@
 """Bars and curve of memory as they are drawn: glyphs and letters, one scale, the peak is marked."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import of_ranks, on_a_device, timeline_of, with_memory

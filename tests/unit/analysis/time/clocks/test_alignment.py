@@ -1,10 +1,9 @@
 """Clocks on generated truth: offsets, drift, hosts, meshes of groups, and what causality allows."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.collective_rows import MS, US, Op, World, synchronised
 from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks

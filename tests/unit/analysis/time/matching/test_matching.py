@@ -1,11 +1,11 @@
 """Matching on generated truth: no wrong pair, whatever is missing, wherever the windows begin."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.collective_rows import (
     EPOCH_NS,

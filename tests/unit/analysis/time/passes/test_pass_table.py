@@ -1,12 +1,13 @@
 """The table of passes: of hand-made steps, of windows over several steps, and of simulated jobs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.diagnoses import base
 from tests.support.kineto_traces import MAIN, span
@@ -28,8 +29,7 @@ WALL_NS = 10_000
 COPY, GEMM = "void at::native::split_with_sizes_copy_out_contiguous(...)", "ampere_gemm"
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What a host launched in a pass, 100 ns after the one before: a gather, a reduction or a kernel."""
 
     what: str
