@@ -17,6 +17,7 @@ TOP_LEVEL = ("collectors", "reports", "reference_engine")
 ALLOWED = {
     "model": "",
     "run": "model",
+    "cache": "run model",
     "analysis": "run model",
     "replay": "analysis run model",
     "planner": "replay analysis run model",
@@ -26,13 +27,13 @@ ALLOWED = {
     "reports": "model",
     "collectors": "run model",
     "reference_engine": "",
-    "integrations": "reference_engine collectors reports checks rules planner analysis run model",
+    "integrations": "reference_engine collectors reports checks rules planner analysis cache run model",
     "testing": "notebook integrations collectors checks rules analysis run model",
     "pytest_plugin": "testing model",
-    "tui": "integrations reports checks rules planner analysis run model",
-    "notebook": "cli integrations reports checks rules planner analysis run model",
-    "cli": "tui integrations simulator reference_engine reports checks rules planner replay analysis run "
-    "model",
+    "tui": "integrations reports checks rules planner analysis cache run model",
+    "notebook": "cli integrations reports checks rules planner analysis cache run model",
+    "cli": "tui integrations simulator reference_engine reports checks rules planner replay analysis cache "
+    "run model",
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}
 CUDA_KERNEL = ROOT / "reference_engine/optimizer/cuda"

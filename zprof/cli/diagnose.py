@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from zprof.cli.inputs import open_run_and_baseline
+from zprof.cli.inputs import diagnose_or_recall, open_run_and_baseline
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import (
     add_measuring_options,
@@ -53,12 +53,10 @@ class DiagnoseCommand:
 
 
 def _diagnose_run(arguments: argparse.Namespace) -> "Report":
-    from zprof.rules.diagnose import diagnose
-
     run, baseline = open_run_and_baseline(arguments)
     if baseline is not None:
         known = add_stated_work(arguments.baseline_tokens_per_step, baseline.manifest.training)
         baseline = baseline.described(known)
     training = add_stated_facts(arguments, run.manifest.training, run.manifest.world_size)
     run = run.described(add_stated_work(arguments.tokens_per_step, training))
-    return diagnose(run, baseline, **read_measuring_options(arguments))
+    return diagnose_or_recall(run, baseline, **read_measuring_options(arguments))

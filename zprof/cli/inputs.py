@@ -15,6 +15,7 @@ from zprof.model.formatting import printable
 if TYPE_CHECKING:
     from zprof.model.baseline import Baseline
     from zprof.model.report import Report
+    from zprof.model.time import WindowPolicy
     from zprof.run.reader import Run
 
 
@@ -63,6 +64,32 @@ def _are_ranks_of_one_job(run: "Run", baseline: "Run") -> bool:
     )
 
 
+def diagnose_or_recall(
+    run: "Run",
+    baseline: "Run | None" = None,
+    *,
+    expected_bus_bytes_per_s: float | None = None,
+    policy: "WindowPolicy | None" = None,
+) -> "Report":
+    """Return the report on a run, from the cache if the same was asked before.
+
+    Raises:
+        BadInput: a recording is damaged.
+    """
+    from zprof.cache.reports import Question, answer
+    from zprof.model.time import WindowPolicy
+
+    window = policy or WindowPolicy.STEP
+
+    def make() -> "Report":
+        from zprof.rules.diagnose import diagnose
+
+        return diagnose(run, baseline, expected_bus_bytes_per_s=expected_bus_bytes_per_s, policy=window)
+
+    options = {"expected_bus_bytes_per_s": expected_bus_bytes_per_s, "policy": window}
+    return answer(Question(command="diagnose", run=run, baseline=baseline, options=options), make)
+
+
 def _print_import_note(text: str) -> None:
     console.print_note(f"zprof: {printable(text)}")
 
@@ -94,12 +121,10 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
         BadInput: there is no run, or it is damaged.
         MissingData: no rank finished its recording.
     """
-    from zprof.rules.diagnose import diagnose
-
     run = open_run(path)
     manifest = run.manifest
     run = run.described(add_stated_facts(arguments, manifest.training, manifest.world_size))
-    return MeasuredRun(report=diagnose(run), environment=manifest.environment)
+    return MeasuredRun(report=diagnose_or_recall(run), environment=manifest.environment)
 
 
 def is_missing_baseline(path: Path) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zprof.cli.inputs import open_run_and_baseline
 from zprof.cli.output import PAGE_FORMATS, add_output_options, render_to
 from zprof.cli.shared_options import (
+    MeasuringOptions,
     add_measuring_options,
     add_run_and_baseline,
     add_stated_facts,
@@ -18,6 +19,7 @@ from zprof.model.extras import Extra, require_extra
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
+    from zprof.run.reader import Run
 
 
 class ReportCommand:
@@ -63,9 +65,7 @@ class ReportCommand:
 
 
 def _diagnose_run(arguments: argparse.Namespace) -> "Report":
-    from zprof.analysis.analysis import analyse, analyse_time_only
-    from zprof.planner.whatif.outlook import add_outlook
-    from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
+    from zprof.cache.reports import Question, answer
 
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
@@ -73,17 +73,26 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
         require_extra(Extra.HTA, "--hta")
     run, baseline = open_run_and_baseline(arguments)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
-    if arguments.only == "memory":
-        return diagnose_memory(run, baseline)
     options = read_measuring_options(arguments)
-    if arguments.only == "time":
-        analysis = analyse_time_only(run, options["policy"])
-        report = diagnose_time(analysis, baseline, **options)
-    else:
-        analysis = analyse(run, options["policy"])
-        report = diagnose(analysis, baseline, **options)
-    report = add_outlook(report, analysis)
+    question = Question(
+        command=f"report {arguments.only or 'all'}", run=run, baseline=baseline, options={**options}
+    )
+    report = answer(question, lambda: _measure(run, baseline, arguments.only, options))
     return _add_hta(report, run.path) if arguments.hta else report
+
+
+def _measure(run: "Run", baseline: "Run | None", only: str | None, options: MeasuringOptions) -> "Report":
+    from zprof.analysis.analysis import analyse, analyse_time_only
+    from zprof.planner.whatif.outlook import add_outlook
+    from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
+
+    if only == "memory":
+        return diagnose_memory(run, baseline)
+    if only == "time":
+        analysis = analyse_time_only(run, options["policy"])
+        return add_outlook(diagnose_time(analysis, baseline, **options), analysis)
+    analysis = analyse(run, options["policy"])
+    return add_outlook(diagnose(analysis, baseline, **options), analysis)
 
 
 def _add_hta(report: "Report", run: Path) -> "Report":

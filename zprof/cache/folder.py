@@ -1,0 +1,113 @@
+"""Find, list, limit and clear the user's cache folder.
+
+``$XDG_CACHE_HOME/zprof`` (default ``~/.cache/zprof``) has ``imports``, one folder per raw file or folder that
+was passed instead of a run, and ``reports``, one file per finished report. Nothing there is needed: what is
+removed is made again. Links and what another user owns are neither read nor removed.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+from msgspec import Struct
+
+#: Bytes that each kind may take; the least recently used entries above that are removed.
+MAX_BYTES = {"imports": 20 << 30, "reports": 256 << 20}
+#: An entry that was used a moment ago may be in use.
+_MIN_AGE_S = 3600.0
+IMPORT_SUFFIX = ".zprof-cache"
+REPORT_SUFFIX = ".report"
+
+
+class CacheKind(StrEnum):
+    """What an entry is, and the name of the folder that it is in."""
+
+    IMPORTS = "imports"
+    REPORTS = "reports"
+
+
+class CacheEntry(Struct, frozen=True, kw_only=True):
+    """An import or a report; ``used_s``: when it was last used, in seconds since 1970."""
+
+    kind: CacheKind
+    path: Path
+    bytes: int
+    used_s: float
+
+
+def find_cache_folder() -> Path | None:
+    """Return the cache folder, which may not exist yet; None if the user has no home folder."""
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification ignores relative paths; without HOME and a passwd entry, "~" is not expanded.
+    base = Path(cache_home) if os.path.isabs(cache_home) else Path(os.path.expanduser("~")) / ".cache"
+    return base / "zprof" if base.is_absolute() else None
+
+
+def list_entries(kind: CacheKind) -> list[CacheEntry]:
+    """Return the entries of a kind that belong to the user, the least recently used first."""
+    return sorted(_iterate_entries(kind), key=lambda entry: entry.used_s)
+
+
+def clear_cache(kinds: tuple[CacheKind, ...] = tuple(CacheKind)) -> list[CacheEntry]:
+    """Remove all entries, and return those that were removed."""
+    return [entry for kind in kinds for entry in list_entries(kind) if _remove(entry.path)]
+
+
+def limit_cache(kind: CacheKind) -> None:
+    """Remove the least recently used entries until the others fit, but none of the last hour."""
+    entries = list_entries(kind)
+    excess = sum(entry.bytes for entry in entries) - MAX_BYTES[kind]
+    newest = time.time() - _MIN_AGE_S
+    for entry in entries:
+        if excess <= 0 or entry.used_s > newest:
+            return
+        if _remove(entry.path):
+            excess -= entry.bytes
+
+
+def mark_as_used(path: Path) -> None:
+    """Note that an entry is used now."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def is_owned_by_user(path: Path) -> bool:
+    """Return True if the path exists, is no link, and belongs to the user."""
+    try:
+        return not path.is_symlink() and path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _iterate_entries(kind: CacheKind) -> Iterator[CacheEntry]:
+    root = find_cache_folder()
+    if root is None or not is_owned_by_user(root / kind):
+        return
+    suffix = IMPORT_SUFFIX if kind is CacheKind.IMPORTS else REPORT_SUFFIX
+    for path in sorted((root / kind).glob(f"*{suffix}")):
+        with suppress(OSError):  # another command has just removed it
+            if is_owned_by_user(path):
+                yield CacheEntry(kind=kind, path=path, bytes=_measure(path), used_s=path.stat().st_mtime)
+
+
+def _measure(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    if not path.is_dir():
+        return path.stat().st_size
+    files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+    return sum(file.lstat().st_size for file in files)
+
+
+def _remove(path: Path) -> bool:
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""Keep finished reports: the same question about the same recording is answered without measuring again.
+
+The key of a report is a hash of the question (command, options, stated facts), of zprof's own code, and of
+the content of the run and its baseline: their manifests, which have the checksum of each table, and size and
+time of each file. A file in the cache is decoded as a ``Report`` and nothing else; one that cannot be is
+ignored.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+import zprof
+from zprof.cache.folder import (
+    REPORT_SUFFIX,
+    CacheKind,
+    find_cache_folder,
+    is_owned_by_user,
+    limit_cache,
+    mark_as_used,
+)
+from zprof.model.report import Report
+from zprof.run.reader import Run
+from zprof.version import __version__
+
+#: Set to anything but 0, it switches the cache of reports off.
+SWITCH = "ZPROF_NO_CACHE"
+_MAX_REPORT_BYTES = 64 << 20
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What a report answers: the command, its options, the run with the stated facts, and its baseline."""
+
+    command: str
+    run: Run
+    baseline: Run | None = None
+    options: Mapping[str, object]
+
+
+def answer(question: Question, make: Callable[[], Report]) -> Report:
+    """Return the kept report of the question, or the one that ``make`` returns, which is kept."""
+    path = find_report_file(question)
+    if path is None:
+        return make()
+    kept = read_report(path)
+    if kept is not None:
+        return kept
+    report = make()
+    _write_report(report, path)
+    return report
+
+
+def find_report_file(question: Question) -> Path | None:
+    """Return where the report of a question is kept, now or later; None if nothing is to be kept."""
+    root = find_cache_folder()
+    if root is None or os.environ.get(SWITCH, "0") not in ("", "0"):
+        return None
+    try:
+        key = _compute_key(question)
+    except OSError:  # a file of the run has just been removed
+        return None
+    return root / CacheKind.REPORTS / f"{key}{REPORT_SUFFIX}"
+
+
+def read_report(path: Path) -> Report | None:
+    """Return a kept report; None if there is none, or the file is damaged."""
+    if not is_owned_by_user(path.parent) or not is_owned_by_user(path):
+        return None
+    try:
+        if path.stat().st_size > _MAX_REPORT_BYTES:
+            return None
+        report = msgspec.msgpack.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    mark_as_used(path)
+    return report
+
+
+def _write_report(report: Report, path: Path) -> None:
+    """Keep a report; a cache that cannot be written costs time only."""
+    content = msgspec.msgpack.encode(report, enc_hook=_encode_scalar)
+    if len(content) > _MAX_REPORT_BYTES:
+        return
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not is_owned_by_user(path.parent):
+            return
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        try:
+            with open(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        limit_cache(CacheKind.REPORTS)
+
+
+def _encode_scalar(value: object) -> object:
+    """Return a numpy scalar as a Python number."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} cannot be kept")
+
+
+def _compute_key(question: Question) -> str:
+    parts = {
+        "version": __version__,
+        "code": _list_code(),
+        "command": question.command,
+        "options": dict(question.options),
+        "runs": [_describe_content(run) for run in (question.run, question.baseline) if run is not None],
+    }
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:40]
+
+
+def _list_code() -> list[tuple[str, int, int]]:
+    """Return path, size and time of each file of zprof: an edited source tree asks anew."""
+    return [
+        (entry.path, entry.stat().st_size, entry.stat().st_mtime_ns)
+        for entry in _walk(os.path.dirname(zprof.__file__))
+        if entry.name.endswith(".py")
+    ]
+
+
+def _describe_content(run: Run) -> tuple[object, ...]:
+    files = [
+        (entry.path, entry.stat().st_size, entry.stat().st_mtime_ns)
+        for entry in _walk(os.fspath(run.path.resolve()))
+    ]
+    ranks = {str(rank): manifest for rank, manifest in run.rank_manifests.items()}
+    return (os.fspath(run.path), run.manifest, ranks, files)
+
+
+def _walk(folder: str) -> Iterator["os.DirEntry[str]"]:
+    """Yield the files in a folder and its subfolders, in order."""
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _walk(entry.path)
+        else:
+            yield entry
