@@ -5,7 +5,6 @@ A glyph that the stream cannot encode is printed as its ASCII replacement.
 
 import errno
 import os
-import shutil
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
@@ -82,9 +81,16 @@ def has_colour() -> bool:
 def get_columns() -> int | None:
     """Return the width of the terminal, or in a pipe the one that COLUMNS asks for; None if there is none."""
     if is_terminal():
-        return shutil.get_terminal_size().columns
+        return get_terminal_columns()
     stated = os.environ.get("COLUMNS", "")[:_MAX_DIGITS]
     return int(stated) or None if stated.isascii() and stated.isdecimal() else None
+
+
+def get_terminal_columns() -> int:
+    """Return the width of the terminal, or 80."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
 
 
 def is_terminal() -> bool:

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from zprof.cli.inputs import diagnose_or_recall, open_run_and_baseline
+from zprof.cli.inputs import diagnose_or_recall, open_run_and_baseline, refuse_missing
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import (
     add_measuring_options,
@@ -46,6 +46,8 @@ class DiagnoseCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose the run and write the result."""
+        if not arguments.output:  # else what is wrong with the files comes first
+            refuse_missing(arguments.run, arguments.baseline)
         from zprof.reports.formats import DIAGNOSES
 
         render_to(arguments, DIAGNOSES, lambda: _diagnose_run(arguments))

@@ -6,7 +6,6 @@ Only ``main()`` prints errors and exits.  Exit codes: 0 ok, 1 check failed, 2 ba
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from zprof.cli import console
@@ -82,7 +81,9 @@ def _report_interrupt() -> int:
 def _report_unexpected(error: Exception) -> int:
     """Report an unexpected error; memory shortage and system errors are not bugs of zprof."""
     if os.environ.get("ZPROF_DEBUG") == "1":
-        traceback.print_exception(error)
+        from traceback import print_exception
+
+        print_exception(error)
     if is_memory_shortage(error):
         return _report_out_of_memory()
     if isinstance(error, OSError) and error.errno is not None:

@@ -3,9 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from zprof.cli import console
 from zprof.cli.shared_options import add_stated_facts
@@ -19,6 +17,23 @@ if TYPE_CHECKING:
     from zprof.run.reader import Run
 
 
+def refuse_missing(*paths: Path | None) -> None:
+    """Refuse a path where nothing is, before a command imports what it needs.
+
+    Raises:
+        BadInput: there is nothing at a path.
+    """
+    for path in paths:
+        try:
+            exists = path is None or path.exists()
+        except (OSError, ValueError):
+            return  # whoever opens it says what is wrong with it
+        if path is not None and not exists:
+            from zprof.run.near_paths import make_missing_error
+
+            raise make_missing_error(path)
+
+
 def open_run(path: Path) -> "Run":
     """Return the run at ``path``, with at least one readable rank.
 
@@ -28,6 +43,7 @@ def open_run(path: Path) -> "Run":
         BadInput: there is neither a run nor a file to import, or it is damaged.
         MissingData: no rank finished its recording.
     """
+    refuse_missing(path)
     from zprof.cli.progress import import_progress
     from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
     from zprof.run.reader import Run
@@ -101,7 +117,7 @@ _HEAD_BYTES = 4096
 _SCHEMA_PREFIX = b'"zprof.baseline/'
 
 
-class MeasuredRun(Struct, frozen=True, kw_only=True):
+class MeasuredRun(NamedTuple):
     """The report of a run, and the ``environment`` of its manifest."""
 
     report: "Report"

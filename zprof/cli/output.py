@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,7 +80,9 @@ def _write_text(document: str, path: Path) -> None:
 
 @contextmanager
 def _replace_atomically(path: Path) -> Iterator[BinaryIO]:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    from tempfile import mkstemp
+
+    handle, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "wb") as file:
             yield file

@@ -4,9 +4,8 @@ Errors are raised as ``BadInput``, never printed: only ``main()`` prints and exi
 """
 
 import argparse
-import inspect
-import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -72,7 +71,7 @@ def build_parser(
         child = children.add_parser(entry.name, help=entry.summary)
         if entry.name == called:
             command = entry.load()
-            child.description = inspect.getdoc(type(command))
+            child.command = command
             command.add_arguments(child)
     return parser, command
 
@@ -133,8 +132,8 @@ class UsageError(BadInput):
 class HelpFormatter(argparse.HelpFormatter):
     """Wraps text for the terminal, but no line that is indented: those are commands to copy."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS) - 2)
+    def __init__(self, prog: str, columns: int = _MAX_HELP_COLUMNS) -> None:
+        super().__init__(prog, width=columns - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -145,10 +144,24 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are ``UsageError`` and ask what was meant."""
+    """An ArgumentParser whose errors are ``UsageError`` and ask what was meant.
+
+    ``command``: the one whose docstring is the description, which only the help needs.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter} | options)
+        self.command: Command | None = None
+
+    def format_help(self) -> str:
+        """Return the help, with the docstring of the command, as wide as the terminal."""
+        columns = min(console.get_terminal_columns(), _MAX_HELP_COLUMNS)
+        self.formatter_class = partial(HelpFormatter, columns=columns)
+        if self.command is not None:
+            from inspect import getdoc
+
+            self.description = getdoc(type(self.command))
+        return super().format_help()
 
     def parse_known_args(  # type: ignore[override]  # the overloads of typeshed, in one signature
         self, args: Any = None, namespace: Any = None

@@ -4,9 +4,7 @@ import argparse
 from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
-from typing import Protocol, cast
-
-from msgspec import Struct
+from typing import NamedTuple, Protocol, cast
 
 
 class Handover(Exception):
@@ -43,7 +41,7 @@ class Group(StrEnum):
     TOOLS = "Tools"
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(NamedTuple):
     """A command: its name, group, one line of help, and the import path of its class (``module:Class``)."""
 
     name: str

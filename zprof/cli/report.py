@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.inputs import open_run_and_baseline
+from zprof.cli.inputs import open_run_and_baseline, refuse_missing
 from zprof.cli.output import PAGE_FORMATS, add_output_options, render_to
 from zprof.cli.shared_options import (
     MeasuringOptions,
@@ -15,7 +15,6 @@ from zprof.cli.shared_options import (
     read_measuring_options,
 )
 from zprof.model.errors import BadInput
-from zprof.model.extras import Extra, require_extra
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
@@ -58,6 +57,8 @@ class ReportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose the run and write the report."""
+        if not arguments.output:  # else what is wrong with the files comes first
+            refuse_missing(arguments.run, arguments.baseline)
         from zprof.reports.formats import FORMATS
 
         render_to(arguments, FORMATS, lambda: _diagnose_run(arguments))
@@ -70,6 +71,8 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
+        from zprof.model.extras import Extra, require_extra
+
         require_extra(Extra.HTA, "--hta")
     run, baseline = open_run_and_baseline(arguments)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))

@@ -4,13 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from msgspec.structs import replace
-
 from zprof.cli.quantities import parse_count, parse_elements, parse_positive
-from zprof.model.training import TrainingFacts
 
 if TYPE_CHECKING:
     from zprof.model.time import WindowPolicy
+    from zprof.model.training import TrainingFacts
 
 
 RUN_HELP = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
@@ -133,8 +131,12 @@ def add_work_options(
         )
 
 
-def add_stated_facts(arguments: argparse.Namespace, known: TrainingFacts, world_size: int) -> TrainingFacts:
+def add_stated_facts(
+    arguments: argparse.Namespace, known: "TrainingFacts", world_size: int
+) -> "TrainingFacts":
     """Return ``known`` updated with the facts from the command line."""
+    from msgspec.structs import replace
+
     stated: dict[str, Any] = {
         "stage": arguments.stage,
         "parameters": arguments.parameters,
@@ -149,6 +151,8 @@ def add_stated_facts(arguments: argparse.Namespace, known: TrainingFacts, world_
     return replace(known, **stated)
 
 
-def add_stated_work(tokens_per_step: int | None, known: TrainingFacts) -> TrainingFacts:
+def add_stated_work(tokens_per_step: int | None, known: "TrainingFacts") -> "TrainingFacts":
     """Return ``known`` updated with the tokens per step, if given."""
+    from msgspec.structs import replace
+
     return known if tokens_per_step is None else replace(known, tokens_per_step=tokens_per_step)

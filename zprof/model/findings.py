@@ -283,7 +283,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
     key: str
     what: str
-    value: float
+    value: int | float  # a whole number stays one
     unit: str
     rank: int | None = None
 

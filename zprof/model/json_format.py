@@ -148,8 +148,10 @@ def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
 
 def _union_schema(options: list[Tree]) -> Tree:
     if all(set(option) == {"type"} for option in options):
-        names = [name for option in options for name in _as_list(option["type"])]
-        return {"type": list(dict.fromkeys(names))}
+        names = dict.fromkeys(name for option in options for name in _as_list(option["type"]))
+        if "number" in names:
+            names.pop("integer", None)  # an integer is a number
+        return {"type": list(names)}
     return {"anyOf": options}
 
 

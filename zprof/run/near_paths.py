@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.model.suggestions import find_similar
 
 #: Entries of a folder that are compared; folders of traces may have very many.
 _MAX_ENTRIES = 4096
 _MAX_SHOWN = 2
+
+
+def make_missing_error(path: Path) -> BadInput:
+    """Return the error of a path where no run is, with what may have been meant."""
+    return BadInput(f"{path}: no such run", hint=suggest_path(path) or "give the folder of a recording")
 
 
 def suggest_path(path: Path) -> str:

@@ -31,7 +31,7 @@ from zprof.run.manifest import (
     read_run_manifest,
 )
 from zprof.run.manifest_limits import check_rank_facts, check_run_facts
-from zprof.run.near_paths import suggest_path
+from zprof.run.near_paths import make_missing_error
 from zprof.run.plain_file import open_plain
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            hint = suggest_path(self.path) or "give the folder of a recording"
-            raise BadInput(f"{self.path}: no such run", hint=hint)
+            raise make_missing_error(self.path)
         self.manifest: RunManifest = read_run_manifest(self.path)
         check_run_facts(self.manifest, self.path / MANIFEST_NAME)
 

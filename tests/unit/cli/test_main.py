@@ -129,8 +129,11 @@ def test_a_reader_that_goes_away_ends_it_quietly(runs: Path) -> None:
     "mebibytes",
     [32, pytest.param(100, marks=pytest.mark.slow), 180, pytest.param(260, marks=pytest.mark.slow)],
 )
-def test_a_limited_address_space_is_one_line_and_code_2(runs: Path, mebibytes: int) -> None:
+def test_a_limited_address_space_is_one_line_and_code_2(
+    runs: Path, mebibytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None of these is enough for pandas and pyarrow; at some of them OpenBLAS or the loader would crash."""
+    monkeypatch.setenv("ZPROF_NO_CACHE", "1")
     limit = mebibytes << 20
     done = shell(
         "report",
