@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from zprof.model.cache import CacheSummary
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
@@ -79,6 +80,29 @@ def _make_check_item(check: DoctorCheck) -> Item:
         remedy=check.remedy,
         details=(("without it", check.without),) if check.without else (),
     )
+
+
+def build_cache_page(summary: CacheSummary) -> Page:
+    """Build the page of what the cache holds, or of what was removed from it."""
+    size = format_bytes(sum(use.bytes for use in summary.kinds))
+    if not summary.folder:
+        text = "nothing is kept: there is no home folder"
+    else:
+        text = f"{size} {'removed from' if summary.is_removed else 'in'} {summary.folder}"
+    rows = [
+        (
+            use.kind.value,
+            Value(use.entries, Unit.COUNT),
+            Value(use.bytes, Unit.BYTES),
+            Value(use.max_bytes, Unit.BYTES),
+        )
+        for use in summary.kinds
+    ]
+    columns = (make_text_column("kind"), *make_number_columns("entries", "size", "limit"))
+    title = "Removed" if summary.is_removed else "Kept"
+    table = make_table(title, columns, rows)
+    verdict = VerdictBlock(tone="ok", mark="✓", text=text)
+    return _make_page("zprof cache", verdict, *make_section("kept", title, "", table))
 
 
 def build_verification_page(found: Verification) -> Page:

@@ -8,35 +8,18 @@ removed is made again. Links and what another user owns are neither read nor rem
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 
-from msgspec import Struct
+from zprof.model.cache import CacheEntry, CacheKind, CacheSummary, CacheUse
 
 #: Bytes that each kind may take; the least recently used entries above that are removed.
-MAX_BYTES = {"imports": 20 << 30, "reports": 256 << 20}
+MAX_BYTES = {CacheKind.IMPORTS: 20 << 30, CacheKind.REPORTS: 256 << 20}
 #: An entry that was used a moment ago may be in use.
 _MIN_AGE_S = 3600.0
 IMPORT_SUFFIX = ".zprof-cache"
 REPORT_SUFFIX = ".report"
-
-
-class CacheKind(StrEnum):
-    """What an entry is, and the name of the folder that it is in."""
-
-    IMPORTS = "imports"
-    REPORTS = "reports"
-
-
-class CacheEntry(Struct, frozen=True, kw_only=True):
-    """An import or a report; ``used_s``: when it was last used, in seconds since 1970."""
-
-    kind: CacheKind
-    path: Path
-    bytes: int
-    used_s: float
 
 
 def find_cache_folder() -> Path | None:
@@ -52,9 +35,24 @@ def list_entries(kind: CacheKind) -> list[CacheEntry]:
     return sorted(_iterate_entries(kind), key=lambda entry: entry.used_s)
 
 
-def clear_cache(kinds: tuple[CacheKind, ...] = tuple(CacheKind)) -> list[CacheEntry]:
-    """Remove all entries, and return those that were removed."""
-    return [entry for kind in kinds for entry in list_entries(kind) if _remove(entry.path)]
+def clear_cache(kind: CacheKind) -> list[CacheEntry]:
+    """Remove all entries of a kind, and return those that were removed."""
+    return [entry for entry in list_entries(kind) if _remove(entry.path)]
+
+
+def summarize_entries(
+    entries: Sequence[CacheEntry], kinds: tuple[CacheKind, ...], *, is_removed: bool
+) -> CacheSummary:
+    """Return number and size of the entries of each kind."""
+    folder = find_cache_folder()
+    sizes = {kind: [entry.bytes for entry in entries if entry.kind is kind] for kind in kinds}
+    uses = [
+        CacheUse(kind=kind, entries=len(sizes[kind]), bytes=sum(sizes[kind]), max_bytes=MAX_BYTES[kind])
+        for kind in kinds
+    ]
+    return CacheSummary(
+        folder="" if folder is None else os.fspath(folder), kinds=tuple(uses), is_removed=is_removed
+    )
 
 
 def limit_cache(kind: CacheKind) -> None:

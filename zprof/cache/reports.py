@@ -19,12 +19,12 @@ from msgspec import Struct
 import zprof
 from zprof.cache.folder import (
     REPORT_SUFFIX,
-    CacheKind,
     find_cache_folder,
     is_owned_by_user,
     limit_cache,
     mark_as_used,
 )
+from zprof.model.cache import CacheKind
 from zprof.model.report import Report
 from zprof.run.reader import Run
 from zprof.version import __version__

@@ -171,6 +171,12 @@ COMMANDS: tuple[Entry, ...] = (
         import_path="zprof.cli.schema:SchemaCommand",
     ),
     Entry(
+        name="cache",
+        group=Group.TOOLS,
+        summary="show or clear the imports and reports that zprof keeps",
+        import_path="zprof.cli.cache:CacheCommand",
+    ),
+    Entry(
         name="completion",
         group=Group.TOOLS,
         summary="print a script that completes zprof in bash, zsh or fish",

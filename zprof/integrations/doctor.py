@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from zprof.integrations.imports.origin import cache_root
+from zprof.cache.folder import find_cache_folder, list_entries
+from zprof.model.cache import CacheKind
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.extras import Extra, get_install_command, is_installed
 from zprof.model.formatting import format_bytes
@@ -220,16 +219,14 @@ def _broken_check(name: str, found: str, without: str, remedy: str) -> DoctorChe
 
 
 def _check_cache() -> DoctorCheck:
-    """Report the size of cached imports; zprof never empties the cache, as imports may be reopened."""
-    root = cache_root()
-    if root is None:
+    """Report the size of what is kept, which has limits."""
+    folder = find_cache_folder()
+    if folder is None:
         remedy = "set HOME or XDG_CACHE_HOME"
         return _absent_check("cache", "no home folder", "traces are imported again each time", remedy)
-    files = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
-    size = 0
-    for file in files:
-        with suppress(OSError):  # another command is replacing it
-            size += file.lstat().st_size
+    size = sum(entry.bytes for kind in CacheKind for entry in list_entries(kind))
     return DoctorCheck(
-        name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of cached imports in {root}"
+        name="cache",
+        status=CheckStatus.OK,
+        found=f"{format_bytes(size)} of imports and reports in {folder} (zprof cache)",
     )

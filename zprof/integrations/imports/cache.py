@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from zprof.cache.folder import IMPORT_SUFFIX, is_owned_by_user, limit_cache, mark_as_used
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.imports.options import ImportProgress
-from zprof.integrations.imports.origin import CACHE_SUFFIX, cache_root, write_origin
+from zprof.integrations.imports.origin import cache_root, write_origin
 from zprof.integrations.imports.sources import Sources, find_sources, has_sources
+from zprof.model.cache import CacheKind
 from zprof.model.errors import BadInput
 from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA, read_run_manifest
 from zprof.version import __version__
@@ -54,12 +56,13 @@ def import_cached(path: Path, print_note: Callable[[str], None], progress: Impor
     name = f"{_strip_suffixes(path) or sources.kind}.zprof"
     root = cache_root()
     cache = (
-        root / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}{CACHE_SUFFIX}"
+        root / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}{IMPORT_SUFFIX}"
         if root
         else None
     )
-    if cache is not None and _is_owned_by_user(cache) and _is_current(cache, name, key):
+    if cache is not None and is_owned_by_user(cache) and _is_current(cache, name, key):
         print_note(f"{path}: {_count_sources(sources)}, imported before")
+        mark_as_used(cache)
         return cache / name
     print_note(f"{path}: {_count_sources(sources)}, importing into the cache (zprof doctor says where)")
     obstacle = _explain_unwritable(cache)
@@ -72,6 +75,7 @@ def import_cached(path: Path, print_note: Callable[[str], None], progress: Impor
     with _temporary_folder(cache) as folder:
         _import_into(folder, path, name, key, print_note, progress)
         _replace_cache(folder, cache)
+    limit_cache(CacheKind.IMPORTS)
     return cache / name
 
 
@@ -92,7 +96,7 @@ def _explain_unwritable(cache: Path | None) -> str:
     """Explain why a cache cannot be written; empty if it can."""
     if cache is None:
         return "no home folder, so imports cannot be cached"
-    if os.path.lexists(cache) and not _is_owned_by_user(cache):
+    if os.path.lexists(cache) and not is_owned_by_user(cache):
         return f"{cache}: is owned by another user"
     try:
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,7 +108,7 @@ def _explain_unwritable(cache: Path | None) -> str:
 
 def _make_process_folder() -> Path:
     try:
-        folder = Path(tempfile.mkdtemp(prefix="zprof-import-", suffix=CACHE_SUFFIX))
+        folder = Path(tempfile.mkdtemp(prefix="zprof-import-", suffix=IMPORT_SUFFIX))
     except OSError as error:
         raise BadInput(
             f"cannot create a temporary folder ({error.strerror})",
@@ -132,8 +136,8 @@ def _temporary_folder(cache: Path) -> Iterator[Path]:
 def _remove_leftovers(root: Path) -> None:
     """Remove temporary folders without a lock, whose processes were killed."""
     with suppress(OSError), _locked(root):
-        for folder in root.glob(f"*{CACHE_SUFFIX}.*"):
-            if not _is_owned_by_user(folder):
+        for folder in root.glob(f"*{IMPORT_SUFFIX}.*"):
+            if not is_owned_by_user(folder):
                 continue
             with suppress(FileNotFoundError), (folder / _LOCK).open("rb") as lock:
                 try:
@@ -187,13 +191,6 @@ def _try_place(folder: Path, cache: Path) -> bool:
             return False
         raise
     return True
-
-
-def _is_owned_by_user(cache: Path) -> bool:
-    try:
-        return not cache.is_symlink() and cache.stat().st_uid == os.geteuid()
-    except OSError:
-        return False
 
 
 def _is_current(cache: Path, name: str, key: str) -> bool:

@@ -9,19 +9,18 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from zprof.cache.folder import IMPORT_SUFFIX, find_cache_folder
 from zprof.integrations.imports.file_ranks import RankedFile
+from zprof.model.cache import CacheKind
 
 ORIGIN_NAME = "files.json"
-CACHE_SUFFIX = ".zprof-cache"
 _MAX_BYTES = 64 << 20
 
 
 def cache_root() -> Path | None:
     """Return the folder of all imports; None if the user has no home folder."""
-    cache_home = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification ignores relative paths; without HOME and a passwd entry, "~" is not expanded.
-    base = Path(cache_home) if os.path.isabs(cache_home) else Path(os.path.expanduser("~")) / ".cache"
-    return base / "zprof" / "imports" if base.is_absolute() else None
+    folder = find_cache_folder()
+    return folder / CacheKind.IMPORTS if folder else None
 
 
 def write_origin(cache: Path, files: Sequence[RankedFile]) -> None:
@@ -35,7 +34,7 @@ def read_origin(run: Path) -> Mapping[int, Path] | None:
     cache = run.parent
     path = cache / ORIGIN_NAME
     try:
-        if not cache.name.endswith(CACHE_SUFFIX) or cache.stat().st_uid != os.geteuid():
+        if not cache.name.endswith(IMPORT_SUFFIX) or cache.stat().st_uid != os.geteuid():
             return None
         if path.is_symlink() or path.stat().st_size > _MAX_BYTES:
             return None
