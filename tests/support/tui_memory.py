@@ -7,7 +7,7 @@ from tests.support.memories import MIB, memory_of
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.tenants import Tenant
-from zprof.tui.session import LoadedRun
+from zprof.tui.session import LoadedRun, PendingAnalysis
 
 NO_MEMORY = Gap(
     kind=GapKind.MEMORY,
@@ -17,10 +17,15 @@ NO_MEMORY = Gap(
 )
 
 
+def with_analysis(loaded: LoadedRun, **parts: object) -> LoadedRun:
+    """The same run with other tables."""
+    return replace(loaded, pending=PendingAnalysis(lambda: replace(loaded.analysis, **parts)))
+
+
 def with_memory(loaded: LoadedRun, memory: Memory, *gaps: Gap) -> LoadedRun:
     """The same run with another memory, and other gaps."""
     report = replace(loaded.report, memory=memory, gaps=gaps)
-    return replace(loaded, report=report, analysis=replace(loaded.analysis, memory=memory))
+    return replace(with_analysis(loaded, memory=memory), report=report)
 
 
 def on_a_device(memory: Memory | None = None) -> Memory:

@@ -26,6 +26,7 @@ from zprof.cache.folder import (
 )
 from zprof.model.cache import CacheKind
 from zprof.model.report import Report
+from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 from zprof.version import __version__
 
@@ -45,15 +46,33 @@ class Question(Struct, frozen=True, kw_only=True):
 
 def answer(question: Question, make: Callable[[], Report]) -> Report:
     """Return the kept report of the question, or the one that ``make`` returns, which is kept."""
-    path = find_report_file(question)
-    if path is None:
-        return make()
-    kept = read_report(path)
+    kept = recall(question)
     if kept is not None:
         return kept
     report = make()
-    _write_report(report, path)
+    keep(question, report)
     return report
+
+
+def ask_diagnosis(
+    run: Run, baseline: Run | None, expected_bus_bytes_per_s: float | None, policy: WindowPolicy
+) -> Question:
+    """Return what ``zprof diagnose`` asks, and the terminal UI."""
+    options = {"expected_bus_bytes_per_s": expected_bus_bytes_per_s, "policy": policy}
+    return Question(command="diagnose", run=run, baseline=baseline, options=options)
+
+
+def recall(question: Question) -> Report | None:
+    """Return the kept report of a question; None if there is none."""
+    path = find_report_file(question)
+    return None if path is None else _read_report(path)
+
+
+def keep(question: Question, report: Report) -> None:
+    """Keep a report; a cache that cannot be written costs time only."""
+    path = find_report_file(question)
+    if path is not None:
+        _write_report(report, path)
 
 
 def find_report_file(question: Question) -> Path | None:
@@ -68,7 +87,7 @@ def find_report_file(question: Question) -> Path | None:
     return root / CacheKind.REPORTS / f"{key}{REPORT_SUFFIX}"
 
 
-def read_report(path: Path) -> Report | None:
+def _read_report(path: Path) -> Report | None:
     """Return a kept report; None if there is none, or the file is damaged."""
     if not is_owned_by_user(path.parent) or not is_owned_by_user(path):
         return None
@@ -83,7 +102,6 @@ def read_report(path: Path) -> Report | None:
 
 
 def _write_report(report: Report, path: Path) -> None:
-    """Keep a report; a cache that cannot be written costs time only."""
     content = msgspec.msgpack.encode(report, enc_hook=_encode_scalar)
     if len(content) > _MAX_REPORT_BYTES:
         return

@@ -92,7 +92,7 @@ def diagnose_or_recall(
     Raises:
         BadInput: a recording is damaged.
     """
-    from zprof.cache.reports import Question, answer
+    from zprof.cache.reports import answer, ask_diagnosis
     from zprof.model.time import WindowPolicy
 
     window = policy or WindowPolicy.STEP
@@ -102,8 +102,7 @@ def diagnose_or_recall(
 
         return diagnose(run, baseline, expected_bus_bytes_per_s=expected_bus_bytes_per_s, policy=window)
 
-    options = {"expected_bus_bytes_per_s": expected_bus_bytes_per_s, "policy": window}
-    return answer(Question(command="diagnose", run=run, baseline=baseline, options=options), make)
+    return answer(ask_diagnosis(run, baseline, expected_bus_bytes_per_s, window), make)
 
 
 def _print_import_note(text: str) -> None:

@@ -89,6 +89,9 @@ class Loading:
             loaded = self._loader(self.request, self._report_progress)
             _freeze_collector()
             self._send(self.Done(self, loaded))
+            with suppress(ZprofError):  # what needs the tables says why it has none
+                loaded.pending.get()
+            _freeze_collector()
         except Superseded:
             return
         except ZprofError as error:

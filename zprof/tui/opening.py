@@ -159,7 +159,7 @@ def describe_formula_check(loaded: LoadedRun, index: int) -> tuple[str, str]:
 
     The text has the terms, the cause of a difference, the formula, and the known inputs.
     """
-    state, facts = loaded.report.memory.laws[index], loaded.analysis.training
+    state, facts = loaded.report.memory.laws[index], loaded.run.manifest.training
     stem = f"memory.laws[{index}]"
     terms = (
         ("law_bytes", "ZeRO formula"),

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from zprof.analysis.facts import describe_run
+from zprof.cache.reports import ask_diagnosis, keep, recall
 from zprof.model.report import Report, RunFacts
 from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
@@ -30,19 +32,45 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     expected_bus_bytes_per_s: float | None = None
 
 
+class PendingAnalysis:
+    """The analysis of a run, made when it is first needed; threads that need it at once share it."""
+
+    def __init__(self, make: "Callable[[], RunAnalysis]") -> None:
+        self._make = make
+        self._made: RunAnalysis | None = None
+        self._lock = Lock()
+
+    def get(self) -> "RunAnalysis":
+        """Return the analysis; waits until it is there.
+
+        Raises:
+            BadInput: a table of the run is damaged.
+        """
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+
 class LoadedRun(Struct, frozen=True, kw_only=True):
     """A measured run, the input of every page.
 
-    ``before`` and ``before_run``: the baseline. ``both``: the side-by-side comparison, as in ``zprof
-    compare``.
+    ``pending``: its tables, which only drill-down and predictions need: those of a report that was kept are
+    made behind the first screen. ``before`` and ``before_run``: the baseline. ``both``: the side-by-side
+    comparison, as in ``zprof compare``.
     """
 
     run: Run
     report: Report
-    analysis: "RunAnalysis"
+    pending: PendingAnalysis
     before: "RunAnalysis | None" = None
     before_run: Run | None = None
     both: SideBySide | None = None
+
+    @property
+    def analysis(self) -> "RunAnalysis":
+        """The tables of the run; waits until they are there."""
+        return self.pending.get()
 
 
 class Selection(Struct, frozen=True, kw_only=True):
@@ -74,18 +102,28 @@ def load(request: RunRequest, progress: Progress) -> LoadedRun:
         BadInput: a table of a run is damaged.
     """
     progress("opening")
-    from zprof.analysis.analysis import analyse
-
     run = request.opener(request.path)
+    question = ask_diagnosis(run, None, request.expected_bus_bytes_per_s, request.policy)
+    kept = recall(question) if request.baseline is None else None
+    if kept is not None:
+        return LoadedRun(run=run, report=kept, pending=PendingAnalysis(lambda: _analyse(run, request.policy)))
     progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")
-    analysis = analyse(run, request.policy)
+    analysis = _analyse(run, request.policy)
     if request.baseline is None:
-        return _diagnose_loaded(request, (run, analysis), None, progress)
+        loaded = _diagnose_loaded(request, (run, analysis), None, progress)
+        keep(question, loaded.report)
+        return loaded
     progress("measuring the baseline")
     before_run = request.opener(request.baseline)
     return _diagnose_loaded(
-        request, (run, analysis), (before_run, analyse(before_run, request.policy)), progress
+        request, (run, analysis), (before_run, _analyse(before_run, request.policy)), progress
     )
+
+
+def _analyse(run: Run, policy: WindowPolicy) -> "RunAnalysis":
+    from zprof.analysis.analysis import analyse
+
+    return analyse(run, policy)
 
 
 def swap_baseline(request: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
@@ -115,12 +153,13 @@ def _diagnose_loaded(
     report = diagnose(
         analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=request.policy
     )
+    pending = PendingAnalysis(lambda: analysis)
     if before is None:
-        return LoadedRun(run=run, report=report, analysis=analysis)
+        return LoadedRun(run=run, report=report, pending=pending)
     progress("comparing with the baseline")
     both = pair_with_baseline(before, this, report, expected_bus_bytes_per_s=expected)
     return LoadedRun(
-        run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both
+        run=run, report=report, pending=pending, before=before[1], before_run=before[0], both=both
     )
 
 

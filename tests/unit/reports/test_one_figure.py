@@ -122,7 +122,7 @@ def test_a_page_shows_every_decisive_leaf(output: str, name: str) -> None:
 @each_situation
 def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
     report = report_of(name)
-    loaded = LoadedRun(run=None, report=report, analysis=None)  # type: ignore[arg-type]
+    loaded = LoadedRun(run=None, report=report, pending=None)  # type: ignore[arg-type]
     makers = (build_ledger_table, build_collectives_table, build_findings_table)
     shown = [figure for make in makers for figure in figures(make(loaded))]
     for rank in report.memory.per_rank:

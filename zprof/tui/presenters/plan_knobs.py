@@ -70,7 +70,7 @@ class KnobFacts(Struct, frozen=True, kw_only=True):
 
 def collect_facts(loaded: LoadedRun, calibration: Calibration | None) -> KnobFacts:
     """Collect the facts from the report and from the fitted model."""
-    report, training = loaded.report, loaded.analysis.training
+    report, training = loaded.report, loaded.run.manifest.training
     kinds = {entry.kind for entry in report.time.collectives}
     return KnobFacts(
         world_size=report.run.world_size,

@@ -14,6 +14,7 @@ from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare, Time
+from zprof.run.reader import Run
 from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import (
@@ -141,7 +142,7 @@ def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> ScreenLin
         _find_reason(indices, rank),
         make_cell("memory.per_rank", indices.memory, "peak_bytes"),
         _sum_path_shares(loaded, indices.path.get(rank, [])),
-        _name_host(loaded.analysis.hosts, rank),
+        _name_host(loaded.run, rank),
     ]
     return ScreenLine(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
 
@@ -165,8 +166,9 @@ def _sum_path_shares(loaded: LoadedRun, shares: Sequence[int]) -> Cell:
     return read_value(loaded.report, *leaves, how=Aggregation.SUM, in_ms=True)
 
 
-def _name_host(hosts: Mapping[int, str], rank: int) -> TextCell:
-    return TextCell(hosts[rank]) if rank in hosts else TextCell("unknown", Mark.MUTED)
+def _name_host(run: Run, rank: int) -> TextCell:
+    manifest = run.rank_manifests.get(rank)
+    return TextCell(manifest.host) if manifest and manifest.host else TextCell("unknown", Mark.MUTED)
 
 
 def build_path_parts(loaded: LoadedRun) -> list[list[Cell]]:

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from msgspec.structs import replace
 
+from tests.support.tui_memory import with_analysis
 from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value
 from zprof.tui.presenters.collective_instances import build_instances_table
@@ -21,7 +21,7 @@ def column(table: ScreenTable, title: str) -> list[str]:
 
 def with_rows(loaded: LoadedRun, **changes: object) -> LoadedRun:
     rows = loaded.analysis.collectives.assign(**changes)
-    return replace(loaded, analysis=replace(loaded.analysis, collectives=rows))
+    return with_analysis(loaded, collectives=rows)
 
 
 def test_rows_are_those_of_the_leaf(loaded: LoadedRun) -> None:
@@ -47,7 +47,7 @@ def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedR
 
 def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
     rows = pd.concat([loaded.analysis.collectives] * 4, ignore_index=True)
-    table = build_instances_table(replace(loaded, analysis=replace(loaded.analysis, collectives=rows)), 0)
+    table = build_instances_table(with_analysis(loaded, collectives=rows), 0)
     assert len(table.lines) == 200
     assert "360" in table.note
 

@@ -26,7 +26,7 @@ STEP = "wall_ns"
 
 def shown(report: Report) -> LoadedRun:
     """Return a report without the run that it is of."""
-    return LoadedRun(run=None, report=report, analysis=None)
+    return LoadedRun(run=None, report=report, pending=None)
 
 
 def rows(table: ScreenTable) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from tests.support.tui_app import (
     settle,
     wait_until,
 )
+from tests.support.tui_memory import with_analysis
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_tree
@@ -153,14 +154,13 @@ def test_half_a_run_has_half_a_plan(
     alone: LoadedRun, parts: dict[str, object], knob: str, reason: str
 ) -> None:
     report = replace(alone.report, **parts)
-    analysis = replace(alone.analysis, **parts)
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         text = await press(app, pilot, "7", "left", "enter", "escape", "x", "y", "m")
         assert knob in text
         assert reason in text
 
-    play(app_on(replace(alone, report=report, analysis=analysis)), act)
+    play(app_on(replace(with_analysis(alone, **parts), report=report)), act)
 
 
 def test_a_predicted_number_opens_and_is_written_with_the_report_of_this_screen(

@@ -14,7 +14,7 @@ from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.popups import TextPopup
-from zprof.tui.session import LoadedRun
+from zprof.tui.session import LoadedRun, PendingAnalysis
 from zprof.tui.widgets.lanes import Lanes
 
 
@@ -109,5 +109,9 @@ def test_a_damaged_table_and_a_run_without_times_are_said(alone: LoadedRun, tmp_
         path.write_bytes(path.read_bytes()[:-9])
     assert "damaged" in text_after(app_on(replace(alone, run=open_run(folder))), "4")
     analysis = analyse_memory_only(alone.run)
-    loaded = LoadedRun(run=alone.run, report=diagnose(analysis), analysis=analysis)
+    loaded = LoadedRun(
+        run=alone.run,
+        report=diagnose(analysis),
+        pending=PendingAnalysis(lambda: analysis),
+    )
     assert "no step" in text_after(app_on(loaded), "4")

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.full_times import full_time
+from tests.support.tui_memory import with_analysis
 from zprof.model.json_format import to_tree
 from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import METRICS, find_metric
@@ -104,7 +105,7 @@ def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
     rows = loaded.analysis.collectives
     for exposed in (rows["bytes"], rows["bytes"].max() - rows["bytes"]):
         skewed = rows.assign(exposed_wait_ns=0, exposed_transfer_ns=exposed)
-        changed = replace(loaded, analysis=replace(loaded.analysis, collectives=skewed))
+        changed = with_analysis(loaded, collectives=skewed)
         for place, entry in enumerate(loaded.report.time.messages):
             number = read_value(loaded.report, f"time.messages[{place}].exposed_ns")
             sizes = rows_of(changed, number)["bytes"]
