@@ -1,6 +1,6 @@
 """Measure the times of a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import pandas as pd
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
 from zprof.analysis.time.collective_rows import StepCounts
 from zprof.analysis.time.critical_path import find_critical_path
-from zprof.analysis.time.host_calls import HostCalls, add_host_pace, read_host_calls
+from zprof.analysis.time.host_calls import HostCalls, add_host_pace
 from zprof.analysis.time.host_idle import make_host_rows
 from zprof.analysis.time.kernels import make_kernel_frame
 from zprof.analysis.time.ledger import (
@@ -20,7 +20,6 @@ from zprof.analysis.time.ledger import (
     list_step_times,
     make_rank_tracks,
 )
-from zprof.analysis.time.passes.phases import PhaseEvidence, read_phase_evidence
 from zprof.analysis.time.passes.table import make_pass_table
 from zprof.analysis.time.rank import analyse_rank, find_recording_start, sum_unsplit_exposed
 from zprof.analysis.time.steps import WHOLE_TRACE
@@ -115,7 +114,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     timelines, gaps = load_timelines(run, policy)
     if not timelines:
         return _make_empty_analysis(gaps)
-    synced = synchronise(load_collectives(run, timelines), timelines, run.manifest.world_size)
+    synced = synchronise(load_collectives(timelines), timelines, run.manifest.world_size)
     clocks = synced.clocks
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
     frame = decompose_collectives(synced.collectives, clocks)
@@ -125,7 +124,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         analyse_rank(t, rows_by_rank.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns, started)
         for t in timelines
     ]
-    calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
+    calls = {timeline.rank: timeline.calls for timeline in timelines}
     limiter = [
         make_limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
         for t, rank in zip(timelines, ranks, strict=True)
@@ -185,9 +184,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             ignore_index=True,
         ),
         limiter=pd.concat(limiter, ignore_index=True),
-        passes=_find_passes_in_program_steps(
-            collectives, timelines, lambda rank: read_phase_evidence(run, rank, clocks.of(rank))
-        ),
+        passes=_find_passes_in_program_steps(collectives, timelines),
     )
 
 
@@ -209,9 +206,7 @@ def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
 
 
 def _find_passes_in_program_steps(
-    collectives: pd.DataFrame,
-    timelines: Sequence[RankTimeline],
-    read_evidence: Callable[[int], PhaseEvidence],
+    collectives: pd.DataFrame, timelines: Sequence[RankTimeline]
 ) -> pd.DataFrame:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
@@ -229,13 +224,14 @@ def _find_passes_in_program_steps(
             launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
             step[own_rows] = timeline.host_steps.step_at(launched)
         adjusted_timelines.append(timeline)
-    passes = make_pass_table(collectives.assign(step=step)[step >= 0], adjusted_timelines, read_evidence)
+    passes = make_pass_table(collectives.assign(step=step)[step >= 0], adjusted_timelines)
+    evidence = {timeline.rank: timeline.evidence for timeline in timelines}
     unmarked = {timeline.rank for timeline in timelines if timeline.program_steps is None}
     ranks_with_micro_batches = passes.loc[
         passes["rank"].isin(unmarked) & (passes["micro_batch"] > 0).fillna(False), "rank"
     ]
     unknown = [
-        rank for rank in ranks_with_micro_batches.unique().tolist() if not len(read_evidence(rank).optimizer)
+        rank for rank in ranks_with_micro_batches.unique().tolist() if not len(evidence[rank].optimizer)
     ]
     numbers = ["micro_batch", "in_micro_batch"]
     return passes.assign(**{name: passes[name].mask(passes["rank"].isin(unknown)) for name in numbers})

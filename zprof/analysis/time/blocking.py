@@ -14,7 +14,7 @@ import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.event_roles import Mask
+from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
 from zprof.model.gaps import Gap, GapKind
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, union
 from zprof.analysis.time.activity import NamedWork
-from zprof.analysis.time.event_roles import Mask
+from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.timeline import RankTimeline
 
 ALONE_RATIO = 0.01
