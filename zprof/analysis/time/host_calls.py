@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, is_among, union
@@ -64,7 +63,8 @@ _ANY_CALL = re.compile(
     ),
     re.DOTALL,
 )
-#: Column added to the collectives table.
+
+#: Column of the collectives table with the host time before each launch.
 HOST_NS = "host_ns"
 
 
@@ -263,25 +263,23 @@ def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], objec
     return rows.filter(pa.array(is_match[codes]))
 
 
-def add_host_pace(
-    rows: pd.DataFrame, calls: HostCalls, blocked: Intervals, window_begin_ns: int
-) -> pd.DataFrame:
-    """Add ``host_ns``, the host time before each launch without waits; null if the launch is unknown.
+def measure_host_pace(
+    launch_ns: Int64s, known: Mask, calls: HostCalls, blocked: Intervals, window_begin_ns: int
+) -> Int64s:
+    """Return the host time before each known launch, without waits; 0 for the other rows.
 
     Args:
-        rows: Collectives of one rank in the steps of its window.
+        launch_ns: Launches of the collectives of one rank in the steps of its window.
+        known: Mask of the launches that are known.
         calls: Its host calls.
         blocked: Intervals in which a collective blocked the device.
         window_begin_ns: Start of the interval that ends with the first launch.
     """
-    launch = rows["launch_start_ns"].astype("Int64")
-    known = np.flatnonzero(launch.notna().to_numpy(bool))
-    times = launch.iloc[known].to_numpy(np.int64)
-    order = np.argsort(times, kind="stable")
-    end = times[order]
+    rows = np.flatnonzero(known)
+    rows = rows[np.argsort(launch_ns[rows], kind="stable")]
+    end = launch_ns[rows]
     start = np.concatenate(([window_begin_ns], end))[:-1]
     waits = intersect(union(calls.sync, calls.allocator), blocked)
-    pace_ns = np.maximum(0, end - start) - covered(waits, start, np.maximum(start, end))
-    values = np.zeros(len(rows), dtype=np.int64)
-    values[known[order]] = pace_ns
-    return rows.assign(**{HOST_NS: pd.arrays.IntegerArray(values, launch.isna().to_numpy(bool))})
+    pace_ns = np.zeros(len(launch_ns), dtype=np.int64)
+    pace_ns[rows] = np.maximum(0, end - start) - covered(waits, start, np.maximum(start, end))
+    return pace_ns
