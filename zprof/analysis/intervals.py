@@ -32,8 +32,9 @@ def union(*sets: Intervals) -> Intervals:
     if not filled:
         return EMPTY
     rows = filled[0] if len(filled) == 1 else np.concatenate(filled)
-    if (rows[:, 1] > rows[:, 0]).all() and (rows[1:, 0] > rows[:-1, 1]).all():
-        return rows  # most inputs are disjoint already
+    edges = rows.ravel()
+    if (edges[1:] > edges[:-1]).all():
+        return rows  # most inputs are sorted and disjoint already
     rows = rows[rows[:, 1] > rows[:, 0]]
     if not len(rows):
         return EMPTY

@@ -346,6 +346,8 @@ def _count_per_step(times_ns: Int64s, steps: StepWindows) -> list[int]:
 
 def _sum_per_step(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
     """Return the sum of the amounts in each step, in the order of the steps."""
+    if not len(times_ns):
+        return [0] * len(steps)
     numbers, row = np.unique(steps.number, return_inverse=True)
     step = steps.step_at(times_ns)
     is_inside = np.isin(step, numbers)
