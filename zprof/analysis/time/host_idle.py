@@ -73,6 +73,8 @@ class IdleShares:
         An occurrence is one call including the gap after it, or else one contiguous interval.
         """
         spans = self.idle.get(part, EMPTY)
+        if not len(spans):
+            return np.zeros(len(begin_ns), dtype=np.int64)
         events = spans
         if part in self.calls:
             end_of_gap = self.calls[part][:, 1] + MAX_GAP_AFTER_NS
