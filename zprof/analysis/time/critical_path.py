@@ -9,11 +9,11 @@ contiguous, so they sum to the step.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.blame.late_arrivals import group_by_rank
@@ -38,8 +38,7 @@ _MAX_PIECES = 20_000
 _MAX_SEGMENTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRows:
+class RankRows(Struct, frozen=True, kw_only=True):
     """Rows of a rank sorted by start, as lists: the walk reads single entries, which is slow in numpy.
 
     ``max_end``: the latest end among each row and its predecessors.
@@ -66,8 +65,7 @@ class RankRows:
         return last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncPoints:
+class SyncPoints(Struct, frozen=True, kw_only=True):
     """Columns of the collectives, and the rows of each rank sorted by start.
 
     ``last_arrival_row``: the row of the rank that the others waited for, or the row itself if unknown.

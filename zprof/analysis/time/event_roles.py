@@ -8,11 +8,11 @@ a CPU, the main thread (the one with the most operators) computes while it runs 
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, is_among
 from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events, find_used, look_up
@@ -87,8 +87,7 @@ def find_coverage(events: EventColumns) -> Intervals:
     return intervals([start[has_duration].min()], [end[has_duration].max()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRoles:
+class DeviceRoles(Struct, frozen=True, kw_only=True):
     """Masks over the rows of a view: all ``work`` of a device, and its roles.
 
     ``described``: work with a row in the collectives table. ``nameless``: communication kernels without such
@@ -102,8 +101,7 @@ class DeviceRoles:
     nameless: Mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRoles:
+class HostRoles(Struct, frozen=True, kw_only=True):
     """Masks over the rows of a view: rows of the ``main`` thread, and their roles.
 
     ``ranges`` are its annotations. Waits are ``named`` if they record their collective, else ``anonymous``.

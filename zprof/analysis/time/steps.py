@@ -6,13 +6,14 @@ on that stream.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, is_among
 from zprof.analysis.time.activity import RankActivity
@@ -31,8 +32,7 @@ UNKNOWN_NS = -(1 << 62)
 Marks = pd.DataFrame | Mapping[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindows:
+class StepWindows(Struct, frozen=True, kw_only=True):
     """Numbers, starts and ends of steps, sorted by start."""
 
     number: Int64s
@@ -130,8 +130,7 @@ def read_mark_times(marks: Marks, kind: str) -> dict[int, int]:
     return dict(zip(numbers, times, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadTimes:
+class ThreadTimes(Struct, frozen=True, kw_only=True):
     """What the training loop's thread did in a step: time on a processor, and ready but without one.
 
     ``queued_ns`` is 0 where the system does not tell it; that time then counts as blocked.
@@ -162,8 +161,7 @@ def read_thread_times(marks: Marks) -> dict[int, ThreadTimes]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSteps:
+class RankSteps(Struct, frozen=True, kw_only=True):
     """Steps of a rank: ``steps`` are split by the ledger, ``host_steps`` are when their work was launched.
 
     ``program``: the steps of the program by the host's marks, even if the window is a single interval over
@@ -221,8 +219,7 @@ def _read_source(marks: Marks) -> str:
     return str(np.asarray(marks["name"])[begins[0]]) or RECORDER if len(begins) else RECORDER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
+class Launches(Struct, frozen=True, kw_only=True):
     """Launch times of the work of a device.
 
     ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and

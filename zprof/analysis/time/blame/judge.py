@@ -6,11 +6,11 @@ followed to their ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.blame.late_arrivals import (
@@ -60,8 +60,7 @@ def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: Rea
     return frame.assign(judged=rows.judged, blamed_rank=rows.blamed, late_reason=reason, origin_rank=origin)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origins:
+class Origins(Struct, frozen=True, kw_only=True):
     """One entry per case: the rank where the delay started, and the reason.
 
     If the delay started on the blamed rank itself, the reason is taken from the start of the chain.
@@ -185,8 +184,7 @@ def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> Wa
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BlameRows:
+class _BlameRows(Struct, frozen=True, kw_only=True):
     rank: Int64s
     instance: Int64s
     wait: Int64s
