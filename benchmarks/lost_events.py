@@ -207,7 +207,7 @@ def _record(case: LossCase, folder: Path) -> _Recording:
     import_paths(sorted(traces.glob("rank*")), folder / "run.zprof")
     run = load(folder / "run.zprof")
     timelines, _ = load_timelines(run)
-    rows = load_collectives(run, timelines)
+    rows = load_collectives(timelines)
     rows["true"] = rows.groupby(["group", "sequence"]).ngroup()
     return rows, timelines
 

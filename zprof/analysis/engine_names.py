@@ -2,9 +2,9 @@
 
 import re
 
-import numpy as np
 import pyarrow as pa
 
+from zprof.analysis.time.event_columns import list_names
 from zprof.model.training import Engine, TrainingFacts
 from zprof.run.reader import Run
 
@@ -43,9 +43,7 @@ def find_engine(run: Run) -> Engine | None:
 
 
 def _infer(events: pa.Table) -> Engine | None:
-    encoded = events.column("name").unify_dictionaries().combine_chunks()
-    used = np.unique(encoded.indices.to_numpy(zero_copy_only=False))
-    names = [str(name)[:_MAX_NAME] for name in encoded.dictionary.take(pa.array(used)).to_pylist()]
+    names = [name[:_MAX_NAME] for name in list_names(events)]
     for engine, pattern in _NAMES:
         if any(pattern.search(name) for name in names):
             return engine

@@ -12,37 +12,56 @@ Intervals = npt.NDArray[np.int64]
 
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
+_FIRST_NS, _LAST_NS = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def intervals(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     """Build a set from a column of starts and a column of ends."""
-    columns = [np.asarray(column, dtype=np.int64).ravel() for column in (starts, ends)]
-    return np.column_stack(columns) if len(columns[0]) else EMPTY
+    low, high = (np.asarray(column, dtype=np.int64).ravel() for column in (starts, ends))
+    if not len(low):
+        return EMPTY
+    rows = np.empty((len(low), 2), dtype=np.int64)
+    rows[:, 0] = low
+    rows[:, 1] = high
+    return rows
 
 
 def union(*sets: Intervals) -> Intervals:
     """Return the union of the sets."""
-    rows = sets[0] if len(sets) == 1 else np.concatenate(sets) if sets else EMPTY
-    if (rows[:, 1] > rows[:, 0]).all() and (rows[1:, 0] > rows[:-1, 1]).all():
-        return rows  # most inputs are disjoint already
+    filled = [rows for rows in sets if len(rows)]
+    if not filled:
+        return EMPTY
+    rows = filled[0] if len(filled) == 1 else np.concatenate(filled)
+    edges = rows.ravel()
+    if (edges[1:] > edges[:-1]).all():
+        return rows  # most inputs are sorted and disjoint already
     rows = rows[rows[:, 1] > rows[:, 0]]
     if not len(rows):
         return EMPTY
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    if not (rows[1:, 0] >= rows[:-1, 0]).all():  # most inputs are sorted already
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
     max_end = np.maximum.accumulate(rows[:, 1])
-    first = np.flatnonzero(np.concatenate(([True], rows[1:, 0] > max_end[:-1])))
-    last = np.concatenate((first[1:], [len(rows)])) - 1
-    return np.column_stack((rows[first, 0], max_end[last]))
+    is_first = np.empty(len(rows), dtype=np.bool_)
+    is_first[0] = True
+    np.greater(rows[1:, 0], max_end[:-1], out=is_first[1:])
+    first = np.flatnonzero(is_first)
+    return intervals(rows[first, 0], max_end[np.append(first[1:], len(rows)) - 1])
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Return the intersection of two sets."""
-    return _combine(a, b, inside_b=True)
+    a, b = union(a), union(b)
+    return _overlap(a, b[:, 0], b[:, 1]) if len(a) and len(b) else EMPTY
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Return ``a`` without ``b``."""
-    return _combine(a, b, inside_b=False)
+    a, b = union(a), union(b)
+    if not len(a) or not len(b):
+        return a
+    free_from = np.concatenate(([_FIRST_NS], b[:, 1]))
+    free_until = np.concatenate((b[:, 0], [_LAST_NS]))
+    return _overlap(a, free_from, free_until)
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
@@ -60,31 +79,38 @@ def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64s:
     merged = union(a)
     low = np.asarray(starts, dtype=np.int64)
     high = np.maximum(low, np.asarray(ends, dtype=np.int64))
-    return _length_before(merged, high) - _length_before(merged, low)
+    if not len(merged) or not high.size:
+        return np.zeros(high.shape, dtype=np.int64)
+    begin, end = np.ascontiguousarray(merged.T)
+    length_before = np.empty(len(begin) + 1, dtype=np.int64)
+    length_before[0] = 0
+    np.cumsum(end - begin, out=length_before[1:])
+
+    def measure_before(points: Int64s) -> Int64s:
+        index = np.searchsorted(begin, points, side="right")
+        beyond = np.maximum(0, end[np.maximum(index - 1, 0)] - points)
+        return length_before[index] - np.where(index > 0, beyond, 0)
+
+    return measure_before(high) - measure_before(low)
 
 
-def _length_before(merged: Intervals, points: Int64s) -> Int64s:
-    """Return the length of a merged set to the left of each point."""
-    if not len(merged):
-        return np.zeros(points.shape, dtype=np.int64)
-    lengths = np.concatenate(([0], np.cumsum(merged[:, 1] - merged[:, 0])))
-    index = np.searchsorted(merged[:, 0], points, side="right")
-    beyond = np.maximum(0, merged[np.maximum(index - 1, 0), 1] - points)
-    return lengths[index] - np.where(index > 0, beyond, 0)
+def is_among(values: Int64s, others: Int64s) -> npt.NDArray[np.bool_]:
+    """Mark the values that are among the others."""
+    if not len(others):
+        return np.zeros(len(values), dtype=np.bool_)
+    ordered = np.sort(others)
+    index = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    found: npt.NDArray[np.bool_] = ordered[index] == values
+    return found
 
 
-def _combine(a: Intervals, b: Intervals, *, inside_b: bool) -> Intervals:
-    a, b = union(a), union(b)
-    points = np.sort(np.concatenate((a.ravel(), b.ravel())), kind="stable")  # two runs, merged in O(n)
-    if len(points) < 2:
+def _overlap(a: Intervals, starts: Int64s, ends: Int64s) -> Intervals:
+    """Return the intersection of a merged set and one given by its starts and ends; both have rows."""
+    first = np.searchsorted(ends, a[:, 0], side="right")
+    count = np.searchsorted(starts, a[:, 1], side="left") - first
+    row = np.repeat(np.arange(len(a)), count)
+    # positions first, first + 1, ... of the rows of the other set that overlap each row of ``a``
+    other = np.arange(len(row)) + np.repeat(first - np.cumsum(count) + count, count)
+    if not len(row):
         return EMPTY
-    keep = _inside(a, points[:-1]) & (_inside(b, points[:-1]) == inside_b)
-    return union(np.column_stack((points[:-1], points[1:]))[keep])
-
-
-def _inside(merged: Intervals, points: Int64s) -> npt.NDArray[np.bool_]:
-    if not len(merged):
-        return np.zeros(points.shape, dtype=np.bool_)
-    index = np.searchsorted(merged[:, 0], points, side="right") - 1
-    inside: npt.NDArray[np.bool_] = (index >= 0) & (points < merged[np.maximum(index, 0), 1])
-    return inside
+    return intervals(np.maximum(a[row, 0], starts[other]), np.minimum(a[row, 1], ends[other]))

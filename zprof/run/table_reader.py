@@ -5,6 +5,7 @@ would not fit in memory is refused by its declared size.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -22,6 +23,8 @@ _MAX_ROWS = 50_000_000
 #: Limit on the unpacked size: repeated texts are stored once, so a few rows can have long ones.
 _MAX_TEXT_BYTES = 64 << 20
 _MAX_ROW_BYTES = 1 << 10
+#: A table of at most this size is read at once; threads would take longer to start than to decode it.
+_MAX_SMALL_BYTES = 1 << 17
 
 
 def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
@@ -32,9 +35,11 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
     """
     try:
         with _open_checked(path, file) as content:
-            parquet = pq.ParquetFile(content)
+            size = os.fstat(content.fileno()).st_size
+            is_small = size <= _MAX_SMALL_BYTES
+            parquet = pq.ParquetFile(pa.BufferReader(content.read()) if is_small else content)
             _check_table(path, parquet, name, file)
-            return _read(parquet, name, columns)
+            return _read(parquet, name, columns, use_threads=not is_small)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
@@ -105,11 +110,14 @@ def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile
             )
 
 
-def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> pa.Table:
+def _read(
+    parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None, *, use_threads: bool
+) -> pa.Table:
     """Return the requested columns; columns missing in an old file become null."""
     requested = list(columns) if columns else TABLES[name].names
     available = set(parquet.schema_arrow.names)
-    table = parquet.read(columns=[column for column in requested if column in available])
+    present = [column for column in requested if column in available]
+    table = parquet.read(columns=present, use_threads=use_threads)
     if parquet.metadata.num_row_groups > 1:
         table = table.unify_dictionaries().combine_chunks()  # each group has its own dictionary of texts
     for column in requested:

@@ -20,7 +20,8 @@ from zprof.analysis.step_timeline.make_lanes import (
     make_work_lane,
 )
 from zprof.analysis.step_timeline.step_model import StepTimeline
-from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, Mask
+from zprof.analysis.time.event_columns import Mask
+from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.errors import MissingData
 from zprof.run.reader import Run

@@ -23,12 +23,11 @@ from zprof.analysis.step_timeline.lane import (
 )
 from zprof.analysis.time.activity_from_events import has_device_work
 from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_columns import NO_STREAM, Mask
 from zprof.analysis.time.event_roles import (
     CALL_CATEGORIES,
-    NO_STREAM,
     WORK_CATEGORIES,
     EventView,
-    Mask,
     assign_device_roles,
     assign_host_roles,
     find_busiest,

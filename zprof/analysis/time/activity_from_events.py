@@ -17,17 +17,15 @@ from zprof.analysis.time.activity import (
     find_outermost,
 )
 from zprof.analysis.time.blocking import find_awaited_launches
+from zprof.analysis.time.event_columns import NO_STREAM, EventColumns, Mask, decode_events
 from zprof.analysis.time.event_roles import (
     CALL_CATEGORIES,
-    NO_STREAM,
     WORK_CATEGORIES,
     DeviceRoles,
     EventView,
-    Mask,
     assign_device_roles,
     assign_host_roles,
     find_coverage,
-    list_categories,
 )
 from zprof.analysis.time.steps import UNKNOWN_NS, Launches, find_launches
 
@@ -39,12 +37,12 @@ _LAUNCHES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
 _CATEGORIES = ("cpu_op", "user_annotation")
 
 
-def has_device_work(events: pa.Table) -> bool:
+def has_device_work(events: pa.Table | EventColumns) -> bool:
     """Return True if the trace has device work."""
-    return not WORK_CATEGORIES.isdisjoint(list_categories(events))
+    return not WORK_CATEGORIES.isdisjoint(decode_events(events).list_categories())
 
 
-def launches_device_work(events: pa.Table) -> bool:
+def launches_device_work(events: pa.Table | EventColumns) -> bool:
     """Return True if the host launches device work, even if the trace does not contain that work."""
     view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
     calls = view.match_categories(*CALL_CATEGORIES)
@@ -52,7 +50,7 @@ def launches_device_work(events: pa.Table) -> bool:
     return bool((launches | view.match_names(~calls, lambda name: name.startswith("nccl:"))).any())
 
 
-def read_device_activity(events: pa.Table, collectives: pa.Table) -> RankActivity:
+def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table) -> RankActivity:
     """Return the activity of a rank that computes on a device.
 
     Args:
@@ -60,6 +58,7 @@ def read_device_activity(events: pa.Table, collectives: pa.Table) -> RankActivit
         collectives: start_ns, end_ns and stream of the collectives of this rank. Those that a device ran are
             identified among the events by these three.
     """
+    events = decode_events(events)
     view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
     roles = assign_device_roles(view, collectives)
     work, compute = roles.work, roles.compute
@@ -126,8 +125,9 @@ def _find_awaited_launches(
     )
 
 
-def read_host_activity(events: pa.Table) -> RankActivity:
+def read_host_activity(events: pa.Table | EventColumns) -> RankActivity:
     """Return the activity of a rank that computes on its CPU, from an ``events`` table."""
+    events = decode_events(events)
     view = EventView(events, _CATEGORIES)
     roles = assign_host_roles(view)
     named, anonymous = view.spans[roles.named], view.spans[roles.anonymous]

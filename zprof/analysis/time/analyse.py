@@ -1,6 +1,6 @@
 """Measure the times of a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -8,10 +8,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
-from zprof.analysis.time.collective_rows import StepCounts
+from zprof.analysis.time.collective_rows import CollectiveRows, RankColumns, StepCounts, concat_columns
 from zprof.analysis.time.critical_path import find_critical_path
-from zprof.analysis.time.host_calls import HostCalls, add_host_pace, read_host_calls
-from zprof.analysis.time.host_idle import make_host_rows
+from zprof.analysis.time.host_calls import HOST_NS, HostCalls, measure_host_pace
+from zprof.analysis.time.host_idle import make_host_columns
 from zprof.analysis.time.kernels import make_kernel_frame
 from zprof.analysis.time.ledger import (
     STEP_COLUMNS,
@@ -21,9 +21,14 @@ from zprof.analysis.time.ledger import (
     list_step_times,
     make_rank_tracks,
 )
-from zprof.analysis.time.passes.phases import PhaseEvidence, read_phase_evidence
 from zprof.analysis.time.passes.table import make_pass_table
-from zprof.analysis.time.rank import analyse_rank, find_recording_start, sum_unsplit_exposed
+from zprof.analysis.time.rank import (
+    RankResult,
+    RecordingStarts,
+    analyse_rank,
+    join_collectives,
+    sum_unsplit_exposed,
+)
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
 from zprof.analysis.time.timeline import (
@@ -40,9 +45,10 @@ from zprof.analysis.time.transfer.collective_times import (
     sum_unit_times,
 )
 from zprof.analysis.time.transfer.decomposition import decompose_collectives
-from zprof.analysis.time.transfer.launch_delays import make_limiter_rows
+from zprof.analysis.time.transfer.launch_delays import make_limiter_columns
 from zprof.analysis.time.transfer.link_fits import fit_links
 from zprof.analysis.time.transfer.volume import measure_volume
+from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, Time, Window, WindowPolicy
@@ -115,33 +121,31 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     timelines, gaps = load_timelines(run, policy)
     if not timelines:
         return _make_empty_analysis(gaps)
-    synced = synchronise(load_collectives(run, timelines), timelines, run.manifest.world_size)
+    synced = synchronise(load_collectives(timelines), timelines, run.manifest.world_size)
     clocks = synced.clocks
-    timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
+    for position, timeline in enumerate(timelines):  # in place: never two copies of the times of all ranks
+        timelines[position] = timeline.on(clocks.of(timeline.rank))
     frame = decompose_collectives(synced.collectives, clocks)
-    rows_by_rank = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
-    started = {timeline.rank: find_recording_start(timeline) for timeline in timelines}
+    rank = frame["rank"].to_numpy(np.int64)
+    order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy(), rank))
+    frame, rank = frame.iloc[order], rank[order]
+    rows, starts = CollectiveRows(frame), RecordingStarts(timelines)
+    spans = [np.searchsorted(rank, (t.rank, t.rank + 1)).tolist() for t in timelines]
     ranks = [
-        analyse_rank(t, rows_by_rank.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns, started)
-        for t in timelines
+        analyse_rank(timeline, rows.select(*span), clocks.uncertainty_ns, starts.find_start_ns)
+        for timeline, span in zip(timelines, spans, strict=True)
     ]
-    calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
-    limiter = [
-        make_limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
-        for t, rank in zip(timelines, ranks, strict=True)
-    ]
-    ranks_with_pace = [
-        add_host_pace(rank.collectives, calls[t.rank], rank.work.blocked, rank.work.begin_ns)
-        for t, rank in zip(timelines, ranks, strict=True)
-    ]
+    calls = {timeline.rank: timeline.calls for timeline in timelines}
+    collectives = join_collectives(frame, ranks)
+    collectives = collectives.assign(**{HOST_NS: _measure_host_pace(ranks, timelines)})
     collectives = judge_lateness(
-        pd.concat(ranks_with_pace, ignore_index=True),
+        collectives,
         {rank.time.rank: rank.work for rank in ranks},
         calls.__getitem__,
     )
     step_counts = StepCounts(by_rank={rank.time.rank: rank.time.steps for rank in ranks})
     volume, volume_gaps = measure_volume(collectives, run.manifest.training, step_counts)
-    steps = pd.concat([rank.steps for rank in ranks], ignore_index=True)
+    steps = concat_columns([rank.steps for rank in ranks])
     time = Time(
         per_rank=tuple(rank.time for rank in ranks),
         collectives=sum_collective_times(collectives, step_counts),
@@ -180,15 +184,37 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             make_rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure, rank.wait_before_ns)
             for timeline, rank in zip(timelines, ranks, strict=True)
         ),
-        host=pd.concat(
-            [make_host_rows(t, rank, calls[t.rank]) for t, rank in zip(timelines, ranks, strict=True)],
-            ignore_index=True,
+        host=concat_columns(
+            [make_host_columns(timeline, rank) for timeline, rank in zip(timelines, ranks, strict=True)]
         ),
-        limiter=pd.concat(limiter, ignore_index=True),
-        passes=_find_passes_in_program_steps(
-            collectives, timelines, lambda rank: read_phase_evidence(run, rank, clocks.of(rank))
+        limiter=concat_columns(
+            [_make_limiter_columns(timeline, rank) for timeline, rank in zip(timelines, ranks, strict=True)]
         ),
+        passes=_find_passes_in_program_steps(collectives, timelines),
     )
+
+
+def _make_limiter_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:
+    rows = result.collectives
+    is_gather = result.in_steps & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
+    gather_ends = np.sort(rows.ints("end_ns")[is_gather])
+    return make_limiter_columns(
+        timeline.rank, timeline.calls.limiter, timeline.activity, timeline.host_steps, gather_ends
+    )
+
+
+def _measure_host_pace(
+    ranks: Sequence[RankResult], timelines: Sequence[RankTimeline]
+) -> pd.arrays.IntegerArray:
+    """Return the host time before each launch of a collective in a step; null if the launch is unknown."""
+    paces, unknown = [], []
+    for timeline, rank in zip(timelines, ranks, strict=True):
+        launch = rank.collectives.ints("launch_start_ns")[rank.in_steps]
+        known = rank.collectives.known("launch_start_ns")[rank.in_steps]
+        work = rank.work
+        paces.append(measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns))
+        unknown.append(~known)
+    return pd.arrays.IntegerArray(np.concatenate(paces), np.concatenate(unknown))
 
 
 def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
@@ -209,9 +235,7 @@ def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
 
 
 def _find_passes_in_program_steps(
-    collectives: pd.DataFrame,
-    timelines: Sequence[RankTimeline],
-    read_evidence: Callable[[int], PhaseEvidence],
+    collectives: pd.DataFrame, timelines: Sequence[RankTimeline]
 ) -> pd.DataFrame:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
@@ -229,13 +253,14 @@ def _find_passes_in_program_steps(
             launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
             step[own_rows] = timeline.host_steps.step_at(launched)
         adjusted_timelines.append(timeline)
-    passes = make_pass_table(collectives.assign(step=step)[step >= 0], adjusted_timelines, read_evidence)
+    passes = make_pass_table(collectives.assign(step=step)[step >= 0], adjusted_timelines)
+    evidence = {timeline.rank: timeline.evidence for timeline in timelines}
     unmarked = {timeline.rank for timeline in timelines if timeline.program_steps is None}
     ranks_with_micro_batches = passes.loc[
         passes["rank"].isin(unmarked) & (passes["micro_batch"] > 0).fillna(False), "rank"
     ]
     unknown = [
-        rank for rank in ranks_with_micro_batches.unique().tolist() if not len(read_evidence(rank).optimizer)
+        rank for rank in ranks_with_micro_batches.unique().tolist() if not len(evidence[rank].optimizer)
     ]
     numbers = ["micro_batch", "in_micro_batch"]
     return passes.assign(**{name: passes[name].mask(passes["rank"].isin(unknown)) for name in numbers})

@@ -11,9 +11,20 @@ import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.intervals import (
+    EMPTY,
+    Int64s,
+    Intervals,
+    covered,
+    intersect,
+    intervals,
+    is_among,
+    subtract,
+    union,
+)
 from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.event_roles import Mask
+from zprof.analysis.time.collective_rows import CollectiveRows, decode_collectives
+from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
 from zprof.model.gaps import Gap, GapKind
 
@@ -45,24 +56,26 @@ class Blocking(Struct, frozen=True, kw_only=True):
 
 
 def find_blocking(
-    rank: int, activity: RankActivity, steps: StepWindows, collectives: pd.DataFrame
+    rank: int, activity: RankActivity, steps: StepWindows, collectives: pd.DataFrame | CollectiveRows
 ) -> tuple[Blocking, list[Gap]]:
     """Return the blocked time of one rank in its steps, and gaps if its waits are unknown."""
+    collectives = decode_collectives(collectives)
     if activity.on_device:
         return _find_device_blocking(activity, steps, collectives), []
-    inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
-    without_wait = inside[inside["wait_start_ns"].isna()]
-    open_waits = activity.anonymous_waits[~_starts_known_wait(activity.anonymous_waits, inside)]
+    inside = steps.step_at(collectives.ints("start_ns")) >= 0
+    without_wait = np.flatnonzero(inside & ~collectives.known("wait_start_ns"))
+    open_waits = activity.anonymous_waits[~_starts_known_wait(activity.anonymous_waits, collectives, inside)]
     has_waits = _count_in_steps(activity.waits, steps) > 0 or not len(without_wait)
     if has_waits and len(without_wait) - _count_in_steps(open_waits, steps) <= max(
-        _MAX_WITHOUT_WAIT, len(inside) // 10
+        _MAX_WITHOUT_WAIT, int(inside.sum()) // 10
     ):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
     holes = _find_holes(activity, steps)
     if not has_waits:
         return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [_make_no_waits_gap(rank)]
-    unseen_collectives = without_wait[~_ends_in_wait(activity.waits, without_wait)]
-    holes_in_collectives = intersect(holes, _list_collective_spans(unseen_collectives))
+    spans = _list_collective_spans(collectives)[without_wait]
+    unseen_collectives = spans[~_ends_in_wait(activity.waits, spans[:, 1])]
+    holes_in_collectives = intersect(holes, unseen_collectives)
     if not len(holes_in_collectives):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
     return _make_host_blocking(activity, collectives, holes_in_collectives, MIXED), [
@@ -70,11 +83,12 @@ def find_blocking(
     ]
 
 
-def _find_device_blocking(activity: RankActivity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
-    start = _read_times(collectives, "start_ns", None)
-    end = np.where(collectives["stream"].notna(), collectives["end_ns"].to_numpy(dtype=np.int64), start)
-    running = intervals(start, end)
-    launched = _read_times(collectives, "launch_start_ns", BEFORE_ALL_NS)
+def _find_device_blocking(
+    activity: RankActivity, steps: StepWindows, collectives: CollectiveRows
+) -> Blocking:
+    start = collectives.ints("start_ns")
+    running = intervals(start, np.where(collectives.known("stream"), collectives.ints("end_ns"), start))
+    launched = collectives.ints("launch_start_ns", BEFORE_ALL_NS)
     return Blocking(
         blocked=subtract(steps.spans, activity.compute),
         unexplained=subtract(activity.nameless, running),
@@ -85,7 +99,7 @@ def _find_device_blocking(activity: RankActivity, steps: StepWindows, collective
 
 
 def _make_host_blocking(
-    activity: RankActivity, collectives: pd.DataFrame, holes: Intervals, method: str
+    activity: RankActivity, collectives: CollectiveRows, holes: Intervals, method: str
 ) -> Blocking:
     running = _list_collective_spans(collectives)
     waits = activity.waits
@@ -99,26 +113,23 @@ def _make_host_blocking(
     )
 
 
-def _find_awaited_by_thread(collectives: pd.DataFrame) -> Intervals:
-    wait_start, wait_end = (_read_times(collectives, name, 0) for name in ("wait_start_ns", "wait_end_ns"))
+def _find_awaited_by_thread(collectives: CollectiveRows) -> Intervals:
+    wait_start, wait_end = (collectives.ints(name) for name in ("wait_start_ns", "wait_end_ns"))
     start, end = _list_collective_spans(collectives).T
     return share_by_first_start(np.maximum(start, wait_start), np.minimum(end, wait_end))
 
 
-def _read_times(collectives: pd.DataFrame, name: str, missing: int | None) -> Int64s:
-    column = collectives[name] if missing is None else collectives[name].fillna(missing)
-    return column.to_numpy(dtype=np.int64)
+def _starts_known_wait(
+    waits: Intervals, collectives: CollectiveRows, rows: Mask | bool = True
+) -> npt.NDArray[np.bool_]:
+    """Mark the waits that start at the recorded wait start of one of these collectives."""
+    known = collectives.known("wait_start_ns") & rows
+    return is_among(waits[:, 0], collectives.ints("wait_start_ns")[known])
 
 
-def _starts_known_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Mark the waits that start at the recorded wait start of a collective."""
-    return np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
-
-
-def _ends_in_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:
     """Mark the collectives that end inside a wait, which suggests that the wait was for them."""
     merged = union(waits)
-    end = collectives["end_ns"].to_numpy(dtype=np.int64)
     index = np.searchsorted(merged[:, 0], end, side="right") - 1
     inside: npt.NDArray[np.bool_] = (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
     return inside
@@ -135,8 +146,8 @@ def _find_holes(activity: RankActivity, steps: StepWindows) -> Intervals:
     return holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
 
 
-def _list_collective_spans(collectives: pd.DataFrame) -> Intervals:
-    return intervals(collectives["start_ns"], collectives["end_ns"])
+def _list_collective_spans(collectives: CollectiveRows) -> Intervals:
+    return intervals(collectives.ints("start_ns"), collectives.ints("end_ns"))
 
 
 def _make_no_waits_gap(rank: int) -> Gap:

@@ -5,7 +5,7 @@ would appear to run only a quarter of its collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,89 @@ Mask = npt.NDArray[np.bool_]
 _T = TypeVar("_T", bound=np.generic)
 #: A text with more digits is not a rank.
 _MAX_DIGITS = 9
+
+
+class CollectiveRows:
+    """Rows of a table of collectives as numpy columns; each column is decoded once for all ranks."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._frame = frame
+        self._span = slice(0, len(frame))
+        self._decoded: dict[str, tuple[npt.NDArray[Any], Any]] = {}
+
+    def __len__(self) -> int:
+        return self._span.stop - self._span.start
+
+    def select(self, start: int, stop: int) -> "CollectiveRows":
+        """Return these rows of the table; they share its decoded columns."""
+        part = CollectiveRows(self._frame)
+        part._span, part._decoded = slice(start, stop), self._decoded
+        return part
+
+    @property
+    def positions(self) -> Int64s:
+        """Positions of the rows in the table."""
+        return np.arange(self._span.start, self._span.stop)
+
+    def ints(self, name: str, missing: int = 0) -> Int64s:
+        """Return a column of integers, with ``missing`` in place of unknown ones."""
+        values, known = self._read_ints(name)
+        if known is None or missing == 0:
+            return values[self._span]
+        return np.where(known[self._span], values[self._span], missing)
+
+    def known(self, name: str) -> Mask:
+        """Mark the rows for which this integer is known."""
+        known = self._read_ints(name)[1]
+        return np.ones(len(self), dtype=np.bool_) if known is None else known[self._span]
+
+    def flags(self, name: str) -> Mask:
+        """Return a column of truth values."""
+        if name not in self._decoded:
+            self._decoded[name] = self._frame[name].to_numpy(np.bool_), None
+        return self._decoded[name][0][self._span]
+
+    def codes(self, name: str) -> tuple[Int64s, list[str]]:
+        """Return a column of texts as codes, and the text of each code."""
+        if name not in self._decoded:
+            self._decoded[name] = factorize_texts(self._frame[name])
+        codes, texts = self._decoded[name]
+        return codes[self._span], texts
+
+    def matches(self, name: str, *texts: str) -> Mask:
+        """Mark the rows with one of these texts."""
+        codes, known = self.codes(name)
+        return np.array([*(text in texts for text in known), False], dtype=np.bool_)[codes]
+
+    def _read_ints(self, name: str) -> tuple[Int64s, Mask | None]:
+        if name not in self._decoded:
+            column = self._frame[name]
+            known = column.notna().to_numpy(np.bool_)
+            if known.all():
+                self._decoded[name] = column.to_numpy(np.int64), None
+            else:
+                self._decoded[name] = column.fillna(0).to_numpy(np.int64), known
+        return self._decoded[name]
+
+
+def decode_collectives(rows: pd.DataFrame | CollectiveRows) -> CollectiveRows:
+    """Return the columns of a table of collectives that may be decoded already."""
+    return rows if isinstance(rows, CollectiveRows) else CollectiveRows(rows)
+
+
+RankColumns = Mapping[str, "npt.NDArray[Any] | pd.arrays.IntegerArray"]
+
+
+def concat_columns(parts: Sequence[RankColumns]) -> pd.DataFrame:
+    """Return the columns of several ranks as one table: a table for each rank would take longer to make."""
+    return pd.DataFrame({name: _concat_arrays([part[name] for part in parts]) for name in parts[0]})
+
+
+def _concat_arrays(parts: Sequence[Any]) -> Any:
+    if not isinstance(parts[0], pd.arrays.IntegerArray):
+        return np.concatenate(parts)
+    values = np.concatenate([part.to_numpy(np.int64, na_value=0) for part in parts])
+    return pd.arrays.IntegerArray(values, np.concatenate([part.isna() for part in parts]))
 
 
 class Instances:

@@ -8,13 +8,14 @@ contiguous, so they sum to the step.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.blame.late_arrivals import group_by_rank
 from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
@@ -37,6 +38,33 @@ _MAX_PIECES = 20_000
 _MAX_SEGMENTS = 8
 
 
+class RankRows(Struct, frozen=True, kw_only=True):
+    """Rows of a rank sorted by start, as lists: the walk reads single entries, which is slow in numpy.
+
+    ``max_end``: the latest end among each row and its predecessors.
+    """
+
+    row: list[int]
+    start: list[int]
+    end: list[int]
+    max_end: list[int]
+
+    def find_last_ended(self, since_ns: int, until_ns: int) -> int:
+        """Return the row that ended last, shortly before the rank continued; -1 if there is none.
+
+        The rank did not wait for a collective that ended long before that or was still running.
+        """
+        stop = bisect_left(self.start, until_ns)
+        earliest, latest = max(since_ns + 1, until_ns - _MAX_WAKE_UP_NS), until_ns + _RIGHT_AFTER_NS
+        last, last_end = -1, earliest
+        for position in range(stop - 1, max(0, stop - _MAX_CONCURRENT) - 1, -1):
+            if self.max_end[position] < earliest:
+                break  # no earlier row ended late enough
+            if last_end <= self.end[position] <= latest:
+                last, last_end = self.row[position], self.end[position]
+        return last
+
+
 class SyncPoints(Struct, frozen=True, kw_only=True):
     """Columns of the collectives, and the rows of each rank sorted by start.
 
@@ -44,42 +72,50 @@ class SyncPoints(Struct, frozen=True, kw_only=True):
     ``previous_row``: the row of the previous collective on its stream if it waited for that, else -1.
     """
 
-    rank: Int64s
-    start: Int64s
-    end: Int64s
-    last_arrival_row: Int64s
-    previous_row: Int64s
-    rows_by_rank: dict[int, Int64s]
+    rank: list[int]
+    start: list[int]
+    end: list[int]
+    last_arrival_row: list[int]
+    previous_row: list[int]
+    by_rank: dict[int, RankRows]
 
     def find_last_ended(self, rank: int, since_ns: int, until_ns: int) -> int:
-        """Return the rank's row that ended last, shortly before the rank continued; -1 if there is none.
-
-        The rank did not wait for a collective that ended long before that or was still running.
-        """
-        rows = self.rows_by_rank.get(rank)
-        if rows is None:
-            return -1
-        stop = bisect_left(rows, until_ns, key=lambda row: int(self.start[row]))
-        rows = rows[max(0, stop - _MAX_CONCURRENT) : stop]
-        end = self.end[rows]
-        candidates = np.flatnonzero(
-            (end > since_ns) & (end >= until_ns - _MAX_WAKE_UP_NS) & (end <= until_ns + _RIGHT_AFTER_NS)
-        )
-        return int(rows[candidates[np.argmax(end[candidates])]]) if len(candidates) else -1
+        """Return the rank's row that ended last, shortly before the rank continued; -1 if there is none."""
+        rows = self.by_rank.get(rank)
+        return -1 if rows is None else rows.find_last_ended(since_ns, until_ns)
 
 
 def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
     """Return the sync points of a table of collectives with launch and arrival columns."""
     rank, start, end = (frame[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
+    return make_sync_points(
+        rank, start, end, _find_last_arrivals(frame, rank, start), _find_previous_rows(frame, rank, start)
+    )
+
+
+def make_sync_points(
+    rank: Int64s, start: Int64s, end: Int64s, last_arrival_row: Int64s, previous_row: Int64s
+) -> SyncPoints:
+    """Return the sync points with these columns."""
     return SyncPoints(
-        rank=rank,
-        start=start,
-        end=end,
-        last_arrival_row=_find_last_arrivals(frame, rank, start),
-        previous_row=_find_previous_rows(frame, rank, start),
-        rows_by_rank={
-            number: rows[np.argsort(start[rows], kind="stable")] for number, rows in group_by_rank(rank)
+        rank=rank.tolist(),
+        start=start.tolist(),
+        end=end.tolist(),
+        last_arrival_row=last_arrival_row.tolist(),
+        previous_row=previous_row.tolist(),
+        by_rank={
+            number: _index_rank(rows[np.argsort(start[rows], kind="stable")], start, end)
+            for number, rows in group_by_rank(rank)
         },
+    )
+
+
+def _index_rank(rows: Int64s, start: Int64s, end: Int64s) -> RankRows:
+    return RankRows(
+        row=rows.tolist(),
+        start=start[rows].tolist(),
+        end=end[rows].tolist(),
+        max_end=np.maximum.accumulate(end[rows]).tolist(),
     )
 
 
@@ -106,7 +142,7 @@ def _find_previous_rows(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int
     return np.where(previous >= 0, previous, -1)
 
 
-class PathPiece(Struct, frozen=True, kw_only=True):
+class PathPiece(NamedTuple):
     """Part of the path of one step: a rank's own work, or (``moving``) a transfer that it waited for."""
 
     rank: int
@@ -115,11 +151,30 @@ class PathPiece(Struct, frozen=True, kw_only=True):
     moving: bool
 
 
+class BlockedSpans(NamedTuple):
+    """Intervals in which collectives blocked a rank, as lists."""
+
+    begin: list[int]
+    end: list[int]
+
+    @classmethod
+    def from_intervals(cls, blocked: Intervals) -> "BlockedSpans":
+        """Return a disjoint set of intervals as lists."""
+        return cls(blocked[:, 0].tolist(), blocked[:, 1].tolist())
+
+    def find_last(self, now: int) -> tuple[int, int]:
+        """Return the last blocked interval up to ``now``, or an empty one in the far past."""
+        position = bisect_left(self.begin, now) - 1
+        if position < 0:
+            return BEFORE_ALL_NS, BEFORE_ALL_NS
+        return self.begin[position], min(self.end[position], now)
+
+
 def walk_back(
     rank: int,
     begins: Mapping[int, int],
     end_ns: int,
-    blocked: Mapping[int, Intervals],
+    blocked: Mapping[int, BlockedSpans],
     sync_points: SyncPoints,
 ) -> list[PathPiece]:
     """Return the path of one step, last piece first.
@@ -134,13 +189,13 @@ def walk_back(
     pieces: list[PathPiece] = []
     now = end_ns
     while now > begins[rank] and len(pieces) < _MAX_PIECES:
-        blocked_from, blocked_until = _find_last_blocked(blocked[rank], now)
+        blocked_from, blocked_until = blocked[rank].find_last(now)
         row = (
             sync_points.find_last_ended(rank, blocked_from, blocked_until)
             if blocked_until > begins[rank]
             else -1
         )
-        work_limit = int(sync_points.end[row]) if row >= 0 else blocked_from
+        work_limit = sync_points.end[row] if row >= 0 else blocked_from
         work_start = max(begins[rank], min(work_limit, now))
         if work_start < now:
             pieces.append(PathPiece(rank=rank, begin_ns=work_start, end_ns=now, moving=False))
@@ -150,25 +205,17 @@ def walk_back(
     return pieces
 
 
-def _find_last_blocked(blocked: Intervals, now: int) -> tuple[int, int]:
-    """Return the last blocked interval up to ``now``, or an empty one in the far past."""
-    position = int(np.searchsorted(blocked[:, 0], now, side="left")) - 1
-    if position < 0:
-        return BEFORE_ALL_NS, BEFORE_ALL_NS
-    return int(blocked[position, 0]), min(int(blocked[position, 1]), now)
-
-
 def _walk_through_collective(
     sync_points: SyncPoints, row: int, now: int, begins: Mapping[int, int], pieces: list[PathPiece]
 ) -> tuple[int, int]:
     """Follow a collective and those queued before it; return the last rank to arrive and its arrival."""
     while True:
-        last_arrival_row = int(sync_points.last_arrival_row[row])
-        rank = int(sync_points.rank[row])
-        arrived = max(begins[rank], min(int(sync_points.start[last_arrival_row]), now - 1))
+        last_arrival_row = sync_points.last_arrival_row[row]
+        rank = sync_points.rank[row]
+        arrived = max(begins[rank], min(sync_points.start[last_arrival_row], now - 1))
         pieces.append(PathPiece(rank=rank, begin_ns=arrived, end_ns=now, moving=True))
-        rank, now = int(sync_points.rank[last_arrival_row]), arrived
-        row = int(sync_points.previous_row[last_arrival_row])
+        rank, now = sync_points.rank[last_arrival_row], arrived
+        row = sync_points.previous_row[last_arrival_row]
         if row < 0 or now <= begins[rank] or len(pieces) >= _MAX_PIECES:
             return rank, now
 
@@ -188,15 +235,14 @@ def find_critical_path(
     if not windows:
         return None
     sync_points = index_sync_points(frame)
-    blocked = {rank: rank_work.blocked for rank, rank_work in work.items()}
+    blocked = {rank: BlockedSpans.from_intervals(rank_work.blocked) for rank, rank_work in work.items()}
     pieces_by_step: list[tuple[int, list[PathPiece]]] = []
     for step, spans in windows.items():
         last_rank = max(spans, key=lambda rank: spans[rank][1])
         begins = {rank: begin for rank, (begin, _) in spans.items()}
         pieces = walk_back(last_rank, begins, spans[last_rank][1], blocked, sync_points)
         pieces_by_step.append((step, pieces))
-    parts = _split_pieces([piece for _, pieces in pieces_by_step for piece in pieces], work, calls)
-    return _make_critical_path(pieces_by_step, parts)
+    return _make_critical_path(pieces_by_step, work, calls)
 
 
 def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
@@ -210,76 +256,84 @@ def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, 
     return {number: spans for number, spans in sorted(spans_by_step.items()) if len(spans) == len(steps)}
 
 
-PathParts = dict[PathKind, int]
+#: Kinds of a rank's own work, in the order of their precedence; host time is the remainder.
+_OWN_KINDS = (
+    PathKind.COMPUTE,
+    PathKind.COPIES,
+    PathKind.DATA,
+    PathKind.ALLOCATOR,
+    PathKind.SYNC,
+    PathKind.HOST,
+)
+#: Columns of the times of a piece.
+_KINDS = (*_OWN_KINDS, PathKind.TRANSFER)
 
 
-def _split_pieces(
-    pieces: Sequence[PathPiece], work: Mapping[int, RankWork], calls: ReadCalls
-) -> list[PathParts]:
-    """Return the time of each piece by kind, which sums to the piece; the remainder of own work is host time.
+def _split_pieces(pieces: Int64s, work: Mapping[int, RankWork], calls: ReadCalls) -> Int64s:
+    """Return the time of each piece by ``_KINDS``, which sums to the piece.
 
     All pieces of a rank are measured at once: a recording may have hundreds of thousands of steps.
+
+    Args:
+        pieces: Columns of ``PathPiece``.
+        work: Work of each rank.
+        calls: Returns the host calls of a rank.
     """
-    parts = [{PathKind.TRANSFER: piece.end_ns - piece.begin_ns} for piece in pieces]
-    own_by_rank: dict[int, list[int]] = defaultdict(list)
-    for index, piece in enumerate(pieces):
-        if not piece.moving:
-            own_by_rank[piece.rank].append(index)
-    for rank, own in own_by_rank.items():
-        spans = [(pieces[index].begin_ns, pieces[index].end_ns) for index in own]
-        begins, ends = np.array(spans, dtype=np.int64).T
-        sets = _make_disjoint_sets(work[rank], calls(rank))
-        times = {kind: covered(covering, begins, ends) for kind, covering in sets}
-        times[PathKind.HOST] = ends - begins - sum(times.values())
-        kinds = tuple(times)
-        for index, row in zip(own, np.column_stack(tuple(times.values())).tolist(), strict=True):
-            parts[index] = dict(zip(kinds, row, strict=True))
+    rank, begin, end, moving = pieces.T
+    parts = np.zeros((len(pieces), len(_KINDS)), dtype=np.int64)
+    parts[:, -1] = np.where(moving, end - begin, 0)
+    own_rows = np.flatnonzero(moving == 0)
+    for number, positions in group_by_rank(rank[own_rows]):
+        own = own_rows[positions]
+        begins, ends = begin[own], end[own]
+        host_ns = ends - begins
+        for column, covering in enumerate(_make_disjoint_sets(work[number], calls(number))):
+            parts[own, column] = covered(covering, begins, ends)
+            host_ns = host_ns - parts[own, column]
+        parts[own, len(_OWN_KINDS) - 1] = host_ns
     return parts
 
 
-def _make_disjoint_sets(rank_work: RankWork, host: HostCalls) -> Sequence[tuple[PathKind, Intervals]]:
+def _make_disjoint_sets(rank_work: RankWork, host: HostCalls) -> Sequence[Intervals]:
+    """Return the intervals of each of ``_OWN_KINDS`` but the last, without those of earlier kinds."""
     sets, taken = [], EMPTY
-    for kind, spans in (
-        (PathKind.COMPUTE, rank_work.compute),
-        (PathKind.COPIES, rank_work.copies),
-        (PathKind.DATA, host.loader),
-        (PathKind.ALLOCATOR, host.allocator),
-        (PathKind.SYNC, host.sync),
-    ):
+    for spans in (rank_work.compute, rank_work.copies, host.loader, host.allocator, host.sync):
         free = subtract(spans, taken)
-        sets.append((kind, free))
-        taken = np.concatenate((taken, free))
+        sets.append(free)
+        taken = union(taken, free)
     return sets
 
 
 def _make_critical_path(
-    pieces_by_step: Sequence[tuple[int, Sequence[PathPiece]]], parts: Iterable[PathParts]
+    pieces_by_step: Sequence[tuple[int, Sequence[PathPiece]]], work: Mapping[int, RankWork], calls: ReadCalls
 ) -> CriticalPath:
-    sums: dict[tuple[int, PathKind], int] = defaultdict(int)
-    segments: list[PathSegment] = []
-    remaining = iter(parts)
-    for step, pieces in pieces_by_step:
-        for piece in pieces:
-            by_kind = next(remaining)
-            for kind, length in by_kind.items():
-                sums[piece.rank, kind] += length
-            segments.append(
-                PathSegment(
-                    step=step,
-                    rank=piece.rank,
-                    what=max(by_kind, key=by_kind.__getitem__),
-                    begin_ns=piece.begin_ns - pieces[-1].begin_ns,
-                    ns=piece.end_ns - piece.begin_ns,
-                )
-            )
+    pieces = np.array([piece for _, pieces in pieces_by_step for piece in pieces], np.int64).reshape(-1, 4)
+    parts = _split_pieces(pieces, work, calls)
+    rank, begin, end, moving = pieces.T
+    counts = [len(pieces) for _, pieces in pieces_by_step]
+    step = np.repeat([number for number, _ in pieces_by_step], counts)
+    path_begin = np.repeat([pieces[-1].begin_ns if pieces else 0 for _, pieces in pieces_by_step], counts)
+    by_length = np.lexsort((begin - path_begin, step, begin - end))[:_MAX_SEGMENTS].tolist()
     steps = len(pieces_by_step)
-    shares = [PathShare(rank=rank, what=kind, ns=length // steps) for (rank, kind), length in sums.items()]
-    by_length = sorted(segments, key=lambda segment: (-segment.ns, segment.step, segment.begin_ns))
+    shares = [
+        PathShare(rank=number, what=kind, ns=length // steps)
+        for number, rows in group_by_rank(rank)
+        for kind, length in zip(_KINDS, parts[rows].sum(axis=0).tolist(), strict=True)
+    ]
     return CriticalPath(
         steps=steps,
-        wall_ns=sum(segment.ns for segment in segments) // steps,
+        wall_ns=int((end - begin).sum()) // steps,
         shares=tuple(sorted((share for share in shares if share.ns > 0), key=_sort_key)),
-        longest=tuple(by_length[:_MAX_SEGMENTS]),
+        longest=tuple(
+            PathSegment(
+                step=int(step[row]),
+                rank=int(rank[row]),
+                what=PathKind.TRANSFER if moving[row] else _OWN_KINDS[int(np.argmax(parts[row, :-1]))],
+                begin_ns=int(begin[row] - path_begin[row]),
+                ns=int(end[row] - begin[row]),
+            )
+            for row in by_length
+        ),
     )
 
 

@@ -39,7 +39,7 @@ def measure_device_totals(
     timelines, gaps = load_timelines(run, WindowPolicy.TRACE)
     selected = [timeline for timeline in timelines if ranks is None or timeline.rank in ranks]
     totals: list[DeviceTotals] = []
-    collectives = load_collectives(run, selected) if selected else None
+    collectives = load_collectives(selected) if selected else None
     for timeline in selected:
         if not timeline.activity.on_device or collectives is None:
             gaps.append(_make_no_device_gap(timeline.rank))

@@ -8,22 +8,17 @@ a CPU, the main thread (the one with the most operators) computes while it runs 
 
 import re
 from collections.abc import Callable, Collection
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, is_among
+from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events, find_used, look_up
 from zprof.model.kernels import is_collective_kernel
 from zprof.run.ranges import RangeVerb, parse_range
 
-#: Placeholder for the stream of a row without one.
-NO_STREAM = np.iinfo(np.int64).min
-_Codes = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
 #: Categories of the host's calls into a device's driver, and of what a device runs.
 CALL_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver"})
 COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset"})
@@ -37,66 +32,59 @@ class EventView:
     ``rows``: their indexes in the table.
     """
 
-    def __init__(self, events: pa.Table, categories: Collection[str]) -> None:
-        texts, codes = _encode_column(events, "category")
-        selected = _look_up([text in categories for text in texts], codes)
-        self.rows: Int64s = np.flatnonzero(selected)
-        rows = events.drop_columns(["category"]).filter(pa.array(selected))
-        start = rows.column("start_ns").to_numpy()
-        self.spans = intervals(start, start + rows.column("duration_ns").to_numpy())
-        self.thread: Int64s = rows.column("thread").to_numpy()
-        self.stream: Int64s = pc.fill_null(rows.column("stream"), NO_STREAM).to_numpy()
-        self.correlation: Int64s = pc.fill_null(rows.column("correlation"), 0).to_numpy()
-        self._categories, self._category = texts, codes[selected]
-        self._names, self._name = _encode_column(rows, "name")
+    def __init__(self, events: pa.Table | EventColumns, categories: Collection[str]) -> None:
+        columns = decode_events(events)
+        self.rows: Int64s = np.flatnonzero(columns.match_categories(categories))
+        self.spans: Intervals = columns.spans[self.rows]
+        self.thread: Int64s = columns.thread[self.rows]
+        self._columns = columns
+        self._category, self._name = columns.category[self.rows], columns.name[self.rows]
+
+    @cached_property
+    def stream(self) -> Int64s:
+        """The stream of each row, ``NO_STREAM`` without one."""
+        return self._columns.stream[self.rows]
+
+    @cached_property
+    def correlation(self) -> Int64s:
+        """The correlation of each row, 0 without one."""
+        return self._columns.correlation[self.rows]
+
+    @cached_property
+    def size_bytes(self) -> Int64s:
+        """The size of the copy of each row, 0 without one."""
+        return self._columns.size_bytes[self.rows]
 
     def match_categories(self, *categories: str) -> Mask:
         """Mark the rows of these categories."""
-        return _look_up([text in categories for text in self._categories], self._category)
+        return look_up([text in categories for text in self._columns.categories], self._category)
 
     def match_names(self, rows: Mask, predicate: Callable[[str], object]) -> Mask:
         """Mark the ``rows`` for whose name the predicate returns something true."""
-        used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
-        is_match = np.zeros(len(self._names), dtype=np.bool_)
-        is_match[used] = [
-            bool(answer) for answer in map(predicate, map(self._names.__getitem__, used.tolist()))
-        ]
-        return rows & (is_match[self._name] if len(is_match) else False)
+        is_match = self._columns.find_names(self._name[rows], predicate)
+        return rows & is_match[self._name]
 
     def names(self, rows: Mask) -> list[str]:
         """Return the name of each of ``rows``."""
-        return [self._names[code] for code in self._name[rows].tolist()]
+        names = self._columns.names
+        return [names[code] for code in self._name[rows].tolist()]
 
     def coded(self, rows: Int64s) -> tuple[tuple[str, ...], Int64s]:
         """Return the distinct names of ``rows`` (row numbers), and each row's index into them."""
-        used, codes = np.unique(self._name[rows], return_inverse=True)
-        return tuple(self._names[code] for code in used.tolist()), codes.astype(np.int64)
+        names, codes = self._columns.names, self._name[rows]
+        used = find_used(codes, len(names))
+        position = np.zeros(max(1, len(names)), dtype=np.int64)
+        position[used] = np.arange(len(used))
+        return tuple(names[code] for code in used), position[codes]
 
 
-def list_categories(events: pa.Table) -> frozenset[str]:
-    """Return the categories that have a row."""
-    texts, codes = _encode_column(events, "category")
-    return frozenset(texts[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(texts))))
-
-
-def find_coverage(events: pa.Table) -> Intervals:
+def find_coverage(events: EventColumns) -> Intervals:
     """Return the span from the first to the last event with a duration, as one interval or none."""
-    start, duration = (events.column(name).to_numpy() for name in ("start_ns", "duration_ns"))
-    has_duration = duration > 0
+    start, end = events.spans.T
+    has_duration = end > start
     if not has_duration.any():
         return EMPTY
-    return intervals([start[has_duration].min()], [(start + duration)[has_duration].max()])
-
-
-def _encode_column(table: pa.Table, column: str) -> tuple[list[str], _Codes]:
-    combined = table.column(column).unify_dictionaries().combine_chunks()
-    return combined.dictionary.to_pylist(), combined.indices.to_numpy(zero_copy_only=False)
-
-
-def _look_up(is_match: list[bool], codes: _Codes) -> Mask:
-    table = np.array(is_match or [False], dtype=np.bool_)
-    selected: Mask = table[codes] if len(codes) else np.zeros(0, dtype=np.bool_)
-    return selected
+    return intervals([start[has_duration].min()], [end[has_duration].max()])
 
 
 class DeviceRoles(Struct, frozen=True, kw_only=True):
@@ -173,20 +161,16 @@ def find_busiest(threads: Int64s) -> int:
 
 def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
     """Mark the rows of ``work`` with the same start, end and stream as a collective."""
-    rows = _select_on_streams(collectives)
-    candidates = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
-    keys = pd.MultiIndex.from_arrays(
-        [view.spans[candidates, 0], view.spans[candidates, 1], view.stream[candidates]]
-    )
+    described = collectives.select(["start_ns", "end_ns", "stream"]).drop_null()
+    starts, *others = (column.to_numpy() for column in described.columns)
+    keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))
+    rows = np.flatnonzero(work)
+    rows = rows[is_among(view.spans[rows, 0], starts)]
     is_described = np.zeros(len(work), dtype=np.bool_)
-    if len(candidates):
-        is_described[candidates] = keys.isin(pd.MultiIndex.from_frame(rows))
+    is_described[rows] = [
+        key in keys for key in zip(*view.spans[rows].T.tolist(), view.stream[rows].tolist(), strict=True)
+    ]
     return is_described
-
-
-def _select_on_streams(collectives: pa.Table) -> pd.DataFrame:
-    frame: pd.DataFrame = collectives.select(["start_ns", "end_ns", "stream"]).drop_null().to_pandas()
-    return frame
 
 
 def _is_operator(name: str) -> bool:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, is_among, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events
+from zprof.analysis.time.event_roles import EventView
 from zprof.run.reader import Run
 
 DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
@@ -29,7 +29,8 @@ MAX_QUIET_NS = 1_000_000
 _TO_HOST = "DtoH"
 _TO_DEVICE = "HtoD"
 _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation", "bytes")
-_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "user_annotation", "cpu_op"}) | DEVICE_COPY_CATEGORIES
+_HOST_CATEGORIES = frozenset({*_CALL_CATEGORIES, "user_annotation", "cpu_op"})
+_CATEGORIES = _HOST_CATEGORIES | DEVICE_COPY_CATEGORIES
 _ALLOCATOR = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
 )
@@ -63,7 +64,8 @@ _ANY_CALL = re.compile(
     ),
     re.DOTALL,
 )
-#: Column added to the collectives table.
+
+#: Column of the collectives table with the host time before each launch.
 HOST_NS = "host_ns"
 
 
@@ -102,41 +104,32 @@ class HostCopies(Struct, frozen=True, kw_only=True):
         )
 
 
-def select_host_copies(copies: pa.Table, events: pa.Table) -> HostCopies:
-    """Select the copies between host and device.
-
-    Args:
-        copies: Copies of a device, as rows of an ``events`` table.
-        events: Rows of the same table with the host's calls.
-    """
-    names = [str(name) for name in copies.column("name").to_pylist()]
-    to_host = np.array([_TO_HOST in name for name in names], dtype=np.bool_)
-    is_host_copy = to_host | np.array([_TO_DEVICE in name for name in names], dtype=np.bool_)
-    if not is_host_copy.any():
+def select_host_copies(view: EventView) -> HostCopies:
+    """Select the copies between host and device; the view has the host's calls and the device's copies."""
+    copies = view.match_categories(*DEVICE_COPY_CATEGORIES)
+    to_host = view.match_names(copies, lambda name: _TO_HOST in name)
+    rows = np.flatnonzero(to_host | view.match_names(copies, lambda name: _TO_DEVICE in name))
+    if not len(rows):
         return HostCopies()
-    start = copies.column("start_ns").to_numpy()
-    spans = intervals(start, start + copies.column("duration_ns").to_numpy())[is_host_copy]
-    correlation = pc.fill_null(copies.column("correlation"), 0).to_numpy()[is_host_copy]
-    calls, copied = _find_copy_calls(spans, correlation, events)
+    calls, copied = _find_copy_calls(view, rows)
     return HostCopies(
-        spans=spans,
-        size_bytes=pc.fill_null(copies.column("bytes"), 0).to_numpy()[is_host_copy],
-        to_host=to_host[is_host_copy],
+        spans=view.spans[rows],
+        size_bytes=view.size_bytes[rows],
+        to_host=to_host[rows],
         blocking=union(calls[calls[:, 1] >= copied[:, 1]]),
         pending=union(intervals(calls[:, 0], copied[:, 0])),
     )
 
 
-def _find_copy_calls(spans: Intervals, correlation: Int64s, events: pa.Table) -> tuple[Intervals, Intervals]:
+def _find_copy_calls(view: EventView, copies: Int64s) -> tuple[Intervals, Intervals]:
     """Return the host calls that requested these copies, and the span of each call's copy."""
-    known_ids = pa.array(np.unique(correlation[correlation > 0]))
-    category = events.column("category").cast(pa.string())
-    matches = pc.is_in(events.column("correlation"), known_ids)
-    calls = events.filter(pc.and_(matches, pc.is_in(category, pa.array(_CALL_CATEGORIES))))
-    row_by_correlation = {correlation_id: row for row, correlation_id in enumerate(correlation.tolist())}
-    rows = [row_by_correlation[correlation_id] for correlation_id in calls.column("correlation").to_pylist()]
-    start = calls.column("start_ns").to_numpy()
-    return intervals(start, start + calls.column("duration_ns").to_numpy()), spans[rows]
+    copies = copies[view.correlation[copies] > 0]
+    order = np.argsort(view.correlation[copies], kind="stable")
+    ids = view.correlation[copies][order]
+    calls = np.flatnonzero(view.match_categories(*_CALL_CATEGORIES))
+    calls = calls[is_among(view.correlation[calls], ids)]
+    last_copy = np.searchsorted(ids, view.correlation[calls], side="right") - 1
+    return view.spans[calls], view.spans[copies[order[last_copy]]]
 
 
 class HostCalls(Struct, frozen=True, kw_only=True):
@@ -192,76 +185,70 @@ def read_host_calls(run: Run, rank: int) -> HostCalls:
 
 def read_loader_spans(run: Run, rank: int) -> Intervals:
     """Read when a rank's host fetched batches: ``HostCalls.loader``, without the other calls."""
-    events = run.table(rank, "events", _COLUMNS)
-    rows = filter_by_text(events, "category", (_CATEGORIES - DEVICE_COPY_CATEGORIES).__contains__)
-    return _union_spans(filter_by_text(rows, "name", _LOADER.fullmatch))
+    view = EventView(run.table(rank, "events", _COLUMNS), _HOST_CATEGORIES)
+    return union(view.spans[view.match_names(view.match_categories(*_HOST_CATEGORIES), _LOADER.fullmatch)])
 
 
-def select_host_calls(events: pa.Table) -> HostCalls:
+def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
     """Select the host calls from an ``events`` table by category and name; test each distinct text once."""
-    rows = filter_by_text(events, "category", _CATEGORIES.__contains__)
-    copies = select_host_copies(filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
-    rows = filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
-    is_inference = _is_inference(rows)
-    has_stacks = _count_rows(events, PYTHON_CATEGORY) > _count_rows(rows, "cpu_op")
-    rows = filter_by_text(rows, "name", _ANY_CALL.fullmatch)  # one test per name, not one per pattern
-    launch_threads = np.unique(filter_by_text(rows, "name", _LAUNCH.fullmatch).column("thread").to_numpy())
-    launch_thread_rows = rows.filter(pc.is_in(rows.column("thread"), pa.array(launch_threads)))
+    events = decode_events(events)
+    view = EventView(events, _CATEGORIES)
+    copies = select_host_copies(view)
+    on_host = ~view.match_categories(*DEVICE_COPY_CATEGORIES)
+    calls = view.match_names(on_host, _ANY_CALL.fullmatch)  # one test per name, not one per pattern
+    launch_threads = np.unique(view.thread[view.match_names(calls, _LAUNCH.fullmatch)])
+    on_launch_thread = calls & is_among(view.thread, launch_threads)
+
+    def select(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
+        return view.spans[view.match_names(rows, pattern.fullmatch)]
+
     return HostCalls(
-        allocator=_union_spans(filter_by_text(launch_thread_rows, "name", _ALLOCATOR.fullmatch)),
-        sync=union(
-            _union_spans(filter_by_text(launch_thread_rows, "name", _SYNC.fullmatch)), copies.blocking
-        ),
-        loader=_union_spans(filter_by_text(rows, "name", _LOADER.fullmatch)),
-        limiter=_union_spans(filter_by_text(rows, "name", _LIMITER.fullmatch)),
-        optimizer=_union_spans(filter_by_text(rows, "name", _OPTIMIZER.fullmatch)),
-        collective=_union_spans(filter_by_text(rows, "name", _COLLECTIVE.fullmatch)),
-        read=_union_spans(filter_by_text(rows, "name", _SCALAR_READ.fullmatch)),
-        compiled=_union_spans(filter_by_text(rows, "name", _COMPILED.fullmatch)),
-        alloc_times=filter_by_text(launch_thread_rows, "name", _DEVICE_ALLOC.fullmatch)
-        .column("start_ns")
-        .to_numpy(),
-        free_times=filter_by_text(launch_thread_rows, "name", _DEVICE_FREE.fullmatch)
-        .column("start_ns")
-        .to_numpy(),
+        allocator=union(select(on_launch_thread, _ALLOCATOR)),
+        sync=union(select(on_launch_thread, _SYNC), copies.blocking),
+        loader=union(select(calls, _LOADER)),
+        limiter=union(select(calls, _LIMITER)),
+        optimizer=union(select(calls, _OPTIMIZER)),
+        collective=union(select(calls, _COLLECTIVE)),
+        read=union(select(calls, _SCALAR_READ)),
+        compiled=union(select(calls, _COMPILED)),
+        alloc_times=select(on_launch_thread, _DEVICE_ALLOC)[:, 0],
+        free_times=select(on_launch_thread, _DEVICE_FREE)[:, 0],
         copies=copies,
-        active=find_active_spans(_select_threads(events, launch_threads)),
-        is_inference=is_inference,
-        has_stacks=has_stacks,
+        active=_find_active_spans(events, launch_threads),
+        is_inference=_is_inference(view, on_host),
+        has_stacks=_count_rows(events, PYTHON_CATEGORY) > _count_rows(events, "cpu_op"),
     )
 
 
-def find_active_spans(rows: pa.Table) -> Intervals:
-    """Return when threads did something: between two of a thread's starts or ends at most 1 ms apart.
+def _find_active_spans(events: EventColumns, threads: Int64s) -> Intervals:
+    """Return when one of these threads did something: its starts and ends are at most 1 ms apart.
 
     What lies between two events further apart may be Python, sleep, a lock or a file: nobody can tell.
-
-    Args:
-        rows: start_ns, duration_ns and thread of the threads' events.
     """
-    start = rows.column("start_ns").to_numpy()
-    times = np.concatenate((start, start + rows.column("duration_ns").to_numpy()))
-    thread = np.tile(rows.column("thread").to_numpy(), 2)
-    order = np.lexsort((times, thread))
-    times, thread = times[order], thread[order]
-    is_active = (np.diff(thread) == 0) & (np.diff(times) <= MAX_QUIET_NS)
-    return union(intervals(times[:-1][is_active], times[1:][is_active]))
+    in_category = events.match_categories(_THREAD_CATEGORIES)
+    active = []
+    for thread in threads.tolist():
+        times = events.spans[in_category & (events.thread == thread)].ravel()
+        times.sort(kind="stable")  # starts, which are nearly sorted, between ends
+        is_active = np.diff(times) <= MAX_QUIET_NS
+        active.append(_join_neighbours(times, is_active))
+    return union(*active)
 
 
-def _select_threads(events: pa.Table, threads: Int64s) -> pa.Table:
-    """Return what the recording shows of these threads."""
-    rows = events.filter(pc.is_in(events.column("thread"), pa.array(threads)))
-    return filter_by_text(rows, "category", _THREAD_CATEGORIES.__contains__)
+def _join_neighbours(times: Int64s, is_active: Mask) -> Intervals:
+    """Return the runs of sorted times in which each neighbour is ``is_active``, without empty ones."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
+    return union(intervals(times[edges[::2]], times[edges[1::2]]))
 
 
-def _count_rows(rows: pa.Table, category: str) -> int:
-    return int(filter_by_text(rows, "category", category.__eq__).num_rows)
+def _count_rows(events: EventColumns, category: str) -> int:
+    return int(np.count_nonzero(events.match_categories((category,))))
 
 
-def _is_inference(rows: pa.Table) -> bool:
-    if not _count_rows(rows, "cpu_op"):
+def _is_inference(view: EventView, on_host: Mask) -> bool:
+    if not view.match_categories("cpu_op").any():
         return False
-    return not any(filter_by_text(rows, "name", each.fullmatch).num_rows for each in (_OPTIMIZER, _BACKWARD))
+    return not any(view.match_names(on_host, each.fullmatch).any() for each in (_OPTIMIZER, _BACKWARD))
 
 
 def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
@@ -275,30 +262,23 @@ def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], objec
     return rows.filter(pa.array(is_match[codes]))
 
 
-def _union_spans(rows: pa.Table) -> Intervals:
-    start = rows.column("start_ns").to_numpy()
-    return union(intervals(start, start + rows.column("duration_ns").to_numpy()))
-
-
-def add_host_pace(
-    rows: pd.DataFrame, calls: HostCalls, blocked: Intervals, window_begin_ns: int
-) -> pd.DataFrame:
-    """Add ``host_ns``, the host time before each launch without waits; null if the launch is unknown.
+def measure_host_pace(
+    launch_ns: Int64s, known: Mask, calls: HostCalls, blocked: Intervals, window_begin_ns: int
+) -> Int64s:
+    """Return the host time before each known launch, without waits; 0 for the other rows.
 
     Args:
-        rows: Collectives of one rank in the steps of its window.
+        launch_ns: Launches of the collectives of one rank in the steps of its window.
+        known: Mask of the launches that are known.
         calls: Its host calls.
         blocked: Intervals in which a collective blocked the device.
         window_begin_ns: Start of the interval that ends with the first launch.
     """
-    launch = rows["launch_start_ns"].astype("Int64")
-    known = np.flatnonzero(launch.notna().to_numpy(bool))
-    times = launch.iloc[known].to_numpy(np.int64)
-    order = np.argsort(times, kind="stable")
-    end = times[order]
+    rows = np.flatnonzero(known)
+    rows = rows[np.argsort(launch_ns[rows], kind="stable")]
+    end = launch_ns[rows]
     start = np.concatenate(([window_begin_ns], end))[:-1]
     waits = intersect(union(calls.sync, calls.allocator), blocked)
-    pace_ns = np.maximum(0, end - start) - covered(waits, start, np.maximum(start, end))
-    values = np.zeros(len(rows), dtype=np.int64)
-    values[known[order]] = pace_ns
-    return rows.assign(**{HOST_NS: pd.arrays.IntegerArray(values, launch.isna().to_numpy(bool))})
+    pace_ns = np.zeros(len(launch_ns), dtype=np.int64)
+    pace_ns[rows] = np.maximum(0, end - start) - covered(waits, start, np.maximum(start, end))
+    return pace_ns

@@ -25,11 +25,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.collective_rows import Mask
+from zprof.analysis.time.collective_rows import Mask, RankColumns
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankResult
 from zprof.analysis.time.steps import StepWindows, ThreadTimes
@@ -73,6 +72,8 @@ class IdleShares(Struct, frozen=True, kw_only=True):
         An occurrence is one call including the gap after it, or else one contiguous interval.
         """
         spans = self.idle.get(part, EMPTY)
+        if not len(spans):
+            return np.zeros(len(begin_ns), dtype=np.int64)
         events = spans
         if part in self.calls:
             end_of_gap = self.calls[part][:, 1] + MAX_GAP_AFTER_NS
@@ -204,10 +205,11 @@ HOST_COLUMNS = (
 )
 
 
-def make_host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> pd.DataFrame:
-    """Return the rows of one rank, with columns ``HOST_COLUMNS``; all inputs are on the common clock."""
+def make_host_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:
+    """Return the columns ``HOST_COLUMNS`` with one entry per step of a rank, which is on the common clock."""
+    calls = timeline.calls
     activity, steps = timeline.activity, timeline.steps
-    pending = _find_pending(activity.kernels, result.collectives, calls)
+    pending = _find_pending(activity.kernels, result, calls)
     shares = (
         split_device_idle(result.idle, result.exposure.moving, pending, calls)
         if activity.on_device
@@ -240,14 +242,13 @@ def make_host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls)
             subtract(activity.copies, union(activity.compute, result.collective_spans)), calls, timeline
         ),
     }
-    return pd.DataFrame({name: rows[name] for name in HOST_COLUMNS})
+    return {name: np.broadcast_to(np.asarray(rows[name]), len(steps)) for name in HOST_COLUMNS}
 
 
-def _find_pending(kernels: Int64s, collectives: pd.DataFrame, calls: HostCalls) -> Intervals:
-    launch, start = (
-        collectives[name].fillna(0).to_numpy(np.int64) for name in ("launch_start_ns", "start_ns")
-    )
-    is_known = (launch > 0) & collectives["stream"].notna().to_numpy()
+def _find_pending(kernels: Int64s, result: RankResult, calls: HostCalls) -> Intervals:
+    rows = result.collectives
+    launch, start = rows.ints("launch_start_ns"), rows.ints("start_ns")
+    is_known = result.in_steps & (launch > 0) & rows.known("stream")
     return union(kernels[:, :2], intervals(launch[is_known], start[is_known]), calls.copies.pending)
 
 
@@ -346,6 +347,8 @@ def _count_per_step(times_ns: Int64s, steps: StepWindows) -> list[int]:
 
 def _sum_per_step(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
     """Return the sum of the amounts in each step, in the order of the steps."""
+    if not len(times_ns):
+        return [0] * len(steps)
     numbers, row = np.unique(steps.number, return_inverse=True)
     step = steps.step_at(times_ns)
     is_inside = np.isin(step, numbers)

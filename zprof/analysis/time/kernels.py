@@ -18,7 +18,8 @@ import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, union
 from zprof.analysis.time.activity import NamedWork
-from zprof.analysis.time.event_roles import Mask
+from zprof.analysis.time.collective_rows import CollectiveRows, decode_collectives
+from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.timeline import RankTimeline
 
 ALONE_RATIO = 0.01
@@ -54,14 +55,16 @@ _Floats = npt.NDArray[np.float64]
 KernelColumns = dict[str, "npt.NDArray[np.generic] | list[str]"]
 
 
-def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame) -> KernelColumns:
+def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame | CollectiveRows) -> KernelColumns:
     """Return the columns of one rank; times are on the common clock."""
     work, named = timeline.activity, timeline.activity.named
     launch, start, end = named.times.T
     in_steps = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
     duration = (end - start)[in_steps]
     concurrent = covered(
-        _find_running(collectives, work.on_device, work.nameless), start[in_steps], end[in_steps]
+        _find_running(decode_collectives(collectives), work.on_device, work.nameless),
+        start[in_steps],
+        end[in_steps],
     )
     is_alone, overlapped = concurrent <= ALONE_RATIO * duration, concurrent >= OVERLAPPED_RATIO * duration
     excess = _measure_excess(group_same_work(named.code)[in_steps], duration, is_alone)
@@ -102,10 +105,10 @@ def make_kernel_frame(ranks: Sequence[KernelColumns]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _find_running(collectives: pd.DataFrame, on_device: bool, nameless: Intervals) -> Intervals:
+def _find_running(collectives: CollectiveRows, on_device: bool, nameless: Intervals) -> Intervals:
     """Return the intervals in which a collective competed with compute."""
-    end = collectives["end_ns"].to_numpy(np.int64)
-    begin = collectives["start_ns" if on_device else "arrival_ns"].to_numpy(np.int64)
+    end = collectives.ints("end_ns")
+    begin = collectives.ints("start_ns" if on_device else "arrival_ns")
     return union(intervals(np.minimum(begin, end), end), nameless)
 
 

@@ -10,7 +10,7 @@ overlapped + exposed_wait + exposed_transfer. This module also provides the inte
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 
 import numpy as np
@@ -18,7 +18,7 @@ import pandas as pd
 from msgspec import Struct
 from msgspec.structs import fields
 
-from zprof.analysis.intervals import Intervals, covered, intersect, subtract, union
+from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, subtract, union
 from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, RankExposure
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import StepWindows
@@ -33,15 +33,16 @@ _MIN_UNSPLIT_RATIO = 0.01
 #: Profiler overhead at each edge of an interval.
 STAMP_NS = 1_000
 _MIN_STEPS = 3
+StepColumns = Mapping[str, Int64s]
 
 
-def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> pd.DataFrame:
-    """Return one row per step of a rank; columns are ``STEP_COLUMNS``."""
+def make_step_columns(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> StepColumns:
+    """Return the columns ``STEP_COLUMNS``, with one entry per step of a rank."""
     steps, activity = timeline.steps, timeline.activity
     running = union(blocking.running)
     copies, unknown = _find_copies_and_unknown(timeline, blocking, exposure)
 
-    def inside(spans: Intervals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def inside(spans: Intervals) -> Int64s:
         return covered(spans, steps.begin_ns, steps.end_ns)
 
     terms = {
@@ -53,7 +54,7 @@ def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: RankExp
     }
     wall = steps.end_ns - steps.begin_ns
     rows = {
-        "rank": timeline.rank,
+        "rank": np.full(len(steps), timeline.rank, dtype=np.int64),
         "step": steps.number,
         "wall_ns": wall,
         **terms,
@@ -62,7 +63,7 @@ def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: RankExp
         "collective_ns": inside(running),
         "memcpy_ns": inside(activity.copies),
     }
-    return pd.DataFrame({name: rows[name] for name in STEP_COLUMNS})
+    return {name: rows[name] for name in STEP_COLUMNS}
 
 
 def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> Intervals:
@@ -85,7 +86,7 @@ def _find_copies_and_unknown(
 
 
 def average_rank_time(
-    rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
+    rows: StepColumns, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
 ) -> RankTime:
     """Return means over the steps of one rank, in integer nanoseconds that still sum.
 
@@ -96,30 +97,26 @@ def average_rank_time(
         first_wait_ns: Exposed wait of the first collective of each group, summed over all steps.
         unsplit_ns: Exposed time in collectives that are missing some ranks, summed over all steps.
     """
-    terms = dict(
-        zip(
-            LEDGER_TERMS,
-            divide_evenly([int(rows[term].sum()) for term in LEDGER_TERMS], len(rows)),
-            strict=True,
-        )
-    )
+    count = len(rows["step"])
+    means = divide_evenly([int(rows[term].sum()) for term in LEDGER_TERMS], count)
+    terms = dict(zip(LEDGER_TERMS, means, strict=True))
     collective, overlapped = int(rows["collective_ns"].sum()), int(rows["overlapped_ns"].sum())
     exposed_ns = terms["exposed_wait_ns"] + terms["exposed_transfer_ns"]
-    unsplit_ns = min(unsplit_ns // len(rows), exposed_ns)
+    unsplit_ns = min(unsplit_ns // count, exposed_ns)
     is_upper = method in (UPPER_BOUND, MIXED)
     return RankTime(
-        rank=int(rows["rank"].iloc[0]),
-        steps=len(rows),
-        wall_ns=int(rows["wall_ns"].sum()) // len(rows),
-        wall_median_ns=int(rows["wall_ns"].median()),
-        collective_ns=collective // len(rows),
-        overlapped_ns=overlapped // len(rows),
+        rank=int(rows["rank"][0]),
+        steps=count,
+        wall_ns=int(rows["wall_ns"].sum()) // count,
+        wall_median_ns=int(np.median(rows["wall_ns"])),
+        collective_ns=collective // count,
+        overlapped_ns=overlapped // count,
         overlap_ratio=overlapped / collective if collective else None,
         method=method,
         noise_floor_ns=noise_floor_ns,
         upper_bound=is_upper,
-        memcpy_ns=int(rows["memcpy_ns"].sum()) // len(rows),
-        first_wait_ns=min(first_wait_ns // len(rows), terms["exposed_wait_ns"]),
+        memcpy_ns=int(rows["memcpy_ns"].sum()) // count,
+        first_wait_ns=min(first_wait_ns // count, terms["exposed_wait_ns"]),
         unsplit_ns=unsplit_ns,
         bounds=find_ledger_bounds(exposed_ns, unsplit_ns, is_upper=is_upper),
         **terms,
@@ -163,7 +160,7 @@ def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
 
 
 def estimate_noise_floor(
-    timeline: RankTimeline, blocking: Blocking, collectives: pd.DataFrame, uncertainty_ns: int
+    timeline: RankTimeline, blocking: Blocking, collectives: int, uncertainty_ns: int
 ) -> int:
     """Return the size below which a ledger term is noise, as the worst case per step.
 
@@ -172,7 +169,7 @@ def estimate_noise_floor(
     """
     within = timeline.steps.spans
     edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
-    clocks = 2 * uncertainty_ns * len(collectives)
+    clocks = 2 * uncertainty_ns * collectives
     return max(STAMP_NS, (edges * STAMP_NS + clocks) // max(1, len(timeline.steps)))
 
 

@@ -1,6 +1,6 @@
 """Measure one rank: what blocked it and when, its step ledger, and its compute."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,13 +9,19 @@ from msgspec import Struct
 from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.blocking import BEFORE_ALL_NS, RankExposure, attribute_exposure, find_blocking
-from zprof.analysis.time.collective_rows import Mask, factorize_texts, parse_group_ranks
+from zprof.analysis.time.collective_rows import (
+    CollectiveRows,
+    Mask,
+    RankColumns,
+    concat_columns,
+    parse_group_ranks,
+)
 from zprof.analysis.time.kernels import KernelColumns, sum_kernels
 from zprof.analysis.time.ledger import (
     average_rank_time,
     estimate_noise_floor,
     find_idle_spans,
-    make_step_rows,
+    make_step_columns,
 )
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.analysis.time.transfer.launch_delays import (
@@ -97,15 +103,18 @@ def make_rank_work(activity: RankActivity, exposure: RankExposure, begin_ns: int
 
 
 class RankResult(Struct, frozen=True, kw_only=True):
-    """Result of one rank; ``collectives``: those launched in its steps.
+    """Result of one rank; ``collectives``: all of its rows, sorted by start; ``in_steps`` marks those that
+    were launched in its steps. ``steps`` and ``columns``: the columns measured for each step and collective.
 
     ``idle``: the intervals that make up the ledger's idle term. ``collective_spans``: when a collective ran.
     ``wait_before_ns``: wait in the recording's first collective, if launched before the first step.
     """
 
     time: RankTime
-    steps: pd.DataFrame
-    collectives: pd.DataFrame
+    steps: RankColumns
+    collectives: CollectiveRows
+    in_steps: Mask
+    columns: RankColumns
     exposure: RankExposure
     work: RankWork
     kernels: KernelColumns
@@ -116,92 +125,119 @@ class RankResult(Struct, frozen=True, kw_only=True):
 
 
 def analyse_rank(
-    timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int, recording_start_ns: Mapping[int, int]
+    timeline: RankTimeline,
+    rows: CollectiveRows,
+    uncertainty_ns: int,
+    recording_start_ns: Callable[[str], int],
 ) -> RankResult:
     """Return exposure and ledger of one rank on the common clock.
 
     Args:
         timeline: Timeline of the rank.
-        frame: Its collectives, with wait and transfer split.
+        rows: Its collectives, with wait and transfer split, sorted by start.
         uncertainty_ns: Uncertainty of the clocks.
-        recording_start_ns: Start of each loaded rank's recording.
+        recording_start_ns: Returns when all loaded ranks of a group were recording.
     """
-    order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
-    frame = _add_steps(timeline, frame.iloc[order], recording_start_ns)
     activity = timeline.activity
-    blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
-    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
-    launch = find_collective_launches(frame, activity.kernels, activity.kernel_stream)
-    frame = frame.assign(
-        **launch.make_columns(frame),
-        blocked_ns=measure_blocked(frame, launch, activity.named),
-        **measure_prefetch(frame, activity.compute, exposure.moving),
-        exposed_wait_ns=exposure.wait_ns,
-        exposed_transfer_ns=exposure.transfer_ns,
-        hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
-        compute_before_wait_ns=_measure_compute_before_wait(timeline, frame),
-    )
-    rows = make_step_rows(timeline, blocking, exposure)
-    in_steps = frame[frame["step"] >= 0]
-    noise_floor_ns = estimate_noise_floor(timeline, blocking, in_steps, uncertainty_ns)
+    step, first_of_window = _find_steps(timeline, rows, recording_start_ns)
+    blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, rows)
+    exposure = attribute_exposure(rows.ints("arrival_ns"), blocking)
+    launch = find_collective_launches(rows, activity.kernels, activity.kernel_stream)
+    in_steps = step >= 0
+    step_columns = make_step_columns(timeline, blocking, exposure)
+    noise_floor_ns = estimate_noise_floor(timeline, blocking, int(in_steps.sum()), uncertainty_ns)
+    first_wait_ns = int(exposure.wait_ns[in_steps & first_of_window].sum())
+    unsplit_ns = int((exposure.wait_ns + exposure.transfer_ns)[in_steps & rows.flags("bound")].sum())
     return RankResult(
-        time=average_rank_time(
-            rows, blocking.method, noise_floor_ns, _sum_startup_waits(in_steps), sum_unsplit_exposed(in_steps)
-        ),
-        steps=rows,
-        collectives=in_steps,
+        time=average_rank_time(step_columns, blocking.method, noise_floor_ns, first_wait_ns, unsplit_ns),
+        steps=step_columns,
+        collectives=rows,
+        in_steps=in_steps,
+        columns={
+            "step": step,
+            "first_of_window": first_of_window,
+            **launch.make_columns(rows),
+            "blocked_ns": measure_blocked(rows, launch, activity.named),
+            **measure_prefetch(rows, activity.compute, exposure.moving, step),
+            "exposed_wait_ns": exposure.wait_ns,
+            "exposed_transfer_ns": exposure.transfer_ns,
+            "hidden_ns": covered(activity.compute, rows.ints("start_ns"), rows.ints("end_ns")),
+            "compute_before_wait_ns": _measure_compute_before_wait(timeline, rows),
+        },
         exposure=exposure,
         work=make_rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
         idle=find_idle_spans(timeline, blocking, exposure),
         collective_spans=union(blocking.running),
-        wait_before_ns=_find_wait_before_steps(frame),
-        kernels=sum_kernels(timeline, frame),
+        wait_before_ns=_find_wait_before_steps(rows, first_of_window & ~in_steps),
+        kernels=sum_kernels(timeline, rows),
         gaps=gaps,
     )
 
 
-def _add_steps(
-    timeline: RankTimeline, frame: pd.DataFrame, recording_start_ns: Mapping[int, int]
-) -> pd.DataFrame:
-    """Add the step that launched each collective, and mark those whose wait includes profiler start-up.
+def join_collectives(rows: pd.DataFrame, ranks: Sequence[RankResult]) -> pd.DataFrame:
+    """Return the rows launched in steps, with the columns measured for them.
+
+    Args:
+        rows: Collectives of all ranks, by rank and start.
+        ranks: The ranks, in any order.
+    """
+    measured = concat_columns([rank.columns for rank in ranks])
+    kept = [rank.collectives.positions[rank.in_steps] for rank in ranks]
+    in_steps = np.concatenate([rank.in_steps for rank in ranks])
+    table = rows.iloc[np.concatenate(kept)].reset_index(drop=True)
+    return table.assign(**measured[in_steps].reset_index(drop=True))
+
+
+def _find_steps(
+    timeline: RankTimeline, rows: CollectiveRows, recording_start_ns: Callable[[str], int]
+) -> tuple[Int64s, Mask]:
+    """Return the step that launched each collective, and mark those whose wait includes profiler start-up.
 
     With several steps, mark the first collective of each group; later steps have the same collective without
     start-up. If it was launched before the first step, it absorbed the start-up. With one step, mark only
     waits that fall before every rank was recording.
     """
-    launched = frame["launch_start_ns"].fillna(BEFORE_ALL_NS).to_numpy(dtype=np.int64)
-    by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
+    launched = rows.ints("launch_start_ns", BEFORE_ALL_NS)
+    by_start = timeline.steps.step_at(rows.ints("start_ns"))
     by_launch = timeline.host_steps.step_at(launched)
     step = np.where(launched == BEFORE_ALL_NS, by_start, by_launch)
-    has_several_steps = len(timeline.steps) > 1
-    if not has_several_steps:
-        return frame.assign(step=step, first_of_window=_find_startup_waits(frame, step, recording_start_ns))
+    if len(timeline.steps) <= 1:
+        return step, _find_startup_waits(rows, step, recording_start_ns)
     earlier = (launched != BEFORE_ALL_NS) & (launched < int(timeline.host_steps.begin_ns.min()))
-    return frame.assign(step=step, first_of_window=_find_first_of_groups(frame, (step >= 0) | earlier))
+    return step, _find_first_of_groups(rows, (step >= 0) | earlier)
 
 
-def _find_startup_waits(frame: pd.DataFrame, step: Int64s, recording_start_ns: Mapping[int, int]) -> Mask:
+def _find_startup_waits(rows: CollectiveRows, step: Int64s, recording_start_ns: Callable[[str], int]) -> Mask:
     """Mark collectives that waited mostly before all their ranks were recording.
 
     The trace shows why a rank was late only from the start of its recording.
     """
-    latest_start = max(recording_start_ns.values())
-    start_by_group = {
-        group: max(
-            (recording_start_ns[rank] for rank in parse_group_ranks(group) if rank in recording_start_ns),
-            default=latest_start,
-        )
-        for group in frame["group"].unique().tolist()
-    }
-    recording_start = (
-        frame["group"].map(start_by_group).to_numpy(np.int64) if len(frame) else np.empty(0, dtype=np.int64)
-    )
-    arrival = frame["arrival_ns"].to_numpy(np.int64)
-    wait_start = frame["start_ns"].to_numpy(np.int64) - frame["lateness_ns"].to_numpy(np.int64)
+    group, groups = rows.codes("group")
+    used, position = np.unique(group, return_inverse=True)
+    start_by_group = np.array([recording_start_ns(groups[code]) for code in used.tolist()], dtype=np.int64)
+    recording_start = start_by_group[position]
+    arrival = rows.ints("arrival_ns")
+    wait_start = rows.ints("start_ns") - rows.ints("lateness_ns")
     wait = arrival - wait_start
     wait_before_start = (np.minimum(arrival, recording_start) - wait_start).clip(min=0)
     is_startup: Mask = (step >= 0) & (wait > 0) & (2 * wait_before_start > wait)
     return is_startup
+
+
+class RecordingStarts:
+    """Look up when all loaded ranks of a group were recording; the ranks of each group are parsed once."""
+
+    def __init__(self, timelines: Sequence[RankTimeline]) -> None:
+        self._by_rank = {timeline.rank: find_recording_start(timeline) for timeline in timelines}
+        self._latest = max(self._by_rank.values())
+        self._by_group: dict[str, int] = {}
+
+    def find_start_ns(self, group: str) -> int:
+        """Return the latest start of the ranks of a group; of all ranks if they are unknown."""
+        if group not in self._by_group:
+            starts = (self._by_rank[rank] for rank in parse_group_ranks(group) if rank in self._by_rank)
+            self._by_group[group] = max(starts, default=self._latest)
+        return self._by_group[group]
 
 
 def find_recording_start(timeline: RankTimeline) -> int:
@@ -219,37 +255,24 @@ def find_recording_start(timeline: RankTimeline) -> int:
     return int(activity.coverage[0, 0]) + host_only_ns
 
 
-def _find_first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
+def _find_first_of_groups(rows: CollectiveRows, recorded: Mask) -> Mask:
     """Mark the rows with the lowest sequence number of their group among the ``recorded`` rows."""
-    rows = np.flatnonzero(recorded)
-    sequence = frame["sequence"].to_numpy(np.int64)
-    (group, _), (method, methods) = factorize_texts(frame["group"]), factorize_texts(frame["method"])
-    group_key = group * len(methods) + method
-    min_sequence = np.full(int(group_key.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(min_sequence, group_key[rows], sequence[rows])
-    first: Mask = recorded & (sequence == min_sequence[group_key])
+    sequence = rows.ints("sequence")
+    (group, _), (method, methods) = rows.codes("group"), rows.codes("method")
+    keys, key = np.unique(group * len(methods) + method, return_inverse=True)
+    min_sequence = np.full(len(keys), np.iinfo(np.int64).max)
+    np.minimum.at(min_sequence, key[recorded], sequence[recorded])
+    first: Mask = recorded & (sequence == min_sequence[key])
     return first
 
 
-def _measure_compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> pd.arrays.IntegerArray:
-    launch_end, wait_start = frame["launch_end_ns"], frame["wait_start_ns"]
-    between = covered(
-        timeline.activity.compute,
-        launch_end.fillna(0).to_numpy(dtype=np.int64),
-        wait_start.fillna(0).to_numpy(dtype=np.int64),
-    )
-    return pd.arrays.IntegerArray(between, (launch_end.isna() | wait_start.isna()).to_numpy(bool))
+def _measure_compute_before_wait(timeline: RankTimeline, rows: CollectiveRows) -> pd.arrays.IntegerArray:
+    between = covered(timeline.activity.compute, rows.ints("launch_end_ns"), rows.ints("wait_start_ns"))
+    return pd.arrays.IntegerArray(between, ~(rows.known("launch_end_ns") & rows.known("wait_start_ns")))
 
 
-def _sum_startup_waits(collectives: pd.DataFrame) -> int:
-    first = collectives["first_of_window"].to_numpy(bool)
-    return int(collectives["exposed_wait_ns"].to_numpy(np.int64)[first].sum())
-
-
-def _find_wait_before_steps(collectives: pd.DataFrame) -> int:
-    before = collectives["first_of_window"].to_numpy(bool) & (collectives["step"].to_numpy(np.int64) < 0)
-    waits = collectives["wait_ns"].to_numpy(np.int64)
-    return int(waits[before & collectives["matched"].to_numpy(bool)].max(initial=0))
+def _find_wait_before_steps(rows: CollectiveRows, before: Mask) -> int:
+    return int(rows.ints("wait_ns")[before & rows.flags("matched")].max(initial=0))
 
 
 def sum_unsplit_exposed(collectives: pd.DataFrame) -> int:

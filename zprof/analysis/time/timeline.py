@@ -8,7 +8,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.intervals import measure, subtract
+from zprof.analysis.intervals import EMPTY, measure, subtract
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import (
     has_device_work,
@@ -17,10 +17,15 @@ from zprof.analysis.time.activity_from_events import (
     read_host_activity,
 )
 from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_columns import EventColumns
+from zprof.analysis.time.host_calls import HostCalls, select_host_calls
+from zprof.analysis.time.passes.phases import PhaseEvidence, collect_phase_evidence
 from zprof.analysis.time.steps import (
+    Marks,
     RankSteps,
     StepWindows,
     ThreadTimes,
+    decode_marks,
     find_program_steps,
     find_step_windows,
     find_trace_windows,
@@ -32,11 +37,15 @@ from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 from zprof.run.table_reader import as_frame
 
-_EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
+_EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes")
 _TABLES = ("events", "collectives", "mark")
 _RECORD_DEVICE = (
     "record with device activity enabled (ProfilerActivity.CUDA), and check the permission to profile the GPU"
 )
+
+
+def _make_no_calls() -> HostCalls:
+    return HostCalls(allocator=EMPTY, sync=EMPTY, loader=EMPTY)
 
 
 class RankTimeline(Struct, frozen=True, kw_only=True):
@@ -48,7 +57,8 @@ class RankTimeline(Struct, frozen=True, kw_only=True):
     None if none is marked. ``unknown_steps``: steps left out because the trace ends before the work that they
     launched. ``pings``: start and end of each clock ping by its index. ``thread_times``: what the
     training loop's thread did in each recorded step. ``waits_block``: a wait for a collective uses no
-    processor.
+    processor. ``calls`` and ``evidence``: what its host did. ``collectives``: its table, on its own clock;
+    None on the common clock.
     """
 
     rank: int
@@ -62,6 +72,9 @@ class RankTimeline(Struct, frozen=True, kw_only=True):
     unknown_steps: tuple[int, ...] = ()
     thread_times: Mapping[int, ThreadTimes] = field(default_factory=dict)
     waits_block: bool = False
+    calls: HostCalls = field(default_factory=_make_no_calls)
+    evidence: PhaseEvidence = field(default_factory=PhaseEvidence)
+    collectives: pa.Table | None = None
 
     def on(self, clock: RankClock) -> "RankTimeline":
         """Return the same timeline on the common clock; pings keep their timestamps."""
@@ -71,6 +84,9 @@ class RankTimeline(Struct, frozen=True, kw_only=True):
             host_steps=self.host_steps.on(clock),
             program_steps=self.program_steps.on(clock) if self.program_steps is not None else None,
             activity=self.activity.on(clock),
+            calls=self.calls.on(clock),
+            evidence=self.evidence.on(clock),
+            collectives=None,
         )
 
     @property
@@ -111,25 +127,27 @@ def load_timelines(
     return timelines, gaps
 
 
-def load_collectives(run: Run, timelines: list[RankTimeline]) -> pd.DataFrame:
-    """Return the collectives of these ranks in one table with a ``rank`` column."""
-    frame = as_frame(pa.concat_tables(_read_collectives(run, t.rank) for t in timelines).unify_dictionaries())
+def load_collectives(timelines: Sequence[RankTimeline]) -> pd.DataFrame:
+    """Return the collectives of these ranks, on their own clocks, in one table with a ``rank`` column."""
+    tables = [_add_rank(t.collectives, t.rank) for t in timelines if t.collectives is not None]
+    frame = as_frame(pa.concat_tables(tables).unify_dictionaries())
     # as objects: numpy strings would use the length of the longest group in every row
     text_columns = ["kind", "group", "dtype", "method", "unit"]
     frame[text_columns] = frame[text_columns].astype(object)
     return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
 
 
-def _read_collectives(run: Run, rank: int) -> pa.Table:
-    table = run.table(rank, "collectives")
+def _add_rank(table: pa.Table, rank: int) -> pa.Table:
     ranks = pa.array(np.full(table.num_rows, rank, dtype=np.int64))
     return table.append_column(pa.field("rank", pa.int64(), nullable=False), ranks)
 
 
 def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
-    marks = run.frame(rank, "mark")
-    events = run.table(rank, "events", _EVENT_COLUMNS)
-    activity = _read_activity(run, rank, events)
+    """Read the tables of a rank, once, and keep what is needed of its events."""
+    marks = decode_marks(run.table(rank, "mark"))
+    events = EventColumns(run.table(rank, "events", _EVENT_COLUMNS))
+    collectives = run.table(rank, "collectives")
+    activity = _read_activity(events, collectives)
     if activity is None:
         return make_no_work_gap(rank)
     windows = _read_windows(run, rank, policy, marks, activity)
@@ -146,18 +164,21 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
         unknown_steps=windows.unknown,
         thread_times={} if policy is WindowPolicy.TRACE else read_thread_times(marks),
         waits_block="gloo" in run.manifest.backend,
+        calls=select_host_calls(events),
+        evidence=collect_phase_evidence(events, marks),
+        collectives=collectives,
     )
 
 
-def _read_activity(run: Run, rank: int, events: pa.Table) -> RankActivity | None:
+def _read_activity(events: EventColumns, collectives: pa.Table) -> RankActivity | None:
     """Return the activity of a rank; None if it used a device but the trace has no device work."""
     if has_device_work(events):
-        return read_device_activity(events, run.table(rank, "collectives", ("start_ns", "end_ns", "stream")))
+        return read_device_activity(events, collectives)
     return None if launches_device_work(events) else read_host_activity(events)
 
 
 def _read_windows(
-    run: Run, rank: int, policy: WindowPolicy, marks: pd.DataFrame, activity: RankActivity
+    run: Run, rank: int, policy: WindowPolicy, marks: Marks, activity: RankActivity
 ) -> RankSteps:
     steps = run.rank_manifests[rank].time_steps
     if policy is WindowPolicy.TRACE:

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from tests.support.diagnoses import step_ns
 from tests.support.simulations import simulated
-from zprof.analysis.intervals import EMPTY, intervals
-from zprof.analysis.time.critical_path import SyncPoints, walk_back
+from zprof.analysis.time.critical_path import BlockedSpans, PathPiece, SyncPoints, make_sync_points, walk_back
 from zprof.model.findings import Cause
 from zprof.model.time import CriticalPath, PathKind
 from zprof.simulator.causes import TIGHT, plant
@@ -98,14 +97,16 @@ def test_missing_ranks_leave_a_path_through_the_others(missing: tuple[int, ...],
 def two_ranks(*, last: list[int], queued: list[int], start: list[int], end: list[int]) -> SyncPoints:
     """Rows of ranks 0, 1, 0, 1, ..."""
     rank = np.arange(len(start)) % 2
-    return SyncPoints(
-        rank=rank,
-        start=np.array(start),
-        end=np.array(end),
-        last_arrival_row=np.array(last),
-        previous_row=np.array(queued),
-        rows_by_rank={number: np.flatnonzero(rank == number) for number in (0, 1)},
-    )
+    return make_sync_points(rank, np.array(start), np.array(end), np.array(last), np.array(queued))
+
+
+def walk_two_ranks(
+    rank: int, blocked: dict[int, list[tuple[int, int]]], points: SyncPoints
+) -> list[PathPiece]:
+    """Walk from 500,000 to 0, with the intervals in which each rank was blocked."""
+    spans = {number: np.array(blocked.get(number, []), dtype=np.int64).reshape(-1, 2) for number in (0, 1)}
+    lists = {number: BlockedSpans.from_intervals(rows) for number, rows in spans.items()}
+    return walk_back(rank, {0: 0, 1: 0}, 500_000, lists, points)
 
 
 def test_it_goes_through_the_collective_before_on_the_stream() -> None:
@@ -116,8 +117,7 @@ def test_it_goes_through_the_collective_before_on_the_stream() -> None:
         last=[0, 0, 3, 3],
         queued=[-1, -1, -1, 1],
     )
-    blocked = {0: intervals([300_000], [400_000]), 1: EMPTY}
-    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    pieces = walk_two_ranks(0, {0: [(300_000, 400_000)]}, points)
     assert [(piece.rank, piece.begin_ns, piece.end_ns, piece.moving) for piece in pieces] == [
         (0, 400_000, 500_000, False),
         (0, 300_000, 400_000, True),
@@ -129,15 +129,14 @@ def test_it_goes_through_the_collective_before_on_the_stream() -> None:
 def test_a_collective_that_still_ran_was_not_waited_for() -> None:
     """The rank computes nothing beside it, and goes on long before its end: its host was late."""
     points = two_ranks(start=[100_000, 50_000], end=[900_000, 900_000], last=[0, 0], queued=[-1, -1])
-    pieces = walk_back(1, {0: 0, 1: 0}, 500_000, {0: EMPTY, 1: intervals([100_000], [400_000])}, points)
+    pieces = walk_two_ranks(1, {1: [(100_000, 400_000)]}, points)
     assert {(piece.rank, piece.moving) for piece in pieces} == {(1, False)}
 
 
 def test_collectives_that_ended_before_they_began_come_to_an_end() -> None:
     """Whatever the clocks say: each piece is at least a nanosecond, and they join."""
     points = two_ranks(start=[900_000, 900_000], end=[400_000, 400_000], last=[1, 0], queued=[1, 0])
-    blocked = dict.fromkeys((0, 1), intervals([100], [600_000]))
-    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    pieces = walk_two_ranks(0, {0: [(100, 600_000)], 1: [(100, 600_000)]}, points)
     assert (pieces[0].end_ns, pieces[-1].begin_ns) == (500_000, 0)
     assert all(later.begin_ns == earlier.end_ns for later, earlier in itertools.pairwise(pieces))
 
@@ -150,8 +149,7 @@ def test_a_collective_that_holds_a_rank_up_later_is_not_on_the_path() -> None:
         last=[1, 1, 2, 2],
         queued=[-1, -1, -1, -1],
     )
-    blocked = {0: intervals([200_000], [400_000]), 1: intervals([100_000], [600_000])}
-    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, points)
+    pieces = walk_two_ranks(0, {0: [(200_000, 400_000)], 1: [(100_000, 600_000)]}, points)
     assert [(piece.rank, piece.end_ns, piece.moving) for piece in pieces] == [
         (0, 500_000, False), (0, 400_000, True), (1, 300_000, False), (1, 100_000, False),
     ]  # fmt: skip

@@ -14,7 +14,12 @@ from zprof.analysis.time.activity_from_events import read_device_activity
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.analysis.time.blocking import attribute_exposure, find_blocking
 from zprof.analysis.time.device_totals import measure_device_totals
-from zprof.analysis.time.ledger import average_rank_time, divide_evenly, estimate_step_noise, make_step_rows
+from zprof.analysis.time.ledger import (
+    average_rank_time,
+    divide_evenly,
+    estimate_step_noise,
+    make_step_columns,
+)
 from zprof.analysis.time.steps import find_step_windows, find_trace_windows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import LEDGER_TERMS, WindowPolicy
@@ -58,7 +63,7 @@ def measured(rows: Rows, numbers: list[int] | None = None):
     )
     blocking, _ = find_blocking(0, activity, timeline.steps, frame)
     exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
-    return timeline, make_step_rows(timeline, blocking, exposure), exposure
+    return timeline, pd.DataFrame(make_step_columns(timeline, blocking, exposure)), exposure
 
 
 @settings(max_examples=30)
@@ -88,7 +93,7 @@ def test_steps_sum_exactly_and_leave_nothing_out(items, launches, first, second)
     exposed = table["exposed_wait_ns"] + table["exposed_transfer_ns"]
     assert (table["collective_ns"] == table["overlapped_ns"] + exposed).all()
     assert exposed.sum() == exposure.wait_ns.sum() + exposure.transfer_ns.sum()
-    mean = average_rank_time(table, "kernels", 0)
+    mean = average_rank_time(dict(table), "kernels", 0)
     assert mean.wall_ns == sum(getattr(mean, term) for term in TERMS)
     busy = table["compute_ns"] + exposed + table["exposed_memcpy_ns"]
     total = true_totals(items)

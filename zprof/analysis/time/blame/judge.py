@@ -5,7 +5,8 @@ passes a delay on: each case points to the collective that blocked its rank long
 followed to their ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from zprof.analysis.time.blame.late_arrivals import (
     LateRows,
     find_cases,
     find_compared_intervals,
+    group_by_rank,
     make_late_rows,
     measure_lag,
 )
@@ -29,9 +31,7 @@ from zprof.model.time import Blame, LateReason, StepLateness, WaitShares
 
 #: Maximum rounds of pointer jumping; the jump length doubles per round, so no chain needs more.
 _MAX_ROUNDS = 64
-_COLUMNS = (
-    "rank", "instance", "judged", "blamed_rank", "late_reason", "origin_rank", "wait_ns", "exposed_wait_ns",
-)  # fmt: skip
+Key = TypeVar("Key", str, int)
 _FULL_SYNC_KINDS = [str(kind) for kind in FULL_SYNC]
 
 
@@ -157,55 +157,75 @@ def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> Wa
         ranks: The loaded ranks.
         steps: Number of steps of the window.
     """
-    frame = frame[list(_COLUMNS)]
-    blamed = frame["blamed_rank"] != UNKNOWN_RANK
-    judged = frame["judged"] & (frame["instance"] >= 0)
-    exposed = frame["exposed_wait_ns"]
-    by_rank = {int(str(rank)): rows for rank, rows in frame[blamed].groupby("blamed_rank")}
-    judged_instances = frame[judged].groupby("rank")["instance"].nunique()
-    own_waits = frame.groupby("rank")["exposed_wait_ns"].sum()
+    rows = _BlameRows(
+        rank=frame["rank"].to_numpy(np.int64),
+        instance=frame["instance"].to_numpy(np.int64),
+        wait=frame["wait_ns"].to_numpy(np.int64),
+        exposed=frame["exposed_wait_ns"].to_numpy(np.int64),
+        reason=frame["late_reason"].to_numpy(dtype=object),
+        origin=frame["origin_rank"].to_numpy(np.int64),
+    )
+    blamed_rank = frame["blamed_rank"].to_numpy(np.int64)
+    blamed = blamed_rank != UNKNOWN_RANK
+    judged = frame["judged"].to_numpy(np.bool_) & (rows.instance >= 0)
+    blamed_rows = np.flatnonzero(blamed)
+    rows_by_blamed = {rank: blamed_rows[at] for rank, at in group_by_rank(blamed_rank[blamed_rows])}
+    own_rows = dict(group_by_rank(rows.rank))
+    none = np.empty(0, dtype=np.int64)
     entries = [
-        _make_blame(
-            rank,
-            by_rank.get(rank, frame[:0]),
-            int(judged_instances.get(rank, 0)),
-            int(own_waits.get(rank, 0)),
-            steps,
-        )
+        _make_blame(rank, rows, rows_by_blamed.get(rank, none), own_rows.get(rank, none), judged, steps)
         for rank in ranks
     ]
     return WaitShares(
         per_rank=tuple(sorted(entries, key=lambda entry: (-entry.exposed_wait_ns, entry.rank))),
-        tied_ns=int(exposed[judged & ~blamed].sum()) // steps,
-        unjudged_ns=int(exposed[~judged & ~blamed].sum()) // steps,
-        judged=int(frame.loc[judged, "instance"].nunique()),
+        tied_ns=int(rows.exposed[judged & ~blamed].sum()) // steps,
+        unjudged_ns=int(rows.exposed[~judged & ~blamed].sum()) // steps,
+        judged=_count_distinct(rows.instance[judged]),
     )
 
 
-def _make_blame(rank: int, rows: pd.DataFrame, judged_instances: int, own_ns: int, steps: int) -> Blame:
-    exposed = rows[rows["exposed_wait_ns"] > 0]
-    waiting = int(rows.loc[rows["wait_ns"] > 0, "rank"].nunique())
+class _BlameRows(Struct, frozen=True, kw_only=True):
+    rank: Int64s
+    instance: Int64s
+    wait: Int64s
+    exposed: Int64s
+    reason: np.ndarray[tuple[int], np.dtype[np.object_]]
+    origin: Int64s
+
+
+def _make_blame(rank: int, rows: _BlameRows, blamed: Int64s, own: Int64s, judged: Mask, steps: int) -> Blame:
+    """Return the blame of a rank from the rows that it is ``blamed`` for, and its ``own`` rows."""
+    wait_ns, exposed_ns = int(rows.wait[blamed].sum()), int(rows.exposed[blamed].sum())
+    judged_instances = _count_distinct(rows.instance[own[judged[own]]])
+    waiting = _count_distinct(rows.rank[blamed[rows.wait[blamed] > 0]])
+    exposed = blamed[rows.exposed[blamed] > 0]
     shared = steps * max(1, waiting)
+    last_instances = _count_distinct(rows.instance[blamed])
     return Blame(
         rank=rank,
-        wait_ns=int(rows["wait_ns"].sum()) // steps,
-        exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // steps,
-        last_ratio=min(1.0, rows["instance"].nunique() / judged_instances) if judged_instances else 0.0,
-        own_wait_ns=own_ns // steps,
-        reasons={str(reason): value for reason, value in _sum_by_column(exposed, "late_reason", steps)},
+        wait_ns=wait_ns // steps,
+        exposed_wait_ns=exposed_ns // steps,
+        last_ratio=min(1.0, last_instances / judged_instances) if judged_instances else 0.0,
+        own_wait_ns=int(rows.exposed[own].sum()) // steps,
+        reasons=_sum_by_key(map(str, rows.reason[exposed].tolist()), rows.exposed[exposed], steps),
         waiting_ranks=waiting,
-        wait_per_rank_ns=int(rows["wait_ns"].sum()) // shared,
-        exposed_wait_per_rank_ns=int(rows["exposed_wait_ns"].sum()) // shared,
-        origins={int(str(origin)): value for origin, value in _sum_by_column(exposed, "origin_rank", steps)},
+        wait_per_rank_ns=wait_ns // shared,
+        exposed_wait_per_rank_ns=exposed_ns // shared,
+        origins=_sum_by_key(rows.origin[exposed].tolist(), rows.exposed[exposed], steps),
     )
 
 
-def _sum_by_column(rows: pd.DataFrame, column: str, steps: int) -> list[tuple[object, int]]:
-    """Return the exposed wait per step by the values of a column, largest first."""
-    if not len(rows):  # the case for nearly all of a thousand ranks
-        return []
-    sums = rows.groupby(column)["exposed_wait_ns"].sum().sort_values(ascending=False, kind="stable")
-    return [(key, int(value) // steps) for key, value in sums.items() if int(value) >= steps]
+def _count_distinct(values: Int64s) -> int:
+    return len(np.unique(values)) if len(values) else 0
+
+
+def _sum_by_key(keys: Iterable[Key], exposed: Int64s, steps: int) -> dict[Key, int]:
+    """Return the exposed wait per step by key, largest first."""
+    sums: dict[Key, int] = {}
+    for key, value in zip(keys, exposed.tolist(), strict=True):
+        sums[key] = sums.get(key, 0) + value
+    largest_first = sorted(sorted(sums), key=lambda key: -sums[key])
+    return {key: sums[key] // steps for key in largest_first if sums[key] >= steps}
 
 
 def measure_lateness(frame: pd.DataFrame) -> tuple[StepLateness, ...]:

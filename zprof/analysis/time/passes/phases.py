@@ -10,17 +10,16 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from msgspec import Struct, field
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, is_among, subtract, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_roles import EventView, Mask
+from zprof.analysis.time.event_columns import EventColumns, Mask
+from zprof.analysis.time.event_roles import EventView
+from zprof.analysis.time.steps import Marks
 from zprof.model.training import Phase
-from zprof.run.reader import Run
 
-_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
 _FSDP1 = r"FullyShardedDataParallel\._?"
 _FORWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
@@ -62,12 +61,15 @@ _PHASES_AND_METHODS = (
 )
 
 
+_LOCAL = RankClock()
+
+
 def _empty_spans() -> Intervals:
     return EMPTY
 
 
 class PhaseEvidence(Struct, frozen=True, kw_only=True):
-    """Spans of one rank's host, on the common clock.
+    """Spans of one rank's host.
 
     ``forward`` and ``backward`` are ranges recorded by the program, ``ahead_*`` prefetches for these passes,
     ``autograd`` nodes of backward passes, ``optimizer`` optimizer steps. ``recompute``: forwards repeated in
@@ -90,56 +92,58 @@ class PhaseEvidence(Struct, frozen=True, kw_only=True):
         """Intervals in which a backward certainly ran, according to the program or autograd."""
         return union(self.backward, self.autograd)
 
+    def on(self, clock: RankClock) -> "PhaseEvidence":
+        """Return the same evidence on the common clock."""
+        return PhaseEvidence(
+            forward=clock.common(self.forward),
+            recompute=clock.common(self.recompute),
+            backward=clock.common(self.backward),
+            ahead_forward=clock.common(self.ahead_forward),
+            ahead_backward=clock.common(self.ahead_backward),
+            # a drift may close gaps of a nanosecond
+            autograd=union(clock.common(self.autograd)),
+            optimizer=union(clock.common(self.optimizer)),
+            operators=union(clock.common(self.operators)),
+        )
 
-def read_phase_evidence(run: Run, rank: int, clock: RankClock) -> PhaseEvidence:
-    """Read the phase evidence from a rank's events and marks."""
-    events = run.table(rank, "events", _COLUMNS)
-    return collect_phase_evidence(events, run.frame(rank, "mark"), clock)
 
-
-def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> PhaseEvidence:
+def collect_phase_evidence(
+    events: pa.Table | EventColumns, marks: Marks, clock: RankClock = _LOCAL
+) -> PhaseEvidence:
     """Collect the phase evidence from the tables of one rank; each distinct name is tested once."""
     view = EventView(events, ("user_annotation", "cpu_op"))
     named, operators = view.match_categories("user_annotation"), view.match_categories("cpu_op")
     marked = _read_marked_phases(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
-
-    def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
-        return clock.common(view.spans[view.match_names(rows, pattern.fullmatch)])
-
     program = find_program_thread(view)
-    nodes, backwards = (
-        view.match_names(operators | named, _AUTOGRAD.fullmatch),
-        view.match_names(named, _BACKWARD.fullmatch),
+    nodes = view.match_names(operators | named, _AUTOGRAD.fullmatch)
+    backwards, forwards, optimizers = (
+        view.match_names(named, pattern.fullmatch) for pattern in (_BACKWARD, _FORWARD, _OPTIMIZER)
     )
-    forwards, optimizers = (
-        view.match_names(named, _FORWARD.fullmatch),
-        view.match_names(named, _OPTIMIZER.fullmatch),
-    )
-    threads = _find_autograd_threads(view, forwards, nodes | backwards)
-    repeated = forwards & np.isin(view.thread, threads)
+    threads = _find_autograd_threads(view, program, forwards, nodes | backwards)
+    on_autograd_thread = is_among(view.thread, threads)
+    repeated = forwards & on_autograd_thread
     repeated |= _find_partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
-    autograd = union(clock.common(view.spans[nodes | (operators & np.isin(view.thread, threads))]))
-    optimizer = union(clock.common(view.spans[optimizers]), clock.common(marked[Phase.OPTIMIZER]))
-    in_program = operators & (view.thread == program)
-    return PhaseEvidence(
-        forward=_merge_rows(
-            clock.common(view.spans[forwards & ~repeated]), clock.common(marked[Phase.FORWARD])
-        ),
-        recompute=_merge_rows(clock.common(view.spans[repeated])),
-        backward=_merge_rows(clock.common(view.spans[backwards]), clock.common(marked[Phase.BACKWARD])),
-        ahead_forward=spans(named, _FORWARD_AHEAD),
-        ahead_backward=spans(named, _BACKWARD_AHEAD),
+    autograd = union(view.spans[nodes | (operators & on_autograd_thread)])
+    optimizer = union(view.spans[optimizers], marked[Phase.OPTIMIZER])
+    in_program = view.match_names(operators & (view.thread == program), _OPERATOR.fullmatch)
+    evidence = PhaseEvidence(
+        forward=_merge_rows(view.spans[forwards & ~repeated], marked[Phase.FORWARD]),
+        recompute=_merge_rows(view.spans[repeated]),
+        backward=_merge_rows(view.spans[backwards], marked[Phase.BACKWARD]),
+        ahead_forward=view.spans[view.match_names(named, _FORWARD_AHEAD.fullmatch)],
+        ahead_backward=view.spans[view.match_names(named, _BACKWARD_AHEAD.fullmatch)],
         autograd=autograd,
         optimizer=optimizer,
-        operators=subtract(spans(in_program, _OPERATOR), union(autograd, optimizer)),
+        operators=subtract(view.spans[in_program], union(autograd, optimizer)),
     )
+    return evidence if clock is _LOCAL else evidence.on(clock)
 
 
-def _find_autograd_threads(view: EventView, forwards: Mask, backwards: Mask) -> Int64s:
+def _find_autograd_threads(view: EventView, program: int, forwards: Mask, backwards: Mask) -> Int64s:
     """Return the threads of backwards, without the program's own: a CPU rank runs backwards there too."""
     rows = np.flatnonzero(forwards)
     first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
-    return np.setdiff1d(view.thread[backwards], [find_program_thread(view), *first.tolist()])
+    return np.setdiff1d(view.thread[backwards], [program, *first.tolist()])
 
 
 def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
@@ -182,7 +186,7 @@ def find_program_thread(view: EventView) -> int:
         if matches.any():
             return _find_busiest(view.thread[matches])
     autograd_threads = view.thread[view.match_names(operators, _NODE.fullmatch)]
-    program_operators = operators & ~np.isin(view.thread, autograd_threads)
+    program_operators = operators & ~is_among(view.thread, autograd_threads)
     if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
         operators = program_operators
     return _find_busiest(view.thread[operators])
@@ -195,15 +199,16 @@ def _find_busiest(threads: Int64s) -> int:
     return int(numbers[np.argmax(counts)])
 
 
-def _read_marked_phases(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Intervals]:
+def _read_marked_phases(marks: Marks, begin_ns: int) -> dict[Phase, Intervals]:
     """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
 
     Only marks since the first event count, because a recorder may mark phases only in its memory window,
     which does not help for the timed steps.
     """
-    rows = marks[(marks["kind"].astype(str) == "phase") & (marks["time_ns"] >= begin_ns)]
-    rows = rows.sort_values("time_ns", kind="stable")
-    times, names = rows["time_ns"].to_numpy(np.int64), rows["name"].astype(str).to_numpy()
+    kinds, times = np.asarray(marks["kind"], dtype=object), np.asarray(marks["time_ns"], dtype=np.int64)
+    rows = np.flatnonzero((kinds == "phase") & (times >= begin_ns))
+    rows = rows[np.argsort(times[rows], kind="stable")]
+    times, names = times[rows], np.asarray(marks["name"], dtype=object)[rows].astype(str)
     spans = np.column_stack((times[:-1], times[1:])) if len(times) > 1 else EMPTY
     names = np.where(names == Phase.RECOMPUTE.value, Phase.BACKWARD.value, names)[: len(spans)]
     return {phase: spans[names == phase.value] for phase in Phase}

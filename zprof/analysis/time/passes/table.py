@@ -12,7 +12,7 @@ neither micro-batch nor number.
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pandas as pd
 from zprof.analysis.intervals import Int64s, Intervals, covered
 from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.passes.order import infer_passes_by_order, infer_units_by_order
-from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
+from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, locate_instants
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import Phase
@@ -90,17 +90,13 @@ RankPart = tuple[RankTimeline, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
 
 
-def make_pass_table(
-    collectives: pd.DataFrame,
-    timelines: Sequence[RankTimeline],
-    read_evidence: Callable[[int], PhaseEvidence],
-) -> pd.DataFrame:
-    """Return the table of passes; all inputs, including the evidence, must be on the common clock."""
+def make_pass_table(collectives: pd.DataFrame, timelines: Sequence[RankTimeline]) -> pd.DataFrame:
+    """Return the table of passes; all inputs must be on the common clock."""
     table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], timelines)
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
     parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
-    table = _infer_units(_add_phases(table, parts, read_evidence), parts)
+    table = _infer_units(_add_phases(table, parts), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
     return drop_activation_groups(_number_passes(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
@@ -131,13 +127,11 @@ def _sort_by_launch(
     return table.iloc[order].reset_index(drop=True), list(itertools.pairwise(edges))
 
 
-def _add_phases(
-    table: pd.DataFrame, parts: Sequence[RankPart], read_evidence: Callable[[int], PhaseEvidence]
-) -> pd.DataFrame:
-    """Add phase, micro-batch and method from the evidence."""
+def _add_phases(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
+    """Add phase, micro-batch and method from the evidence of each rank."""
     launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
     located = [
-        locate_instants(read_evidence(t.rank), launched[rank_rows], _find_step_spans(t, step[rank_rows]))
+        locate_instants(t.evidence, launched[rank_rows], _find_step_spans(t, step[rank_rows]))
         for t, rank_rows in parts
     ]
     known = table["known"].to_numpy(bool)

@@ -10,10 +10,11 @@ was computing, free compute that a prefetch could have overlapped with, and dela
 import numpy as np
 import pandas as pd
 from msgspec import Struct
+from pandas.arrays import IntegerArray
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.activity import NamedWork, RankActivity
-from zprof.analysis.time.collective_rows import factorize_texts
+from zprof.analysis.time.collective_rows import CollectiveRows, decode_collectives
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
 
@@ -43,22 +44,22 @@ class CollectiveLaunches(Struct, frozen=True, kw_only=True):
     previous_ns: Int64s
     previous: Int64s
 
-    def make_columns(self, frame: pd.DataFrame) -> "dict[str, pd.Series[int] | Int64s]":
+    def make_columns(self, frame: pd.DataFrame | CollectiveRows) -> dict[str, "Int64s | IntegerArray"]:
         """Return the times as columns, with dependency_ns, which is null if no launch was recorded."""
         ready = np.maximum(self.computed_ns, self.previous_ns)
-        waited = pd.arrays.IntegerArray(np.maximum(0, ready - self.launch_ns), ~self.known)
-        previous = frame["instance"].to_numpy(np.int64)[self.previous] if len(frame) else self.previous
+        instance = decode_collectives(frame).ints("instance")
+        previous = instance[self.previous] if len(instance) else self.previous
         return {
             "launch_ns": self.launch_ns,
             "computed_ns": self.computed_ns,
             "previous_ns": self.previous_ns,
             "previous_instance": np.where(self.previous >= 0, previous, -1),
-            "dependency_ns": pd.Series(waited, index=frame.index),
+            "dependency_ns": IntegerArray(np.maximum(0, ready - self.launch_ns), ~self.known),
         }
 
 
 def find_collective_launches(
-    frame: pd.DataFrame, kernels: Int64s, kernel_stream: Int64s
+    frame: pd.DataFrame | CollectiveRows, kernels: Int64s, kernel_stream: Int64s
 ) -> CollectiveLaunches:
     """Return the launches of the collectives of one rank.
 
@@ -67,10 +68,11 @@ def find_collective_launches(
         kernels: Launch, start and end of its compute kernels.
         kernel_stream: The stream of each kernel.
     """
-    start, end = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
-    known = frame["launch_start_ns"].notna().to_numpy(bool)
-    launch = np.where(known, frame["launch_start_ns"].fillna(0).to_numpy(np.int64), start)
-    previous = _find_previous(_number_queues(frame), start, end)
+    rows = decode_collectives(frame)
+    start, end = rows.ints("start_ns"), rows.ints("end_ns")
+    known = rows.known("launch_start_ns")
+    launch = np.where(known, rows.ints("launch_start_ns"), start)
+    previous = _find_previous(_number_queues(rows), start, end)
     return CollectiveLaunches(
         launch_ns=launch,
         known=known,
@@ -82,12 +84,10 @@ def find_collective_launches(
     )
 
 
-def _number_queues(frame: pd.DataFrame) -> Int64s:
+def _number_queues(rows: CollectiveRows) -> Int64s:
     """Return the stream of each row, or a code of its group if it has no stream."""
-    stream = frame["stream"].fillna(NEVER_NS).to_numpy(np.int64)
-    if not (stream == NEVER_NS).any():
-        return stream
-    return np.where(stream == NEVER_NS, factorize_texts(frame["group"])[0] + _NO_STREAM, stream)
+    stream, known = rows.ints("stream", NEVER_NS), rows.known("stream")
+    return stream if known.all() else np.where(known, stream, rows.codes("group")[0] + _NO_STREAM)
 
 
 def _find_previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
@@ -126,13 +126,16 @@ def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_strea
     return latest_end
 
 
-def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: NamedWork) -> "pd.Series[int]":
+def measure_blocked(
+    frame: pd.DataFrame | CollectiveRows, launch: CollectiveLaunches, named: NamedWork
+) -> IntegerArray:
     """Measure the delay of each all-gather of a rank by the computing unit's own kernels.
 
     0 if nothing blocked the gather; null if unknown, and for other kinds.
     """
-    start = frame["start_ns"].to_numpy(np.int64)
-    known = launch.known & (frame["kind"] == CollectiveKind.ALL_GATHER.value).to_numpy(bool)
+    rows = decode_collectives(frame)
+    start = rows.ints("start_ns")
+    known = launch.known & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
     pass_index = np.searchsorted(named.passes, launch.launch_ns, side="right")
     known &= pass_index > 0
     pass_start = np.concatenate(([NEVER_NS], named.passes))[pass_index]
@@ -141,23 +144,27 @@ def measure_blocked(frame: pd.DataFrame, launch: CollectiveLaunches, named: Name
     own = find_latest_end(launch.launch_ns, start, named.times[~named.copies], named.stream[~named.copies])
     ready = np.maximum.reduce([launch.launch_ns, launch.previous_ns, earlier, copied])
     was_blocked = (own > ready) & (start - own <= _MAX_START_NS)
-    blocked = pd.arrays.IntegerArray(np.where(was_blocked, own - ready, 0), ~known)
-    return pd.Series(blocked, index=frame.index)
+    return IntegerArray(np.where(was_blocked, own - ready, 0), ~known)
 
 
-def measure_prefetch(frame: pd.DataFrame, compute: Intervals, moving: Intervals) -> dict[str, Int64s]:
+def measure_prefetch(
+    frame: pd.DataFrame | CollectiveRows, compute: Intervals, moving: Intervals, step: Int64s | None = None
+) -> dict[str, Int64s]:
     """Return free_compute_ns and queued_exposed_ns for the collectives of one rank, sorted by start.
 
     Both are 0 for rows that are not an all_gather.
 
     Args:
-        frame: Rows with step, kind, group, start_ns and end_ns.
+        frame: Rows with kind, group, start_ns and end_ns.
         compute: When the rank computes, disjoint.
         moving: Its exposed transfer, disjoint.
+        step: The step of each row; default: the column ``step``.
     """
-    start = frame["start_ns"].to_numpy(np.int64)
-    running = union(intervals(frame["start_ns"], frame["end_ns"]))
-    search_start = np.minimum(_find_previous_gather_end(frame), start)
+    rows = decode_collectives(frame)
+    start = rows.ints("start_ns")
+    running = union(intervals(start, rows.ints("end_ns")))
+    gather_end = _find_previous_gather_end(rows, rows.ints("step") if step is None else step)
+    search_start = np.minimum(gather_end, start)
     return {
         "free_compute_ns": covered(subtract(compute, running), search_start, start),
         "queued_exposed_ns": covered(
@@ -166,18 +173,18 @@ def measure_prefetch(frame: pd.DataFrame, compute: Intervals, moving: Intervals)
     }
 
 
-def _find_previous_gather_end(frame: pd.DataFrame) -> Int64s:
+def _find_previous_gather_end(rows: CollectiveRows, step: Int64s) -> Int64s:
     """Return the end of the previous all_gather in the same group and step; the row's own start if none."""
-    gather_end = frame["start_ns"].to_numpy(np.int64, copy=True)
-    end, step = frame["end_ns"].to_numpy(np.int64), frame["step"].to_numpy(np.int64)
-    gathers = np.flatnonzero(frame["kind"].astype(str).to_numpy() == CollectiveKind.ALL_GATHER.value)
-    group = factorize_texts(frame["group"].iloc[gathers])[0]
+    gather_end, end = rows.ints("start_ns").copy(), rows.ints("end_ns")
+    gathers = np.flatnonzero(rows.matches("kind", CollectiveKind.ALL_GATHER.value))
+    if not len(gathers):
+        return gather_end
+    group = rows.codes("group")[0][gathers]
     order = np.lexsort((step[gathers], group))
-    rows, lanes = gathers[order], np.column_stack((group, step[gathers]))[order]
-    lane = np.cumsum(np.any(lanes != np.roll(lanes, 1, axis=0), axis=1))
-    latest_end = pd.Series(end[rows]).groupby(lane).cummax().to_numpy(np.int64)
-    has_previous = lane[1:] == lane[:-1]
-    gather_end[rows[1:][has_previous]] = latest_end[:-1][has_previous]
+    gathers, group = gathers[order], group[order]
+    is_first = np.concatenate(([True], (np.diff(group) != 0) | (np.diff(step[gathers]) != 0)))
+    for lane in np.split(gathers, np.flatnonzero(is_first)[1:]):
+        gather_end[lane[1:]] = np.maximum.accumulate(end[lane])[:-1]
     return gather_end
 
 
@@ -190,32 +197,28 @@ def _find_last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
     return np.minimum(ends, start)
 
 
-def make_limiter_rows(
-    rank: int, limiter: Intervals, activity: RankActivity, steps: StepWindows, frame: pd.DataFrame
-) -> pd.DataFrame:
-    """Return rank, step, start_ns, end_ns and idle_ns of each limiter delay in a step, on the common clock.
+def make_limiter_columns(
+    rank: int, limiter: Intervals, activity: RankActivity, steps: StepWindows, gather_ends: Int64s
+) -> dict[str, Int64s]:
+    """Return the columns of the limiter delays in steps: rank, step, start_ns, end_ns and idle_ns.
 
     Args:
         rank: The rank.
         limiter: When its host was in the limiter, disjoint.
         activity: Its activity; a rank without a device gets no rows, because the host itself computes.
         steps: Its steps by the host's marks.
-        frame: Its collectives.
+        gather_ends: End of each of its all_gathers, sorted.
     """
     delays = limiter[limiter[:, 1] - limiter[:, 0] >= _MIN_DELAY_NS]
     in_step = steps.step_at(delays[:, 0])
     keep = (in_step >= 0) & activity.on_device
-    gathers = frame[frame["kind"].astype(str) == CollectiveKind.ALL_GATHER]
-    gather_ends = np.sort(gathers["end_ns"].to_numpy(np.int64))
-    return pd.DataFrame(
-        {
-            "rank": np.full(int(keep.sum()), rank, dtype=np.int64),
-            "step": in_step[keep],
-            "start_ns": delays[keep, 0],
-            "end_ns": delays[keep, 1],
-            "idle_ns": _measure_idle_after(delays[keep], activity.compute, gather_ends),
-        }
-    )
+    return {
+        "rank": np.full(int(keep.sum()), rank, dtype=np.int64),
+        "step": in_step[keep],
+        "start_ns": delays[keep, 0],
+        "end_ns": delays[keep, 1],
+        "idle_ns": _measure_idle_after(delays[keep], activity.compute, gather_ends),
+    }
 
 
 def _measure_idle_after(delays: Intervals, compute: Intervals, gather_ends: Int64s) -> Int64s:

@@ -87,10 +87,12 @@ def passes_of(*steps: Sequence[Launch]) -> pd.DataFrame:
     empty = dict.fromkeys(("waits", "anonymous_waits", "copies", "coverage", "launched"), EMPTY)
     compute = union(intervals(times[:, 1], times[:, 2]))
     activity = RankActivity(on_device=True, compute=compute, named=named, **empty)
-    timeline = RankTimeline(rank=0, host="", steps=windows, host_steps=windows, activity=activity, pings={})
     evidence = PhaseEvidence(**{name: np.array(s, dtype=np.int64) for name, s in spans.items() if s})
+    timeline = RankTimeline(
+        rank=0, host="", steps=windows, host_steps=windows, activity=activity, pings={}, evidence=evidence
+    )
     collectives = pd.DataFrame(rows).astype({"launch_start_ns": "Int64"})
-    return make_pass_table(collectives, [timeline], lambda rank: evidence)
+    return make_pass_table(collectives, [timeline])
 
 
 def numbers(passes: pd.DataFrame) -> list[tuple[str, str, int | None]]:

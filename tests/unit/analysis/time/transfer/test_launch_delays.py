@@ -13,7 +13,7 @@ from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.steps import make_single_step
 from zprof.analysis.time.transfer.launch_delays import (
     find_collective_launches,
-    make_limiter_rows,
+    make_limiter_columns,
     measure_blocked,
     measure_prefetch,
 )
@@ -142,8 +142,8 @@ def limiter_rows(holds, compute, gathers=(), on_device=True) -> pd.DataFrame:
     empty = dict.fromkeys(("waits", "anonymous_waits", "copies", "coverage", "launched"), EMPTY)
     activity = RankActivity(on_device=on_device, compute=US * as_spans(compute), **empty)
     ends = US * np.array(gathers, dtype=np.int64)
-    frame = pd.DataFrame({"kind": ["all_gather"] * len(ends), "end_ns": ends})
-    return make_limiter_rows(2, US * as_spans(holds), activity, make_single_step(7, 0, 10_000 * US), frame)
+    steps = make_single_step(7, 0, 10_000 * US)
+    return pd.DataFrame(make_limiter_columns(2, US * as_spans(holds), activity, steps, ends))
 
 
 @pytest.mark.parametrize(
