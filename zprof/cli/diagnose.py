@@ -53,9 +53,9 @@ class DiagnoseCommand:
 
 
 def _diagnose_run(arguments: argparse.Namespace) -> "Report":
+    run, baseline = open_run_and_baseline(arguments)
     from zprof.rules.diagnose import diagnose
 
-    run, baseline = open_run_and_baseline(arguments)
     if baseline is not None:
         known = add_stated_work(arguments.baseline_tokens_per_step, baseline.manifest.training)
         baseline = baseline.described(known)

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from zprof.run.reader import Run
 
 
-def open_run(path: Path) -> "Run":
+def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
     """Return the run at ``path``, with at least one readable rank.
 
-    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder.
+    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder. If
+    other processes read them, this one imports the analysis meanwhile, if the run ``is_analysed``: call this
+    before you import it.
 
     Raises:
         BadInput: there is neither a run nor a file to import, or it is damaged.
@@ -30,9 +33,14 @@ def open_run(path: Path) -> "Run":
     from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
     from zprof.run.reader import Run
 
-    run = Run(find_run_folder(path, _print_import_note, import_progress))
+    while_reading = _import_analysis if is_analysed else None
+    run = Run(find_run_folder(path, _print_import_note, import_progress, while_reading))
     refuse_empty(run, path)
     return run
+
+
+def _import_analysis() -> None:
+    import_module("zprof.rules.diagnose")
 
 
 def open_run_and_baseline(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
@@ -94,11 +102,11 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
         BadInput: there is no run, or it is damaged.
         MissingData: no rank finished its recording.
     """
-    from zprof.rules.diagnose import diagnose
-
     run = open_run(path)
     manifest = run.manifest
     run = run.described(add_stated_facts(arguments, manifest.training, manifest.world_size))
+    from zprof.rules.diagnose import diagnose
+
     return MeasuredRun(report=diagnose(run), environment=manifest.environment)
 
 

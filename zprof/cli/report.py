@@ -63,15 +63,15 @@ class ReportCommand:
 
 
 def _diagnose_run(arguments: argparse.Namespace) -> "Report":
-    from zprof.analysis.analysis import analyse, analyse_time_only
-    from zprof.planner.whatif.outlook import add_outlook
-    from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
-
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
         require_extra(Extra.HTA, "--hta")
     run, baseline = open_run_and_baseline(arguments)
+    from zprof.analysis.analysis import analyse, analyse_time_only
+    from zprof.planner.whatif.outlook import add_outlook
+    from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
+
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
