@@ -2,9 +2,16 @@
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from zprof.collectors.kineto.convert import COPY_AGAIN, convert_trace, list_read_gaps
+from zprof.collectors.kineto.convert import (
+    COPY_AGAIN,
+    Tables,
+    build_event_columns,
+    convert_collectives,
+    list_read_gaps,
+)
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.steps import mark_steps
 from zprof.collectors.kineto.trace import Trace
@@ -38,12 +45,15 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
 
 
 def _write_tables(trace: Trace, folder: Path) -> RankFacts:
-    tables, gaps = convert_trace(trace)
-    steps = mark_steps(trace)
-    tables["mark"] = steps.columns
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    files = {name: write_provisional(folder, name, columns) for name, columns in tables.items()}
+    with ThreadPoolExecutor(1) as pool:  # pyarrow compresses the large table without Python's lock
+        events = pool.submit(write_provisional, folder, "events", build_event_columns(trace))
+        collectives, gaps = convert_collectives(trace)
+        steps = mark_steps(trace)
+        small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
+        files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
+        files = {"events": events.result(), **files}
     header = trace.header
     return RankFacts(
         version=__version__,

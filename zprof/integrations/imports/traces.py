@@ -40,6 +40,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory_limit import read_memory_limit
 from zprof.model.training import TrainingFacts
+from zprof.run.atomic_files import place_rank, write_atomically
 from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
 from zprof.version import __version__
 
@@ -359,8 +360,6 @@ def _place_ranks(
     notes: Sequence[str],
     refused: Mapping[Path, Refusal],
 ) -> None:
-    from zprof.run.writer import place_rank, write_atomically  # pyarrow, which the start does without
-
     by_path = {read.path: read for read in reads}
     by_rank = {file.rank: by_path[file.path] for file in ranking.files}
     manifest = make_run_manifest(by_rank, notes, refused)
