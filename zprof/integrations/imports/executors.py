@@ -157,14 +157,16 @@ def _submit(pool: Executor, work: Callable[[_Job], _Result], job: _Job) -> Futur
     """Submit a job, which may start a process of the pool, without the caller's main module.
 
     A new process would import that module, thus run a script again that has no main guard. The jobs need
-    nothing of it.
+    nothing of it. A Ctrl-C waits meanwhile: a new process would print where it was.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return pool.submit(work, job)
     finally:
         sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _check_that_processes_start() -> None:
@@ -204,6 +206,7 @@ def _start_process() -> None:
     """Set up a process of the pool, before numpy is imported."""
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
