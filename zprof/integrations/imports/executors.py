@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
+from zprof.model.memory_limit import read_memory_limit
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -195,9 +196,12 @@ def _make_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def can_fork() -> bool:
-    """Return True if this process has one thread: a copy of it can hold no lock of another thread."""
+    """Return True if this process has one thread: a copy of it can hold no lock of another thread.
+
+    With a limit on memory, a copy would start with what this process has mapped.
+    """
     try:
-        return len(os.listdir("/proc/self/task")) == 1
+        return read_memory_limit() is None and len(os.listdir("/proc/self/task")) == 1
     except OSError:
         return False
 

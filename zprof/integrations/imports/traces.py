@@ -283,7 +283,7 @@ def _import_one(job: TraceJob, reporter: _Reporter, *, is_beside: bool) -> RankF
 
     If that process dies or cannot be started, this one reads the file, as if it had been alone.
     """
-    if is_beside and can_fork() and read_memory_limit() is None:
+    if is_beside and can_fork():
         with suppress(OSError):
             outcome = run_alone(import_trace, job, reporter.on_running)
             if not isinstance(outcome, BaseException):
