@@ -1,10 +1,10 @@
 """Find the block and the dependencies of each collective of a rank, and the compute left to hide a gather."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
@@ -15,8 +15,7 @@ from zprof.replay.tasks import NONE, Bools, Floats
 _GATHER = CollectiveKind.ALL_GATHER.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMessages:
+class RankMessages(Struct, frozen=True, kw_only=True):
     """The collectives of one rank in host order.
 
     Attributes:

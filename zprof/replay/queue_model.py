@@ -16,11 +16,11 @@ as this one. The unchanged step is replayed in the same way and subtracted, so t
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import parse_group_ranks
@@ -106,8 +106,7 @@ def _save_in_step(rows: pd.DataFrame, new_transfer_ns: "pd.Series[float]", links
     return _play_step(measured, new) - _play_step(measured, measured.work)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MeasuredStep:
+class _MeasuredStep(Struct, frozen=True, kw_only=True):
     """Collectives of one rank and step as recorded, in nanoseconds since the step's origin.
 
     ``ready``: arrival of the last rank, or the launch of a queued collective. ``awaited``, ``resumed``: start

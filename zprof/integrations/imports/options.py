@@ -1,14 +1,14 @@
 """Define the options, progress and outcome of an import."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from zprof.integrations.imports.file_ranks import RankedFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
+class ImportOptions(Struct, frozen=True, kw_only=True):
     """Options of an import.
 
     ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT. ``while_reading``:
@@ -20,8 +20,7 @@ class ImportOptions:
     while_reading: Callable[[], None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """The file of each rank, and notes.
 
     ``is_cacheable``: True if another import would give the same result.

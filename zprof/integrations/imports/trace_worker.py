@@ -8,8 +8,9 @@ workers does without it.
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.model.gaps import Gap
 from zprof.run.manifest import TableFile
@@ -18,8 +19,7 @@ from zprof.run.manifest import TableFile
 _READ_BYTES_NAME = "read_bytes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceJob:
+class TraceJob(Struct, frozen=True, kw_only=True):
     """One file to import; paths are absolute, because the worker may run on another machine."""
 
     position: int
@@ -28,8 +28,7 @@ class TraceJob:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFacts:
+class RankFacts(Struct, frozen=True, kw_only=True):
     """Facts of one file for the run's manifest, and the tables in its provisional folder."""
 
     version: str
@@ -44,8 +43,7 @@ class RankFacts:
     gaps: tuple[Gap, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """Reason why a file could not be imported; ``is_permanent``: another try would fail in the same way."""
 
     reason: str

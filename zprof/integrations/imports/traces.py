@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.integrations.imports.executors import (
     SHARED_DISK,
@@ -56,8 +57,7 @@ _KILLED = Refusal(
 _DEAD_WORKER_ERRORS = frozenset({"KilledWorker", "CancelledError"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFile:
+class ReadFile(Struct, frozen=True, kw_only=True):
     """A file that was read, and the folder of its tables."""
 
     position: int

@@ -6,10 +6,11 @@ the current rate. If the h ranks of a host share one network link, their h rings
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
@@ -163,8 +164,7 @@ _PCIE_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
 _LOW_RATIO = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanningShards:
+class SpanningShards(Struct, frozen=True, kw_only=True):
     """A group that shards over hosts: number of hosts, ranks per host, and rates in bytes per second.
 
     ``within``: lower and upper bound of the rate within a host; ``measured`` if that was recorded.

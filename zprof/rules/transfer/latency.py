@@ -6,10 +6,10 @@ covers slower transports (sockets) and busy hosts.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, covered, intervals
@@ -36,8 +36,7 @@ _DEVIATION_OF_MEDIAN, _MAX_STANDARD_ERRORS = 1.48, 2.0
 _SCALARS_PER_STEP, _FASTEST_QUANTILE, _MANY_MESSAGES = 2.0, 0.05, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latencies:
+class Latencies(Struct, frozen=True, kw_only=True):
     """Latency per rank group; ``group_by_row`` maps rows of the collectives table to their ranks."""
 
     by_ranks: Mapping[str, float]
@@ -139,8 +138,7 @@ def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: pd.DataFrame
     return min(both.ns, float(times.min()), *upper_bounds) if upper_bounds else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Intercept:
+class _Intercept(Struct, frozen=True, kw_only=True):
     """Extrapolated time of a zero-byte message, its standard error, and the median residual of the fit."""
 
     ns: float
