@@ -5,8 +5,6 @@ import zlib
 from enum import StrEnum
 from typing import BinaryIO
 
-import pyarrow as pa
-
 _HEAD_BYTES = 64 << 10
 #: A zstd block holds up to 128 KiB and cannot be decoded before its end.
 _ZSTD_HEAD_BYTES = 256 << 10
@@ -66,6 +64,8 @@ def _inflate_head(head: bytes) -> bytes:
 
 
 def _unpack_zstd_head(head: bytes) -> bytes:
+    import pyarrow as pa
+
     try:
         with pa.CompressedInputStream(pa.BufferReader(head), "zstd") as stream:
             return bytes(stream.read(_HEAD_BYTES))

@@ -43,6 +43,12 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
 
     Columns of ``events`` are pyarrow and numpy arrays.
     """
+    collectives, gaps = convert_collectives(trace)
+    return {"events": build_event_columns(trace), "collectives": collectives}, gaps
+
+
+def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
+    """Return the columns of ``collectives``, and gaps for the parts that could not be used."""
     spans = find_engine_ranges(trace)
     device_collectives = find_device_collectives(trace, spans)
     header = trace.header
@@ -51,8 +57,7 @@ def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
     gloo_rows, gloo_gaps = make_gloo_rows(trace, spans, groups)
     device_rows, device_gaps = make_device_rows(trace, device_collectives, groups)
     rows = _add_range_times([*range_rows, *gloo_rows, *device_rows], spans, groups)
-    tables: Tables = {"events": build_event_columns(trace), "collectives": build_collective_columns(rows)}
-    return tables, range_gaps + gloo_gaps + device_gaps
+    return build_collective_columns(rows), range_gaps + gloo_gaps + device_gaps
 
 
 class SequenceNumbers:

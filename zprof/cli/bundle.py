@@ -74,12 +74,12 @@ def _check_separate(names: Path, output: Path) -> None:
 
 
 def _collect_bundle(arguments: argparse.Namespace) -> "Bundle":
+    run = open_run(arguments.run)
+    baseline = open_run(arguments.baseline) if arguments.baseline else None
     from zprof.integrations.doctor import examine
     from zprof.integrations.support_bundle import collect_bundle
     from zprof.rules.diagnose import diagnose
 
-    run = open_run(arguments.run)
-    baseline = open_run(arguments.baseline) if arguments.baseline else None
     return collect_bundle(run, diagnose(run, baseline), examine())
 
 

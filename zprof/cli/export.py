@@ -73,7 +73,7 @@ class ExportCommand:
         if not target.name.endswith(_SUFFIXES):
             raise BadInput(f"{target}: not a .json or .json.gz file", hint="use one of these suffixes")
         check_output_target(target, force=arguments.force)
-        run = open_run(path)
+        run = open_run(path, is_analysed=False)
         from zprof.integrations.perfetto.export import export_trace
         from zprof.integrations.perfetto.rank_rows import ExportChoice
 

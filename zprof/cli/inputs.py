@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,10 +35,12 @@ def refuse_missing(*paths: Path | None) -> None:
             raise make_missing_error(path)
 
 
-def open_run(path: Path) -> "Run":
+def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
     """Return the run at ``path``, with at least one readable rank.
 
-    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder.
+    Kineto traces and CUDA memory snapshots, or folders of them, are imported into the user's cache folder. If
+    other processes read them, this one imports the analysis meanwhile, if the run ``is_analysed``: call this
+    before you import it.
 
     Raises:
         BadInput: there is neither a run nor a file to import, or it is damaged.
@@ -48,9 +51,14 @@ def open_run(path: Path) -> "Run":
     from zprof.integrations.imports.run_folder import find_run_folder, refuse_empty
     from zprof.run.reader import Run
 
-    run = Run(find_run_folder(path, _print_import_note, import_progress))
+    while_reading = _import_analysis if is_analysed else None
+    run = Run(find_run_folder(path, _print_import_note, import_progress, while_reading))
     refuse_empty(run, path)
     return run
+
+
+def _import_analysis() -> None:
+    import_module("zprof.rules.diagnose")
 
 
 def open_run_and_baseline(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":

@@ -4,6 +4,7 @@ Without a terminal, print at most one line to keep CI logs short.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ def steps_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 #: Imports below this size finish before a bar would be useful.
 _MIN_BAR_BYTES = 4 << 20
+_MIN_REFRESH_S = 0.1
 
 
 @contextmanager
@@ -41,40 +43,62 @@ def import_progress() -> Iterator[ImportProgress]:
     if not console.are_terminals(sys.stderr):
         yield NoImportProgress()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    text = TextColumn("zprof: {task.description}", markup=False)
-    columns = (text, BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _ImportBar(bar)
+    bar = _ImportBar()
+    try:
+        yield bar
+    finally:
+        bar.close()
 
 
 class _ImportBar:
-    """Progress bar of one import, shown only if the import is large enough."""
+    """Progress bar of one import: the bytes read, and the stage; shown only if the import is large enough.
 
-    def __init__(self, progress: "Progress") -> None:
-        self._progress = progress
+    The bar is drawn when progress is reported, without a thread of its own, and not before: the processes
+    that read the files are forked from a process with one thread.
+    """
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._finished = 0
-        self._ranks = 0
+        self._refreshed_s = 0.0
+        self._finished = self._ranks = self._total_bytes = 0
 
     def start(self, ranks: int, total_bytes: int) -> None:
-        """Show the bar, unless the import is too small for one."""
-        self._ranks = ranks
-        if total_bytes > _MIN_BAR_BYTES:
-            self._task = self._progress.add_task(self._describe_progress(), total=total_bytes)
+        """Note how much is to be read."""
+        self._ranks, self._total_bytes = ranks, total_bytes
 
     def report_bytes(self, total_bytes: int) -> None:
-        """Advance the bar."""
-        if self._task is not None:
-            self._progress.update(self._task, completed=total_bytes)
+        """Advance the bar. Once all bytes have been read, the tables are still to be written."""
+        now_s = time.monotonic()
+        is_too_soon = now_s - self._refreshed_s < _MIN_REFRESH_S and total_bytes < self._total_bytes
+        if self._total_bytes <= _MIN_BAR_BYTES or is_too_soon:
+            return
+        self._refreshed_s = now_s
+        if self._progress is None:
+            self._show(self._describe_stage(total_bytes))
+        if self._progress is not None and self._task is not None:
+            stage = self._describe_stage(total_bytes)
+            self._progress.update(self._task, completed=total_bytes, description=stage, refresh=True)
 
     def finish_rank(self) -> None:
         """Count a finished rank."""
         self._finished += 1
-        if self._task is not None:
-            self._progress.update(self._task, description=self._describe_progress())
 
-    def _describe_progress(self) -> str:
-        return f"importing, {self._finished} of {self._ranks} ranks"
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _show(self, stage: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        text = TextColumn("zprof: {task.description}", markup=False)
+        columns = (text, BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._task = self._progress.add_task(stage, total=self._total_bytes)
+        self._progress.start()
+
+    def _describe_stage(self, read_bytes: int) -> str:
+        stage = "reading" if read_bytes < self._total_bytes else "writing"
+        return stage if self._ranks == 1 else f"{stage}, {self._finished} of {self._ranks} ranks imported"

@@ -66,8 +66,6 @@ class ReportCommand:
 
 
 def _diagnose_run(arguments: argparse.Namespace) -> "Report":
-    from zprof.cache.reports import Question, answer
-
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta does not analyze memory", hint="remove --hta or --only memory")
     if arguments.hta:
@@ -77,11 +75,22 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     run, baseline = open_run_and_baseline(arguments)
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
     options = read_measuring_options(arguments)
-    question = Question(
-        command=f"report {arguments.only or 'all'}", run=run, baseline=baseline, options={**options}
-    )
-    report = answer(question, lambda: _measure(run, baseline, arguments.only, options))
+    report = make_report(run, baseline, options, arguments.only)
     return _add_hta(report, run.path) if arguments.hta else report
+
+
+def make_report(
+    run: "Run", baseline: "Run | None", options: MeasuringOptions, only: str | None = None
+) -> "Report":
+    """Return the whole report on a run, or that on ``time`` or ``memory``; from the cache if it was made before.
+
+    Raises:
+        BadInput: a recording is damaged.
+    """
+    from zprof.cache.reports import Question, answer
+
+    question = Question(command=f"report {only or 'all'}", run=run, baseline=baseline, options={**options})
+    return answer(question, lambda: _measure(run, baseline, only, options))
 
 
 def _measure(run: "Run", baseline: "Run | None", only: str | None, options: MeasuringOptions) -> "Report":

@@ -72,15 +72,11 @@ def _check_theme(name: str | None) -> str | None:
 
 
 def _print_report(arguments: argparse.Namespace, options: MeasuringOptions) -> int:
-    from zprof.analysis.analysis import analyse
-    from zprof.planner.whatif.outlook import add_outlook
-    from zprof.reports.presenters.report import build_report_page
-    from zprof.rules.diagnose import diagnose
-
     run, baseline = _open_runs(arguments)
-    analysis = analyse(run, options["policy"])
-    report = diagnose(analysis, baseline, **options)
-    console.print_page(build_report_page(add_outlook(report, analysis)))
+    from zprof.cli.report import make_report
+    from zprof.reports.presenters.report import build_report_page
+
+    console.print_page(build_report_page(make_report(run, baseline, options)))
     return 0
 
 

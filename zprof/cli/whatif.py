@@ -52,13 +52,14 @@ class WhatIfCommand:
 
 
 def _predict(arguments: argparse.Namespace) -> "WhatIf":
+    run = open_run(arguments.run)
     from zprof.analysis.analysis import analyse
     from zprof.model.report import WhatIf
     from zprof.planner.whatif.outlook import predict_changes
     from zprof.replay.whatif.changes import refuse_merging
     from zprof.version import __version__
 
-    analysis = analyse(open_run(arguments.run))
+    analysis = analyse(run)
     change = read_change(arguments)
     outlook = predict_changes(analysis, None if change is None else (change,))
     if change is not None and outlook.calibration is not None:

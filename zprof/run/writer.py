@@ -9,7 +9,6 @@ dictionary. On real traces this takes half the size of Parquet's defaults.
 """
 
 import hashlib
-import os
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.arrow_arrays import make_array
+from zprof.run.atomic_files import get_temporary_path, sync_and_rename, write_atomically
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
@@ -168,17 +168,6 @@ class RankWriter:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
 
 
-def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
-    """Move tables that were written before their rank was known into that rank's folder of ``run``.
-
-    Raises:
-        OSError: it cannot be moved.
-    """
-    folder = rank_folder(run, manifest.rank)
-    provisional.rename(folder)
-    (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")
-
-
 def _refuse_foreign(run: Path, folder: Path) -> None:
     """Raise BadInput instead of deleting another program's files, which may have names like ``rank00000``."""
     if folder.exists() and not (folder / RANK_NAME).is_file():
@@ -260,27 +249,6 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 def _get_options(name: str) -> dict[str, Any]:
     options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
     return {"compression": "zstd", "compression_level": 3, **options}
-
-
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a small file so that readers see either the old or the new content, never a mix."""
-    temporary = get_temporary_path(target)
-    temporary.write_bytes(content)
-    sync_and_rename(temporary, target)
-
-
-def get_temporary_path(target: Path) -> Path:
-    """Return the path under which a file is written until it is complete."""
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
-
-
-def sync_and_rename(temporary: Path, target: Path) -> str:
-    """Fsync a complete file, rename it to its final name, and return its SHA-256."""
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    temporary.rename(target)
-    return digest
 
 
 def _fit_to_schema(columns: Mapping[str, Sequence[Any]] | pa.Table, schema: pa.Schema) -> pa.Table:

@@ -9,6 +9,7 @@ single rank, NCCL copies within the device.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -139,50 +140,79 @@ def _match_numbers(targets: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
 
 def find_kernel_collectives(trace: Trace, links: LaunchLinks) -> list[DeviceCollective]:
     """Return the collective of each kernel."""
+    describer = LaunchDescriber(trace, links)
     return [
-        _make_kernel_collective(trace, links, index, int(row))
+        _make_kernel_collective(trace, links, index, row, *describer.describe(index))
         for index, row in enumerate(links.rows.tolist())
     ]
 
 
-def describe_launch(trace: Trace, links: LaunchLinks, index: int) -> tuple[LaunchDescription | None, str]:
-    """Return the description from metadata, else from the operators around the launch, and its source."""
-    from_metadata = merge_descriptions(
-        _describe_by_metadata(trace, row) for row in (int(links.rows[index]), int(links.record[index]))
-    )
-    enclosing = merge_descriptions(
-        _describe_by_operator(trace, int(row[index])) for row in (links.operator, links.annotation)
-    )
-    if from_metadata is not None:
-        return from_metadata if enclosing is None else from_metadata.fill_missing(enclosing), BY_METADATA
-    record = int(links.record[index])
-    if enclosing is not None and record >= 0:  # written by an old torch: only the input's shape
-        enclosing = enclosing.fill_missing(describe_operator("nccl:", trace.arguments.get(record)))
-    return enclosing, BY_OPERATOR
+class LaunchDescriber:
+    """Describe launches from the arguments of their host rows.
+
+    Equal arguments are one object (see ``reading.rows``), so each kind of operator, and each combination of
+    operators, is described once.
+    """
+
+    def __init__(self, trace: Trace, links: LaunchLinks) -> None:
+        self._trace = trace
+        self._links = links
+        self._by_operator: dict[tuple[str, int, int], LaunchDescription] = {}
+        self._by_operators: dict[tuple[int, ...], LaunchDescription | None] = {}
+
+    def describe(self, index: int) -> tuple[LaunchDescription | None, str]:
+        """Return the description from metadata, else from the operators around the launch, and its source."""
+        links = self._links
+        record = int(links.record[index])
+        from_metadata = merge_descriptions(map(self._describe_by_metadata, (int(links.rows[index]), record)))
+        operators = [
+            self._describe_operator(self._trace.name[row], row)
+            for row in (int(links.operator[index]), int(links.annotation[index]))
+            if row >= 0
+        ]
+        if from_metadata is not None:
+            enclosing = self._merge_operators(operators)
+            return from_metadata if enclosing is None else from_metadata.fill_missing(enclosing), BY_METADATA
+        if operators and record >= 0:  # written by an old torch: only the input's shape
+            operators.append(self._describe_operator("nccl:", record))
+        return self._merge_operators(operators), BY_OPERATOR
+
+    def _describe_by_metadata(self, row: int) -> LaunchDescription | None:
+        arguments = self._trace.arguments.get(row) if row >= 0 else None
+        return describe_arguments(arguments) if arguments is not None else None
+
+    def _describe_operator(self, name: str, row: int) -> LaunchDescription:
+        arguments = self._trace.arguments.get(row)
+        key = (name, 0, 0) if arguments is None else (name, id(arguments.dims), id(arguments.types))
+        if key not in self._by_operator:
+            self._by_operator[key] = describe_operator(name, arguments)
+        return self._by_operator[key]
+
+    def _merge_operators(self, operators: Sequence[LaunchDescription]) -> LaunchDescription | None:
+        key = tuple(map(id, operators))
+        if key not in self._by_operators:
+            self._by_operators[key] = merge_descriptions(operators)
+        return self._by_operators[key]
 
 
-def _make_kernel_collective(trace: Trace, links: LaunchLinks, index: int, row: int) -> DeviceCollective:
-    description, method = describe_launch(trace, links, index)
+def _make_kernel_collective(
+    trace: Trace, links: LaunchLinks, index: int, row: int, description: LaunchDescription | None, method: str
+) -> DeviceCollective:
     if description is None:
         known = identify_kernel(trace.name[row])
         kind = known.kind if known is not None else None
         description, method = LaunchDescription(kind=kind or CollectiveKind.OTHER), BY_NAME
     if description.dtype is None:
-        dtype, element_bytes = parse_reduced_type(trace.name[row]) or (None, None)
-        description = description.fill_missing(LaunchDescription(dtype=dtype, element_bytes=element_bytes))
+        reduced_type = parse_reduced_type(trace.name[row])
+        if reduced_type is not None:
+            dtype, element_bytes = reduced_type
+            description = description.fill_missing(
+                LaunchDescription(dtype=dtype, element_bytes=element_bytes)
+            )
     call = int(links.call[index])
     return DeviceCollective(
         rows=(row,), calls=(call,) if call >= 0 else (), description=description, method=method
     )
-
-
-def _describe_by_metadata(trace: Trace, row: int) -> LaunchDescription | None:
-    arguments = trace.arguments.get(row) if row >= 0 else None
-    return describe_arguments(arguments) if arguments is not None else None
-
-
-def _describe_by_operator(trace: Trace, row: int) -> LaunchDescription | None:
-    return describe_operator(trace.name[row], trace.arguments.get(row)) if row >= 0 else None
 
 
 def find_copy_rows(trace: Trace) -> Int64s:
@@ -198,7 +228,11 @@ def find_copy_collectives(trace: Trace, host: HostLaunches, kernels: LaunchLinks
     for index, owner in enumerate(_find_owners(links).tolist()):
         if owner >= 0 and owner not in kernel_owners:
             copies[owner].append(index)
-    found = (_make_copy_collective(trace, links, indices) for indices in copies.values())
+    describer = LaunchDescriber(trace, links)
+    found = (
+        _make_copy_collective(trace, links, indices, describer.describe(indices[0])[0])
+        for indices in copies.values()
+    )
     return [collective for collective in found if collective is not None]
 
 
@@ -209,8 +243,9 @@ def _find_owners(links: LaunchLinks) -> Int64s:
     )
 
 
-def _make_copy_collective(trace: Trace, links: LaunchLinks, indices: list[int]) -> DeviceCollective | None:
-    description, _ = describe_launch(trace, links, indices[0])
+def _make_copy_collective(
+    trace: Trace, links: LaunchLinks, indices: list[int], description: LaunchDescription | None
+) -> DeviceCollective | None:
     rows = tuple(int(links.rows[index]) for index in indices)
     if description is None or not _carries_payload(trace, rows, description):
         return None

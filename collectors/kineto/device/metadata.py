@@ -9,9 +9,9 @@ shape of its input.
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from zprof.collectors.kineto.collectives import parse_collective_kind, parse_element_type
 from zprof.collectors.kineto.trace import Arguments, count_elements, int64_or_none
@@ -50,12 +50,10 @@ class LaunchDescription(Struct, frozen=True, kw_only=True):
         """Return this description with unknown fields filled from another description of the same
         collective.
         """
-        filled = {
-            name: value
-            for name in self.__struct_fields__
-            if getattr(self, name) in _MISSING and (value := getattr(other, name)) not in _MISSING
-        }
-        return replace(self, **filled) if filled else self
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        missing = [name for name, value in values.items() if value in _MISSING]
+        filled = {name: value for name in missing if (value := getattr(other, name)) not in _MISSING}
+        return LaunchDescription(**(values | filled)) if filled else self
 
 
 def describe_arguments(arguments: Arguments) -> LaunchDescription | None:
@@ -86,9 +84,14 @@ def parse_numbers(text: object) -> tuple[int, ...] | None:
     """Parse ``"[0, 1]"`` as numbers; None if it is not such a list or is truncated."""
     if isinstance(text, list):
         return tuple(text) if all(int64_or_none(entry) is not None for entry in text) else None
-    if not isinstance(text, str) or _LIST.fullmatch(text) is None:
+    return _parse_list(text) if isinstance(text, str) else None
+
+
+@lru_cache(maxsize=64)  # thousands of collectives of a few groups, each with all ranks
+def _parse_list(text: str) -> tuple[int, ...] | None:
+    if _LIST.fullmatch(text) is None:
         return None
-    return tuple(int(found) for found in re.findall(r"\d+", text))
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _count_metadata_elements(kind: CollectiveKind, arguments: Arguments, size: int | None) -> int | None:

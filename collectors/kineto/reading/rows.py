@@ -225,6 +225,7 @@ class KeptArguments:
         self.dropped = 0
         self._kept_bytes = 0
         self._interned: dict[str, str] = {}
+        self._lists: dict[bytes, Any] = {}
         self._strided_groups: set[tuple[int | str | None, ...]] = set()
         self._names = TextPredicate(lambda name: name.startswith(_KEPT_PREFIXES))
         self._categories = TextPredicate(lambda category: category == _KEPT_CATEGORY)
@@ -244,10 +245,10 @@ class KeptArguments:
         given = {
             name: value
             for name, value in zip(_FIELDS, msgspec.structs.astuple(arguments), strict=True)
-            if value is not None and value is not NO_TEXT
+            if value is not None and value is not NO_TEXT and value is not ABSENT
         }
         given.pop(_IGNORED_FIELD, None)
-        sizes = [_measure_value(value) for value in given.values() if not isinstance(value, int)]
+        sizes = [_measure_value(value) for value in given.values() if type(value) is not int]
         size = sum(sizes) + self._measure_stride(arguments)
         if max(sizes, default=0) > _MAX_VALUE_BYTES or self._kept_bytes + size > _MAX_BYTES:
             self.dropped += 1
@@ -267,11 +268,14 @@ class KeptArguments:
         )
 
     def _intern_value(self, value: Any) -> Any:
-        """Return a number, an interned text or a decoded list; None for everything else."""
+        """Return a number, a text or a decoded list, equal ones as one object; None for everything else."""
         if isinstance(value, str):
             return self._interned.setdefault(value, value)
         if isinstance(value, msgspec.Raw):
-            return _decode_list(value)
+            text = bytes(value)
+            if text not in self._lists:
+                self._lists[text] = _decode_list(text)
+            return self._lists[text]
         return value if isinstance(value, int | float) and value != ABSENT else None
 
 
@@ -293,8 +297,8 @@ def _measure_value(value: Any) -> int:
     return len(memoryview(value)) if isinstance(value, msgspec.Raw) else 0
 
 
-def _decode_list(text: msgspec.Raw) -> Any:
+def _decode_list(text: bytes) -> Any:
     try:
-        return msgspec.json.decode(text) if len(memoryview(text)) else None
+        return msgspec.json.decode(text) if text else None
     except DECODE_ERRORS:
         return None

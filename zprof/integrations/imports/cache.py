@@ -20,7 +20,7 @@ from pathlib import Path
 
 from zprof.cache.folder import IMPORT_SUFFIX, is_owned_by_user, limit_cache, mark_as_used
 from zprof.integrations.imports.import_paths import import_paths
-from zprof.integrations.imports.options import ImportProgress
+from zprof.integrations.imports.options import ImportOptions, ImportProgress
 from zprof.integrations.imports.origin import cache_root, write_origin
 from zprof.integrations.imports.sources import Sources, find_sources, has_sources
 from zprof.model.cache import CacheKind
@@ -43,15 +43,25 @@ def needs_import(path: Path) -> bool:
     return not (path / MANIFEST_NAME).exists() and has_sources(path)
 
 
-def import_cached(path: Path, print_note: Callable[[str], None], progress: ImportProgress) -> Path:
+def import_cached(
+    path: Path,
+    print_note: Callable[[str], None],
+    progress: ImportProgress,
+    while_reading: Callable[[], None] | None = None,
+) -> Path:
     """Return the run of a trace, of a snapshot, or of a folder of them, from the cache or newly imported.
 
-    ``print_note`` is called with messages on the state and location of the import.
+    Args:
+        path: A file or a folder.
+        print_note: Called with messages on the state and location of the import.
+        progress: Told how far the import is.
+        while_reading: Called while other processes read, if they do.
 
     Raises:
         BadInput: the path cannot be imported.
     """
     sources = find_sources([path])
+    options = ImportOptions(while_reading=while_reading)
     key = _compute_key(path, sources.files)
     name = f"{_strip_suffixes(path) or sources.kind}.zprof"
     root = cache_root()
@@ -69,11 +79,11 @@ def import_cached(path: Path, print_note: Callable[[str], None], progress: Impor
     if cache is None or obstacle:
         print_note(f"{obstacle}: the import is temporary and will be deleted on exit")
         folder = _make_process_folder()
-        _import_into(folder, path, name, key, print_note, progress)
+        _import_into(folder, path, name, key, print_note, progress, options)
         return folder / name
     _remove_leftovers(cache.parent)
     with _temporary_folder(cache) as folder:
-        _import_into(folder, path, name, key, print_note, progress)
+        _import_into(folder, path, name, key, print_note, progress, options)
         _replace_cache(folder, cache)
     limit_cache(CacheKind.IMPORTS)
     return cache / name
@@ -157,10 +167,16 @@ def _locked(root: Path) -> Iterator[None]:
 
 
 def _import_into(
-    folder: Path, path: Path, name: str, key: str, print_note: Callable[[str], None], progress: ImportProgress
+    folder: Path,
+    path: Path,
+    name: str,
+    key: str,
+    print_note: Callable[[str], None],
+    progress: ImportProgress,
+    options: ImportOptions,
 ) -> None:
     """Import; do not cache a result with transient failures (a killed reader), so the next run retries."""
-    imported = import_paths([path], folder / name, progress=progress)
+    imported = import_paths([path], folder / name, options=options, progress=progress)
     for message in imported.notes:
         print_note(message)
     if imported.is_cacheable:

@@ -1,8 +1,10 @@
 """Run one task per file on processes of this machine or on a Dask cluster.
 
-Local processes start from a clean server process (forkserver), so no threads, locks or open files of the
-caller are copied. A process that dies breaks its pool. The files that were being read are then read again,
-one process each, which identifies the file that kills its reader and saves the others.
+Local processes are forked from a process with a single thread, as the command line is before it imports
+numpy: they run after milliseconds. From any other process they start from a clean server (forkserver), so
+that no threads or locks are copied, which takes as long as starting Python twice. A process that dies breaks
+its pool. The files that were being read are then read again, one process each, which identifies the file that
+kills its reader and saves the others.
 
 A cluster is selected with ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
 """
@@ -15,7 +17,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from types import ModuleType
@@ -23,11 +25,13 @@ from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
+from zprof.model.memory_limit import read_memory_limit
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 #: Interval for checking that the executor is alive while no result arrives.
 _ALIVE_CHECK_S = 20.0
+_TICK_S = 0.1
 _ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})")
 #: Hint on a requirement that users may overlook.
 SHARED_DISK = "the traces and the run must be on a file system that the cluster shares with this machine"
@@ -41,10 +45,14 @@ def count_usable_processors() -> int:
 
 
 def map_in_processes(
-    work: Callable[[_Job], _Result], jobs: Iterable[_Job], workers: int
+    work: Callable[[_Job], _Result],
+    jobs: Iterable[_Job],
+    workers: int,
+    on_running: Callable[[Collection[_Job]], None] = lambda jobs: None,
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
     """Run ``work`` on each job in ``workers`` processes of this machine.
 
+    ``on_running`` is called with the running jobs when jobs have started, and then every tenth of a second.
     Yields each job with its result, or with the error that it raised; ``BrokenExecutor`` if its process died.
 
     Raises:
@@ -56,7 +64,7 @@ def map_in_processes(
         running: dict[Future[_Result], _Job] = {}
         with _make_pool(min(workers, len(pending))) as pool:
             try:
-                yield from _run_pool(pool, work, pending, running, workers)
+                yield from _run_pool(pool, work, pending, running, workers, on_running)
             except BrokenExecutor:
                 pass  # ``running`` has the jobs that were in the pool
             finally:
@@ -66,7 +74,34 @@ def map_in_processes(
             _check_that_processes_start()
             is_start_checked = True
         for job in suspects:
-            yield job, _run_alone(work, job)
+            yield job, run_alone(work, job, on_running)
+
+
+def run_alone(
+    work: Callable[[_Job], _Result],
+    job: _Job,
+    on_running: Callable[[Collection[_Job]], None] = lambda jobs: None,
+) -> _Result | BaseException:
+    """Run ``work`` on one job in a process of its own, like ``map_in_processes``.
+
+    Returns:
+        Its result, or the error that it raised; ``BrokenExecutor`` if the process died.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    others = set(multiprocessing.active_children())
+    with _make_pool(1) as pool:
+        future = _submit(pool, work, job)
+        try:
+            while not future.done():
+                on_running([job])
+                wait([future], timeout=_TICK_S)
+        except BaseException:  # The pool would wait for the end of the job.
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+            raise
+        return _get_outcome(future)
 
 
 def map_on_executor(
@@ -99,6 +134,7 @@ def _run_pool(
     pending: deque[_Job],
     running: dict[Future[_Result], _Job],
     workers: int,
+    on_running: Callable[[Collection[_Job]], None],
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
     """Submit at most one job per process, so that few jobs are suspect if a process dies.
 
@@ -109,7 +145,8 @@ def _run_pool(
         while pending and len(running) < workers:
             future = _submit(pool, work, pending[0])
             running[future] = pending.popleft()
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        on_running(running.values())
+        done, _ = wait(running, timeout=_TICK_S, return_when=FIRST_COMPLETED)
         for future in done:
             outcome = _get_outcome(future)
             if isinstance(outcome, BrokenExecutor):
@@ -117,28 +154,25 @@ def _run_pool(
             yield running.pop(future), outcome
 
 
-def _run_alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
-    with _make_pool(1) as pool:
-        return _get_outcome(_submit(pool, work, job))
-
-
 def _submit(pool: Executor, work: Callable[[_Job], _Result], job: _Job) -> Future[_Result]:
     """Submit a job, which may start a process of the pool, without the caller's main module.
 
     A new process would import that module, thus run a script again that has no main guard. The jobs need
-    nothing of it.
+    nothing of it. A Ctrl-C waits meanwhile: a new process would print where it was.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return pool.submit(work, job)
     finally:
         sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _check_that_processes_start() -> None:
     """Detect a machine on which no process can be started."""
-    if isinstance(_run_alone(_do_nothing, None), BaseException):
+    if isinstance(run_alone(_do_nothing, None), BaseException):
         raise BadInput(
             "cannot start the processes that read the files",
             hint="see the output above; the limits of this machine (ulimit -u, ulimit -v) may be too low",
@@ -157,14 +191,26 @@ def _get_outcome(future: Future[_Result]) -> _Result | BaseException:
 
 
 def _make_pool(workers: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context("fork" if can_fork() else "forkserver")
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_process)
+
+
+def can_fork() -> bool:
+    """Return True if this process has one thread: a copy of it can hold no lock of another thread.
+
+    With a limit on memory, a copy would start with what this process has mapped.
+    """
+    try:
+        return read_memory_limit() is None and len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
 
 
 def _start_process() -> None:
     """Set up a process of the pool, before numpy is imported."""
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -9,9 +9,7 @@ from msgspec import Struct
 
 from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
-from zprof.integrations.imports.snapshots import write_snapshots
 from zprof.integrations.imports.sources import SourceKind, Sources, find_sources
-from zprof.integrations.imports.traces import write_traces
 from zprof.model.errors import BadInput
 from zprof.run.output_path import replace_run
 
@@ -60,7 +58,11 @@ def import_paths(
 
 def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: ImportProgress) -> Written:
     if sources.kind is SourceKind.TRACE:
+        from zprof.integrations.imports.traces import write_traces
+
         return write_traces(run, sources.files, sources.notes, options, progress)
+    from zprof.integrations.imports.snapshots import write_snapshots
+
     return write_snapshots(run, sources.files, sources.notes, progress, options.workers)
 
 

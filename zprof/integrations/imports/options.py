@@ -1,5 +1,6 @@
 """Define the options, progress and outcome of an import."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -10,11 +11,13 @@ from zprof.integrations.imports.file_ranks import RankedFile
 class ImportOptions(Struct, frozen=True, kw_only=True):
     """Options of an import.
 
-    ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT.
+    ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT. ``while_reading``:
+    called while other processes read, if they do; work that the caller has to do anyway.
     """
 
     workers: int = 0
     executor: str = ""
+    while_reading: Callable[[], None] | None = None
 
 
 class Written(Struct, frozen=True, kw_only=True):

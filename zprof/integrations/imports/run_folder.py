@@ -14,6 +14,7 @@ def find_run_folder(
     path: Path,
     print_note: Callable[[str], None],
     show_progress: Callable[[], AbstractContextManager[ImportProgress]],
+    while_reading: Callable[[], None] | None = None,
 ) -> Path:
     """Return ``path`` if it is a run or does not exist, else the run imported into the user's cache.
 
@@ -21,6 +22,7 @@ def find_run_folder(
         path: A run, a Kineto trace, a CUDA memory snapshot, or a folder of traces or snapshots.
         print_note: Called with messages on the state and location of an import.
         show_progress: Called before an import; its context ends with the import.
+        while_reading: Called while other processes read files, if they do.
 
     Raises:
         BadInput: the path cannot be read or imported.
@@ -36,7 +38,7 @@ def find_run_folder(
     if not needs_import(path) and any(path.glob(f"rank*/{RANK_NAME}")):
         return path  # a run without its manifest, which the reader names
     with show_progress() as progress:
-        return import_cached(path, print_note, progress)
+        return import_cached(path, print_note, progress, while_reading)
 
 
 def refuse_empty(run: Run, path: Path) -> None:

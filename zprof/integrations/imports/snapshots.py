@@ -18,8 +18,9 @@ from zprof.integrations.imports.traces import make_refusal_gaps, make_unusable_e
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
+from zprof.run.atomic_files import write_atomically
 from zprof.run.manifest import MANIFEST_NAME, RunManifest, to_json
-from zprof.run.writer import RankWriter, write_atomically
+from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
 #: Memory for reading a snapshot, in multiples of its size (measured: 7), and the share of the free memory

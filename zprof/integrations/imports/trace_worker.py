@@ -1,29 +1,22 @@
-"""Convert one trace file in a worker process: read it, convert it, write its tables.
+"""Convert one trace file in a worker process: the job, what it returns, and how far it has read.
 
 The rank is unknown until the file has been read, so the tables are written to a provisional folder. Only a
-small result is returned.
+small result is returned. What reads a trace is imported with the first trace: the process that waits for the
+workers does without it.
 """
 
-import shutil
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from zprof.collectors.kineto.convert import COPY_AGAIN, convert_trace, list_read_gaps
-from zprof.collectors.kineto.reading.reader import read_trace
-from zprof.collectors.kineto.steps import mark_steps
-from zprof.collectors.kineto.trace import Trace
-from zprof.model.errors import BadInput
-from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
 from zprof.run.manifest import TableFile
-from zprof.run.writer import write_provisional
-from zprof.version import __version__
 
-_MAX_GAPS = 200
-_MAX_TEXT = 120
-_GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+#: File in the job's folder with the number of bytes read so far; deleted when the tables are written.
+_READ_BYTES_NAME = "read_bytes"
 
 
 class TraceJob(Struct, frozen=True, kw_only=True):
@@ -61,51 +54,36 @@ class Refusal(Struct, frozen=True, kw_only=True):
 def import_trace(job: TraceJob, on_bytes: Callable[[int], None] | None = None) -> RankFacts | Refusal:
     """Write the tables of one trace to the job's folder.
 
+    Args:
+        job: The file.
+        on_bytes: Called with the bytes of the file read so far; without it, ``count_read_bytes`` tells them.
+
     Raises:
         OSError: the tables cannot be written.
     """
-    try:
-        trace = read_trace(Path(job.path), on_bytes)
-        if not len(trace):
-            return Refusal(reason="contains no event with a duration", hint=COPY_AGAIN)
-        return _write_tables(trace, Path(job.folder))
-    except BadInput as error:
-        return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
-    except MemoryError:
-        reason = "not enough memory to read it"
-        return Refusal(reason=reason, hint="use fewer --workers", is_permanent=False)
+    from zprof.integrations.imports.trace_tables import write_trace_tables
+
+    return write_trace_tables(job, on_bytes or _make_counter(job))
 
 
-def _write_tables(trace: Trace, folder: Path) -> RankFacts:
-    tables, gaps = convert_trace(trace)
-    steps = mark_steps(trace)
-    tables["mark"] = steps.columns
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    files = {name: write_provisional(folder, name, columns) for name, columns in tables.items()}
-    header = trace.header
-    return RankFacts(
-        version=__version__,
-        rank=header.rank,
-        world_size=header.world_size,
-        backend=_shorten(header.backend),
-        device=_detect_device_kind(trace),
-        host=_shorten(header.host),
-        files=files,
-        steps=steps.numbers,
-        collectives=files["collectives"].rows,
-        gaps=(*list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
-    )
+def count_read_bytes(job: TraceJob) -> int:
+    """Return the bytes of the file that a process importing it has read so far."""
+    folder = Path(job.folder)
+    with suppress(OSError):
+        return int.from_bytes((folder / _READ_BYTES_NAME).read_bytes(), "little")
+    return job.bytes if folder.is_dir() else 0
 
 
-def _detect_device_kind(trace: Trace) -> str:
-    """Return the device type: ``cuda``, ``hip``, ``mtia``, or ``cpu`` if nothing ran on a device."""
-    categories = trace.category.texts
-    if not _GPU_CATEGORIES & set(categories):
-        return "mtia" if any(category.startswith("mtia_") for category in categories) else "cpu"
-    is_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
-    return "hip" if is_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
+def _make_counter(job: TraceJob) -> Callable[[int], None]:
+    """Return a function that notes the bytes read so far for ``count_read_bytes``, if it can."""
+    folder = Path(job.folder)
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
 
+    def write_count(size: int) -> None:
+        with suppress(OSError):  # a full disk is reported when the tables are written
+            descriptor = os.open(folder / _READ_BYTES_NAME, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.pwrite(descriptor, size.to_bytes(8, "little"), 0)
+            os.close(descriptor)
 
-def _shorten(text: str) -> str:
-    return shorten(printable(text), _MAX_TEXT)
+    return write_count

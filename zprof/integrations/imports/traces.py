@@ -4,18 +4,22 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 from msgspec import Struct
 
 from zprof.integrations.imports.executors import (
     SHARED_DISK,
+    can_fork,
     count_usable_processors,
     dask_executor,
     map_in_processes,
     map_on_executor,
+    run_alone,
 )
 from zprof.integrations.imports.file_ranks import (
     RankedFile,
@@ -25,13 +29,20 @@ from zprof.integrations.imports.file_ranks import (
     refuse_duplicate_ranks,
 )
 from zprof.integrations.imports.options import ImportOptions, ImportProgress, Written
-from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
+from zprof.integrations.imports.trace_worker import (
+    RankFacts,
+    Refusal,
+    TraceJob,
+    count_read_bytes,
+    import_trace,
+)
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.memory_limit import read_memory_limit
 from zprof.model.training import TrainingFacts
+from zprof.run.atomic_files import place_rank, write_atomically
 from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
-from zprof.run.writer import place_rank, write_atomically
 from zprof.version import __version__
 
 _MAX_REFUSAL_GAPS = 20
@@ -181,10 +192,12 @@ def write_traces(
         BadInput: none of the files can be imported, or they are from different jobs.
         OSError: the run cannot be written.
     """
+    if read_memory_limit() is not None:  # What does not fit is found here, not in each process.
+        import_module("zprof.integrations.imports.trace_tables")
     run.mkdir()
     jobs = [_make_job(position, path, run) for position, path in enumerate(paths)]
     reads, refused = ReadFiles(), dict[Path, Refusal]()
-    for job, outcome in _report_progress(_convert_all(jobs, options, progress), jobs, progress):
+    for job, outcome in _convert_all(jobs, options, _Reporter(jobs, options, progress)):
         path, folder = paths[job.position], Path(job.folder)
         facts = _check_outcome(path, outcome, options)
         if isinstance(facts, Refusal):
@@ -211,40 +224,79 @@ def _make_job(position: int, path: Path, run: Path) -> TraceJob:
     return TraceJob(position=position, path=os.fspath(path.absolute()), folder=os.fspath(folder), bytes=size)
 
 
+class _Reporter:
+    """Report the progress of all files, and call ``while_reading`` once, when other processes read."""
+
+    def __init__(self, jobs: Sequence[TraceJob], options: ImportOptions, progress: ImportProgress) -> None:
+        self._progress = progress
+        self._while_reading = options.while_reading
+        self._finished_bytes = 0
+        progress.start(len(jobs), sum(job.bytes for job in jobs))
+
+    def on_running(self, jobs: Collection[TraceJob]) -> None:
+        """Report the bytes that other processes have read."""
+        while_reading, self._while_reading = self._while_reading, None
+        if while_reading is not None:
+            while_reading()
+        self._progress.report_bytes(self._finished_bytes + sum(map(count_read_bytes, jobs)))
+
+    def on_bytes(self, size: int) -> None:
+        """Report the bytes of the current file that this process has read."""
+        self._progress.report_bytes(self._finished_bytes + size)
+
+    def finish(self, job: TraceJob) -> None:
+        """Count a finished file."""
+        self._finished_bytes += job.bytes
+        self._progress.report_bytes(self._finished_bytes)
+        self._progress.finish_rank()
+
+
 def _convert_all(
-    jobs: Sequence[TraceJob], options: ImportOptions, progress: ImportProgress
+    jobs: Sequence[TraceJob], options: ImportOptions, reporter: _Reporter
 ) -> Iterator[tuple[TraceJob, _Outcome]]:
     """Convert all files, the largest first, so that no large file is left for the end."""
+    for job, outcome in _start_conversion(jobs, options, reporter):
+        reporter.finish(job)
+        yield job, outcome
+
+
+def _start_conversion(
+    jobs: Sequence[TraceJob], options: ImportOptions, reporter: _Reporter
+) -> Iterator[tuple[TraceJob, _Outcome]]:
     largest_first = sorted(jobs, key=lambda job: -job.bytes)
+    workers = options.workers or count_usable_processors()
+    is_small = not options.workers and sum(job.bytes for job in jobs) <= _SMALL_BYTES
     if options.executor:
         with dask_executor(options.executor) as (executor, check_alive):
             yield from map_on_executor(executor, import_trace, largest_first, check_alive)
     elif len(jobs) == 1:
-        yield jobs[0], import_trace(jobs[0], progress.report_bytes)
-    elif not options.workers and sum(job.bytes for job in jobs) <= _SMALL_BYTES:
-        yield from ((job, _try_import(job)) for job in jobs)
+        is_beside = not is_small and workers > 1 and options.while_reading is not None
+        yield jobs[0], _import_one(jobs[0], reporter, is_beside=is_beside)
+    elif is_small:
+        yield from ((job, _try_import(job, reporter)) for job in jobs)
     else:
-        yield from map_in_processes(import_trace, largest_first, options.workers or count_usable_processors())
+        yield from map_in_processes(import_trace, largest_first, workers, reporter.on_running)
 
 
-def _try_import(job: TraceJob) -> _Outcome:
+def _import_one(job: TraceJob, reporter: _Reporter, *, is_beside: bool) -> RankFacts | Refusal:
+    """Convert the only file, with ``is_beside`` in another process, if one can be forked.
+
+    If that process dies or cannot be started, this one reads the file, as if it had been alone.
+    """
+    if is_beside and can_fork():
+        with suppress(OSError):
+            outcome = run_alone(import_trace, job, reporter.on_running)
+            if not isinstance(outcome, BaseException):
+                return outcome
+    return import_trace(job, reporter.on_bytes)
+
+
+def _try_import(job: TraceJob, reporter: _Reporter) -> _Outcome:
     """Convert one of several files; return errors, so that the other files can still be used."""
     try:
-        return import_trace(job)
+        return import_trace(job, reporter.on_bytes)
     except Exception as error:
         return error
-
-
-def _report_progress(
-    outcomes: Iterator[tuple[TraceJob, _Outcome]], jobs: Sequence[TraceJob], progress: ImportProgress
-) -> Iterator[tuple[TraceJob, _Outcome]]:
-    progress.start(len(jobs), sum(job.bytes for job in jobs))
-    finished_bytes = 0
-    for job, outcome in outcomes:
-        finished_bytes += job.bytes
-        progress.report_bytes(finished_bytes)
-        progress.finish_rank()
-        yield job, outcome
 
 
 def _check_outcome(path: Path, outcome: _Outcome, options: ImportOptions) -> RankFacts | Refusal:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_calls import run_python
 from tests.support.trace_folders import BASE_NS, trace_document, write_ranks, write_trace
 from zprof.cli import main
-from zprof.integrations.imports import trace_worker
+from zprof.integrations.imports import trace_tables
 from zprof.integrations.imports.import_paths import Imported, import_paths
 from zprof.integrations.imports.options import ImportOptions
 from zprof.integrations.imports.trace_worker import RankFacts, TraceJob, import_trace
@@ -167,7 +167,7 @@ def test_too_little_memory_is_bad_input(folder: Path, monkeypatch: pytest.Monkey
     def fill(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(trace_worker, "read_trace", fill)
+    monkeypatch.setattr(trace_tables, "read_trace", fill)
     with pytest.raises(BadInput, match="memory"):
         import_paths([write_trace(folder / "one.json", trace_document())], folder.parent / "r.zprof")
 
