@@ -82,7 +82,7 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
 def make_report(
     run: "Run", baseline: "Run | None", options: MeasuringOptions, only: str | None = None
 ) -> "Report":
-    """Return the whole report on a run, or that on ``time`` or ``memory``; from the cache if it was made before.
+    """Return the whole report on a run, or only ``time`` or ``memory``; from the cache if it was made before.
 
     Raises:
         BadInput: a recording is damaged.
