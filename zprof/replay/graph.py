@@ -127,25 +127,21 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     steps = _find_common_steps(analysis)
     if not steps:
         return _make_replay_gap("no step was recorded by all ranks")
-    max_steps = _find_max_steps(analysis, steps)
-    if not max_steps:
-        return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
-    tasks = _read_ranks(analysis, steps[-max_steps:])
-    return (
-        tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps[-max_steps:], apart=apart)
-    )
+    tasks = _read_ranks(analysis, steps)
+    if not _fits(tasks):
+        fewer = bisect_left(
+            range(1, len(steps)), True, key=lambda count: not _fits(_read_ranks(analysis, steps[-count:]))
+        )
+        if not fewer:
+            return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+        steps = steps[-fewer:]
+        tasks = _read_ranks(analysis, steps)
+    return tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps, apart=apart)
 
 
-def _find_max_steps(analysis: RunAnalysis, steps: Sequence[int]) -> int:
-    """Return how many of the last steps can be replayed together; 0 if not even one."""
-
-    def fits(count: int) -> bool:
-        tasks = _read_ranks(analysis, steps[-count:])
-        return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
-
-    if fits(len(steps)):
-        return len(steps)
-    return bisect_left(range(1, len(steps)), True, key=lambda count: not fits(count))
+def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
+    """Return False if these are too many tasks to be replayed together."""
+    return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
 
 
 def _make_replay_gap(reason: str) -> Gap:

@@ -140,7 +140,7 @@ class PartnerCopies:
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
         stream = main_stream_of_rank(rank)
-        named = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
+        named = rank.tasks.kernel.match(copies.__contains__)
         elsewhere = (rank.stream != NONE) & (rank.stream != stream)
         self._serves = (named | elsewhere) & (rank.collective == NONE)
         self._works = np.flatnonzero(rank.stream != NONE)

@@ -31,8 +31,8 @@ REDUCING_KINDS = frozenset(
 
 def are_ordering_calls(tasks: RankTasks) -> Bools:
     """Return a mask of the calls that only order a collective after other work, or delay it."""
-    named = [_ORDERING_CALLS.fullmatch(name) is not None for name in tasks.name]
-    return np.array(named, dtype=np.bool_) & np.isnan(tasks.work[:, 0])
+    orders: Bools = tasks.name.match(_ORDERING_CALLS.fullmatch) & (np.isnan(tasks.work[:, 0]))
+    return orders
 
 
 def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:

@@ -134,7 +134,7 @@ def _scale_copies(
     analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
 ) -> Callable[[RankGraph], Floats]:
     names = frozenset(filter(copied, list_copy_names(analysis)))
-    return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
+    return lambda rank: np.where(rank.tasks.kernel.match(names.__contains__), left, 1.0)
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -142,7 +142,7 @@ def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seque
     names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
-        return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
+        return rank.tasks.kernel.match(names.__contains__)
 
     idle = edits.scale_work(graph, _scale_copies(analysis, 0.0))
     return [edits.scale_host(idle, left, are_copies) for left in _LAUNCH_LEFT_RATIOS]
@@ -206,7 +206,7 @@ def _keep_allocations(analysis: RunAnalysis, graph: Graph, finding: Finding) -> 
 
 def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
     """Return a mask of the calls whose name matches the pattern."""
-    return np.array([pattern.fullmatch(name) is not None for name in rank.tasks.name], dtype=np.bool_)
+    return rank.tasks.name.match(pattern.fullmatch)
 
 
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
