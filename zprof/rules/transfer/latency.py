@@ -63,7 +63,14 @@ def max_normal_latency_ns(ranks: int) -> float:
 
 
 def read_latencies(analysis: RunAnalysis) -> Latencies:
-    """Return the latency of each group, from fits over sizes and from messages that are almost empty."""
+    """Return the latency of each group, from fits over sizes and from messages that are almost empty.
+
+    They are read once per analysis.
+    """
+    return analysis.compute_once(_read_latencies)
+
+
+def _read_latencies(analysis: RunAnalysis) -> Latencies:
     rows = analysis.collectives
     ranks = rows["group"].astype(str).map(_group_ranks)
     found: dict[str, float] = {}
