@@ -52,12 +52,17 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
     kernels, codes = _number_kernels(rank, copies)
     first_of_steps = np.flatnonzero(np.diff(step_places(rank)[kernels])) + 1
+    passes: dict[bytes, list[tuple[int, int, int]]] = {}  # most steps and micro-batches run the same kernels
     count = 0
     for mine in np.split(np.arange(len(kernels)), first_of_steps):
         if len(mine) < _MIN_BLOCKS * _MIN_KERNELS:
             continue
         for piece in _split_micro_batches(codes[mine]):
-            for begin, period, blocks in _find_passes(codes[mine[piece]]):
+            own_codes = codes[mine[piece]]
+            key = own_codes.tobytes()
+            if key not in passes:
+                passes[key] = _find_passes(own_codes)
+            for begin, period, blocks in passes[key]:
                 for block in range(blocks):
                     first = begin + block * period
                     found[kernels[mine[piece[first : first + period]]]] = count

@@ -69,7 +69,10 @@ class _RankState:
     def __init__(self, graph: RankGraph) -> None:
         self.graph = graph
         self.host = graph.host_begin_ns
-        self.ends: list[float | None] = [None] * len(graph.gap_ns)
+        # without work nothing runs, so nothing has to wait for it
+        self.ends: list[float | None] = [graph.begin_ns] * len(graph.stream)
+        for at in np.flatnonzero(graph.stream != NONE).tolist():
+            self.ends[at] = None
         self.works: list[float] = graph.work_ns.tolist()
         self.lags: list[float] = graph.lag_ns.tolist()
         self.numbers: list[int] = graph.collective.tolist()
@@ -81,13 +84,18 @@ class _RankState:
         """True if all work has ended."""
         return None not in self.ends
 
-    def step_ends(self, steps: int) -> Floats:
+    def step_ends(self, steps: int) -> list[float]:
         """Return when the work of each step is done; for the last step, also the host."""
-        graph = self.graph
-        places = np.searchsorted(step_places(graph), np.arange(steps), side="right")
-        ends = np.array([graph.begin_ns, *self.ends], dtype=np.float64)
-        reached: Floats = np.maximum.accumulate(ends)[places]
-        reached[-1] = max(reached[-1], self.host + graph.tail_ns)
+        places = np.searchsorted(step_places(self.graph), np.arange(steps), side="right").tolist()
+        reached: list[float] = []
+        done, first = self.graph.begin_ns, 0
+        for place in places:
+            done = max(
+                (end for end in self.ends[first:place] if end is not None and end > done), default=done
+            )
+            reached.append(done)
+            first = place
+        reached[-1] = max(reached[-1], self.host + self.graph.tail_ns)
         return reached
 
 
@@ -151,29 +159,22 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
     """Make the calls of a rank in order, and queue their work.
 
     Yields how far the rank is each time it has to wait for a collective whose end is not known yet, and when
-    it is done. One frame of local variables serves all calls of a rank, of which there are many thousands.
+    it is done. One frame of local variables serves all work of a rank, which is many thousands of kernels.
     """
     graph, ends, numbers, works, lags = rank.graph, rank.ends, rank.numbers, rank.works, rank.lags
-    host, begin, pick_up = rank.host, graph.begin_ns, graph.pick_up_ns
+    begin, pick_up, waits_on = graph.begin_ns, graph.pick_up_ns, graph.waits_on
+    device = np.flatnonzero(graph.stream != NONE)
     previous = _find_previous_on_stream(graph.stream)
-    for at, (gap, call, stream, before, others, on) in enumerate(
-        zip(
-            graph.gap_ns.tolist(),
-            graph.call_ns.tolist(),
-            graph.stream.tolist(),
-            previous,
-            graph.waits_on,
-            graph.blocks_on.tolist(),
-            strict=True,
-        )
-    ):
-        launch = host + gap
-        host = launch + call
-        if stream == NONE:
-            ends[at] = begin  # nothing runs, so nothing has to wait for it
-        else:
+    first = 0
+    for last in [*np.flatnonzero(graph.blocks_on != NONE).tolist(), len(ends) - 1]:
+        # until the host blocks on work, its time is a running sum, in the order of the calls
+        launches = _sum_host_times(rank.host, graph, first, last + 1)
+        mine = device[slice(*np.searchsorted(device, (first, last + 1)))]
+        for at, launch, before in zip(
+            mine.tolist(), launches[mine - first, 0].tolist(), previous[mine].tolist(), strict=True
+        ):
             free = begin
-            for other in others:
+            for other in waits_on[at]:
                 while (end := ends[other]) is None:
                     yield 2 * at
                 if end > free:
@@ -188,28 +189,38 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
                     yield 2 * at
                 if end is not None and end > free:
                     free = end
-            launch += pick_up
-            ready = free if free >= launch else launch
+            ready = launch + pick_up
+            if free >= ready:
+                ready = free
             if number == NONE:
                 ends[at] = ready + lags[at] + works[at]
             elif queues:
                 rank.followers[before] = at, ready
             else:
                 link.enter(number, rank, at, ready + lags[at])
-        if on != NONE:
-            while (end := ends[on]) is None:
-                yield 2 * at + 1
-            host = max(host, end + float(graph.returns_ns[at]))
-    rank.host = host
+        if len(launches):
+            rank.host = float(launches[-1, 1])
+            on = int(graph.blocks_on[last])
+            if on != NONE:
+                while (end := ends[on]) is None:
+                    yield 2 * last + 1
+                rank.host = max(rank.host, end + float(graph.returns_ns[last]))
+        first = last + 1
     while True:
         yield 2 * len(ends)
 
 
-def _find_previous_on_stream(stream: Int64s) -> list[int]:
+def _sum_host_times(host: float, graph: RankGraph, first: int, until: int) -> Floats:
+    """Return the start and end of each call in a range of tasks, if the host never blocks."""
+    times = np.empty(2 * (until - first) + 1)
+    times[0], times[1::2], times[2::2] = host, graph.gap_ns[first:until], graph.call_ns[first:until]
+    return np.add.accumulate(times)[1:].reshape(-1, 2)
+
+
+def _find_previous_on_stream(stream: Int64s) -> Int64s:
     """Return the previous task on the stream of each task, ``NONE`` for the first one and without work."""
     previous = np.full(len(stream), NONE, dtype=np.int64)
     order = np.argsort(stream, kind="stable")
     follows = (stream[order[1:]] == stream[order[:-1]]) & (stream[order[1:]] != NONE)
     previous[order[1:][follows]] = order[:-1][follows]
-    found: list[int] = previous.tolist()
-    return found
+    return previous
