@@ -137,10 +137,10 @@ def _median_or_inf(times: Floats) -> float:
 def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
     """Return the first task that belongs to each collective; for any other task, itself."""
     first = np.arange(len(rank.gap_ns))
-    orders = are_ordering_calls(rank.tasks)
+    orders, copies = are_ordering_calls(rank.tasks).tolist(), rank.copy_in.tolist()
     for at in np.flatnonzero(rank.collective != NONE).tolist():
         begin = at
-        while begin and (orders[begin - 1] or begin - 1 == rank.copy_in[at]):
+        while begin and (orders[begin - 1] or begin - 1 == copies[at]):
             begin -= 1
         first[at] = begin
     return first
@@ -155,21 +155,28 @@ def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGrap
     before: dict[int, int] = {}
     instead: dict[int, int] = {}
     inherited: dict[int, list[int]] = {}
-    waits = [list(each) for each in rank.waits_on]
-    for at in np.flatnonzero(rank.stream != NONE).tolist():
-        stream = int(rank.stream[at])
-        if not gone[at]:
-            waits[at] += inherited.pop(stream, [])
+    waits = list(rank.waits_on)
+    streams, collectives, is_gone = rank.stream.tolist(), rank.collective.tolist(), gone.tolist()
+    for at, stream in enumerate(streams):
+        if stream == NONE:
+            continue
+        if not is_gone[at]:
+            if stream in inherited:
+                waits[at] = (*waits[at], *inherited.pop(stream))
             before[stream] = at
-        elif rank.collective[at] == NONE:
+        elif collectives[at] == NONE:
             instead[at] = before.get(stream, NONE)
-            inherited.setdefault(stream, []).extend(other for other in rank.waits_on[at] if not gone[other])
+            inherited.setdefault(stream, []).extend(
+                other for other in rank.waits_on[at] if not is_gone[other]
+            )
     kept = tuple(
         tuple(
             new
             for other in each
-            if (new := instead.get(other, other)) != NONE and (new == other or rank.collective[at] != NONE)
+            if (new := instead.get(other, other)) != NONE and (new == other or collectives[at] != NONE)
         )
+        if each
+        else ()
         for at, each in enumerate(waits)
     )
     on = np.array([instead.get(other, other) for other in changed.blocks_on.tolist()], dtype=np.int64)

@@ -234,8 +234,8 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
     """Return the first task that waits for each gather; gathers without a waiter are omitted."""
     wanted = set(gathers.tolist())
     users: dict[int, int] = {}
-    for at, waits in enumerate(rank.waits_on):
-        if rank.collective[at] == NONE:
+    for at, (waits, number) in enumerate(zip(rank.waits_on, rank.collective.tolist(), strict=True)):
+        if waits and number == NONE:
             for gather in wanted.intersection(waits):
                 users.setdefault(gather, at)
     return users
@@ -243,14 +243,11 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
 
 def _needed_compute_ns(rank: RankGraph, on_compute: Bools, worked_ns: Floats) -> Floats:
     """Return the compute time that must pass before each task, by its waits and its stream; -1 if none."""
-    needed_ns = np.full(len(rank.tasks), -1.0)
+    needed_ns = np.where(on_compute & (rank.stream != NONE), worked_ns, -1.0).tolist()
     last: dict[int, int] = {}
-    for at in np.flatnonzero(rank.stream != NONE).tolist():
+    for at in np.flatnonzero((rank.stream != NONE) & ~on_compute).tolist():
         stream = int(rank.stream[at])
-        if on_compute[at]:
-            needed_ns[at] = worked_ns[at]
-        else:
-            others = (*rank.waits_on[at], last.get(stream, NONE))
-            needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
+        others = (*rank.waits_on[at], last.get(stream, NONE))
+        needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
         last[stream] = at
-    return needed_ns
+    return np.array(needed_ns)
