@@ -86,15 +86,9 @@ class _RankState:
 
     def step_ends(self, steps: int) -> list[float]:
         """Return when the work of each step is done; for the last step, also the host."""
-        places = np.searchsorted(step_places(self.graph), np.arange(steps), side="right").tolist()
-        reached: list[float] = []
-        done, first = self.graph.begin_ns, 0
-        for place in places:
-            done = max(
-                (end for end in self.ends[first:place] if end is not None and end > done), default=done
-            )
-            reached.append(done)
-            first = place
+        places = np.searchsorted(step_places(self.graph), np.arange(steps), side="right")
+        ends = np.array([self.graph.begin_ns, *self.ends], dtype=np.float64)
+        reached: list[float] = np.maximum.accumulate(ends)[places].tolist()
         reached[-1] = max(reached[-1], self.host + self.graph.tail_ns)
         return reached
 
@@ -126,7 +120,7 @@ class _Rendezvous:
             self._free[lane] = self._end(first, self._free[lane])
 
     def _end(self, number: int, free: float) -> float:
-        arrival = max(free, max(ready for _, _, ready in self._ready[number]))
+        arrival = max(free, max([ready for _, _, ready in self._ready[number]]))
         done = arrival + self._longer[number]
         for rank, at, _ in self._ready[number]:
             end = rank.ends[at] = done + rank.works[at]
@@ -161,8 +155,8 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
     Yields how far the rank is each time it has to wait for a collective whose end is not known yet, and when
     it is done. One frame of local variables serves all work of a rank, which is many thousands of kernels.
     """
-    graph, ends, numbers, works, lags = rank.graph, rank.ends, rank.numbers, rank.works, rank.lags
-    begin, pick_up, waits_on = graph.begin_ns, graph.pick_up_ns, graph.waits_on
+    graph, ends, works, lags = rank.graph, rank.ends, rank.works, rank.lags
+    collective, waits_on = graph.collective, graph.waits_on
     device = np.flatnonzero(graph.stream != NONE)
     previous = _find_previous_on_stream(graph.stream)
     first = 0
@@ -170,28 +164,24 @@ def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
         # until the host blocks on work, its time is a running sum, in the order of the calls
         launches = _sum_host_times(rank.host, graph, first, last + 1)
         mine = device[slice(*np.searchsorted(device, (first, last + 1)))]
-        for at, launch, before in zip(
-            mine.tolist(), launches[mine - first, 0].tolist(), previous[mine].tolist(), strict=True
+        earliest = np.maximum(launches[mine - first, 0] + graph.pick_up_ns, graph.begin_ns)
+        for at, ready, before, number in zip(
+            mine.tolist(), earliest.tolist(), previous[mine].tolist(), collective[mine].tolist(), strict=True
         ):
-            free = begin
             for other in waits_on[at]:
                 while (end := ends[other]) is None:
                     yield 2 * at
-                if end > free:
-                    free = end
-            number = numbers[at]
+                if end > ready:
+                    ready = end
             queues = False
             if before != NONE:
                 while (end := ends[before]) is None:
-                    queues = number != NONE and numbers[before] != NONE
+                    queues = number != NONE and collective[before] != NONE
                     if queues:  # collectives queue: the host need not wait for the one before
                         break
                     yield 2 * at
-                if end is not None and end > free:
-                    free = end
-            ready = launch + pick_up
-            if free >= ready:
-                ready = free
+                if end is not None and end > ready:
+                    ready = end
             if number == NONE:
                 ends[at] = ready + lags[at] + works[at]
             elif queues:
