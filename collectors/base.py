@@ -6,8 +6,9 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct, field
 
 from zprof.model.gaps import Gap, GapKind
 
@@ -17,8 +18,7 @@ Columns = Mapping[str, Sequence[Any]]
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRows:
+class WindowRows(Struct, frozen=True, kw_only=True):
     """Rows of a window that goes on: ``complete`` never change again, ``open`` are as of now.
 
     ``event_count``: the profiler's events since the last chunk, which determine the memory that it needed.

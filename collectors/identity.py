@@ -9,10 +9,10 @@ import gc
 import os
 import platform
 import time
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from zprof.collectors.torch_private import default_store
 from zprof.version import __version__
@@ -43,8 +43,7 @@ _RECORDED_VARIABLES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankIdentity:
+class RankIdentity(Struct, frozen=True, kw_only=True):
     """Rank, world size and backend. ``run_id`` identifies the recording on all ranks."""
 
     rank: int

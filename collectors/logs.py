@@ -6,11 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _STATM = Path("/proc/self/statm")
@@ -32,8 +32,7 @@ _COUNTERS = {
 }
 
 
-@dataclass(slots=True)
-class MarkLog:
+class MarkLog(Struct):
     """Columns of the ``mark`` table, appended to while the program runs.
 
     ``loop_thread``: the thread that added the first mark of a step. Processor time is recorded only on it, so

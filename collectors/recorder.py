@@ -14,10 +14,11 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec.structs import replace
 
 from zprof.model.extras import Extra, require_extra
 

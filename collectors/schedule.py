@@ -2,8 +2,9 @@
 Imports no torch: ``zprof.steps`` and the launcher import this module before torch is loaded.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class ScheduledWindow(StrEnum):
@@ -18,8 +19,7 @@ class ScheduledWindow(StrEnum):
     OUT_OF_MEMORY = "oom"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingSchedule:
+class RecordingSchedule(Struct, frozen=True, kw_only=True):
     """``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
     skip: int = 2

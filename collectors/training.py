@@ -10,10 +10,11 @@ separately, if they are on the parameter's device.
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from zprof.collectors.engines import accelerate, ddp, deepspeed, fsdp1, fsdp2
@@ -103,8 +104,7 @@ def detect_framework() -> Framework | None:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerFacts:
+class OptimizerFacts(Struct, frozen=True, kw_only=True):
     """``state_bytes`` is K; None if it is unknown or differs between parameters."""
 
     state_bytes: int | None = None

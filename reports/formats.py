@@ -1,10 +1,11 @@
 """Output formats of reports, diagnoses, plans, predictions, comparisons and checks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar, overload
+
+from msgspec import Struct
 
 from zprof.model.check import Check
 from zprof.model.errors import BadInput
@@ -19,8 +20,7 @@ Document = TypeVar("Document")
 Checked = tuple[Check, Report]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format(Generic[Document]):
+class Format(Struct, Generic[Document], frozen=True, kw_only=True):
     """An output format: its name, file suffixes and renderer.
 
     ``make_page``: set for text, which a terminal may show in colour (``render_text``).

@@ -7,10 +7,10 @@ out.
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import resources
 
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from zprof.reports.html import make_environment
 from zprof.reports.page import AreaChart, Page

@@ -9,8 +9,9 @@ text is made printable here.
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zprof.model.formatting import printable, printable_lines, shorten
 
@@ -26,8 +27,7 @@ class State(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A test case.  ``message``: summary line; ``kind``: type of a failure; ``text``: full output."""
 
     group: str
@@ -38,8 +38,7 @@ class Case:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
+class Suite(Struct, frozen=True, kw_only=True):
     """A test suite with its properties, cases and output."""
 
     name: str

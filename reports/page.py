@@ -6,9 +6,10 @@ recording, so backends escape all of them except ``tone``, ``colour`` and ``anch
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+
+from msgspec import Struct
 
 from zprof.model.quantities import Value, format_value
 
@@ -31,8 +32,7 @@ class Kind(StrEnum):
     BAR = "bar"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictBlock:
+class VerdictBlock(Struct, frozen=True, kw_only=True):
     """The answer in one sentence.  ``tone``: ok, slower, risk or inconclusive."""
 
     tone: str
@@ -40,23 +40,20 @@ class VerdictBlock:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paragraph:
+class Paragraph(Struct, frozen=True, kw_only=True):
     """One or more sentences."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """A sentence that qualifies the block above it; a label makes it stand out."""
 
     text: str
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(Struct, frozen=True, kw_only=True):
     """Lines to copy.  ``brief`` replaces them in compact outputs: the first, and where the others are."""
 
     lines: tuple[str, ...]
@@ -64,8 +61,7 @@ class Code:
     brief: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """An entry of a list.  ``remedy``: what to do about it; ``details``: (name, text) pairs."""
 
     text: str
@@ -75,8 +71,7 @@ class Item:
     details: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemList:
+class ItemList(Struct, frozen=True, kw_only=True):
     """A list.  ``brief``: without details in a terminal.  ``total``: number of items before truncation."""
 
     items: tuple[Item, ...]
@@ -85,8 +80,7 @@ class ItemList:
     noun: str = "items"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyFigures:
+class KeyFigures(Struct, frozen=True, kw_only=True):
     """Headline numbers as (name, value, note).
 
     ``repeated``: the surrounding text also has these numbers, so the terminal omits them.
@@ -96,16 +90,14 @@ class KeyFigures:
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Names and values; with ``values_first`` (measurements) the value precedes the name."""
 
     rows: tuple[tuple[str, str], ...]
     values_first: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """Header of a column.
 
     ``wide``: omitted in a terminal.  ``lifted``: the terminal prints the value once, above the rows that
@@ -120,8 +112,7 @@ class Column:
     min_width: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """A bar in a cell: its length as a share, and its start, end and zero point on an axis from 0 to 1."""
 
     share: float
@@ -141,8 +132,7 @@ def format_cell(cell: Cell) -> str:
     return "" if isinstance(cell, Bar) else cell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A row; its first cell is the row name.
 
     ``short``: shorter name for a terminal; ``below``: lines that the terminal prints below the row.
@@ -154,8 +144,7 @@ class Row:
     below: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table.
 
     ``unit``: unit of all numbers; ``note``: what the numbers are.  ``max_text_rows``: maximum number of rows
@@ -180,8 +169,7 @@ class Table:
     below_separator: str = " ← "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """A self-contained item with labelled parts.  ``tone``: high, medium or low."""
 
     title: str
@@ -191,8 +179,7 @@ class Card:
     parts: tuple[tuple[str, "Paragraph | Facts | Code"], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegendEntry:
+class LegendEntry(Struct, frozen=True, kw_only=True):
     """A colour, the letter drawn on it, and its meaning."""
 
     colour: str
@@ -200,8 +187,7 @@ class LegendEntry:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """A segment of a stacked bar; positions in percent of the longest bar."""
 
     colour: str
@@ -216,8 +202,7 @@ class Segment:
         return self.start + self.width / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackedBar:
+class StackedBar(Struct, frozen=True, kw_only=True):
     """A bar of segments, and a thin reference bar below it."""
 
     name: str
@@ -226,8 +211,7 @@ class StackedBar:
     reference: tuple[Segment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bars:
+class Bars(Struct, frozen=True, kw_only=True):
     """Stacked bars on a common scale; a table on the page has the same numbers."""
 
     title: str
@@ -236,16 +220,14 @@ class Bars:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatCell:
+class HeatCell(Struct, frozen=True, kw_only=True):
     """A number and its level on the colour scale; -1 if unknown."""
 
     text: str
     level: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
+class HeatMap(Struct, frozen=True, kw_only=True):
     """Numbers by row and column; ``scale`` has the lower bound of each colour."""
 
     title: str
@@ -257,8 +239,7 @@ class HeatMap:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisMark:
+class AxisMark(Struct, frozen=True, kw_only=True):
     """A label at a position on an axis, in percent; ``width``: width of the interval it labels."""
 
     at: float
@@ -266,8 +247,7 @@ class AxisMark:
     width: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """The values of one area, and its outline as an SVG path in a 1000 by 1000 view box."""
 
     colour: str
@@ -276,8 +256,7 @@ class Series:
     outline: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AreaChart:
+class AreaChart(Struct, frozen=True, kw_only=True):
     """Stacked areas over time, bottom first, as a static drawing and as points to read off and zoom into.
 
     ``steps_ms`` has the start and the name of each step, ``phases_ms`` start, end and name of each phase.
@@ -300,8 +279,7 @@ class AreaChart:
     phases_ms: tuple[tuple[float, float, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IcicleBox:
+class IcicleBox(Struct, frozen=True, kw_only=True):
     """A box of an icicle chart; positions in percent.
 
     ``values``: size and share; ``details``: lines that a reader sees when pointing at the box.
@@ -316,8 +294,7 @@ class IcicleBox:
     details: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Icicle:
+class Icicle(Struct, frozen=True, kw_only=True):
     """A tree as boxes below their parents, in depth-first order; as text, an indented list.
 
     ``max_text_rows``: maximum number of lines in a terminal, the largest boxes; 0 omits it there.
@@ -342,8 +319,7 @@ class Icicle:
         return tuple(self.boxes[at] for at in sorted(order[:max_rows]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinePoint:
+class LinePoint(Struct, frozen=True, kw_only=True):
     """A point of a line, in percent of the drawing, and its tooltip."""
 
     x: float
@@ -351,8 +327,7 @@ class LinePoint:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """A named line."""
 
     name: str
@@ -364,8 +339,7 @@ class Line:
         return tuple(pairwise(self.points))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineChart:
+class LineChart(Struct, frozen=True, kw_only=True):
     """Up to four lines with both axes; a table on the page has the same numbers."""
 
     title: str
@@ -381,8 +355,7 @@ Drawing = Bars | HeatMap | AreaChart | LineChart | Icicle
 Block = Text | Drawing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A heading and the blocks below it.
 
     ``lead``: what the section answers; ``note``: what its numbers are.  HTML folds tables with ``fold_rows``
@@ -398,8 +371,7 @@ class Section:
     fold_rows: int = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """A complete page.
 
     ``kind``: type of the page, such as ``zprof report``; ``subject``: the run or job.  ``repeat_verdict``:

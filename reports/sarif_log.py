@@ -8,9 +8,10 @@ placeholder (3.11.5, 3.11.6); both are neutralized in text that comes from a run
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from zprof.model.formatting import printable, printable_lines, shorten
 
@@ -21,8 +22,7 @@ _RESERVED_NAMES = frozenset({"", ".", ".."})
 _MAX_LINE, _MAX_NAME, _MAX_URI = 4_000, 300, 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SarifRule:
+class SarifRule(Struct, frozen=True, kw_only=True):
     """The rule that a result refers to.  ``help_markdown``: the page of the finding, or empty."""
 
     id: str
@@ -33,8 +33,7 @@ class SarifRule:
     level: str = "warning"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """A result of a rule.  ``level``: error, warning or note; ``lines``: the message.
 
     ``places``: logical locations, such as ``("rank 2", "module")``; ``file`` and ``line``: the line to
@@ -52,8 +51,7 @@ class Result:
     properties: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class Log(Struct, frozen=True, kw_only=True):
     """Contents of a SARIF document.  ``notes``: gaps and notices as (level, text)."""
 
     version: str

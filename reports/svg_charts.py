@@ -1,8 +1,9 @@
 """Draw blocks of a page as SVG documents: a table with bars, a heat map, stacked bars, lanes over time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from zprof.model.formatting import format_ns
 from zprof.reports.page import Bar, Bars, HeatMap, Kind, LegendEntry, Table, format_cell
@@ -118,8 +119,7 @@ def _draw_heat_cell(x: float, y: float, width: float, text: str, level: int) -> 
     yield f'<text {place} style="fill:{ink}">{escape_text(fit_text(text, width))}</text>'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneSpan:
+class LaneSpan(Struct, frozen=True, kw_only=True):
     """A box of a lane: start and end as shares of the axis, a class of colour, and what it shows.
 
     ``text``: drawn in the box if it fits, else a tooltip only.
@@ -132,16 +132,14 @@ class LaneSpan:
     tooltip: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneRow:
+class LaneRow(Struct, frozen=True, kw_only=True):
     """A named lane."""
 
     name: str
     spans: tuple[LaneSpan, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneChart:
+class LaneChart(Struct, frozen=True, kw_only=True):
     """Lanes over one axis that starts at 0 and is ``length_ns`` long."""
 
     title: str

@@ -5,7 +5,8 @@ finally the columns are split into two tables, one below the other.  Nothing is 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.layout import INDENT, get_page_width, render_bar, render_heading, wrap
@@ -23,8 +24,7 @@ _BAR_WIDTH = 24
 _OMITTED_UNITS = frozenset({"", "%", "ratio", "count", "bytes", "bytes/s", "time", "median"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
+class _Grid(Struct, frozen=True):
     """Formatted cells of a table; ``left``: the column is left-aligned; ``min_width``: its minimum width."""
 
     heads: tuple[str, ...]

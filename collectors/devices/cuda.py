@@ -1,15 +1,14 @@
 """Read facts about the CUDA devices of this process from torch, without ever initializing CUDA."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from msgspec import Struct
 
 from zprof.collectors.torch_private import has_cuda_context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceIdentity:
+class DeviceIdentity(Struct, frozen=True, kw_only=True):
     """Driver-level ids of a device. A torch index is not one: it counts visible devices only.
 
     ``uuid`` has no prefix (for a MIG instance, it is the UUID of the instance); ``bus_id`` is the PCI

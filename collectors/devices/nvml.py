@@ -7,9 +7,10 @@ its own UUID; its PCI address belongs to the entire GPU, whose counters are not 
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from zprof.collectors.base import first_line
 from zprof.collectors.devices.cuda import DeviceIdentity
@@ -139,8 +140,7 @@ class UnusableAnswer(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFailure:
+class QueryFailure(Struct, frozen=True, kw_only=True):
     """Reason why a query failed. ``is_permanent``: do not retry; ``is_device_lost``: the device is gone."""
 
     reason: str

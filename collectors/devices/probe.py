@@ -8,9 +8,10 @@ what the driver reserves for itself, so used minus process is the memory of othe
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from zprof.collectors.devices.cuda import CudaQueries
 from zprof.collectors.devices.nvml import QueryFailure, UnusableAnswer, explain_nvml_error, find_handle
@@ -22,8 +23,7 @@ _ALL_LINKS = 0xFFFFFFFF
 _HOST_PID_REMEDY = "run the container with the host's process ids (docker run --pid=host)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """``run`` takes the library and a device handle. ``what`` describes the query in a gap."""
 
     what: str
@@ -147,8 +147,7 @@ _MAX_INT64 = 2**63 - 1
 _ALL_QUERIES = "all counters"
 
 
-@dataclass(slots=True)
-class _QueryOutcome:
+class _QueryOutcome(Struct):
     """Number of answers, and the last failure."""
 
     answers: int = 0

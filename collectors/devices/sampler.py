@@ -10,9 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zprof.collectors.base import Columns, first_line
 from zprof.collectors.devices.cuda import CudaQueries
@@ -77,8 +79,7 @@ class SampleReason(StrEnum):
     AFTER_GROUP = "after_group"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRow:
+class DeviceRow(Struct, frozen=True, kw_only=True):
     """One sample of one device; the fields are the columns of ``zprof.run.schema.DEVICE``."""
 
     time_ns: int

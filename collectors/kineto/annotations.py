@@ -7,10 +7,10 @@ zprof's own ranges give the unit there.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.collectors.kineto.trace import Int64s, Mask, Trace
 from zprof.run.ranges import EngineRange, RangeVerb, parse_range
@@ -18,8 +18,7 @@ from zprof.run.ranges import EngineRange, RangeVerb, parse_range
 _MAX_ANNOTATION_LENGTH = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeSpan:
+class RangeSpan(Struct, frozen=True, kw_only=True):
     """A range written by an engine, with its start, end and thread; ``row`` is its row in the trace."""
 
     range: EngineRange
@@ -72,8 +71,7 @@ def index_by_collective(spans: Sequence[RangeSpan], verb: RangeVerb) -> Mapping[
     return spans_by_key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitPattern:
+class UnitPattern(Struct, frozen=True, kw_only=True):
     """Pattern of an engine's unit names; ``unit`` is a template over the groups of ``pattern``."""
 
     pattern: str

@@ -7,9 +7,11 @@ underscores and case are ignored, and the prefix decides. To support another spe
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zprof.model.collectives import CollectiveKind
 
@@ -95,8 +97,7 @@ _REDUCING_KERNEL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
+class CollectiveRow(Struct, frozen=True, kw_only=True):
     """A collective as executed by one rank; the fields are the columns of ``zprof.run.schema``."""
 
     kind: str

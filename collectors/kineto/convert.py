@@ -5,11 +5,11 @@ Columns of ``events`` are passed as arrays, not as Python objects. Collectives c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from zprof.collectors.kineto.annotations import (
     Identity,

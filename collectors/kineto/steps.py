@@ -5,10 +5,10 @@ optimizer steps, else the entire trace as one step.
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.collectors.kineto.trace import ABSENT, Int64s, Trace
 from zprof.model.formatting import shorten
@@ -40,8 +40,7 @@ _PROF_STEP_REMEDY = "call prof.step() at the end of each step (torch.profiler.pr
 _REMEDY = "call prof.step() once at the end of each step, on one thread"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepMarks:
+class StepMarks(Struct, frozen=True, kw_only=True):
     """The ``mark`` table of a trace, the numbers of its steps, and gaps about them."""
 
     columns: dict[str, Sequence[Any]]
@@ -49,8 +48,7 @@ class StepMarks:
     gaps: tuple[Gap, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MarkedStep:
+class _MarkedStep(Struct, frozen=True, kw_only=True):
     number: int
     start_ns: int
     end_ns: int

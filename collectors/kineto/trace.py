@@ -5,12 +5,12 @@ integer is ``ABSENT``. Only the arguments listed here are read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 #: Keys of ``Arguments`` in traces, if they differ from the field name.
 ARGUMENT_KEYS = {
@@ -124,8 +124,7 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextColumn:
+class TextColumn(Struct, frozen=True, kw_only=True):
     """A column of texts: one code per row, and each distinct text once."""
 
     codes: npt.NDArray[np.int32]
@@ -144,8 +143,7 @@ class TextColumn:
         return mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceProcessGroup:
+class TraceProcessGroup(Struct, frozen=True, kw_only=True):
     """A process group from ``distributedInfo.pg_config``; global ranks, sorted."""
 
     name: str
@@ -153,8 +151,7 @@ class TraceProcessGroup:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceHeader:
+class TraceHeader(Struct, frozen=True, kw_only=True):
     """Facts in a trace outside its events; None or empty if missing.
 
     ``rank`` and ``world_size`` come from ``distributedInfo``. ``devices`` are GPU names.
@@ -169,8 +166,7 @@ class TraceHeader:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadReport:
+class ReadReport(Struct, frozen=True, kw_only=True):
     """Counts of problems found while reading. Each non-zero count becomes a gap (see ``convert``).
 
     ``events``: all objects of ``traceEvents`` that could be read, with any ``ph``. ``repaired``: events that
@@ -196,8 +192,7 @@ class ReadReport:
     resolution_ns: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """One rank's trace. Times are absolute: they include the header's base.
 
     ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device

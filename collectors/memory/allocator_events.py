@@ -8,9 +8,9 @@ import bisect
 import gc
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from torch.profiler import profile
 
 from zprof.collectors.memory.log import Birth
@@ -25,8 +25,7 @@ from zprof.collectors.torch_private import ALLOCATION_EVENT
 from zprof.model.collectives import OPERATOR_PREFIXES
 
 
-@dataclass(slots=True)
-class BlockLifetime:
+class BlockLifetime(Struct):
     """One block from its allocation to its free. ``freed_ns`` is None if the free has no event."""
 
     address: int

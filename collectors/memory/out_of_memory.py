@@ -8,11 +8,11 @@ backward from them. It keeps no tensor.
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 from zprof.collectors.base import Columns
@@ -57,8 +57,7 @@ _PHASE_FILES = (
 _LOGGED = "_zprof_logged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAllocation:
+class FailedAllocation(Struct, frozen=True, kw_only=True):
     """A request that the allocator refused; its size is 0 if the message does not have it."""
 
     time_ns: int

@@ -6,10 +6,10 @@ A model is an ``nn.Module`` that no other module contains and that holds optimiz
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 from zprof.collectors.engines import deepspeed
@@ -17,8 +17,7 @@ from zprof.collectors.engines import deepspeed
 Optimizer = torch.optim.Optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class Trained(Struct, frozen=True, kw_only=True):
     """Models, by the number of optimized elements (largest first), and optimizers.
 
     ``by_size``: no module holds the optimized tensors (an engine optimizes copies), so the largest one is

@@ -12,10 +12,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from zprof.collectors.base import FaultGuard
 from zprof.collectors.devices.watch import DeviceWatch
@@ -44,8 +45,7 @@ _FORKED_GAP = Gap(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingPlan:
+class RecordingPlan(Struct, frozen=True, kw_only=True):
     """Plan of a recording from outside. ``may_record`` is called once, with this process's rank.
 
     ``say`` is called with one line, the reason why nothing was recorded; ``set_writing`` before and after

@@ -5,9 +5,9 @@ in use at the end that is not allocated in the trace. Lifetimes are therefore ex
 even if a ring buffer of limited length has lost earlier entries.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.collectors.snapshot.columns import Flags, Integers
 from zprof.collectors.snapshot.segments import FinalBlocks
@@ -21,8 +21,7 @@ BEFORE_TRACE = -2
 _BLOCK_ACTIONS = (TraceAction.ALLOC, TraceAction.FREE_REQUESTED, TraceAction.FREE_COMPLETED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLifetimes:
+class BlockLifetimes(Struct, frozen=True, kw_only=True):
     """One row per block lifetime; values are indices of trace entries.
 
     ``entry``: the allocation, or, if that is not in the trace (``before``), the first event of the block;

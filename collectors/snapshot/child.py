@@ -12,11 +12,11 @@ import json
 import os
 import pickle
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from zprof.collectors.snapshot.columns import HINT, format_name
 from zprof.collectors.snapshot.convert import convert_snapshot

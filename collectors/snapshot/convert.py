@@ -8,10 +8,10 @@ gaps.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from zprof.collectors.snapshot.columns import (
     Budget,
@@ -35,8 +35,7 @@ _MAX_ROWS = 100_000_000
 _MAX_DEVICES = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTables:
+class SnapshotTables(Struct, frozen=True, kw_only=True):
     """Columns of the tables ``block``, ``segment``, ``stack`` and ``mark``, as Arrow arrays.
 
     ``history_begin_ns`` is the start of each device's trace; devices without a trace are not in it.

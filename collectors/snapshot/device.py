@@ -1,10 +1,10 @@
 """Build the tables ``block`` and ``segment`` of one device in a snapshot."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.collectors.snapshot.block_sizes import measure_blocks
 from zprof.collectors.snapshot.blocks import BEFORE_TRACE, NO_EVENT, BlockLifetimes, match_lifetimes
@@ -23,8 +23,7 @@ from zprof.collectors.snapshot.stacks import StackTable
 from zprof.collectors.snapshot.trace import DeviceTrace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTables:
+class DeviceTables(Struct, frozen=True, kw_only=True):
     """Tables of one device, the start of its history, and the data from which gaps are made."""
 
     name: str

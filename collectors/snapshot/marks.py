@@ -1,10 +1,10 @@
 """Build the table ``mark`` of a snapshot: named ranges of the program, and allocations that failed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from zprof.collectors.snapshot.block_sizes import compute_driver_bytes
 from zprof.collectors.snapshot.columns import (
@@ -30,8 +30,7 @@ _NS_PER_US = 1000
 _MAX_TIME_US = 9_000_000_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotations:
+class Annotations(Struct, frozen=True, kw_only=True):
     """Starts and ends of named ranges (``record_function``), in file order."""
 
     time_ns: Integers
@@ -65,8 +64,7 @@ def find_last_ns(traces: Mapping[int, DeviceTrace], annotations: Annotations) ->
     return max([*ends, *annotation_times, 0])
 
 
-@dataclass(frozen=True, slots=True)
-class _MarkRows:
+class _MarkRows(Struct, frozen=True):
     """Rows of the table, in any order."""
 
     time_ns: list[Integers] = field(default_factory=list)

@@ -10,12 +10,13 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
 from zprof.collectors.snapshot.child import ANSWER, DAMAGED_HINT
@@ -38,8 +39,7 @@ _MAX_ANSWER_BYTES = 4 << 20
 _DUMP_AGAIN = "dump the snapshot again; if it fails again, please report it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFile:
+class SnapshotFile(Struct, frozen=True, kw_only=True):
     """Contents of one file: Arrow tables by name, gaps, and the starts of its histories by device."""
 
     tables: Mapping[str, Any]

@@ -8,10 +8,10 @@ entry existed before the history. An expandable segment is split into its mapped
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct, field
 
 from zprof.collectors.snapshot.columns import (
     Budget,
@@ -38,8 +38,7 @@ _EXPANDABLE_ACTIONS = (TraceAction.SEGMENT_MAP, TraceAction.SEGMENT_UNMAP)
 NO_ENTRY = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalBlocks:
+class FinalBlocks(Struct, frozen=True, kw_only=True):
     """Blocks in use at the end. ``awaiting`` marks blocks that the program has already freed."""
 
     rows: Sequence[Row]
@@ -50,8 +49,7 @@ class FinalBlocks:
     awaiting: Flags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalSegments:
+class FinalSegments(Struct, frozen=True, kw_only=True):
     """Segments of one device, sorted by address, and their blocks in use."""
 
     address: Integers
@@ -147,8 +145,7 @@ def _find_addresses(
     return starts[segment] + offsets - np.maximum.accumulate(first)[segment]
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenSpan:
+class _OpenSpan(Struct, frozen=True):
     """A span that is mapped at this point of the walk. ``end`` is the entry that frees it."""
 
     address: int
@@ -158,8 +155,7 @@ class _OpenSpan:
     expandable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSpan:
+class SegmentSpan(Struct, frozen=True):
     """One row of the table. ``begin`` and ``end`` are entries (``NO_ENTRY``: before the first, not yet).
 
     ``held`` is the final segment that contains it, ``NO_ENTRY`` if it was unmapped before.
@@ -173,8 +169,7 @@ class SegmentSpan:
     expandable: bool
 
 
-@dataclass(slots=True)
-class BackwardWalk:
+class BackwardWalk(Struct):
     """Walk the trace backwards. ``contradictions`` counts entries that contradict the mapped spans."""
 
     open_spans: dict[int, _OpenSpan] = field(default_factory=dict)

@@ -6,7 +6,8 @@ options of newer ones appear only in the text of the environment variable.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 #: ``roundup_power2_divisions`` has one value per power of two from 1 MiB on; the last one is for all above.
 _ROUNDUP_KEYS = tuple(str(1 << exponent) for exponent in range(16))
@@ -17,8 +18,7 @@ _LARGE_SEGMENT = re.compile(r"large_segment_size_mb\s*:\s*(\d{1,7})")
 _MEBIBYTE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorSettings:
+class AllocatorSettings(Struct, frozen=True, kw_only=True):
     """Settings of the allocator; None where the default is in force, or the snapshot does not say.
 
     ``max_split_bytes``: requests from this size on take whole segments. ``roundup_divisions``: the number of

@@ -8,10 +8,10 @@ least a nanosecond after the previous one, so that sorting by time keeps their o
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.collectors.snapshot.columns import (
     Budget,
@@ -60,8 +60,7 @@ _HAS_ADDRESS = np.array([TraceAction.UNKNOWN < action < TraceAction.OOM for acti
 _HAS_SIZE = np.array([TraceAction.UNKNOWN < action <= TraceAction.SNAPSHOT for action in TraceAction])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTrace:
+class DeviceTrace(Struct, frozen=True, kw_only=True):
     """Columns of the entries, in ring-buffer order, and the entries themselves.
 
     ``max_backstep_ns`` is the largest backward jump of the clock; ``unknown`` counts entries by unknown

@@ -3,7 +3,8 @@ of the report that explain it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.quantities import Value

@@ -1,7 +1,8 @@
 """Format the gates of a check: order, values, limits, marks and the outcome sentence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
 from zprof.model.metrics.catalogue import find_metric

@@ -1,7 +1,8 @@
 """Build the diagnosis page, one or two screens long: the verdict, where the time goes, what to change."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import WORK_SIZES, Comparison, Report

@@ -1,7 +1,8 @@
 """Build findings as cards with evidence, fix and disproof, and gaps grouped by what is unknown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
@@ -28,8 +29,7 @@ _MAX_EVIDENCE = 100
 _MAX_FILE, _MAX_FUNCTION = 60, 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapGroup:
+class GapGroup(Struct, frozen=True, kw_only=True):
     """The same gap on several ranks; ``ranks`` is empty if it applies to the entire run."""
 
     what: str

@@ -5,7 +5,8 @@ mean.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.formatting import format_ms
 from zprof.reports.page import UNKNOWN, HeatCell, HeatMap
@@ -18,8 +19,7 @@ _MICROSECONDS_BELOW_NS = 10_000_000
 _MIN_BREADTH = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """A time measured on one rank in one step."""
 
     rank: int
@@ -27,8 +27,7 @@ class Measured:
     ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _HeatScale:
+class _HeatScale(Struct, frozen=True):
     low: int
     high: int
 

@@ -1,8 +1,9 @@
 """Build the memory detail: kinds, phases, modules, largest allocations, rank differences, the device."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
+
+from msgspec.structs import replace
 
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.leaves import take_value

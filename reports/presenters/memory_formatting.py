@@ -1,7 +1,9 @@
 """Format memory values: sizes, tenants, peaks, model-state checks and the stacked timeline."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent, printable, shorten
@@ -65,8 +67,7 @@ _ALL_FOLDERS = 1_000
 _HEIGHT_RATIO = 1.08
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateCheck:
+class StateCheck(Struct, frozen=True, kw_only=True):
     """Measured bytes of one rank's model states against the ZeRO formula.
 
     ``unexplained_bytes``: signed sum of what formula, padding and step counters do not explain;
@@ -83,8 +84,7 @@ class StateCheck:
     has_cause: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Areas:
+class Areas(Struct, frozen=True, kw_only=True):
     """A stacked timeline: (name, lower edge, upper edge) of each area, bottom first, in bytes.
 
     ``peak``: index of the highest point; ``top_bytes``: upper end of the axis; ``end_ns``: end of the last

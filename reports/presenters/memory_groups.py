@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.formatting import format_bytes, printable, shorten
 from zprof.model.leaves import take_value
@@ -141,8 +142,7 @@ def name_place(entry: Allocation, folders: int = 0, *, in_full: bool = False) ->
     return ", ".join(part for part in (frame, operator) if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeTitles:
+class ChangeTitles(Struct, frozen=True, kw_only=True):
     """Names of the two sides of a table of changes, of their difference, and of groups of one side alone."""
 
     a: str
@@ -152,8 +152,7 @@ class ChangeTitles:
     only_b: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakNames:
+class PeakNames(Struct, frozen=True, kw_only=True):
     """Names of the two sides of a comparison of peaks: of the columns, and of the peaks in a sentence."""
 
     a: str

@@ -4,7 +4,8 @@ A GB is 1e9 bytes, as in the ZeRO paper.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.leaves import take_value
 from zprof.model.plan import SCHEME_NAMES, Axis

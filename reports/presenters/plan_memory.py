@@ -1,7 +1,8 @@
 """Build the memory part of a plan: tenants by scheme as bars and tables, and their components."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term

@@ -1,8 +1,9 @@
 """Build the sensitivity part of a plan: tables and charts per condition, break-even, speed-up breakdown."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import log2
+
+from msgspec import Struct
 
 from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
@@ -28,8 +29,7 @@ _MARGIN = 6.0
 _UNITS = {"bandwidth": "bandwidth", "latency": "per hop", "tokens": "tokens", "world": "devices"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """A condition that a series varies, and the format of its values.
 
     ``leaf``: field of the series in ``Sensitivity``; ``field``: field of a point that varies.

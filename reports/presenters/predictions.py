@@ -1,7 +1,8 @@
 """Format predicted figures next to measured ones; every predicted figure has the prefix ``~``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.leaves import take_value
 from zprof.model.metrics.metric import find_unit, strip_unit

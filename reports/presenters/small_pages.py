@@ -1,7 +1,8 @@
 """Build the short pages of single commands: doctor, verify, bundle, baseline, explain, demo."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.findings import Cause
@@ -225,8 +226,7 @@ def _make_meaning_items(family: str) -> Iterator[Item]:
             yield Item(label=f"{cause.finding_id} {cause.value}", text=cause.meaning)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoRun:
+class DemoRun(Struct, frozen=True, kw_only=True):
     """A run of a demo: its title, and the times and the memory of its ranks."""
 
     title: str

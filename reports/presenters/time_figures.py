@@ -5,7 +5,8 @@ All values have the units of the report's fields.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.quantities import Bound
 from zprof.model.report import Report
@@ -26,8 +27,7 @@ from zprof.model.time import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
+class LedgerRow(Struct, frozen=True, kw_only=True):
     """A term of the step, mean over the ranks.
 
     ``share``: relative to the step, or to the largest change.  ``bound`` and ``baseline_bound``: whether the
@@ -43,8 +43,7 @@ class LedgerRow:
     baseline_bound: Bound = Bound.EXACT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class Exposure(Struct, frozen=True, kw_only=True):
     """Collective time per step, mean over the ranks.  ``bound``: whether the exposed part is exact."""
 
     collective_ns: int
@@ -54,8 +53,7 @@ class Exposure:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateRank:
+class LateRank(Struct, frozen=True, kw_only=True):
     """A rank that others waited for: the causes by weight, and the share of all exposed waiting."""
 
     blame: Blame
@@ -63,8 +61,7 @@ class LateRank:
     reasons: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathRank:
+class PathRank(Struct, frozen=True, kw_only=True):
     """The part of the critical path on one rank, and its activities, longest first."""
 
     rank: int
@@ -73,8 +70,7 @@ class PathRank:
     kinds: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unclaimed:
+class Unclaimed(Struct, frozen=True, kw_only=True):
     """Lost time of a rank and term that no finding explains; ``share``: relative to the rank's step."""
 
     name: str

@@ -1,7 +1,8 @@
 """Format times and collectives: bounds, cells of the ledger, sentences."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.collectives import is_unknown_size
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_psi

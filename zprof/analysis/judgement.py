@@ -6,8 +6,9 @@ interval, or the noise floor if that is larger). The hidden share has its own bo
 samples, bounds and rates have no interval and are not judged.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.gaps import GapKind
 from zprof.model.metrics.catalogue import find_metric
@@ -36,8 +37,7 @@ class Judgement(StrEnum):
     UNJUDGED = "not judged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uncertainty:
+class Uncertainty(Struct, frozen=True, kw_only=True):
     """Uncertainty of step times: the largest difference that noise explains.
 
     ``times_ns``: None if unknown, with the reason in ``reason``.

@@ -1,10 +1,11 @@
 """Compare two runs side by side: time, memory, kernels, findings and settings as rows with both values."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
@@ -107,8 +108,7 @@ def _make_rank_sections(a: Time, b: Time) -> Iterable[ComparedSection]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MergedCollective:
+class _MergedCollective(Struct, frozen=True, kw_only=True):
     """All collectives of one kind in one group, over all data types."""
 
     kind: str

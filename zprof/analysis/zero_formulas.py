@@ -12,7 +12,8 @@ sharding) all-reduce each rank's share of the gradients in addition: 2 psi / N.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.memory import StateFormula
 from zprof.model.tenants import Tenant
@@ -26,8 +27,7 @@ _COUNTER_BYTES = 4
 _STATES_WITH_STEP_COUNTERS = frozenset({Tenant.OPTIMIZER_STATE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantFormula:
+class TenantFormula(Struct, frozen=True, kw_only=True):
     """Per-rank bytes of one model state according to the formula of the stage.
 
     ``formula_bytes``: the formula's bytes, without padding and step counters. ``ranks``: size of the sharding

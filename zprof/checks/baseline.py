@@ -14,11 +14,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from zprof.model.baseline import (
     BASELINE_SCHEMA,
@@ -207,8 +207,7 @@ def read_baseline(path: Path) -> Baseline:
     return baseline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Versioned:
+class _Versioned(Struct, frozen=True, kw_only=True):
     """The field that all versions of the schema have."""
 
     schema: str = ""

@@ -13,9 +13,11 @@ Peak memory may be split by tenant, in any TOML syntax:
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.checks.limit_text import quote_input
 from zprof.checks.limits import (
@@ -38,8 +40,7 @@ _MAX_FOLDERS = 64
 _TABLE_NAME = "check"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigSection:
+class ConfigSection(Struct, frozen=True, kw_only=True):
     """The table of limits of one file; ``name`` is its header, such as ``[tool.zprof.check]``."""
 
     path: Path
@@ -149,8 +150,7 @@ def _read_text(path: Path) -> str:
 _TOTAL = "total"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedLimit:
+class StatedLimit(Struct, frozen=True, kw_only=True):
     """A limit as the user wrote it; ``origin`` is displayed next to it, ``location`` in error messages."""
 
     gate: str

@@ -5,8 +5,9 @@ and ``3Ψ`` are absolute. Numbers are decimal, so ``0.1%`` is exactly 0.001.
 """
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec import Struct
 
 from zprof.model.check import Sense
 from zprof.model.formatting import printable, shorten
@@ -38,8 +39,7 @@ class InvalidLimit(ValueError):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitText:
+class LimitText(Struct, frozen=True, kw_only=True):
     """The parts of a limit as written. ``signed``: the number has a sign; ``text``: only the quantity."""
 
     side: Sense | None

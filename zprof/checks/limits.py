@@ -11,8 +11,10 @@ communication data type, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.checks.limit_text import (
     InvalidLimit,
@@ -37,8 +39,7 @@ UNTAGGED = "untagged"
 MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(Struct, frozen=True, kw_only=True):
     """A gate and the kinds of limits that it accepts.
 
     ``exact``: the value is a count that is equal in each recording of the same work, so it accepts ``exact``.
@@ -231,8 +232,7 @@ _PERCENT = "%"
 _MAX_CHANGE = Decimal(10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UnitScale:
+class _UnitScale(Struct, frozen=True, kw_only=True):
     """The factors of a unit's spellings, the maximum plausible value, and an example."""
 
     units: Mapping[str, Decimal]
@@ -265,8 +265,7 @@ _SCALES: Mapping[str, _UnitScale] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class Amount(Struct, frozen=True, kw_only=True):
     """The amount that a limit allows: a value in the gate's unit, or a change as a ratio or in points."""
 
     value: Decimal | None = None

@@ -3,9 +3,10 @@
 import argparse
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from zprof.cli.check_output import add_check_outputs, choose_outputs, write_outputs
 from zprof.cli.inputs import BASELINE_FILE, MeasuredRun, is_missing_baseline, load_baseline, measure_run

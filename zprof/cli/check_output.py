@@ -3,9 +3,10 @@
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zprof.cli import console
 from zprof.cli.output import PAGE_FORMATS, check_output_targets, print_document, write_document
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
+class Outputs(Struct, frozen=True, kw_only=True):
     """Formats for stdout in print order, formats and paths of files, and GitHub's step summary."""
 
     stdout_formats: "tuple[Format[Checked], ...]"

@@ -2,9 +2,10 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zprof.cli import console
 from zprof.cli.shared_options import add_stated_facts
@@ -73,8 +74,7 @@ _HEAD_BYTES = 4096
 _SCHEMA_PREFIX = b'"zprof.baseline/'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True, kw_only=True):
     """The report of a run, and the ``environment`` of its manifest."""
 
     report: "Report"

@@ -1,8 +1,9 @@
 """``zprof plan``: predict the memory and step time of a job before it runs."""
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from zprof.cli import console
 from zprof.cli.output import add_output_options, render_to

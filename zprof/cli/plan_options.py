@@ -2,8 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from zprof.cli.quantities import (
     parse_count,

@@ -2,10 +2,11 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import Protocol, cast
+
+from msgspec import Struct
 
 
 class Handover(Exception):
@@ -42,8 +43,7 @@ class Group(StrEnum):
     TOOLS = "Tools"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """A command: its name, group, one line of help, and the import path of its class (``module:Class``)."""
 
     name: str

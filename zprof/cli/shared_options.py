@@ -1,9 +1,10 @@
 """Declare and read arguments that several commands share: runs, measurement, and facts missing in traces."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
+
+from msgspec.structs import replace
 
 from zprof.cli.quantities import parse_count, parse_elements, parse_positive
 from zprof.model.training import TrainingFacts

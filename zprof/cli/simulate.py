@@ -2,8 +2,9 @@
 
 import argparse
 import random
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from zprof.cli import console
 from zprof.model.errors import BadInput

@@ -1,8 +1,9 @@
 """``zprof whatif``: predict the effect of a change on a measured run."""
 
 import argparse
-from dataclasses import fields
 from typing import TYPE_CHECKING
+
+from msgspec.structs import fields
 
 from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to

@@ -5,9 +5,11 @@ backward, and its gather takes 8 ms on the link, hidden by concurrent compute if
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.integrations.reference_job import ReferenceJob
 from zprof.model.errors import BadInput
@@ -28,8 +30,7 @@ _COMMON: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(Struct, frozen=True, kw_only=True):
     """One run of a case: its letter, run name, title and options.
 
     ``time_steps``: steps whose time is recorded; more make a diagnosis surer, and the demo longer.
@@ -57,8 +58,7 @@ class Scene:
         return folder / f"{self.run}.zprof"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoCase:
+class DemoCase(Struct, frozen=True, kw_only=True):
     """A support case: what the user says, the run to diagnose, and the run with the fix.
 
     ``baseline``: the run that the user compares with, if there is one. ``fix``: what was changed.

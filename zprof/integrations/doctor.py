@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from zprof.integrations.imports.origin import cache_root
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
@@ -65,8 +66,7 @@ answer = [version("cuda-core"), *nvrtc.nvrtcVersion()[1:]]
 _MIN_FREE_BYTES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAnswer:
+class ProbeAnswer(Struct, frozen=True, kw_only=True):
     """A probe's answer as a JSON value, or None and the reason."""
 
     value: Any

@@ -1,7 +1,8 @@
 """Helpers shared by the integrations of training frameworks."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from zprof.collectors.training import detect_training
 from zprof.model.training import TrainingFacts

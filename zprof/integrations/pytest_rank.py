@@ -17,11 +17,12 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from msgspec import Struct
 
 from zprof.model.errors import ZprofError
 
@@ -31,8 +32,7 @@ ASK = signal.SIGUSR1
 _MAX_LINE_LENGTH = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlan:
+class RankPlan(Struct, frozen=True, kw_only=True):
     """Work of each rank.
 
     ``train`` is the pickled function, which refers to its ``module``. The module is imported from ``file`` if

@@ -16,9 +16,10 @@ Docstrings are never printed and are ignored, as are fragments of words around a
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 #: Folders of the package whose texts appear in reports and manifests.
@@ -114,8 +115,7 @@ PUBLIC_WORDS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWords:
+class OwnWords(Struct, frozen=True, kw_only=True):
     """Texts of zprof's source.
 
     ``lines``: complete lines without placeholders. ``words``: words without surrounding punctuation.

@@ -12,9 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.interrupts import defer_interrupts, raise_lost_interrupt
@@ -31,8 +33,7 @@ _TERMINATION_S = 5.0
 _EXTERNAL_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceJob:
+class ReferenceJob(Struct, frozen=True, kw_only=True):
     """Training job and the steps to record.
 
     ``options`` are those of ``zprof.reference_engine.program.options``, by name; omitted ones have their
@@ -64,8 +65,7 @@ class ReferenceJob:
         return cls(**values | paths)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceJobResult:
+class ReferenceJobResult(Struct, frozen=True, kw_only=True):
     """Result of a run as reported by a rank: its losses, or why the settings were rejected."""
 
     losses: tuple[float, ...] = ()

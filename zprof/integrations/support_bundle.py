@@ -8,11 +8,12 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zprof.integrations.redaction import AllowList, Pseudonyms, read_own_words, redact_group
 from zprof.model.doctor import Doctor
@@ -44,8 +45,7 @@ _PLAIN_COLUMNS = (
 _TEXT_COLUMNS = ("kind", "dtype", "method")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleFile:
+class BundleFile(Struct, frozen=True, kw_only=True):
     """One file of a bundle; ``description`` is for the person who shares it."""
 
     name: str
@@ -53,8 +53,7 @@ class BundleFile:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Bundle(Struct, frozen=True, kw_only=True):
     """Parts of a bundle, the pseudonyms by name (not in the bundle), and the omitted keys and tables."""
 
     parts: tuple[BundleFile, ...]

@@ -1,13 +1,13 @@
 """Define a baseline: the values of a run, small enough to keep in a repository (``zprof.baseline/1``)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 BASELINE_SCHEMA = "zprof.baseline/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class Conditions(Struct, frozen=True, kw_only=True):
     """Conditions under which a run was recorded; a baseline with other conditions is rejected.
 
     ``window``: steps, or the entire recording as one interval (values of WindowPolicy).
@@ -23,8 +23,7 @@ class Conditions:
     window: str = "step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBaseline:
+class MemoryBaseline(Struct, frozen=True, kw_only=True):
     """Peak of the rank with the highest peak; its tenants and untagged bytes sum to it.
 
     ``upper_bound`` and ``lower_bound`` apply to the peak (:class:`~zprof.model.memory.RankMemory`).
@@ -41,8 +40,7 @@ class MemoryBaseline:
     missing_ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveBaseline:
+class CollectiveBaseline(Struct, frozen=True, kw_only=True):
     """One kind of collective of one data type and group size: per step and rank, mean over all ranks.
 
     ``lower_bound``: for some of the collectives the number of bytes is unknown.
@@ -56,8 +54,7 @@ class CollectiveBaseline:
     lower_bound: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBaseline:
+class TimeBaseline(Struct, frozen=True, kw_only=True):
     """Timed steps in order, each a mean over its ranks.
 
       exposed_ratio = sum(exposed) / sum(wall)          overlap_ratio = 1 - sum(exposed) / sum(collective)
@@ -77,8 +74,7 @@ class TimeBaseline:
     missing_ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """Values that a later run is compared with; None if not measured."""
 
     schema: str = BASELINE_SCHEMA

@@ -3,8 +3,9 @@
 Values are leaves of the report; times are integer nanoseconds, sizes integer bytes, ratios floats.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.quantities import Unit
 
@@ -37,8 +38,7 @@ class Sense(StrEnum):
     AT_LEAST = "at_least"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """Limit on one quantity.
 
     ``gate``: peak_memory, peak_memory.<tenant>, untagged_ratio, exposed_ratio, overlap_ratio,
@@ -62,8 +62,7 @@ class Limit:
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
+class GateResult(Struct, frozen=True, kw_only=True):
     """Result of one gate.
 
     ``value`` is the leaf ``leaf`` of this run's report, ``baseline`` the same leaf of the baseline,
@@ -88,8 +87,7 @@ class GateResult:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """All gates of one run. ``baseline`` is None on a first run; ``notices`` are messages for the log."""
 
     schema: str = CHECK_SCHEMA

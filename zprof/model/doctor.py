@@ -1,7 +1,8 @@
 """Define the leaves of ``zprof doctor``: what zprof can use on this machine (schema ``zprof.doctor/1``)."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 DOCTOR_SCHEMA = "zprof.doctor/1"
 
@@ -14,8 +15,7 @@ class CheckStatus(StrEnum):
     BROKEN = "broken"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorCheck:
+class DoctorCheck(Struct, frozen=True, kw_only=True):
     """One check: what was found, what is unavailable without it, and what to do."""
 
     name: str
@@ -25,8 +25,7 @@ class DoctorCheck:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doctor:
+class Doctor(Struct, frozen=True, kw_only=True):
     """Result of all checks."""
 
     schema: str = DOCTOR_SCHEMA

@@ -3,9 +3,10 @@
 The default install has what looking at runs needs; the extras of pyproject.toml bring the rest.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
+
+from msgspec import Struct
 
 from zprof.model.errors import BadInput
 
@@ -62,8 +63,7 @@ class Extra(StrEnum):
     CUDA = "cuda"
 
 
-@dataclass(frozen=True, slots=True)
-class _Module:
+class _Module(Struct, frozen=True):
     """The module that shows that an extra is installed, and the package that has it."""
 
     name: str

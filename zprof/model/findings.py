@@ -4,8 +4,9 @@ Causes have stable ids: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx tr
 and device. An id is never reused for another cause.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Cause(StrEnum):
@@ -274,8 +275,7 @@ class SavingNote(StrEnum):
     CLAIMED_BY_OTHERS = "claimed_by_others"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """One measured fact behind a claim; ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor).
 
     ``key`` identifies it for programs, ``what`` describes it for readers.
@@ -288,8 +288,7 @@ class Evidence:
     rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLocation:
+class SourceLocation(Struct, frozen=True, kw_only=True):
     """A line of the user's program: ``file`` is relative to the program's working folder if it lies in it.
 
     ``line`` is where the function starts if a trace names only that.
@@ -300,8 +299,7 @@ class SourceLocation:
     function: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """A problem, the evidence for it, its cost and its fix.
 
     ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims;

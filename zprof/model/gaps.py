@@ -1,7 +1,8 @@
 """Define gaps: what could not be measured, why, and how to make it measurable."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.findings import Cause
 
@@ -50,8 +51,7 @@ class GapKind(StrEnum):
         return cls.OTHER  # a kind from a newer version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Struct, frozen=True, kw_only=True):
     """A value that is unknown, which never counts as 0 or as OK.
 
     ``causes``: the causes that could not be tested for this reason. ``step``: the step in which a rank ended,

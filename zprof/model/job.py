@@ -3,14 +3,14 @@
 Counts are in elements, sizes in integer bytes. ``None`` is unknown, and so is everything that depends on it.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 _FP32_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class Hardware(Struct, frozen=True, kw_only=True):
     """Devices grouped into nodes.
 
     ``memory_bytes``: memory of one device. ``flops_per_s``: dense 16-bit matrix peak; ``fp32_flops_per_s``:
@@ -37,8 +37,7 @@ class Hardware:
         return self.fp32_flops_per_s if element_bytes == _FP32_BYTES else self.flops_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaBlock:
+class LlamaBlock(Struct, frozen=True, kw_only=True):
     """Block of the Llama family: RMS norms, rotary positions, grouped-query attention and a gated MLP.
 
     ``kv_heads``: heads of keys and values; ``head_width``: elements of a head. ``mlp``: inner width of the
@@ -56,8 +55,7 @@ class LlamaBlock:
     active_experts: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """Decoder-only transformer.
 
     ``block``: None for the GPT block, which has an MLP with four times the width and learned positions; a
@@ -78,8 +76,7 @@ class Shape:
         return self.context if self.block is None else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelUnit:
+class ModelUnit(Struct, frozen=True, kw_only=True):
     """Module that is gathered and reduced as one: a block, or the rest of the model.
 
     All figures are per model-parallel rank and per micro-batch. ``encloses``: the root, whose forward starts
@@ -106,8 +103,7 @@ class ModelUnit:
     early_gradient_elements: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class Degrees(Struct, frozen=True, kw_only=True):
     """How the job is distributed over devices: data, model (tensor) and pipeline parallel degrees."""
 
     dp: int = 1
@@ -120,8 +116,7 @@ class Degrees:
         return self.dp * self.mp * self.pp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementBytes:
+class ElementBytes(Struct, frozen=True, kw_only=True):
     """Bytes per element of each model state, and of communication.
 
     ``optimizer_state`` includes the fp32 master weights if there are any (K = 12: master, momentum,
@@ -137,8 +132,7 @@ class ElementBytes:
     gradient_copy: int = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Batch of one replica in the job's degrees.
 
     A micro-batch has ``samples`` of ``sequence`` tokens; a step has ``micro_batches`` of them.
@@ -154,8 +148,7 @@ class Batch:
         return None if self.samples is None or self.sequence is None else self.samples * self.sequence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
+class Residual(Struct, frozen=True, kw_only=True):
     """ZeRO-R (arXiv 1910.02054, section 6) and checkpointing.
 
     ``checkpointing``: units keep only their input and are recomputed before their backward. ``partition``:
@@ -171,8 +164,7 @@ class Residual:
     defragment: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class Overlap(Struct, frozen=True, kw_only=True):
     """How communication overlaps with compute.
 
     ``prefetch``: units gathered ahead (stage 3). ``keep_last``: the last unit stays gathered from forward to
@@ -206,8 +198,7 @@ class Assumed(StrEnum):
     HARDWARE = "hardware"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Everything that a plan depends on.
 
     ``parameters``: of the entire model. ``units``: empty if the structure of the model is unknown; otherwise

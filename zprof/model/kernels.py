@@ -8,8 +8,9 @@ before general ones.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
@@ -20,8 +21,7 @@ _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
 _INNERMOST = re.compile(r"<[^<>]*>")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownKernel:
+class KnownKernel(Struct, frozen=True, kw_only=True):
     """Kernels of one library that match one pattern.
 
     ``kind`` is None if the name does not determine it. ``full_sync``: no rank can leave before all have

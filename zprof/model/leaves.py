@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
+
+from msgspec.structs import replace
 
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import find_unit

@@ -4,8 +4,9 @@ Sizes are integer bytes, times integer nanoseconds. ``None`` is unknown, and a g
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.findings import Confidence
 from zprof.model.memory_changes import RankSpread
@@ -24,8 +25,7 @@ class Basis(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateFormula:
+class StateFormula(Struct, frozen=True, kw_only=True):
     """Model-state bytes per rank by the ZeRO formula of the stage (ZeRO paper, section 5 and figure 1).
 
     ``padding_bytes`` and ``scalar_bytes`` are reported by the engine in addition to the formula: padding of
@@ -39,8 +39,7 @@ class StateFormula:
     scalar_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True, kw_only=True):
     """Bytes of one kind within a tenant at the peak; ``sub`` is gathered_param, saved, master, …
 
     Of an imported history also the number of blocks, and why they are attributed so: ``reason`` is the name
@@ -56,8 +55,7 @@ class MemoryPart:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
+class RankMemory(Struct, frozen=True, kw_only=True):
     """Live bytes of one rank at its allocated peak: the tenants and ``untagged_bytes`` sum to it.
 
     ``parts`` splits the same bytes by kind. ``basis_bytes`` gives the basis of the tenants and also sums to
@@ -99,8 +97,7 @@ class RankMemory:
         return tenant in self.unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """One of the largest live allocations at a rank's peak; ``stack`` is innermost first.
 
     In a snapshot, the live blocks of one owner that were allocated at one place form one entry: ``bytes`` is
@@ -133,8 +130,7 @@ class Allocation:
         return self.bytes if self.total_bytes is None else self.total_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakGrowth:
+class PeakGrowth(Struct, frozen=True, kw_only=True):
     """How the live memory of one rank grew to its peak.
 
     ``start_ns`` is the last time before the peak at which little more than the least memory was live, and
@@ -153,8 +149,7 @@ class PeakGrowth:
     largest: tuple[Allocation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePeak:
+class PhasePeak(Struct, frozen=True, kw_only=True):
     """Highest live bytes within one phase, over the steps of the window."""
 
     rank: int
@@ -165,8 +160,7 @@ class PhasePeak:
     untagged_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModulePeak:
+class ModulePeak(Struct, frozen=True, kw_only=True):
     """Memory that a module, including all its submodules, allocated in the window.
 
     ``peak_bytes`` is the maximum of its live bytes, ``at_rank_peak_bytes`` its live bytes at the rank's peak.
@@ -183,8 +177,7 @@ class ModulePeak:
 NOT_EXPLAINED = "not explained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormulaCheck:
+class FormulaCheck(Struct, frozen=True, kw_only=True):
     """One model state of one rank, checked against the ZeRO formula of the stage.
 
     measured = formula + padding + step counters + unexplained. ``cause`` is one sentence, empty if the
@@ -201,8 +194,7 @@ class FormulaCheck:
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True, kw_only=True):
     """GPU memory at one moment of a rank, by location; known terms sum to the known total above them.
 
       reserved = live + rounding + awaiting_free + split + free_segments + private_pools
@@ -237,8 +229,7 @@ class DeviceMemory:
     apart_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorCounters:
+class AllocatorCounters(Struct, frozen=True, kw_only=True):
     """Allocator counters of one rank and device.
 
     Peaks are the maximum over all samples; ``retries`` and ``ooms`` are the increases over the recorded
@@ -253,8 +244,7 @@ class AllocatorCounters:
     ooms: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTimeline:
+class MemoryTimeline(Struct, frozen=True, kw_only=True):
     """Live bytes by tenant over one rank's window, thinned: each point is the maximum of its interval.
 
     ``time_ns`` counts from the start of the window. ``tenants`` has one column per tenant and one for
@@ -270,8 +260,7 @@ class MemoryTimeline:
     phases: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """Memory part of the report.
 
     ``per_rank`` is each rank's own device (the GPU if it has one), ``host`` the host memory of ranks that

@@ -4,11 +4,11 @@ Sizes are integer bytes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupChange:
+class GroupChange(Struct, frozen=True, kw_only=True):
     """What one owner holds from one place of allocation at two peaks; ``a`` is what ``b`` is compared with.
 
     Of two runs, ``a`` is the baseline; of two ranks, the smallest. ``where`` and ``operator`` as in an
@@ -33,8 +33,7 @@ class GroupChange:
         return self.b_bytes - self.a_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpread:
+class RankSpread(Struct, frozen=True, kw_only=True):
     """Largest peak minus smallest, by tenant (including ``untagged``); the deltas sum to the difference.
 
     ``groups``: of snapshots, the same by owner and place of allocation, the largest difference first;

@@ -3,8 +3,9 @@
 Sizes are integer bytes.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class StackNodeKind(StrEnum):
@@ -21,8 +22,7 @@ class StackNodeKind(StrEnum):
     NO_STACK = "no_stack"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackNode:
+class StackNode(Struct, frozen=True, kw_only=True):
     """One node of the tree of the stacks that are live at a rank's peak; ``parent`` is its caller.
 
     ``parent`` is a position in the tree, -1 for the root. ``bytes`` and ``blocks`` include everything below.
@@ -42,8 +42,7 @@ class StackNode:
     branches: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackTree:
+class StackTree(Struct, frozen=True, kw_only=True):
     """Stacks at the peak of one rank, outermost frames first; small branches are merged."""
 
     rank: int
@@ -65,8 +64,7 @@ class WindowKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryWindow:
+class HistoryWindow(Struct, frozen=True, kw_only=True):
     """The steps in one rank's history: ``steps`` optimizer steps with ``micro_batches`` backward passes each.
 
     ``micro_batches`` is None if no whole step is in it.

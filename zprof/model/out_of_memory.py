@@ -4,14 +4,14 @@ Sizes are integer bytes. ``None`` is unknown.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfMemory:
+class OutOfMemory(Struct, frozen=True, kw_only=True):
     """One allocation that failed with an out-of-memory error, and the allocator at that moment.
 
       reserved = live + rounding + awaiting_free + split + free_segments + private_pools

@@ -4,8 +4,9 @@ Every predicted figure refers to the assumption that it is based on. Schema ``zp
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zprof.model.gaps import Gap
 from zprof.model.job import Degrees, Job
@@ -13,8 +14,7 @@ from zprof.model.tenants import Tenant
 from zprof.model.whatif import Assumption
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensitivityPoint:
+class SensitivityPoint(Struct, frozen=True, kw_only=True):
     """One step of ZeRO-3 under other conditions; everything else is as in the job.
 
     ``bandwidth_ratio``: relative to the bandwidth of the data-parallel group, the minimum of the bus within a
@@ -33,8 +33,7 @@ class SensitivityPoint:
     state_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
+class BreakEven(Struct, frozen=True, kw_only=True):
     """Tokens per device and micro-batch above which compute hides the communication of ZeRO-3.
 
     ``bandwidth_ratio``: as in :class:`SensitivityPoint`. ``forward_tokens``, ``backward_tokens``: for each
@@ -50,8 +49,7 @@ class BreakEven:
     kept_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedUp:
+class SpeedUp(Struct, frozen=True, kw_only=True):
     """Throughput per device at ``devices``, relative to the smallest number of devices, split into factors.
 
     whole = equal_batch x larger_batch: sharding the same per-device batch over more ranks, times the gain
@@ -69,8 +67,7 @@ class SpeedUp:
     larger_batch_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
+class Sensitivity(Struct, frozen=True, kw_only=True):
     """Series that vary one condition each, and conclusions as sentences."""
 
     answers: tuple[str, ...] = ()
@@ -82,8 +79,7 @@ class Sensitivity:
     speed_up: tuple[SpeedUp, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedTenant:
+class VerifiedTenant(Struct, frozen=True, kw_only=True):
     """One tenant at the peak, as planned and as measured.
 
     ``difference_ratio``: planned / verified - 1; None if either is unknown or the verified bytes are 0.
@@ -95,8 +91,7 @@ class VerifiedTenant:
     difference_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedStage:
+class VerifiedStage(Struct, frozen=True, kw_only=True):
     """One stage of ZeRO (0: plain data parallelism).
 
     The tenants are in display order, and the verified bytes sum to ``verified_peak_bytes``. ``peak_at``:
@@ -112,8 +107,7 @@ class VerifiedStage:
     peak_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanVerification:
+class PlanVerification(Struct, frozen=True, kw_only=True):
     """The program that was run to verify the plan, and the plan's error by stage.
 
     ``ranks``: size of the fake process group. ``program``: description of the program; ``how``: how memory
@@ -168,8 +162,7 @@ def get_zero_stage(scheme: Scheme) -> int:
     return ZERO_STAGES.get(scheme, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """Bytes of one kind within a tenant, at the peak of the device with the maximum.
 
     ``bytes`` is None if unknown; a gap of the plan has the reason. ``assumption`` is a key of
@@ -191,8 +184,7 @@ class Axis(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkTraffic:
+class LinkTraffic(Struct, frozen=True, kw_only=True):
     """Traffic of one device per step along one axis.
 
     ``elements``, ``bytes``: as counted in the paper (an all-reduce is twice its tensor). ``ring_bytes``:
@@ -211,8 +203,7 @@ class LinkTraffic:
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
+class PlannedStep(Struct, frozen=True, kw_only=True):
     """Ledger of one step on one device, without wait, because no rank is assumed to be late.
 
     wall = compute + exposed_transfer + exposed_memcpy + idle. ``idle_ns``: the pipeline bubble.
@@ -230,8 +221,7 @@ class PlannedStep:
     assumptions: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
+class PlanRow(Struct, frozen=True, kw_only=True):
     """One way to distribute the model, per device.
 
     The known ``terms`` sum to ``least_bytes``; ``peak_bytes`` is None if a term is unknown. ``state_bytes``:
@@ -267,8 +257,7 @@ class PlanRow:
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """The job, every way to distribute it, and the assumptions behind the figures.
 
     ``verification``: None unless it was requested.

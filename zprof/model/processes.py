@@ -1,16 +1,16 @@
 """Identify processes, also after they have ended: process numbers are reused."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _PROC = Path("/proc")
 # Field of proc_pid_stat(5), counted after the name in parentheses; in ticks since boot.
 _START = 19
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessIdentity:
+class ProcessIdentity(Struct, frozen=True, kw_only=True):
     """A process: its number and start time, and the boot and the process namespace that they belong to.
 
     ``start`` is 0 and ``space`` empty if the system does not tell.

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
+from msgspec import Struct
+
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
 
 #: How an unknown number is shown on a screen.
@@ -48,8 +50,7 @@ class Aggregation(StrEnum):
     PER_WORK = "sum of all ranks / tokens or samples of all ranks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(Struct, frozen=True, kw_only=True):
     """A common unit of the numbers of a table: its factor, and its name, which the header shows."""
 
     factor: float

@@ -6,8 +6,9 @@ of ``zprof whatif`` (``zprof.whatif/1``) has the same parts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
@@ -26,8 +27,7 @@ class WorkUnit(StrEnum):
     SAMPLES = "samples"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualWork:
+class EqualWork(Struct, frozen=True, kw_only=True):
     """Step time of b for the same work per rank as a step of a.
 
     ``a_per_step`` and ``b_per_step`` count the work of the whole job, over all ranks. ``b_ns`` is b's mean
@@ -47,8 +47,7 @@ WORK_SETTINGS = frozenset({"world_size", "parameters", "model_parallel_ranks", "
 WORK_SIZES = frozenset({"tokens_per_step", "samples_per_step"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """A setting that differs between the two jobs and may therefore explain why a figure differs.
 
     ``a`` and ``b`` are texts; a setting that is known for only one run is omitted.
@@ -76,16 +75,14 @@ class VerdictStatus(StrEnum):
 _VOLUME_TOLERANCE_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The verdict as one word and one sentence."""
 
     status: VerdictStatus
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """Facts about the recording.
 
     ``modelled`` lists what was simulated in the run (a link, compute time), so that outputs mark simulated
@@ -107,8 +104,7 @@ class RunFacts:
     settings: tuple[EngineSetting, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Volume:
+class Volume(Struct, frozen=True, kw_only=True):
     """Bytes that a rank moves per step, checked against the ZeRO formula of its stage.
 
     The formula gives 2, 2, 2 and 3 times the parameters for stages 0 to 3. ``parameter_bytes``: all
@@ -131,8 +127,7 @@ class Volume:
         return self.seen_bytes > (1 + _VOLUME_TOLERANCE_RATIO) * expected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimeChange:
+class StepTimeChange(Struct, frozen=True, kw_only=True):
     """Mean step time of both runs, and the 95 % interval of b minus a."""
 
     a_ns: int
@@ -140,8 +135,7 @@ class StepTimeChange:
     ci95: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """This run minus its baseline. The ledger's deltas sum to the change of the mean wall time.
 
     ``ledger_delta`` has one entry per term, as a mean over ranks. ``memory_delta`` has one entry per tenant,
@@ -168,8 +162,7 @@ class Comparison:
     group_phases: tuple[str, str] = ("", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Everything that zprof reports about one run.
 
     ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank so that the
@@ -196,8 +189,7 @@ class Report:
 WHATIF_SCHEMA = "zprof.whatif/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True, kw_only=True):
     """The measured run, and the predicted effect of the requested changes on it."""
 
     schema: str = WHATIF_SCHEMA

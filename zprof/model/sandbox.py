@@ -12,10 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+
+from msgspec import Struct
 
 import zprof
 from zprof.model.memory_limit import LOW_MEMORY_ENVIRONMENT
@@ -34,8 +35,7 @@ _UNKNOWN_MAPPED_BYTES = 1 << 30
 _POLL_S = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one child; None does not limit.
 
     ``memory_bytes`` is added to what Python and its libraries have mapped when the limits are applied.
@@ -48,8 +48,7 @@ class Limits:
     open_files: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildFailure:
+class ChildFailure(Struct, frozen=True, kw_only=True):
     """How a child failed; ``exceeded_limit`` if more memory or time could have helped."""
 
     message: str

@@ -5,14 +5,14 @@ program. The comparison has schema ``zprof.verify/1``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.gaps import Gap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HtaCriticalPath:
+class HtaCriticalPath(Struct, frozen=True, kw_only=True):
     """Longest path through one rank's work; a collective on the path is one segment, including its wait.
 
     ``window``: the part of the trace that the path covers. ``shares``: shares of its length by resource (cpu,
@@ -24,8 +24,7 @@ class HtaCriticalPath:
     shares: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamIdle:
+class StreamIdle(Struct, frozen=True, kw_only=True):
     """Gaps between the kernels of one stream, by the reason why the next kernel started late.
 
     Host: it was launched after the previous kernel had ended. Kernel: the gap is as short as a launch.
@@ -38,8 +37,7 @@ class StreamIdle:
     other_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOpinion:
+class RankOpinion(Struct, frozen=True, kw_only=True):
     """Figures of one rank; None if the other program reported none, in which case a gap has its message."""
 
     rank: int
@@ -47,8 +45,7 @@ class RankOpinion:
     idle: tuple[StreamIdle, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecondOpinion:
+class SecondOpinion(Struct, frozen=True, kw_only=True):
     """Figures of another program; ``source`` is its name and version."""
 
     source: str
@@ -66,8 +63,7 @@ class FigureStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedFigure:
+class VerifiedFigure(Struct, frozen=True, kw_only=True):
     """One figure of one rank.
 
     ``difference`` is zprof's value minus the other program's value, None if one is None. If both programs
@@ -83,8 +79,7 @@ class VerifiedFigure:
     status: FigureStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankVerification:
+class RankVerification(Struct, frozen=True, kw_only=True):
     """Comparison of one rank; ``reasons`` explain the differences, as far as they are known."""
 
     rank: int
@@ -93,8 +88,7 @@ class RankVerification:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Struct, frozen=True, kw_only=True):
     """Comparison of all ranks; ``source`` is the other program, ``settings`` are its settings."""
 
     schema: str = VERIFY_SCHEMA

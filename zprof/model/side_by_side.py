@@ -3,7 +3,7 @@
 Schema ``zprof.compare/1``. ``None`` is unknown. Leaves may be added, but never removed or renamed.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from zprof.model.report import Comparison, RunFacts, Verdict
 
@@ -11,8 +11,7 @@ COMPARE_SCHEMA = "zprof.compare/1"
 ComparedValue = int | float | str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRow:
+class ComparedRow(Struct, frozen=True, kw_only=True):
     """One number of both runs; ``unit`` is ns, bytes, ratio, count, bytes_per_s or text.
 
     ``leaf``: the entry of the catalogue of numbers that describes it, empty if there is none.
@@ -25,8 +24,7 @@ class ComparedRow:
     leaf: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSection:
+class ComparedSection(Struct, frozen=True, kw_only=True):
     """A group of rows; ``note`` describes what their figures refer to."""
 
     title: str
@@ -34,8 +32,7 @@ class ComparedSection:
     rows: tuple[ComparedRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """A setting of both runs; ``where`` is its source: run, training or environment."""
 
     where: str
@@ -44,8 +41,7 @@ class Setting:
     b: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideBySide:
+class SideBySide(Struct, frozen=True, kw_only=True):
     """The comparison of two runs; ``verdict`` and ``comparison`` are for ``b`` against ``a``."""
 
     schema: str = COMPARE_SCHEMA

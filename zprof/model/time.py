@@ -4,8 +4,9 @@ Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``N
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zprof.model.quantities import Bound, Bounds, combine_bounds, negate_bound
 
@@ -33,8 +34,7 @@ LEDGER_NAMES: Mapping[str, str] = {
 PER_STEP, IN_WINDOW = "per step", "in the window"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BasisWords:
+class BasisWords(Struct, frozen=True, kw_only=True):
     """How a sentence names what its figures are totals of."""
 
     per_step: str
@@ -83,8 +83,7 @@ class PathKind(StrEnum):
     SYNC = "sync"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """The part of a recording that was measured.
 
     ``source``: the origin of the steps (recorder, ProfilerStep, whole trace). ``pre_window_ns``: device work
@@ -98,8 +97,7 @@ class Window:
     is_whole: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTime:
+class RankTime(Struct, frozen=True, kw_only=True):
     """Step ledger of one rank: means over the steps of the window, so that the terms sum.
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained. ``overlapped_ns``
@@ -156,8 +154,7 @@ def bound_exposed_time(ranks: Sequence[RankTime]) -> Bound:
     return negate_bound(bound_over_ranks(ranks, "overlapped_ns"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """Ledger of one step on one rank; the terms sum to ``wall_ns``."""
 
     rank: int
@@ -182,8 +179,7 @@ SPLIT_BOUNDS: Bounds = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTime:
+class CollectiveTime(Struct, frozen=True, kw_only=True):
     """One kind of collective in one group: sums per step, as a mean over the loaded ranks of the group.
 
     ``launch_delay_ns`` is the median time from launch to start of a collective, ``dependency_ns`` the part of
@@ -222,8 +218,7 @@ class CollectiveTime:
         return SPLIT_BOUNDS if self.bound else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedInCollectives:
+class ExposedInCollectives(Struct, frozen=True, kw_only=True):
     """Exposed time of all collectives in the window's steps: mean per step over the loaded ranks.
 
     These are the exposed terms of the ledger, except for collectives that cross the ends of the window. The
@@ -241,8 +236,7 @@ class ExposedInCollectives:
         return SPLIT_BOUNDS if self.bound else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTime:
+class UnitTime(Struct, frozen=True, kw_only=True):
     """Collectives of one wrapped module: sums per step, as a mean over the loaded ranks of the group.
 
     If ``bound`` is true, ranks are missing, as in ``CollectiveTime``.
@@ -268,8 +262,7 @@ class UnitTime:
         return self.exposed_wait_ns + self.exposed_transfer_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageSizes:
+class MessageSizes(Struct, frozen=True, kw_only=True):
     """One histogram bin: messages from ``at_least_bytes`` to below ``below_bytes``, counts per step."""
 
     kind: str
@@ -281,8 +274,7 @@ class MessageSizes:
     busbw_bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFit:
+class LinkFit(Struct, frozen=True, kw_only=True):
     """T = latency + bytes / algorithm bandwidth, fitted to the intrinsic times of one kind and group.
 
     ``latency_share_ratio``: count * latency over the sum of the intrinsic times. ``residual_ratio``: the
@@ -300,8 +292,7 @@ class LinkFit:
     residual_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
+class Blame(Struct, frozen=True, kw_only=True):
     """Wait that a late rank caused on the other ranks, per step.
 
     ``exposed_wait_per_rank_ns`` is *wait caused*: exposed wait in collectives at which this rank arrived
@@ -326,8 +317,7 @@ class Blame:
     exposed_wait_per_rank_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitShares:
+class WaitShares(Struct, frozen=True, kw_only=True):
     """Blame for the exposed wait of a step, summed over all waiting ranks.
 
     blamed + tied + unjudged = all exposed wait. Tied: the last two ranks arrived within the clock
@@ -341,8 +331,7 @@ class WaitShares:
     judged: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLateness:
+class StepLateness(Struct, frozen=True, kw_only=True):
     """How late a rank arrived at the collectives of a step: its start minus the first start of the group.
 
     Mean and maximum over ``collectives``, the number of collectives in which every rank waits for all others.
@@ -356,8 +345,7 @@ class StepLateness:
     largest_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathShare:
+class PathShare(Struct, frozen=True, kw_only=True):
     """Share of the critical path that a rank spends on one kind of work: mean per step.
 
     A transfer is counted on the rank that waited for it.
@@ -368,8 +356,7 @@ class PathShare:
     ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathSegment:
+class PathSegment(Struct, frozen=True, kw_only=True):
     """One segment of the path of one step, ``begin_ns`` after its start; ``what`` is the dominant kind."""
 
     step: int
@@ -379,8 +366,7 @@ class PathSegment:
     ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True, kw_only=True):
     """Chain of work across ranks that ends with the end of a step: mean per step.
 
     ``shares`` sum to ``wall_ns`` up to rounding, largest first. ``longest``: the longest single segments.
@@ -392,8 +378,7 @@ class CriticalPath:
     longest: tuple[PathSegment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
+class Alignment(Struct, frozen=True, kw_only=True):
     """How the clocks of the ranks were aligned: local time minus offset is common time.
 
     ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` that of each rank. ``interval_ns``:
@@ -416,8 +401,7 @@ class Alignment:
     shifts: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Time:
+class Time(Struct, frozen=True, kw_only=True):
     """Time part of the report.
 
     ``step_noise_ns``: the means of two recordings of this job differ by no more than this in 95 % of cases;

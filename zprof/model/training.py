@@ -4,8 +4,9 @@ A recorder fills in what it can observe; an engine adds what it knows. ``None`` 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Engine(StrEnum):
@@ -61,8 +62,7 @@ NO_EFFECT_REASONS: Mapping[SettingEffect, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSetting:
+class EngineSetting(Struct, frozen=True, kw_only=True):
     """One option of the engine: its name and value as its configuration writes them.
 
     ``is_set``: False for a default that the program did not choose.
@@ -74,8 +74,7 @@ class EngineSetting:
     effect: SettingEffect = SettingEffect.NORMAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingFacts:
+class TrainingFacts(Struct, frozen=True, kw_only=True):
     """Engine, sharding stage and the sizes for the memory and volume formulas.
 
     ``parameters`` is the number of elements without padding (the paper's Ψ; with tensor parallelism the part

@@ -1,13 +1,13 @@
 """Define predictions: the effect of a change on a measured run, and its assumptions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zprof.model.gaps import Gap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumption:
+class Assumption(Struct, frozen=True, kw_only=True):
     """Formula of a predicted figure, in words and symbols, with its source.
 
     ``deviation``: how and why it differs from the paper; empty if it does not differ.
@@ -18,8 +18,7 @@ class Assumption:
     deviation: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A change to a run; None keeps a setting.
 
     ``bandwidth_ratio``, ``latency_ratio``: factor on the measured link. ``prefetch``: units gathered ahead in
@@ -41,8 +40,7 @@ class Change:
     shard_ranks: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedFigure:
+class PredictedFigure(Struct, frozen=True, kw_only=True):
     """One figure: measured in the run, modelled for the same run, and predicted for the changed one.
 
     ``error_ratio``: modelled / measured - 1, on the run that the model was fitted to; None if it is not
@@ -60,8 +58,7 @@ class PredictedFigure:
     assumption: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedLink:
+class FittedLink(Struct, frozen=True, kw_only=True):
     """Latency (alpha) and bandwidth (beta) of one kind of collective in one group."""
 
     kind: str
@@ -73,8 +70,7 @@ class FittedLink:
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """Parameters of the model that were fitted to a run."""
 
     units: int
@@ -90,8 +86,7 @@ class Calibration:
     steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """The changed run: its step by ledger term (mean over ranks), its peak by tenant (largest rank).
 
     ``step`` holds ``wall_ns`` and the terms, ``memory`` holds ``peak_bytes`` and the tenants; each is empty
@@ -106,8 +101,7 @@ class Prediction:
     saving_ns: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Outlook(Struct, frozen=True, kw_only=True):
     """Predicted effect of single changes to a run, and the calibration of the model.
 
     ``assumptions``: by the keys in predicted figures. ``calibration`` is None if the time of the run could

@@ -1,9 +1,10 @@
 """Compare two runs side by side, and show the result."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import fields
 
 from zprof.model.side_by_side import SideBySide
 from zprof.notebook.display import Displayed

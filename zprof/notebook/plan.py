@@ -3,8 +3,9 @@
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec.structs import fields
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes

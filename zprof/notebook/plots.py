@@ -2,9 +2,11 @@
 
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput, MissingData
 from zprof.notebook.display import write_file

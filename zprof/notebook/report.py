@@ -1,9 +1,10 @@
 """Diagnose a run, and show the report."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import fields
 
 from zprof.model.errors import BadInput
 from zprof.model.report import Report

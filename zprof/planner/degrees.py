@@ -10,7 +10,8 @@ does not change.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.job import Degrees, Job, ModelUnit, Shape
 from zprof.model.plan import PIPELINES, Scheme

@@ -27,7 +27,8 @@ of CPU kernels (oneDNN packs 16-bit matrices) are not included because they depe
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.job import Job, ModelUnit, Shape
 from zprof.planner.llama_block import compute_llama_flop, compute_llama_moments

@@ -24,9 +24,10 @@ Key names carry their units::
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict, replace
 
 from zprof.model.errors import BadInput
 from zprof.model.job import Hardware

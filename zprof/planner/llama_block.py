@@ -30,7 +30,8 @@ A multiply-add is 2 flop; the attention of s tokens is counted without the causa
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.job import LlamaBlock
 from zprof.planner.model_shapes import ModelSizes
@@ -83,8 +84,7 @@ def compute_llama_flop(sizes: ModelSizes, block: LlamaBlock) -> float:
     return (2.0 * sizes.tokens * matrices + 4.0 * sizes.tokens * sizes.sequence * queries) / sizes.ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Widths:
+class _Widths(Struct, frozen=True, kw_only=True):
     """Bytes of a micro-batch's tensors on one rank, and elements of its matrices.
 
     ``queries``, ``keys``: T q e/N and T k e/N. ``mlp``: A T m e/N. ``rows``: A T h e, the rows that the

@@ -8,7 +8,9 @@ Shapes of the other families are those of their published configurations; their 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.job import LlamaBlock, Shape
@@ -23,8 +25,7 @@ CONTEXT = 1024
 _HEADS = {1600: 16, 1920: 16, 2304: 24, 3072: 24, 4096: 32, 6144: 32, 8192: 64, 25600: 160}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPreset:
+class ModelPreset(Struct, frozen=True, kw_only=True):
     """A named model; ``source`` is the publication of its shape."""
 
     name: str
@@ -62,8 +63,7 @@ def _make_preset(name: str, layers: int, hidden: int, source: str, context: int 
     return ModelPreset(name=name, shape=shape, source=source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
+class _Family(Struct, frozen=True, kw_only=True):
     """What the models of a family share; ``source`` is the publication of their shapes."""
 
     source: str

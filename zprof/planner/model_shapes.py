@@ -28,7 +28,8 @@ not tied. A vocabulary or context of 0 means that its tables are not counted. In
 router are replicated on every rank.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.job import Job, LlamaBlock, Shape
 from zprof.planner.rounding import ceil_div
@@ -75,8 +76,7 @@ def scale_width(shape: Shape, hidden: int, ranks: int = 1) -> Shape:
     return replace(shape, hidden=hidden, block=replace(block, mlp=mlp, head_width=head_width))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSizes:
+class ModelSizes(Struct, frozen=True, kw_only=True):
     """A shape with the samples of one micro-batch; ``element`` is the bytes per activation element."""
 
     shape: Shape

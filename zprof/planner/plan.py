@@ -1,7 +1,8 @@
 """Plan a job under every scheme: memory, traffic and step of one device, with assumptions and gaps."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Assumed, Job

@@ -5,7 +5,9 @@ each operator, while its inputs and outputs are both live, so the peak is one of
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.planner.rounding import ceil_div
 
@@ -13,8 +15,7 @@ from zprof.planner.rounding import ceil_div
 HELD_GRADIENT = "held"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitMoment:
+class UnitMoment(Struct, frozen=True, kw_only=True):
     """Live bytes of a unit, apart from its weights, at one moment of its forward or backward.
 
     ``saved_bytes``: tensors saved for the backward. ``work_bytes``: temporary buffers. ``held_bytes``, not
@@ -31,8 +32,7 @@ class UnitMoment:
     fresh_elements: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitMoments:
+class UnitMoments(Struct, frozen=True, kw_only=True):
     """Moments of a unit in order; the last one of each pass is the state after the pass.
 
     A unit that encloses others has one part of each pass before the others' and one after (``*_end``).
@@ -46,8 +46,7 @@ class UnitMoments:
     backward_end: tuple[UnitMoment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorStep:
+class OperatorStep(Struct, frozen=True, kw_only=True):
     """An operator: bytes it allocates by name, names that die after it, and parameter gradient elements."""
 
     operator: str

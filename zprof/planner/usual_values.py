@@ -23,7 +23,8 @@ device is an H100. What is stated is never replaced: a usual value that would co
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.job import Assumed, Degrees, Job, LlamaBlock, Shape

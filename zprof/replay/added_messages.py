@@ -5,9 +5,10 @@ the shard over the replicas, on a separate communicator and stream, and the upda
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.replay.blocks import main_stream_of_rank
 from zprof.replay.edits import reorder_tasks, scale_transfers
@@ -18,8 +19,7 @@ from zprof.replay.tasks import NONE, Floats
 _MAX_LAUNCH_NS = 100_000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask:
+class NewTask(Struct, frozen=True, kw_only=True):
     """A task to insert, copied from an existing task of its rank.
 
     Attributes:
@@ -41,8 +41,7 @@ class NewTask:
     stream: int | None = None
 
 
-@dataclass(slots=True)
-class NewCollectives:
+class NewCollectives(Struct):
     """Collectives that a change adds, identified by a key that is the same on all ranks."""
 
     graph: Graph

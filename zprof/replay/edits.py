@@ -1,12 +1,12 @@
 """Edit a measured step: each edit takes a graph and returns the graph of the changed step."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
-from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.graph import Graph, RankGraph, mark_rows, step_places
 from zprof.replay.slow_ranks import lower_median, own_work_ns
 from zprof.replay.structure import are_ordering_calls, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
@@ -79,7 +79,7 @@ def drop_collectives(
     members = graph.members.copy()
     ranks = []
     for rank in graph.ranks:
-        dropped = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        dropped = mark_rows(rank, rows)
         np.subtract.at(members, rank.collective[dropped], 1)
         if dropped.any():
             ranks.append(_drop_from_rank(rank, dropped, keeps_hooks=keeps_hooks, keeps_copies=keeps_copies))
@@ -332,7 +332,7 @@ def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
     def edit(rank: RankGraph) -> RankGraph:
         compute = find_main_stream(rank.tasks, rank.collective != NONE)
         computing = np.flatnonzero(rank.stream == compute)
-        is_gather = np.isin(rank.tasks.row, list(gathers)) & (rank.collective != NONE)
+        is_gather = mark_rows(rank, gathers)
         held = np.zeros(len(rank.tasks), dtype=np.bool_)
         held[list(rank.held)] = True
         waits = list(rank.waits_on)
@@ -358,7 +358,7 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
     """
 
     def edit(rank: RankGraph) -> RankGraph:
-        mine = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
+        mine = np.flatnonzero(mark_rows(rank, rows))
         if len(mine) < 2:
             return rank
         place = np.arange(len(rank.tasks), dtype=np.float64)
@@ -418,7 +418,7 @@ def hide_under_next_step(
     """
 
     def edit(rank: RankGraph) -> RankGraph:
-        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        mine = mark_rows(rank, rows)
         waits = [tuple(other for other in each if not mine[other]) for each in rank.waits_on]
         on = np.where((rank.blocks_on != NONE) & mine[np.maximum(rank.blocks_on, 0)], NONE, rank.blocks_on)
         computes = (rank.collective == NONE) & (rank.stream != NONE)

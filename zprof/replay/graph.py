@@ -11,10 +11,10 @@ before it, compute follows the gather of its unit, and so on (:mod:`zprof.replay
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
+from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
@@ -40,8 +40,7 @@ _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankGraph:
+class RankGraph(Struct, frozen=True, kw_only=True):
     """The tasks of one rank with the cost and the dependencies of each; one entry per task.
 
     Attributes:
@@ -84,8 +83,7 @@ class RankGraph:
     pick_up_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True):
     """The ranks of a run and the collectives that they share.
 
     Attributes:
@@ -113,6 +111,14 @@ class Graph:
 def step_places(rank: RankGraph) -> Int64s:
     """Return the index of each task's step among the replayed steps; it never decreases along the tasks."""
     return np.maximum.accumulate(rank.tasks.step - rank.first_step)
+
+
+def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
+    """Return a mask of the collectives with these rows, which may be those of all ranks."""
+    at = np.flatnonzero(rank.collective != NONE)
+    found = np.zeros(len(rank.tasks), dtype=np.bool_)
+    found[at] = [row in rows for row in rank.tasks.row[at].tolist()]
+    return found
 
 
 def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:

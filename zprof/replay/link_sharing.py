@@ -11,10 +11,11 @@ then it loses that share of its rate to them: half if both get equal parts, all 
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import covered, union
 from zprof.replay.graph import Graph
@@ -33,8 +34,7 @@ _MIN_FREEDOM = 8
 _DONE_NS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _ConcurrentMessages:
+class _ConcurrentMessages(Struct, frozen=True):
     """The kind and bytes of each collective, and the time of concurrent messages of other communicators."""
 
     kind: Strings

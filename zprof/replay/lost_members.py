@@ -8,12 +8,13 @@ fits, nothing is filled in, and the other ranks wait for each other alone.
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.replay.tasks import NONE, RankTasks
 from zprof.replay.waits import find_pick_up
@@ -35,8 +36,7 @@ def merge_orders(orders: Iterable[Sequence[int]]) -> list[int] | None:
         return None
 
 
-@dataclass(slots=True, kw_only=True)
-class _CollectiveTasks:
+class _CollectiveTasks(Struct, kw_only=True):
     """A collective as the ranks show it; ``tasks``: its task on each of them, by the rank's place.
 
     ``signature``: collectives with the same one take about as long. ``row`` and ``kernel`` are of one rank.

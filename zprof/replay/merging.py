@@ -8,9 +8,10 @@ index of each message among the collectives of the rank.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
@@ -26,8 +27,7 @@ _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_RE
 _SAME_COUNT_RATIO = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Merge:
+class _Merge(Struct, frozen=True, kw_only=True):
     """Collectives to merge, by index on the rank; the result is launched at the position of ``place``."""
 
     members: tuple[int, ...]

@@ -1,22 +1,21 @@
 """Find the block and the dependencies of each collective of a rank, and the compute left to hide a gather."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import find_blocks, is_compute, main_stream_of_rank
-from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.graph import Graph, RankGraph, mark_rows, step_places
 from zprof.replay.tasks import NONE, Bools, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMessages:
+class RankMessages(Struct, frozen=True, kw_only=True):
     """The collectives of one rank in host order.
 
     Attributes:
@@ -186,9 +185,10 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
     Prefetched gathers depend on earlier kernels. The first gathers of a step do not count; None if there are
     no others.
     """
+    chosen = frozenset(rows)
     late = count = 0
     for rank in graph.ranks:
-        gathers = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
+        gathers = np.flatnonzero(mark_rows(rank, chosen))
         users = _first_users(rank, gathers)
         on_compute = rank.stream == main_stream_of_rank(rank)
         worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
@@ -204,18 +204,19 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
 
 def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gathers in ``rows`` that started just as an unrelated kernel ended."""
-    chosen = list(rows)
-    count = sum(int(np.isin(rank.tasks.row, chosen).sum()) for rank in graph.ranks)
-    held = sum(int(np.isin(rank.tasks.row[list(rank.held)], chosen).sum()) for rank in graph.ranks)
+    chosen = frozenset(rows)
+    count = sum(row in chosen for rank in graph.ranks for row in rank.tasks.row.tolist())
+    held = sum(int(rank.tasks.row[at]) in chosen for rank in graph.ranks for at in rank.held)
     return held / count if count else 0.0
 
 
 def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gather time overlapped by compute that was launched after the gathers."""
+    chosen = frozenset(rows)
     beside = whole = 0.0
     for rank in graph.ranks:
         main = main_stream_of_rank(rank)
-        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        mine = mark_rows(rank, chosen)
         places = step_places(rank)
         for step in range(graph.steps):
             gathers = np.flatnonzero(mine & (places == step))

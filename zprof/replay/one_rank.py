@@ -5,7 +5,8 @@ follow another one (``Launch.after``) have a second link. Times are integers or 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.replay.schedule import (
     UNLIMITED,
@@ -42,8 +43,7 @@ def play_one_rank(
     return host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedPass:
+class TimedPass(Struct, frozen=True, kw_only=True):
     """One pass over one unit, with the times of its messages.
 
     ``replicate_ns``: time of the all_reduce after its reduction on another link (HSDP). ``turns``: the unit

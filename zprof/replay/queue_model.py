@@ -16,11 +16,12 @@ as this one. The unchanged step is replayed in the same way and subtracted, so t
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import factorize_texts, parse_group_ranks
@@ -110,8 +111,7 @@ def _are_shared(analysis: RunAnalysis, measured: Sequence["_MeasuredStep"]) -> b
     return bool(unique_values.empty or unique_values["transfer"].sum() > middle.sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Collectives:
+class _Collectives(Struct, frozen=True, kw_only=True):
     """Columns of the collectives table; times in ns, ``launch`` and ``wait_start`` 0 if not known."""
 
     row: _Ints
@@ -151,8 +151,7 @@ class _Collectives:
         return replace(self, **arrays)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MeasuredStep:
+class _MeasuredStep(Struct, frozen=True, kw_only=True):
     """Collectives of one rank and step as recorded, in nanoseconds since the step's origin.
 
     ``row``: their rows in the table. ``ready``: arrival of the last rank, or the launch of a queued

@@ -14,8 +14,9 @@ with a wait for all.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.collectives import CollectiveKind
 
@@ -35,8 +36,7 @@ class PassPhase(StrEnum):
     BACKWARD = "backward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitSize:
+class UnitSize(Struct, frozen=True, kw_only=True):
     """A unit that is gathered and reduced in one piece; bytes are of the full tensors on the wire.
 
     ``replicate_bytes``: bytes of an all-reduce between replicas that follows the reduction on another link.
@@ -53,8 +53,7 @@ class UnitSize:
     has_backward: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class Pass(Struct, frozen=True, kw_only=True):
     """One pass of a unit.
 
     ``needs``: the pass needs the unit's parameters. ``reduces``: the unit's gradients are complete after it.
@@ -69,8 +68,7 @@ class Pass:
     runs: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnginePolicy:
+class EnginePolicy(Struct, frozen=True, kw_only=True):
     """Schedule of an engine, including everything that a change can alter.
 
     ``keep``: none, last or all. ``in_flight``: reductions before the oldest is waited for. ``updates_first``:
@@ -132,23 +130,20 @@ def list_passes(
     return tuple(passes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartPass:
+class StartPass(Struct, frozen=True, kw_only=True):
     """Start of a pass (by index): its gathers follow, then its compute."""
 
     what: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
+class Compute(Struct, frozen=True, kw_only=True):
     """Work of a pass (by index), of the head, or of a share of the tail."""
 
     what: int
     share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """Launch of a message of a unit; ``after``: the message that it follows, on another link."""
 
     key: str
@@ -158,23 +153,20 @@ class Launch:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Await:
+class Await(Struct, frozen=True, kw_only=True):
     """Wait for a message; a message that was never launched does not block."""
 
     key: str
     unit: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """Release of the gathered parameters of a unit."""
 
     unit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndBackward:
+class EndBackward(Struct, frozen=True, kw_only=True):
     """End of the backward of a micro-batch: all its reductions are done."""
 
     micro_batch: int

@@ -13,9 +13,9 @@ lost is that of the long ones: for the cost they count by their time.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, covered, union
 from zprof.replay.blocks import find_blocks
@@ -30,8 +30,7 @@ _MIN_SAMPLES = 3
 _ROUNDS = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernels:
+class _Kernels(Struct, frozen=True, kw_only=True):
     """Kernels of blocks: log of their time, overlapped share of it, position and block."""
 
     log_ns: Floats

@@ -7,10 +7,11 @@ All blocks get the same share; the embedding and the head get bytes in proportio
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.added_messages import NewCollectives, NewTask, add_tasks
@@ -31,8 +32,7 @@ _LARGE_RATIO = 0.05
 _MATRIX_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BlockPass:
+class _BlockPass(Struct, frozen=True, kw_only=True):
     """A pass over the blocks of the model: the first and the last task of each block."""
 
     first: tuple[int, ...]

@@ -6,11 +6,12 @@ nanoseconds on the common clock, counted from the start of the first replayed st
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, EventView
@@ -70,8 +71,7 @@ class Names(Sequence[str]):
         return Names(words, codes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTasks:
+class RankTasks(Struct, frozen=True, kw_only=True):
     """The tasks of one rank in host order. All arrays have one entry per task.
 
     Attributes:

@@ -9,9 +9,9 @@ just ended. The remainder is its own lag.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
@@ -218,8 +218,7 @@ def find_device_waits(
     return np.array(lag), tuple(map(tuple, waits)), tuple(held)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EndedWork:
+class _EndedWork(Struct, frozen=True, kw_only=True):
     """Tasks with device work, ordered by the end of it; ``ends``: these ends."""
 
     tasks: list[int]

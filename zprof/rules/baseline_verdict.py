@@ -9,7 +9,8 @@ a tenth of the change. A problem that the baseline had as well explains nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns
@@ -24,8 +25,7 @@ _MAX_UNCHANGED_RATIO = 0.05
 _MIN_CAUSE_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(Struct, frozen=True, kw_only=True):
     """Change relative to the step time of a, as measured or at equal work."""
 
     ratio: float

@@ -8,8 +8,9 @@ do not add up (one rank is idle while another waits), so the unexplained loss is
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
+
+from msgspec import Struct, field
 
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
@@ -165,8 +166,7 @@ def _take_from_terms(remaining: dict[str, int], terms: Sequence[str], amount_ns:
 _COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedGroup:
+class ExposedGroup(Struct, frozen=True, kw_only=True):
     """A lower bound of the unexplained exposed time of a group's collectives, the mean of its ranks."""
 
     kind: str
@@ -174,8 +174,7 @@ class ExposedGroup:
     ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unexplained:
+class Unexplained(Struct, frozen=True, kw_only=True):
     """The unexplained loss of one rank, by ledger term of its mean step; ``groups``: largest first."""
 
     rank: int | None = None

@@ -1,7 +1,8 @@
 """Run the rules on a recording, optionally against a baseline, and build the report."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
 from zprof.model.findings import Finding

@@ -6,7 +6,8 @@ of a row, except those that name the step, which is the window if no steps were 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zprof.model.findings import Evidence
 from zprof.model.quantities import Unit
@@ -252,8 +253,7 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """A number behind a claim: the name of its row, and the words that the row leaves open."""
 
     row: str

@@ -5,11 +5,11 @@ engine gets that form only. The reference engine gets the form of FSDP2 too, for
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from string import Template
 
 import pandas as pd
+from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.engine_names import read_declared_engine
@@ -25,8 +25,7 @@ _MAX_FORMS = 2
 ANY = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
+class Fix(Struct, frozen=True, kw_only=True):
     """What to change, by engine; ``$name`` in a text is a number of the run.
 
     ``settings``: the same change as a setting of a framework, around one engine or ``ANY``. ``general``: for

@@ -6,7 +6,8 @@ once. Each change of a range leaves a :class:`~zprof.model.findings.SavingNote` 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity

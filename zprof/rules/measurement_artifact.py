@@ -14,9 +14,9 @@ There are five signs. A sign that invalidates the times has high severity.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.ledger import RankTracks
@@ -47,8 +47,7 @@ _DOMINANT_SKEW_RATIO = 0.10
 _MAX_CLOCK_UNCERTAINTY_RATIO = 0.05 / 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sign:
+class _Sign(Struct, frozen=True, kw_only=True):
     sentence: str
     evidence: tuple[Fact, ...]
     severity: Severity

@@ -5,10 +5,11 @@ A rule is a pure function from the analysis to a finding, a gap or None. A rule 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -29,8 +30,7 @@ class RuleCheck(Protocol):
         """Return a finding if the cause is present, a gap if it cannot be tested, None if it is absent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """A cause, its check, and the ledger terms that its saving is taken from, in that order.
 
     ``explains``: causes whose symptoms this cause also produces. If both are found and this one is above low

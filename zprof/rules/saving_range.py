@@ -4,7 +4,7 @@ If both ranges overlap, the finding reports the overlap. If not, one of them is 
 and the confidence is lowered.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence
@@ -14,8 +14,7 @@ from zprof.replay.whatif.prediction import predict_saving_ns
 _NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedSaving:
+class BoundedSaving(Struct, frozen=True, kw_only=True):
     """Minimum and maximum saving per step, in ns, and the resulting confidence."""
 
     saving_ns: tuple[float, float]

@@ -8,8 +8,10 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.run.manifest import (
@@ -40,8 +42,7 @@ UNFINISHED = ("recording", "partial")
 _MAX_SILENCE_NS, _MAX_SILENT_STEPS = 120 * 10**9, 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveRank:
+class LiveRank(Struct, frozen=True, kw_only=True):
     """State of one rank: its manifest, its last steps, and the number of finished steps.
 
     ``damaged``: number of lines in its log that are invalid or too long.
@@ -64,8 +65,7 @@ class LiveRank:
         return self.manifest.status not in UNFINISHED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveState:
+class LiveState(Struct, frozen=True, kw_only=True):
     """State of a run at one poll; ``manifest`` is None if the run does not exist yet or has a ``problem``.
 
     ``tables``: increases whenever a rank has written tables or finished. ``left_out``: number of ranks beyond

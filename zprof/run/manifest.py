@@ -5,11 +5,12 @@ A reader merges them, so no rank ever waits for another.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -25,8 +26,7 @@ _RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSteps:
+class PlannedSteps(Struct, frozen=True, kw_only=True):
     """Plan of a recording: ``skip`` unrecorded steps, then ``memory`` steps, then ``time`` steps."""
 
     skip: int
@@ -34,8 +34,7 @@ class PlannedSteps:
     time: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunManifest:
+class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
     ``source``: recording, or snapshot or trace (imported). ``gaps`` are not specific to a rank: files that
@@ -58,16 +57,14 @@ class RunManifest:
     folder: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFile:
+class TableFile(Struct, frozen=True, kw_only=True):
     """Row count and checksum of a table on disk, from its writer."""
 
     rows: int
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePart:
+class TablePart(Struct, frozen=True, kw_only=True):
     """A part of a table whose window is still being recorded; ``number`` is in the name of its file."""
 
     number: int
@@ -75,8 +72,7 @@ class TablePart:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankManifest:
+class RankManifest(Struct, frozen=True, kw_only=True):
     """Manifest of one rank's recording.
 
     ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
@@ -139,8 +135,7 @@ def read_rank_manifest(run: Path, rank: int) -> RankManifest:
     return _decode(_read(path), RankManifest, path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ManifestVersion:
+class _ManifestVersion(Struct, frozen=True, kw_only=True):
     """The fields that every version of a manifest has."""
 
     schema: str = ""

@@ -13,8 +13,9 @@ unknown fields are ignored, and text that does not match is not a range.
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.collectives import CollectiveKind
 
@@ -34,8 +35,7 @@ class RangeVerb(StrEnum):
     PING = "ping"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRange:
+class EngineRange(Struct, frozen=True, kw_only=True):
     """One parsed range; ``kind`` is None for compute and copy ranges, or if the collective is unknown."""
 
     engine: str

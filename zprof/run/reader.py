@@ -8,10 +8,11 @@ import os
 import re
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind

@@ -7,8 +7,9 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from zprof.model.processes import ProcessIdentity, identify_this_process
 

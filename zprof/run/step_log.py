@@ -6,18 +6,18 @@
 :data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see an incomplete last line.
 """
 
-from dataclasses import dataclass, fields
 from typing import Annotated
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 
 MAX_WRITTEN_LINE_BYTES = 300
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Name = Annotated[str, msgspec.Meta(max_length=16)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
+class StepLine(Struct, frozen=True, kw_only=True):
     """One finished step; ``window`` is the window it belongs to, empty if none was active.
 
     ``process_bytes`` is the resident size. ``allocated_bytes`` and ``peak_allocated_bytes`` are allocator

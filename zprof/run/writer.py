@@ -13,12 +13,12 @@ import os
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap

@@ -6,9 +6,9 @@ ignore it.  Causes that matter only if communication barely fits behind compute 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.findings import Cause

@@ -5,8 +5,9 @@ tensor-parallel axis innermost, then the sharding axis, then the replicas.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from zprof.model.errors import BadInput
 
@@ -47,8 +48,7 @@ class DType(StrEnum):
         return 4 if self is DType.FLOAT32 else 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """Network in which a message takes alpha + bytes * bus factor / beta after the last rank has arrived.
 
     ``beta_bytes_per_s``: bus bandwidth within a host; ``inter_*``: for groups that span hosts (None: the
@@ -67,8 +67,7 @@ class Network:
     per_kind_streams: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostThread:
+class HostThread(Struct, frozen=True, kw_only=True):
     """Thread that launches work.
 
     ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: read the loss at the end
@@ -87,8 +86,7 @@ class HostThread:
     resume_ns: int = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeCost:
+class ComputeCost(Struct, frozen=True, kw_only=True):
     """Cost of a unit at full speed.
 
     ``noise_ratio``: standard deviation of each kernel's time, per rank and kernel.  ``gap_ns``: gap between
@@ -110,16 +108,14 @@ class ComputeCost:
     factor: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
+class Precision(Struct, frozen=True, kw_only=True):
     """Element types of gathers and of reductions."""
 
     gather: DType = DType.BFLOAT16
     reduce: DType = DType.BFLOAT16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathering:
+class Gathering(Struct, frozen=True, kw_only=True):
     """Gather policy of stage 3.
 
     ``reshard_after_forward``: free a unit after its forward, so that the backward gathers it again.
@@ -134,8 +130,7 @@ class Gathering:
     limiter: Limiter = Limiter.EVENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
+class Offload(Struct, frozen=True, kw_only=True):
     """Shards in host memory: copied out and in, and updated by the CPU."""
 
     enabled: bool = False
@@ -143,8 +138,7 @@ class Offload:
     optimizer_ns: int = 8_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorRetries:
+class AllocatorRetries(Struct, frozen=True, kw_only=True):
     """Allocator retries per step: the host frees memory (which waits for the device) and allocates again."""
 
     retries_per_step: int = 0
@@ -153,8 +147,7 @@ class AllocatorRetries:
     ranks: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostDelay:
+class HostDelay(Struct, frozen=True, kw_only=True):
     """Stall of a rank's host before the forward of a unit, in every step.
 
     ``rotating``: in step s the rank is (rank + s) modulo the ranks, as with garbage collection.
@@ -167,8 +160,7 @@ class HostDelay:
     data: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialRecording:
+class PartialRecording(Struct, frozen=True, kw_only=True):
     """Recording that starts later and ends earlier than those of other ranks.
 
     ``opening_ns``: time that the host spends starting it, before its first step; other ranks wait for it.
@@ -186,8 +178,7 @@ class Stamps(StrEnum):
     WHOLE_MICROSECONDS = "whole_microseconds"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(Struct, frozen=True, kw_only=True):
     """Format of the files.
 
     ``metadata``: kernels of collectives have metadata; without it, they also have their old names.
@@ -206,8 +197,7 @@ class Recording:
     pad_to_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationPlan:
+class SimulationPlan(Struct, frozen=True, kw_only=True):
     """A sharded training job, its machines, and its recording.
 
     Attributes:

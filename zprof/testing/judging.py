@@ -9,8 +9,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.checks.check import check
@@ -31,8 +32,7 @@ _INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 _MAX_NAME_LENGTH = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitVerdict:
+class LimitVerdict(Struct, frozen=True, kw_only=True):
     """Result of a test's limits; each line is safe to print.
 
     ``first_run``: message that there is no baseline yet, and how to write it; else empty.  ``properties``:

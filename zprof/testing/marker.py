@@ -1,7 +1,8 @@
 """Parse ``@pytest.mark.zprof_limit(peak="24 MiB", …)`` into limits."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zprof.checks.limits import find_gate, parse_limit
 from zprof.model.check import Limit
@@ -29,8 +30,7 @@ KEYS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class Marker(Struct, frozen=True, kw_only=True):
     """The arguments of one marker."""
 
     positional: Sequence[object] = ()

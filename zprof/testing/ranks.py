@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
@@ -37,8 +38,7 @@ _MAX_POSITIONS = 4
 _MAX_LINE_LENGTH = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class Ranks(Struct, frozen=True, kw_only=True):
     """Number of ranks, their backend, and a timeout for all of them."""
 
     count: int

@@ -7,10 +7,11 @@ The code is a function without arguments, which is one step, or a function that 
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from zprof.model.errors import BadInput, MissingData
 
@@ -24,8 +25,7 @@ _OFF_SWITCH = "ZPROF"
 _AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingRequest:
+class RecordingRequest(Struct, frozen=True, kw_only=True):
     """Path, steps and memory mode of a recording."""
 
     path: Path

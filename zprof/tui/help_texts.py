@@ -1,10 +1,10 @@
 """Make the texts of the keys `?`, F1 and `g` (help, key list, gaps) and the choices of `r` and `t`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from textual.screen import Screen
 
 from zprof.reports.presenters.findings import merge_gaps

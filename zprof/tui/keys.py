@@ -1,8 +1,8 @@
 """Define all keys in one table, from which bindings, footer and help texts are made."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 from textual.binding import Binding
 
 
@@ -21,8 +21,7 @@ class Where(StrEnum):
     POPUP = "popups"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """A key binding: one or more Textual keys with the same action.
 
     ``label``: the key as shown to users, if it differs from Textual's name. ``has_priority``: the binding

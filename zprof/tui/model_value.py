@@ -1,15 +1,12 @@
 """A number of the what-if model, in a cell: of the run as recorded, or predicted for the changed run."""
 
-from dataclasses import dataclass
-
 from zprof.model.quantities import UNKNOWN, Value
 
 #: Prefix of every predicted number, so that it is recognizable without colours.
 PREDICTED_SIGN = "~"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelValue(Value):
+class ModelValue(Value, frozen=True, kw_only=True):
     """A number of the model.
 
     ``words``: the formatted number. ``explanation``: lines of text. ``assumption``: the key of its assumption

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from zprof.analysis.facts import describe_run
 from zprof.model.report import Report, RunFacts
 from zprof.model.side_by_side import SideBySide
@@ -19,8 +21,7 @@ Opener = Callable[[Path], Run]
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(Struct, frozen=True, kw_only=True):
     """A run, its baseline, and how to measure them; ``opener`` opens a path as a run."""
 
     path: Path
@@ -46,16 +47,14 @@ class LoadedRun:
     both: SideBySide | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True):
     """The selected rank and step; None if the run has none."""
 
     rank: int | None = None
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPreview:
+class RunPreview(Struct, frozen=True, kw_only=True):
     """Facts of a run from its manifests alone, available at once."""
 
     facts: RunFacts

@@ -4,9 +4,10 @@ Also sorts and filters lines.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, overload, runtime_checkable
+
+from msgspec import Struct
 
 from zprof.model.formatting import printable
 from zprof.model.quantities import Value
@@ -42,8 +43,7 @@ class Opens(StrEnum):
     COMPARED = "compared"
 
 
-@dataclass(frozen=True, slots=True)
-class TextCell:
+class TextCell(Struct, frozen=True):
     """Text in a cell; the only place where names from a run are made printable."""
 
     raw: str
@@ -55,8 +55,7 @@ class TextCell:
         return printable(self.raw)
 
 
-@dataclass(frozen=True, slots=True)
-class BarCell(TextCell):
+class BarCell(TextCell, frozen=True):
     """Segments of a bar drawn to scale: (kind of time, start, end), with ends as fractions of the line.
 
     ``columns``: length of the full line in a terminal of 80 columns; it grows with wider terminals. ``raw``:
@@ -74,8 +73,7 @@ class BarCell(TextCell):
 Cell = TextCell | Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenColumn:
+class ScreenColumn(Struct, frozen=True, kw_only=True):
     """A column: its title, its help text, and the table width below which it is hidden.
 
         ``from_width``: minimum width of the table, in columns, to show it. ``rest``: its texts are shortened
@@ -94,8 +92,7 @@ def numeric_column(title: str, says: str = "", *, from_width: int = 0) -> Screen
     return ScreenColumn(title=title, says=says, numeric=True, from_width=from_width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenLine:
+class ScreenLine(Struct, frozen=True, kw_only=True):
     """A row: a key unique in its table, its cells, and what it opens.
 
     ``target``: index into the report's list (findings, collectives, gaps, ...), or the rank or step.
@@ -108,8 +105,7 @@ class ScreenLine:
     mark: Mark = Mark.PLAIN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenTable:
+class ScreenTable(Struct, frozen=True, kw_only=True):
     """A table of a page. ``help``: text for ``?``. ``note``: text below the table."""
 
     name: str

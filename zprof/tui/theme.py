@@ -7,9 +7,9 @@ a letter.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
@@ -61,8 +61,7 @@ class Look(StrEnum):
     MONO = "mono"
 
 
-@dataclass(frozen=True, slots=True)
-class Paint:
+class Paint(Struct, frozen=True):
     """A glyph, its ASCII letter, and its colours on dark and light backgrounds."""
 
     glyph: str

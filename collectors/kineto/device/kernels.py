@@ -9,9 +9,9 @@ single rank, NCCL copies within the device.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.collectors.kineto.annotations import IntervalIndex, find_rows
 from zprof.collectors.kineto.collectives import parse_collective_kind, parse_reduced_type
@@ -37,8 +37,7 @@ _PEER_COPY_WORDS = ("PtoP", "PeerToPeer")
 _DEVICE_COPY_WORDS = ("DtoD", "DeviceToDevice", *_PEER_COPY_WORDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchLinks:
+class LaunchLinks(Struct, frozen=True, kw_only=True):
     """Host rows for each row of device work, or ``NO_ROW``.
 
     ``call``: the launch. ``record``: the ``record_param_comms``. ``operator``, ``annotation``: the innermost
@@ -95,8 +94,7 @@ class HostLaunches:
         return np.where(np.where(call >= 0, within, unlaunched), record, NO_ROW)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCollective:
+class DeviceCollective(Struct, frozen=True, kw_only=True):
     """A collective on the device: its trace rows by start, its description, and the source of the
     description.
     """

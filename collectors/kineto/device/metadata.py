@@ -9,7 +9,9 @@ shape of its input.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.collectors.kineto.collectives import parse_collective_kind, parse_element_type
 from zprof.collectors.kineto.trace import Arguments, count_elements, int64_or_none
@@ -26,8 +28,7 @@ NCCL_PREFIX = "nccl:"
 _MAX_TENSORS = 1 << 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchDescription:
+class LaunchDescription(Struct, frozen=True, kw_only=True):
     """Description of a collective, from its launch; None or empty if unknown.
 
     ``ranks`` are global, in group order. They are a range if they are given as one: each of thousands of

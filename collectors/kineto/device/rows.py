@@ -6,9 +6,10 @@ from the first start to the last end, on the stream of the first copy.
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, find_units, get_collective_key
 from zprof.collectors.kineto.collective_gaps import list_device_gaps, list_missing_device_work
@@ -32,8 +33,7 @@ _POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
 BY_RANGE = "nccl_range"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchContext:
+class LaunchContext(Struct, frozen=True, kw_only=True):
     """Annotations around a launch.
 
     ``group`` and ``sequence`` come from a launch range that encloses only this collective.
@@ -80,8 +80,7 @@ def _find_launch_ranges(
     return [launches.get(row) for row in rows.tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCollectives:
+class DeviceCollectives(Struct, frozen=True, kw_only=True):
     """The collectives of a device, before groups are named."""
 
     collectives: Sequence[DeviceCollective]

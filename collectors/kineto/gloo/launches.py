@@ -8,9 +8,9 @@ full input, so its kind is known only from the launch.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.collectors.kineto.annotations import (
     IntervalIndex,
@@ -40,8 +40,7 @@ _MAX_WAIT_DELAY_NS = 1_000_000
 _WORKER_THREAD = "pt_gloo_runloop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlooOperator:
+class GlooOperator(Struct, frozen=True, kw_only=True):
     """One c10d operator.
 
     ``executed`` is the name after ``gloo:``. The execution has the elements of the launch's ``argument``;
@@ -89,8 +88,7 @@ GLOO_OPERATORS: dict[str, GlooOperator] = {
 WITHOUT_TENSOR = frozenset(o.executed for o in GLOO_OPERATORS.values() if o.argument is None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlooLaunch:
+class GlooLaunch(Struct, frozen=True, kw_only=True):
     """One c10d operator; ``index`` counts operators by start.
 
     ``launch_range``: the ``::launch`` range around it. ``has_no_row``: it is a clock ping of the recorder,
@@ -249,8 +247,7 @@ def _read_times(trace: Trace, row: int) -> tuple[int, int]:
     return start, start + int(trace.duration_ns[row])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Struct, frozen=True, kw_only=True):
     """One ``gloo:<op>`` on a worker thread. ``dtype`` is torch's name and the bytes per element."""
 
     thread: int

@@ -15,7 +15,8 @@ are numbered by start (method "gloo_execution_order").
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.collectors.kineto.annotations import Identity, RangeSpan, get_collective_key, index_by_collective
 from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap

@@ -10,9 +10,9 @@ range always ends at the wait: blocked time is taken from the waits, not from th
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, find_rows, find_units
 from zprof.collectors.kineto.collective_gaps import (

@@ -8,11 +8,11 @@ fit another launch almost as well are left out.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, GlooLaunch
 
@@ -26,8 +26,7 @@ _USUAL_QUANTILE = 0.9
 _IMPOSSIBLE = float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WorkerTimes:
+class _WorkerTimes(Struct, frozen=True, kw_only=True):
     """When the workers were free before an execution: the one that ran it, and the first of all."""
 
     own_free_ns: float

@@ -1,10 +1,10 @@
 """Decode events with the cheapest decoder that supports them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from zprof.collectors.kineto.reading.events import (
     DECODE_ERRORS,
@@ -23,8 +23,7 @@ from zprof.collectors.kineto.reading.repair import RepairedEvent
 from zprof.collectors.kineto.reading.structure import Separators
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedEvents:
+class DecodedEvents(Struct, frozen=True, kw_only=True):
     """Events by kind. ``count`` counts all events, ``with_phase`` those with a ``ph``.
 
     ``is_common``: the arguments of all spans are ``SpanArguments``.

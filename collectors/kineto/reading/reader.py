@@ -12,11 +12,11 @@ broken ones. A wrong guess never loses an event.
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from zprof.collectors.kineto.reading.columns import NUMBER_LIMIT, TextCodes
 from zprof.collectors.kineto.reading.decoding import EventChunk, RepairedChunk

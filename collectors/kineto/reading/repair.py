@@ -6,10 +6,10 @@ unescaped control characters and unknown escapes are taken literally.
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec import Struct
 
 from zprof.collectors.kineto.reading.columns import to_int64
 from zprof.collectors.kineto.reading.events import NO_ARGUMENTS, NO_TEXT, ExactEvent, FewArguments, TraceEvent
@@ -28,8 +28,7 @@ _TOKEN = re.compile(
 _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairedEvent:
+class RepairedEvent(Struct, frozen=True, kw_only=True):
     """A repaired event. ``changed``: the text was not valid JSON. ``text``: the event as valid JSON."""
 
     values: dict[str, Any]

@@ -7,10 +7,10 @@ the first key of an event: ``}, {"ph"``. A wrong guess is harmless: the resultin
 """
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 #: ``[`` and ``{`` differ in this bit only, and so do ``]`` and ``}``.
@@ -22,8 +22,7 @@ _GAP = re.compile(rb"\s*,\s*")
 _FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brackets:
+class Brackets(Struct, frozen=True, kw_only=True):
     """Brackets of a text. ``depth`` is the depth after each bracket. ``in_string``: the text ends inside a
     string.
     """
@@ -52,8 +51,7 @@ def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = F
     return Brackets(position=positions, depth=depth, opens=opens, in_string=in_string)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elements:
+class Elements(Struct, frozen=True, kw_only=True):
     """The complete bracketed elements of an array, as (start, stop), and the array's end, or None."""
 
     spans: list[tuple[int, int]]

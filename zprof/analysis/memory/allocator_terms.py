@@ -8,16 +8,14 @@ Each free byte is counted by its location. If blocks overlap or are outside all 
 unknown, and ``contradiction_bytes`` is the size of the contradiction.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.memory.history import HeldBlocks, HeldSegments, History
 from zprof.analysis.memory.tables import Bool, Int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorTerms:
+class AllocatorTerms(Struct, frozen=True, kw_only=True):
     """Terms of reserved memory at one instant; the free terms are None if the history contradicts itself."""
 
     live_bytes: int
@@ -30,8 +28,7 @@ class AllocatorTerms:
     contradiction_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Regions:
+class Regions(Struct, frozen=True):
     """Segments at an instant, by address; adjacent pieces of an expandable segment are merged."""
 
     address: Int

@@ -1,8 +1,10 @@
 """Analyse the memory of every rank, combine the results, and compare the ranks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.memory.group_changes import list_group_changes
 from zprof.analysis.memory.rank_result import RankMemoryResult
@@ -20,8 +22,7 @@ _MAX_TIMELINES = 8
 UNTAGGED_NAME = "untagged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryAnalysis:
+class MemoryAnalysis(Struct, frozen=True, kw_only=True):
     """Memory results of all ranks, and their gaps."""
 
     memory: Memory

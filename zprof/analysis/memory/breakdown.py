@@ -5,11 +5,11 @@ ends are sorted by (module, time) once; a running sum within each module yields 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.roles import tenant_name
@@ -155,8 +155,7 @@ def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> Ph
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
+class _Tree(Struct, frozen=True):
     """All modules and their enclosing modules; ``levels[d]`` is the one at depth d of each name, or -1."""
 
     names: list[str]

@@ -9,9 +9,10 @@ NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be se
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms
 from zprof.analysis.memory.history import History
@@ -26,8 +27,7 @@ _RECORD_AGAIN = "record again; if the contradiction persists, please report it"
 ALLOCATED_PEAK, RESERVED_PEAK = "allocated peak", "reserved peak"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideTerms:
+class OutsideTerms(Struct, frozen=True, kw_only=True):
     """Terms outside the allocator; None if unknown, with the reason in ``gaps``.
 
     ``non_allocator_bytes``: memory of the process outside its allocator, the sum of collectives and context.
@@ -44,8 +44,7 @@ class OutsideTerms:
     gaps: tuple[Gap, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(Struct, frozen=True):
     """A row of the table ``device``."""
 
     time_ns: int
@@ -61,8 +60,7 @@ class _Sample:
         return None if self.process is None or self.reserved is None else self.process - self.reserved
 
 
-@dataclass(frozen=True, slots=True)
-class _RankDevice:
+class _RankDevice(Struct, frozen=True):
     """Rank and device of the samples, for gaps."""
 
     rank: int
@@ -183,8 +181,7 @@ def _merge_brackets(brackets: Sequence[tuple[_Sample, _Sample]]) -> list[tuple[_
     return joined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMoment:
+class DeviceMoment(Struct, frozen=True, kw_only=True):
     """Device of a rank at a named instant."""
 
     rank: int

@@ -4,7 +4,8 @@ A place is matched by file name, line, function and operator; if code was moved,
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.memory import Allocation, Memory, RankMemory
 from zprof.model.memory_changes import GroupChange
@@ -14,8 +15,7 @@ _Key = tuple[str, str, str, str, int, str]
 _MERGED, _BEFORE, _PLACE = "merged", "before", "place"
 
 
-@dataclass(slots=True)
-class _Side:
+class _Side(Struct):
     """The bytes and blocks of one place in one snapshot, and its frame."""
 
     where: str

@@ -3,11 +3,11 @@
 A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused afterwards.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.tables import FOREVER, Bool, Int
@@ -21,8 +21,7 @@ _COMMON_POOL = "0,0"
 _MAX_CLOCK_DIFFERENCE_NS = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBlocks:
+class HeldBlocks(Struct, frozen=True, kw_only=True):
     """Lifetimes of blocks; ``stack`` is -1 without frames; ``tag`` indexes ``tags``, -1 for none.
 
     ``understated_bytes``: requested bytes beyond the recorded size of their blocks.
@@ -44,8 +43,7 @@ class HeldBlocks:
         return len(self.address)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSegments:
+class HeldSegments(Struct, frozen=True, kw_only=True):
     """Memory held by the allocator; neighbours with equal ``segment_key`` can belong to one segment.
 
     ``pool`` indexes ``pools``; the last one has no name: the pool is unknown or the common one.
@@ -65,8 +63,7 @@ class HeldSegments:
         return len(self.address)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class History(Struct, frozen=True, kw_only=True):
     """History of one device; ``begin_ns`` is the time from which it is complete."""
 
     device: str

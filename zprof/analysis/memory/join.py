@@ -8,10 +8,9 @@ ends when its storage is released or its address is reused, whichever is first; 
 upper bound.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int, Lives
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
@@ -60,8 +59,7 @@ class AddressIndex:
         return rows_found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class Blocks(Struct, frozen=True, kw_only=True):
     """All memory blocks known to have been live in the window, each counted once.
 
     ``tenant`` and ``sub`` apply to unclaimed blocks. ``tracked``: returned by an operator of the window.
@@ -85,8 +83,7 @@ class Blocks:
         return len(self.begin_ns)
 
 
-@dataclass(slots=True)
-class _StorageBlocks:
+class _StorageBlocks(Struct):
     """Blocks known from storages alone."""
 
     begin_ns: list[int]

@@ -5,10 +5,10 @@ that start then are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.join import Blocks, join_storages
 from zprof.analysis.memory.roles import Segments, label_retained_activations, resolve_tenants
@@ -28,8 +28,7 @@ from zprof.model.tenants import Tenant
 BUFFER_SUB = "buffer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantPeak:
+class TenantPeak(Struct, frozen=True, kw_only=True):
     """Bytes by tenant at the maximum of live bytes in the window."""
 
     time_ns: int
@@ -40,8 +39,7 @@ class TenantPeak:
     open_operators: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLives:
+class RankLives(Struct, frozen=True, kw_only=True):
     """All blocks of one rank and device with their owners over time.
 
     ``live_bytes``: live bytes from each of ``times_ns`` until the next.

@@ -6,10 +6,10 @@ is free if no piece of it is large enough. A private pool (a CUDA graph's) gives
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
@@ -32,8 +32,7 @@ _FREE, _REQUEST, _DRIVER, _STACK, _POOL = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
+class _Failure(Struct, frozen=True, kw_only=True):
     """The marks of one failed allocation."""
 
     time_ns: int

@@ -6,9 +6,9 @@ process reached its peak in the window, and the counter is exact.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.live_bytes import TenantPeak
 from zprof.analysis.memory.steps_and_phases import Timeline
@@ -26,8 +26,7 @@ _STORAGES = "tensor storages only; memory allocated inside operators is missing"
 _HOOKS = "light mode: tensor storages seen by hooks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterPeak:
+class CounterPeak(Struct, frozen=True, kw_only=True):
     """The allocator's peak counter; ``in_window``: the peak was reached in the memory window."""
 
     bytes: int
@@ -94,8 +93,7 @@ def _was_reset(column: "pd.Series[int]") -> bool:
     return bool((column.diff().dropna() < 0).any())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakReconciliation:
+class PeakReconciliation(Struct, frozen=True, kw_only=True):
     """Bounds and gaps of a peak; ``unseen_bytes``: counted by the allocator but seen by no hook."""
 
     method: str

@@ -1,6 +1,6 @@
 """Define the result of analysing one rank's memory: its parts of ``zprof.model.memory``, and its gaps."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.memory.state_checks import MeasuredStates
 from zprof.model.gaps import Gap, GapKind
@@ -18,8 +18,7 @@ from zprof.model.memory_history import HistoryWindow, StackTree
 from zprof.model.out_of_memory import OutOfMemory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemoryResult:
+class RankMemoryResult(Struct, frozen=True, kw_only=True):
     """Leaves of one rank, from a live recording or from a snapshot.
 
     ``per_rank``, ``states`` and ``timelines`` have at most one entry, for the rank's own device. The formula

@@ -6,11 +6,11 @@ reserved peak only if reserved memory was at its all-time maximum.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.device_terms import (
     ALLOCATED_PEAK,
@@ -97,8 +97,7 @@ def _are_equal(left: Any, right: Any) -> bool:
     return bool(pd.notna(left) and pd.notna(right) and int(left) == int(right))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveOwners:
+class LiveOwners(Struct, frozen=True, kw_only=True):
     """Live memory at an instant: address, bytes and tenant (a position in PRECEDENCE, or UNTAGGED)."""
 
     address: Int
@@ -136,8 +135,7 @@ def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
     return tenants
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedDevice:
+class RecordedDevice(Struct, frozen=True, kw_only=True):
     """Device of a rank at its peaks.
 
     ``reserved_unused_bytes``: reserved at the allocated peak but not live in the recording.

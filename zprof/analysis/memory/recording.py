@@ -1,10 +1,11 @@
 """Analyse the memory of one rank from a live recording: its own device, the host, and the init window."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.memory.breakdown import (
     find_largest_allocations,
@@ -47,8 +48,7 @@ _OTHER_WINDOWS = ((INIT, "init_alloc", "init_role"), (OUT_OF_MEMORY, "oom_alloc"
 _STEP_PHASES = frozenset(phase.value for phase in Phase if phase is not Phase.OTHER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
+class _Device(Struct, frozen=True, kw_only=True):
     """One device of a rank in one window."""
 
     name: str

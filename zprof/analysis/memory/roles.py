@@ -9,11 +9,12 @@ are resolved vectorized.
 import heapq
 import itertools
 from collections import deque
-from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from zprof.analysis.memory.join import Blocks
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Bool, Claims, Int
@@ -21,8 +22,7 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segments:
+class Segments(Struct, frozen=True, kw_only=True):
     """Spans of blocks' lifetimes, one tenant each: [begin, end) of ``block`` belongs to ``tenant``."""
 
     block: Int
@@ -33,8 +33,7 @@ class Segments:
     sub: npt.NDArray[np.object_]
 
 
-@dataclass(frozen=True, slots=True)
-class _ClaimInterval:
+class _ClaimInterval(Struct, frozen=True):
     """A claim of one tenant on one block over [begin, end)."""
 
     begin_ns: int
@@ -175,8 +174,7 @@ def tenant_name(code: int) -> str:
 _Item = TypeVar("_Item", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleOwnerBlocks:
+class SingleOwnerBlocks(Struct, frozen=True, kw_only=True):
     """Blocks with a single owner (``block``, ``tenant``, ``sub``), and the claims on all other blocks."""
 
     block: Int

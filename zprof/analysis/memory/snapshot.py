@@ -4,10 +4,9 @@ Live bytes are the requested bytes, because a snapshot lacks the block sizes of 
 from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``).
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import TenantLedger, get_tenant_name

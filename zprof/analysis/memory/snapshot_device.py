@@ -1,8 +1,7 @@
 """Read one device of a snapshot: its history with the owner of each block, and its peak."""
 
-from dataclasses import dataclass
-
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
@@ -22,8 +21,7 @@ from zprof.analysis.memory.tables import Int
 from zprof.model.memory_history import HistoryWindow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotDevice:
+class SnapshotDevice(Struct, frozen=True, kw_only=True):
     """One device of a snapshot; ``rows`` are the blocks that are live at the peak."""
 
     rank: int

@@ -1,9 +1,10 @@
 """Group the blocks that are live at an instant of a history by owner and place of allocation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
@@ -21,8 +22,7 @@ _BASIS_ORDER = (Basis.TAGGED, Basis.RULE, Basis.SIZES, Basis.UNKNOWN)
 _CONFIDENCE_ORDER = (*Confidence, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _StackPart:
+class _StackPart(Struct, frozen=True):
     """Blocks with one attribution and one stack; ``row`` is the largest of them."""
 
     attribution: Attribution

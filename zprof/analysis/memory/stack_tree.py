@@ -5,9 +5,9 @@ bytes of a node are its children's and its own, so children sum to at most their
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
 from zprof.analysis.memory.attribution.frames import FrameKind, StackIndex
@@ -25,8 +25,7 @@ _MAX_STACKS = 4_000
 _MAX_DEPTH = 100
 
 
-@dataclass(slots=True)
-class _Branch:
+class _Branch(Struct):
     """A node under construction; ``sizes`` has the bytes by tenant."""
 
     label: str
@@ -45,8 +44,7 @@ class _Branch:
         self.blocks += blocks
 
 
-@dataclass(frozen=True, slots=True)
-class _LiveStack:
+class _LiveStack(Struct, frozen=True):
     """The live blocks of one stack; ``before``: blocks without one, from before the history."""
 
     number: int

@@ -5,9 +5,10 @@ does, the difference is "not explained".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.engine_names import read_declared_engine
 from zprof.analysis.memory.live_bytes import RankLives
@@ -59,8 +60,7 @@ _UNEVEN = "shards of unequal size: the sum over all ranks matches the formula"
 _MAX_SCALAR_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateDifference:
+class StateDifference(Struct, frozen=True, kw_only=True):
     """One state of one rank: formula, known additions to it, and measured bytes.
 
     ``ranks``: size of the sharding group; ``sharded``: the formula divides this state among them.
@@ -144,8 +144,7 @@ def _is_near(value: float, expected: float) -> bool:
     return abs(value - expected) <= _TOLERANCE * abs(expected)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStates:
+class MeasuredStates(Struct, frozen=True, kw_only=True):
     """Model states of one rank, each when it is complete, and data that helps to explain them.
 
     ``counter_bytes``: optimizer state in scalar tensors. ``buffer_bytes``: the model's buffers, which are not

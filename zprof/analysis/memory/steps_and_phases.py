@@ -5,9 +5,9 @@ exactly like a phase (``backward``, also ``## backward ##``). Other names are ig
 """
 
 import bisect
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.tables import FOREVER
 from zprof.model.training import Phase
@@ -21,8 +21,7 @@ _STEP, _OPTIMIZER = "ProfilerStep#", "Optimizer.step#"
 _MAX_DIGITS = 15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """A window with its steps and phases; lists are sorted by time.
 
     ``unmarked`` is the phase before the first mark.
@@ -94,8 +93,7 @@ def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
     return "" if open_name is None else known[open_name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseRange:
+class PhaseRange(Struct, frozen=True, kw_only=True):
     """A phase from ``begin_ns`` until before ``end_ns``."""
 
     begin_ns: int

@@ -4,7 +4,6 @@ Impossible values are rejected before a sum can overflow.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zprof.model.collectives import OPERATOR_PREFIXES
 from zprof.model.errors import BadInput
@@ -96,8 +96,7 @@ Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lives:
+class Lives(Struct, frozen=True, kw_only=True):
     """Rows of ``alloc`` from one source; ``end_ns`` is FOREVER without a recorded free."""
 
     generation: Int
@@ -116,8 +115,7 @@ class Lives:
         return len(self.address)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class Claims(Struct, frozen=True, kw_only=True):
     """Rows of ``role``; ``tenant`` is a position in ``PRECEDENCE``."""
 
     generation: Int

@@ -1,11 +1,11 @@
 """Build the timeline of one step of one rank from its events and from the analysis."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, Intervals, clip, intervals, union
@@ -34,8 +34,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowTimes:
+class RowTimes(Struct, frozen=True, kw_only=True, eq=False):
     """Start and end of each row, relative to the step's start, and a mask of rows that overlap the step."""
 
     start_ns: Int64s

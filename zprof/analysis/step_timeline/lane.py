@@ -5,11 +5,11 @@ Both are prepared once, so that a column costs O(log n).
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, union
 
@@ -42,8 +42,7 @@ ROLE_NAMES: Mapping[LaneRole, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cover:
+class Cover(Struct, frozen=True, eq=False):
     """A set of intervals, prepared to measure its length between any two times.
 
     ``edges``: alternating starts and ends. ``covered_before``: covered length before each edge. Between two
@@ -100,8 +99,7 @@ _KINDS_OF_ROLE: dict[LaneRole | None, tuple[EventKind, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Items:
+class Items(Struct, frozen=True, kw_only=True, eq=False):
     """Events sorted by start, with times since the start of the step.
 
     ``row``: row of each event in its source table. ``kind``: kind of each event. ``reach``: running maximum
@@ -183,8 +181,7 @@ class LaneKind(StrEnum):
     THREAD = "thread"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TimelineLane:
+class TimelineLane(Struct, frozen=True, kw_only=True, eq=False):
     """One row of the timeline.
 
     ``names``: the list that ``items.row`` indexes if the lane shows names. ``shows_idle``: an empty column
@@ -211,8 +208,7 @@ class TimelineLane:
         return self.kind in (LaneKind.PHASES, LaneKind.UNITS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
+class Columns(Struct, frozen=True, kw_only=True, eq=False):
     """A lane drawn in columns: the dominant role of each column, and the shares of all roles.
 
     ``shares`` has shape (roles, columns). ``first``: index of the dominant role in ``roles``, `IDLE` if

@@ -4,12 +4,12 @@ Events are first classified by the roles that the ledger uses.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
 from zprof.analysis.step_timeline.lane import (
@@ -48,8 +48,7 @@ _HOST = frozenset({"cpu_op", "user_annotation"}) | CALL_CATEGORIES
 _DEVICE = WORK_CATEGORIES | {"gpu_user_annotation"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExposedTime:
+class ExposedTime(Struct, frozen=True, kw_only=True, eq=False):
     """Exposed communication in the step: before and after the last rank arrived."""
 
     waiting: Intervals
@@ -187,8 +186,7 @@ def _format_label(
     return f"t{number}" if dominant is LaneRole.HOST else f"t{number} comm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClassifiedEvents:
+class ClassifiedEvents(Struct, frozen=True, kw_only=True, eq=False):
     """Rows of the view with their kind and lane. ``main``: the program's main thread."""
 
     view: EventView

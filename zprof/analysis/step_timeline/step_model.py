@@ -3,20 +3,18 @@
 Times are since the start of the step.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import TimelineLane
 from zprof.analysis.time.event_roles import CALL_CATEGORIES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineEvent:
+class TimelineEvent(Struct, frozen=True, kw_only=True):
     """A row of the events table."""
 
     name: str
@@ -29,8 +27,7 @@ class TimelineEvent:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimeline:
+class StepTimeline(Struct, frozen=True, kw_only=True, eq=False):
     """Lanes from top to bottom, and the data they refer to.
 
     ``gaps``: disjoint intervals of exposed communication. ``collectives``: those of this rank that overlap
@@ -80,8 +77,7 @@ class StepTimeline:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedGap:
+class ExposedGap(Struct, frozen=True, kw_only=True):
     """One of ``count`` gaps; ``collective`` is the row that covers most of it, None if there is none."""
 
     index: int

@@ -6,9 +6,10 @@ these ranges.
 """
 
 import re
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
@@ -36,8 +37,7 @@ def _empty_mask() -> Mask:
     return np.empty(0, dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedWork:
+class NamedWork(Struct, frozen=True, kw_only=True):
     """Kernels of a device, or operators of a main thread, sorted by launch.
 
     ``times``: launch, start and end of each; ``stream``: its stream. ``code``: its index in ``names``.
@@ -130,8 +130,7 @@ def _empty_kernels() -> Int64s:
     return np.empty((0, 3), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSteps:
+class DeviceSteps(Struct, frozen=True, kw_only=True):
     """Device ranges of steps, one row per stream and step: from the first to the last work of that step."""
 
     number: Int64s = field(default_factory=_empty_times)
@@ -139,8 +138,7 @@ class DeviceSteps:
     stream: Int64s = field(default_factory=_empty_times)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankActivity:
+class RankActivity(Struct, frozen=True, kw_only=True):
     """Activity of a rank over time. ``coverage`` spans its first to its last event.
 
     On a CPU: ``waits`` is when the main thread was blocked on a collective; ``anonymous_waits`` are waits,

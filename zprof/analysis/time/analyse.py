@@ -1,10 +1,11 @@
 """Measure the times of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
 from zprof.analysis.time.collective_rows import StepCounts
@@ -88,8 +89,7 @@ COLLECTIVE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeAnalysis:
+class TimeAnalysis(Struct, frozen=True, kw_only=True):
     """Times of a run.
 
     ``steps`` has one row per (rank, step), ``collectives`` one per rank and collective of these steps; a

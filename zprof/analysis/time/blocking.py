@@ -6,11 +6,10 @@ bound. Several collectives may run at once, so each blocked instant is assigned 
 collective that the thread, or the compute after the gap, waits for; else the running one that started first.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.activity import RankActivity
@@ -30,8 +29,7 @@ BEFORE_ALL_NS = -(1 << 62)
 AFTER_ALL_NS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocking:
+class Blocking(Struct, frozen=True, kw_only=True):
     """Blocked time of a rank. ``unexplained``: blocked while no known collective ran.
 
     ``running`` and ``awaited`` have one row per collective, in their order. ``running`` is when it can block
@@ -161,8 +159,7 @@ def _make_missing_waits_gap(rank: int, count: int) -> Gap:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankExposure:
+class RankExposure(Struct, frozen=True, kw_only=True):
     """Exposed time of one rank: as intervals, and per collective in the order of the table."""
 
     waiting: Intervals

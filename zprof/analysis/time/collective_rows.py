@@ -5,12 +5,12 @@ would appear to run only a quarter of its collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 
@@ -136,8 +136,7 @@ def parse_group_ranks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCounts:
+class StepCounts(Struct, frozen=True, kw_only=True):
     """Number of steps in the window, by loaded rank."""
 
     by_rank: Mapping[int, int]

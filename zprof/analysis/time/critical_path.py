@@ -9,10 +9,10 @@ contiguous, so they sum to the step.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract
 from zprof.analysis.time.blame.late_arrivals import group_by_rank
@@ -37,8 +37,7 @@ _MAX_PIECES = 20_000
 _MAX_SEGMENTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncPoints:
+class SyncPoints(Struct, frozen=True, kw_only=True):
     """Columns of the collectives, and the rows of each rank sorted by start.
 
     ``last_arrival_row``: the row of the rank that the others waited for, or the row itself if unknown.
@@ -107,8 +106,7 @@ def _find_previous_rows(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int
     return np.where(previous >= 0, previous, -1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPiece:
+class PathPiece(Struct, frozen=True, kw_only=True):
     """Part of the path of one step: a rank's own work, or (``moving``) a transfer that it waited for."""
 
     rank: int

@@ -1,7 +1,8 @@
 """Measure the device activity of each rank over its entire trace, on its own clock and without steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.intervals import Intervals, intersect, intervals, measure, union
 from zprof.analysis.time.timeline import load_collectives, load_timelines
@@ -10,8 +11,7 @@ from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTotals:
+class DeviceTotals(Struct, frozen=True, kw_only=True):
     """Total time of each kind, from the start of the first kernel or copy to the end of the last.
 
     Compute, communication and memory may overlap, so they need not sum to the span; idle is the rest of it.

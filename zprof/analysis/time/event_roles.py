@@ -8,13 +8,13 @@ a CPU, the main thread (the one with the most operators) computes while it runs 
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.model.kernels import is_collective_kernel
@@ -99,8 +99,7 @@ def _look_up(is_match: list[bool], codes: _Codes) -> Mask:
     return selected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRoles:
+class DeviceRoles(Struct, frozen=True, kw_only=True):
     """Masks over the rows of a view: all ``work`` of a device, and its roles.
 
     ``described``: work with a row in the collectives table. ``nameless``: communication kernels without such
@@ -114,8 +113,7 @@ class DeviceRoles:
     nameless: Mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRoles:
+class HostRoles(Struct, frozen=True, kw_only=True):
     """Masks over the rows of a view: rows of the ``main`` thread, and their roles.
 
     ``ranges`` are its annotations. Waits are ``named`` if they record their collective, else ``anonymous``.

@@ -7,13 +7,14 @@ is the time between two launches of collectives, without waits for other ranks.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
@@ -78,8 +79,7 @@ def _empty_mask() -> npt.NDArray[np.bool_]:
     return np.empty(0, dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCopies:
+class HostCopies(Struct, frozen=True, kw_only=True):
     """Copies between host and device, one row per copy: ``spans``, ``size_bytes``, and ``to_host``.
 
     ``blocking``: calls that returned only after their copy had finished. ``pending``: intervals in which a
@@ -139,8 +139,7 @@ def _find_copy_calls(spans: Intervals, correlation: Int64s, events: pa.Table) ->
     return intervals(start, start + calls.column("duration_ns").to_numpy()), spans[rows]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCalls:
+class HostCalls(Struct, frozen=True, kw_only=True):
     """Intervals of one rank's host calls by kind; the intervals of each field are disjoint.
 
     ``limiter``: FSDP1's rate limiter. ``optimizer``: optimizer steps. ``collective``: launches of

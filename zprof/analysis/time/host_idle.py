@@ -22,11 +22,11 @@ was ready but had no processor; 0 if unknown.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.collective_rows import Mask
@@ -57,8 +57,7 @@ class IdlePart(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleShares:
+class IdleShares(Struct, frozen=True, kw_only=True):
     """Idle time by part, and exposed transfer with an empty queue by part.
 
     ``calls``: the host calls of each part that consists of calls.

@@ -11,11 +11,12 @@ overlapped + exposed_wait + exposed_transfer. This module also provides the inte
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from math import sqrt
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zprof.analysis.intervals import Intervals, covered, intersect, subtract, union
 from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, RankExposure
@@ -187,8 +188,7 @@ def estimate_step_noise(steps: pd.DataFrame) -> int | None:
     return round(1.96 * sqrt(2 / len(walls)) * float(walls.std()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTracks:
+class RankTracks(Struct, frozen=True, kw_only=True):
     """Intervals of one rank on the common clock; ``clock`` converts its other times.
 
     ``waiting`` and ``moving``: blocked by a collective before and after the last rank's arrival. Clipped to

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals
 from zprof.analysis.time.activity_from_events import read_host_activity
@@ -267,8 +268,7 @@ class _TracedLines:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UserCalls:
+class _UserCalls(Struct, frozen=True, kw_only=True):
     """Calls of the user's functions; ``number`` is the place of the function in ``locations``."""
 
     begin_ns: Int64s

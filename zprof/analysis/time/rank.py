@@ -1,10 +1,10 @@
 """Measure one rank: what blocked it and when, its step ledger, and its compute."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.activity import RankActivity
@@ -29,8 +29,7 @@ from zprof.model.time import RankTime
 _NEVER = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWork:
+class RankWork(Struct, frozen=True, kw_only=True):
     """Work of one rank on the common clock.
 
     ``blocked``: intervals blocked by a collective. ``copies``: copies outside compute and blocked time.
@@ -97,8 +96,7 @@ def make_rank_work(activity: RankActivity, exposure: RankExposure, begin_ns: int
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankResult:
+class RankResult(Struct, frozen=True, kw_only=True):
     """Result of one rank; ``collectives``: those launched in its steps.
 
     ``idle``: the intervals that make up the ledger's idle term. ``collective_spans``: when a collective ran.

@@ -6,10 +6,11 @@ on that stream.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.activity import RankActivity
@@ -25,8 +26,7 @@ _LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
 UNKNOWN_NS = -(1 << 62)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWindows:
+class StepWindows(Struct, frozen=True, kw_only=True):
     """Numbers, starts and ends of steps, sorted by start."""
 
     number: Int64s
@@ -108,8 +108,7 @@ def read_mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
     return dict(zip(numbers, times, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadTimes:
+class ThreadTimes(Struct, frozen=True, kw_only=True):
     """What the training loop's thread did in a step: time on a processor, and ready but without one.
 
     ``queued_ns`` is 0 where the system does not tell it; that time then counts as blocked.
@@ -145,8 +144,7 @@ def read_thread_times(marks: pd.DataFrame) -> dict[int, ThreadTimes]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSteps:
+class RankSteps(Struct, frozen=True, kw_only=True):
     """Steps of a rank: ``steps`` are split by the ledger, ``host_steps`` are when their work was launched.
 
     ``program``: the steps of the program by the host's marks, even if the window is a single interval over
@@ -204,8 +202,7 @@ def _read_source(marks: pd.DataFrame) -> str:
     return str(names.iloc[0]) or RECORDER if len(names) else RECORDER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
+class Launches(Struct, frozen=True, kw_only=True):
     """Launch times of the work of a device.
 
     ``call_ns``: launch of each row of work, ``UNKNOWN_NS`` if it is not in the trace. ``known``: launch and

@@ -7,10 +7,10 @@ match the others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks
@@ -34,8 +34,7 @@ from zprof.model.gaps import Gap
 TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SynchronisedRun:
+class SynchronisedRun(Struct, frozen=True, kw_only=True):
     """All collectives on the common clock, and the clocks.
 
     ``collectives`` has ``instance`` (equal on all rows of a match, -1 without one), ``matched`` (all ranks of

@@ -1,11 +1,12 @@
 """Load the time window of each rank of a run, and report missing data as gaps."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import measure, subtract
 from zprof.analysis.time.activity import RankActivity
@@ -38,8 +39,7 @@ _RECORD_DEVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTimeline:
+class RankTimeline(Struct, frozen=True, kw_only=True):
     """Time window of one rank.
 
     ``host_steps`` are the steps by the host's marks, which launches are assigned to; ``steps`` are the steps

@@ -18,9 +18,9 @@ If half of the interval is wider than the change that the limit allows, a change
 result mentions this, whatever its outcome.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.checks.gates.reading import (
     MIN_STEPS,
@@ -142,8 +142,7 @@ def _explain_useless(limit: Limit, reading: Reading) -> str:
     return f"{clean_name(limit.said)} allows every possible value, so it can never fail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TooFewSteps:
+class _TooFewSteps(Struct, frozen=True, kw_only=True):
     """The number of timed steps of the run or the baseline, which is too small for an interval."""
 
     steps: int

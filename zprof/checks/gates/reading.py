@@ -7,11 +7,11 @@ the allowed one passes. A bound decides only if the true value cannot change the
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zprof.analysis.comparison import compute_difference_interval
 from zprof.model.baseline import Baseline, MemoryBaseline, TimeBaseline
@@ -23,8 +23,7 @@ Samples = npt.NDArray[np.float64]
 MIN_STEPS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateFigure:
+class GateFigure(Struct, frozen=True, kw_only=True):
     """A value; the flags tell if the true value can be lower or higher."""
 
     value: Fraction
@@ -112,8 +111,7 @@ _MAX_RANKS = 4
 _RunBaseline = MemoryBaseline | TimeBaseline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateInput:
+class GateInput(Struct, frozen=True, kw_only=True):
     """A limit, the run to judge, and the baseline.
 
     ``current`` is the run as a baseline, so that the same code reads both.
@@ -125,8 +123,7 @@ class GateInput:
     baseline: Baseline | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """The figures of a run and its baseline, None if unknown; ``missing`` is the reason, with a ``remedy``.
 
     ``samples``: one value per step of the run and of the baseline, for a limit with a confidence.

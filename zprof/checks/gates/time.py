@@ -7,10 +7,10 @@ unless the rule straggler_rank found one rank late in nearly all steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.checks.gates.reading import (
     GateFigure,
@@ -60,8 +60,7 @@ def read_overlap_ratio(gate_input: GateInput) -> Reading:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
+class _Share(Struct, frozen=True, kw_only=True):
     """A ratio of sums over the steps, and its samples; None if the total is 0."""
 
     figure: GateFigure | None = None

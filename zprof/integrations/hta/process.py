@@ -11,9 +11,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zprof.integrations.hta.answers import HtaAnswers, make_refused_answers, read_answers
 from zprof.integrations.hta.child import ANSWERS
@@ -31,8 +33,7 @@ _OUTPUT_BYTES = 64 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TraceFile:
+class _TraceFile(Struct, frozen=True, kw_only=True):
     """A file for HTA, with the suffix that matches its content, and its size."""
 
     path: Path

@@ -1,8 +1,9 @@
 """Add HTA's critical path and idle times of each GPU rank to the report."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from zprof.integrations.hta.answers import (
     Critical,

@@ -10,8 +10,9 @@ agree within 0.01 points, to which HTA rounds it.
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.analysis.time.device_totals import DeviceTotals, measure_device_totals
 from zprof.integrations.hta.answers import (
@@ -110,8 +111,7 @@ def _choose_ranks(files: Mapping[int, Path], ranks: frozenset[int] | None) -> di
     return {rank: path for rank, path in files.items() if ranks is None or rank in ranks}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HtaFigures:
+class _HtaFigures(Struct, frozen=True, kw_only=True):
     """HTA's figures, None if unavailable."""
 
     overlap: HtaOverlap | None

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
@@ -21,16 +22,14 @@ _MAX_RANK = (1 << 20) - 1
 _MAX_LISTED = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedFile:
+class RankedFile(Struct, frozen=True, kw_only=True):
     """A file and its rank."""
 
     rank: int
     path: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(Struct, frozen=True, kw_only=True):
     """Files by rank, and notes on guesses."""
 
     files: tuple[RankedFile, ...]

@@ -3,8 +3,9 @@
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.options import ImportOptions, ImportProgress, NoImportProgress, Written
@@ -15,8 +16,7 @@ from zprof.model.errors import BadInput
 from zprof.run.output_path import replace_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class Imported(Struct, frozen=True, kw_only=True):
     """The written run, the file of each rank, and notes.
 
     ``is_cacheable``: True if another import of the same files would give the same result.

@@ -1,13 +1,13 @@
 """Define the options, progress and outcome of an import."""
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from zprof.integrations.imports.file_ranks import RankedFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
+class ImportOptions(Struct, frozen=True, kw_only=True):
     """Options of an import.
 
     ``workers``: local processes, 0 for one per processor. ``executor``: dask://HOST:PORT.
@@ -17,8 +17,7 @@ class ImportOptions:
     executor: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """The file of each rank, and notes.
 
     ``is_cacheable``: True if another import would give the same result.

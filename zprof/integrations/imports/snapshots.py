@@ -4,9 +4,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+
+from msgspec.structs import replace
 
 from zprof.collectors.snapshot.reader import SnapshotReaderKilled, read_snapshot
 from zprof.integrations.imports.executors import count_usable_processors

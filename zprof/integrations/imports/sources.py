@@ -1,9 +1,10 @@
 """Find importable files at the user's paths by the content of the files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
 from zprof.integrations.imports.file_ranks import search_rank
@@ -31,8 +32,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class Sources(Struct, frozen=True, kw_only=True):
     """Files of one kind, and notes on the choice."""
 
     kind: SourceKind

@@ -6,8 +6,9 @@ small result is returned.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.collectors.kineto.convert import COPY_AGAIN, convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
@@ -25,8 +26,7 @@ _MAX_TEXT = 120
 _GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceJob:
+class TraceJob(Struct, frozen=True, kw_only=True):
     """One file to import; paths are absolute, because the worker may run on another machine."""
 
     position: int
@@ -35,8 +35,7 @@ class TraceJob:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFacts:
+class RankFacts(Struct, frozen=True, kw_only=True):
     """Facts of one file for the run's manifest, and the tables in its provisional folder."""
 
     version: str
@@ -51,8 +50,7 @@ class RankFacts:
     gaps: tuple[Gap, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """Reason why a file could not be imported; ``is_permanent``: another try would fail in the same way."""
 
     reason: str

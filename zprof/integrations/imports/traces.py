@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from zprof.integrations.imports.executors import (
     SHARED_DISK,
@@ -45,8 +46,7 @@ _KILLED = Refusal(
 _DEAD_WORKER_ERRORS = frozenset({"KilledWorker", "CancelledError"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFile:
+class ReadFile(Struct, frozen=True, kw_only=True):
     """A file that was read, and the folder of its tables."""
 
     position: int

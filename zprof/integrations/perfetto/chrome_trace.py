@@ -8,9 +8,9 @@ Slices are assigned to lanes so that two slices of a lane are nested or disjoint
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.formatting import printable
@@ -20,8 +20,7 @@ MAX_LANES = 16
 NO_LANE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChromeTraceRow:
+class ChromeTraceRow(Struct, frozen=True, kw_only=True):
     """Slices of one row in the viewer, in any order, in ns on the common clock since the start of the trace.
 
     ``name``, ``category`` and ``args`` return JSON for the index of a slice.

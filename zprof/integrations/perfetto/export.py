@@ -6,10 +6,10 @@ last rank to reach a collective to the ranks that waited for it.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
@@ -31,8 +31,7 @@ Measured = TimeAnalysis | RunAnalysis
 MAX_ARROWS = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(Struct, frozen=True, kw_only=True):
     """Exported ranks, number of slices, and notes."""
 
     ranks: tuple[int, ...]

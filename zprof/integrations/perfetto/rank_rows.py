@@ -1,7 +1,6 @@
 """Build the rows of one rank in the exported trace: the chosen window, measured times, recorded events."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, intersect, intervals, union
 from zprof.analysis.time.ledger import RankTracks
@@ -32,8 +32,7 @@ _PYTHON = "python_function"
 _NO_STREAM = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportChoice:
+class ExportChoice(Struct, frozen=True, kw_only=True):
     """Part of a run to export; None means all. ``python``: include Python stack frames."""
 
     ranks: frozenset[int] | None = None
@@ -41,8 +40,7 @@ class ExportChoice:
     python: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWindow:
+class RankWindow(Struct, frozen=True, kw_only=True):
     """One chosen rank: its chosen steps, and the exported interval on the common clock."""
 
     tracks: RankTracks

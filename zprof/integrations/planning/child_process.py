@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zprof.model.errors import BadInput
 from zprof.model.memory_limit import check_address_space
@@ -26,8 +27,7 @@ _MAX_ANSWER_BYTES = 64 << 20
 LIMITS = Limits(memory_bytes=8 << 30, wall_s=600.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildAnswers:
+class ChildAnswers(Struct, frozen=True, kw_only=True):
     """The child's answers; ``failure`` tells how it failed, empty for a normal exit."""
 
     lines: tuple[Mapping[str, Any], ...]

@@ -14,12 +14,13 @@ and its parameters are not part of the enclosing unit.
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import msgspec
 import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
@@ -124,8 +125,7 @@ def _attention_flop(query: torch.Size, key: torch.Size, value: torch.Size, *_: A
 _EXTRA_FLOP_COUNTS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flop}
 
 
-@dataclass(slots=True)
-class _UnitRecord:
+class _UnitRecord(Struct):
     """Measurements of one unit; ``forward`` and ``backward`` are the time spans in which each ran."""
 
     saved: list[StorageLifetime] = field(default_factory=list)

@@ -7,12 +7,12 @@ their class.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -40,8 +40,7 @@ _ADDRESS_BITS = 48
 _FP32_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Engine settings for one stage of a job; ``sequence`` and ``samples`` are per micro-batch and rank."""
 
     zero: ZeroConfig
@@ -136,8 +135,7 @@ def _choose_dtype(element_bytes: ElementBytes) -> torch.dtype:
     return _DTYPES[element_bytes.parameter]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeRank:
+class FakeRank(Struct, frozen=True, kw_only=True):
     """A model wrapped in the engine; ``units`` are the modules of its units by name, without the root."""
 
     model: ZeroModel

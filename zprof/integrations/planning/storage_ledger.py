@@ -15,11 +15,11 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 import torch
+from msgspec import Struct, field
 from torch.autograd.graph import saved_tensors_hooks
 
 from zprof.collectors.torch_private import (
@@ -37,8 +37,7 @@ _COLLECTIVES = ("c10d", "_c10d_functional")
 _MAX_DEPTH = 3
 
 
-@dataclass(slots=True, eq=False)
-class StorageLifetime:
+class StorageLifetime(Struct, eq=False):
     """One lifetime of a storage at a constant size; ``claims`` maps each tenant to its start time."""
 
     bytes: int
@@ -52,8 +51,7 @@ class StorageLifetime:
         return min(active_claims, key=_PRECEDENCE.__getitem__, default=Tenant.TEMPORARY_BUFFERS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoragePeak:
+class StoragePeak(Struct, frozen=True, kw_only=True):
     """Peak live bytes, and the ledger's ``location`` at that moment."""
 
     bytes: int

@@ -7,10 +7,10 @@ memory. The user's function runs in the current folder, on the meta device.
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from zprof.integrations.planning.child_process import LIMITS, run_task
 from zprof.model.errors import BadInput

@@ -11,9 +11,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
+
+from msgspec import Struct
 
 from zprof.model.errors import BadInput
 from zprof.model.interrupts import raise_lost_interrupt
@@ -43,16 +44,14 @@ _POLL_S = 0.1
 _OBSERVER_POLL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
+class ProcessId(Struct, frozen=True):
     """A process; process numbers are reused, but the number and the start time are unique."""
 
     number: int
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ProcessEntry:
+class _ProcessEntry(Struct, frozen=True):
     process: ProcessId
     parent: int
     name: str

@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
+
+from msgspec.structs import replace
 
 from zprof.integrations.program import in_process
 from zprof.integrations.program.command import GRACE_S, CommandObserver, run_command

@@ -5,9 +5,11 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 if TYPE_CHECKING:
     from zprof.collectors.program.recording import ProgramRecording
@@ -72,8 +74,7 @@ class Session:
                 yield note
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramSettings:
+class ProgramSettings(Struct, frozen=True, kw_only=True):
     """Settings of a recording; ``session`` is the folder for notes of children, or empty."""
 
     run: str

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant
@@ -34,8 +35,7 @@ class Better(StrEnum):
     NEITHER = "neither"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """A number of the report that a person reads.
 
     ``path``: its leaf in the report, with ``[]`` in place of indices. ``help``: what it is, in one or a few

@@ -1,13 +1,12 @@
 """Explain the time metrics: the step ledger per rank (this run and baseline) and per step."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.model.metrics.metric import Better, Metric
 from zprof.model.time import LEDGER_NAMES, LEDGER_TERMS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Term:
+class _Term(Struct, frozen=True, kw_only=True):
     title: str
     help: str
     formula: str = ""

@@ -6,7 +6,8 @@ follow the paper's closed forms (``closed_forms``). Pipelines are in ``pipelines
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.gaps import Gap
 from zprof.model.job import Job
@@ -91,8 +92,7 @@ RESIDUAL_ASSUMPTIONS: Mapping[str, Assumption] = {
 MEMORY_ASSUMPTIONS: Mapping[str, Assumption] = {**states.STATE_ASSUMPTIONS, **RESIDUAL_ASSUMPTIONS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
+class MemoryPlan(Struct, frozen=True, kw_only=True):
     """Terms of one device at its peak, the location of the peak, and gaps for unknown terms."""
 
     terms: tuple[Term, ...]

@@ -14,8 +14,9 @@ not fit. It is bounded by the maximum layers and width of a plan.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from zprof.model.job import Job, ModelUnit, Shape
 from zprof.model.plan import Scheme

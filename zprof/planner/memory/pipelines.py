@@ -17,7 +17,8 @@ block and h t e for its input (arXiv 1910.02054, section 3.2), without work buff
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.job import Job, ModelUnit
 from zprof.model.plan import Scheme, Term
@@ -34,8 +35,7 @@ from zprof.planner.memory.states import make_stashed_term, make_state_terms, spl
 from zprof.planner.rounding import ceil_div
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageBytes:
+class StageBytes(Struct, frozen=True, kw_only=True):
     """Bytes of one micro-batch on one stage.
 
     ``saved``: without recomputation. ``checkpoints``: inputs of all blocks. ``input``: input of the first

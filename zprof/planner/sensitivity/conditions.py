@@ -1,6 +1,6 @@
 """Copy a job with a different bandwidth, latency, token count, world size or unit size."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, Hardware, Job
 from zprof.planner.rounding import ceil_div

@@ -1,7 +1,8 @@
 """Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.model.job import Hardware, Job
 from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint

@@ -15,7 +15,8 @@ Reported activations follow ``memory.closed_forms``, excluding work buffers and 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.job import Job, Shape
 from zprof.model.plan import Scheme, SpeedUp
@@ -33,16 +34,14 @@ from zprof.planner.step.unit_times import UnitStack
 _MAX_SAMPLES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaxSamples:
+class MaxSamples(Struct, frozen=True, kw_only=True):
     """Largest micro-batch of a device; ``is_upper_bound`` if some memory is unknown."""
 
     count: int
     is_upper_bound: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FittingWorld:
+class _FittingWorld(Struct, frozen=True, kw_only=True):
     job: Job
     max_samples: MaxSamples
     state_bytes: int

@@ -16,7 +16,8 @@ that cannot be hidden within a node.
 """
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.job import Degrees, Hardware
 from zprof.planner.rounding import ceil_div
@@ -24,8 +25,7 @@ from zprof.planner.rounding import ceil_div
 _NS_PER_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRing:
+class RankRing(Struct, frozen=True, kw_only=True):
     """Ranks that communicate, described as a ring.
 
     ``per_node``: ranks on each node. ``bytes_per_s``: bus bandwidth. ``latency_ns``: once around the ring.

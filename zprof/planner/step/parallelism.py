@@ -28,7 +28,7 @@ updates, and reduces gradients over data-parallel ranks, in every micro-batch.
 A transfer is b s h elements per boundary, direction and micro-batch.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.model.job import Hardware, Job
 from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_boundary_group, make_model_group
@@ -40,8 +40,7 @@ _PARTS_OF_ALL_REDUCE = 2
 _NS_PER_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTraffic:
+class BlockTraffic(Struct, frozen=True, kw_only=True):
     """Traffic of one block in one micro-batch.
 
     ``gather_elements``: the all-gathers of Pa, included in ``elements``. ``host_bytes``: per direction.
@@ -52,8 +51,7 @@ class BlockTraffic:
     host_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTimes:
+class BlockTimes(Struct, frozen=True, kw_only=True):
     """Collective and copy times of one block in one micro-batch, in ns."""
 
     forward_ns: int
@@ -98,8 +96,7 @@ def _partitions_checkpoints(job: Job) -> bool:
     return job.degrees.mp > 1 and job.residual.checkpointing and job.residual.partition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineFlow:
+class PipelineFlow(Struct, frozen=True, kw_only=True):
     """Time that a pipeline adds to the passes of one device.
 
     ``idle_ns``: waits for the compute and the transfers of other stages. ``moved_ns``: own transfers, one

@@ -49,7 +49,9 @@ nanoseconds, so that the terms of a ledger sum exactly to its wall time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.job import Overlap
 from zprof.planner.step.unit_times import StackTimes, UnitTimes
@@ -70,8 +72,7 @@ from zprof.replay.schedule import (
 _PLAYED_ENDS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPhase:
+class StepPhase(Struct, frozen=True, kw_only=True):
     """Compute and all concurrent work, repeated ``count`` times.
 
     ``model_ns``: collectives between pieces of the compute, never hidden because each waits for the other.
@@ -107,8 +108,7 @@ class StepPhase:
         return self.count * max(0, self.copy_ns - max(self.compute_ns + self.model_ns, self.link_ns))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseTotal:
+class PhaseTotal(Struct, frozen=True, kw_only=True):
     """Sum of phases: wall = compute + exposed_transfer + exposed_memcpy.
 
     ``collective_ns`` counts collectives, hidden or not.
@@ -138,8 +138,7 @@ def repeat_phases(phases: Sequence[StepPhase], times: int) -> tuple[StepPhase, .
     return tuple(replace(phase, count=phase.count * times) for phase in phases) if times else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatchPhases:
+class MicroBatchPhases(Struct, frozen=True, kw_only=True):
     """Phases of one micro-batch."""
 
     forward: tuple[StepPhase, ...]

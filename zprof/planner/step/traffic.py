@@ -6,7 +6,9 @@ padding is not included. Frozen parameters are gathered in stage 3 only and neve
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import Axis, LinkTraffic, Scheme, get_zero_stage
@@ -150,8 +152,7 @@ def _host_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCounts:
+class CollectiveCounts(Struct, frozen=True, kw_only=True):
     """Gathers of all parameters and reductions of all gradients per step; an all-reduce is two reductions."""
 
     gathers: int

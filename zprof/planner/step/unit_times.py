@@ -13,8 +13,9 @@ F is the vendor's peak for 16-bit matrices, or for fp32 without TF32 if a parame
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, ModelUnit
@@ -29,8 +30,7 @@ _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTimes:
+class UnitTimes(Struct, frozen=True, kw_only=True):
     """Times of each of ``count`` equal units, in integer nanoseconds.
 
     ``backward_ns`` includes recomputation. ``reduce_ns``: a reduce-scatter or an all-reduce. ``model_*``:
@@ -48,8 +48,7 @@ class UnitTimes:
     copy_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackTimes:
+class StackTimes(Struct, frozen=True, kw_only=True):
     """Times of all units in forward order; ``root`` is a single unit that encloses the others."""
 
     units: tuple[UnitTimes, ...]
@@ -61,8 +60,7 @@ class StackTimes:
         return self.units if self.root is None else (*self.units, self.root)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualUnits:
+class EqualUnits(Struct, frozen=True, kw_only=True):
     """A run of consecutive units that are equal in everything that affects time.
 
     ``flop_per_token``: forward flop of one unit.
@@ -73,8 +71,7 @@ class EqualUnits:
     flop_per_token: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitStack:
+class UnitStack(Struct, frozen=True, kw_only=True):
     """Units of one device in forward order; ``root`` encloses the others, if there is one."""
 
     runs: tuple[EqualUnits, ...]

@@ -19,7 +19,9 @@ or all_gather; it counts if the run used any.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.zero_formulas import compute_tenant_formulas
@@ -57,8 +59,7 @@ _TENANT_ASSUMPTIONS = {
 _FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySizes:
+class MemorySizes(Struct, frozen=True, kw_only=True):
     """Sizes that the walk needs in addition to the units.
 
     ``gradients``: bytes of all gradients as stored; ``ranks``: ranks that share them. ``activations``: bytes
@@ -174,8 +175,7 @@ class _Walk:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredMemory:
+class MeasuredMemory(Struct, frozen=True, kw_only=True):
     """The rank with the highest peak, the sizes for the walk, and its temporary and untagged bytes."""
 
     rank: RankMemory

@@ -1,7 +1,8 @@
 """Predict step time and memory peak of a measured run after single changes, with error and range."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind

@@ -6,9 +6,9 @@ of passes of the same kind and size. The remainder goes to passes without a meas
 counts twice).
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
@@ -35,8 +35,7 @@ _ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _SAME_SIZE_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedModel:
+class CalibratedModel(Struct, frozen=True, kw_only=True):
     """Fitted model of a run; ``alone`` counts the passes whose work was measured alone."""
 
     skeleton: StepPasses

@@ -1,8 +1,7 @@
 """Describe a change of a run, check it, and apply it to the run's model."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change

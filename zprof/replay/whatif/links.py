@@ -8,10 +8,11 @@ covers both ends. A kind that the run does not send uses the bus bandwidth of a 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import factorize_texts
@@ -35,8 +36,7 @@ _WAKE_NS = 30_000
 _CONCURRENT_RATIO = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkLine:
+class LinkLine(Struct, frozen=True, kw_only=True):
     """T = latency + bytes * ns_per_byte; ``known`` is True if the two could be separated."""
 
     latency_ns: float
@@ -48,8 +48,7 @@ class LinkLine:
         return self.latency_ns + self.ns_per_byte * size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """Message times of each kind; ``seen`` holds measured means by kind and size."""
 
     lines: Mapping[str, LinkLine]
@@ -220,8 +219,7 @@ def _split_latency(
     return LinkLine(latency_ns=share * typical, ns_per_byte=(1 - share) * line.ns_per_byte, known=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageCosts:
+class MessageCosts(Struct, frozen=True, kw_only=True):
     """Costs per message, in ns.
 
     ``launch_ns``: thread time of a launch, by kind. ``pick_up_ns``: from launch to start on an idle link.

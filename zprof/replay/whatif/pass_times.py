@@ -6,10 +6,9 @@ resumes at the end of the pass's own gather. A backward ends when its reduction 
 instants, all time in which the thread neither waits for nor launches sharding messages counts as work.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
@@ -23,8 +22,7 @@ _MAX_RESUME_NS = 200_000
 _QUEUED_NS = 3_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTraffic:
+class RankTraffic(Struct, frozen=True, kw_only=True):
     """One rank's messages by launch, blocked intervals and steps; ``device`` is False for CPU ranks."""
 
     rows: pd.DataFrame

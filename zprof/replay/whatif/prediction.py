@@ -11,7 +11,9 @@ same job.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
@@ -44,8 +46,7 @@ _TERM_ASSUMPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfCase:
+class WhatIfCase(Struct, frozen=True, kw_only=True):
     """A change and the link on which it is replayed."""
 
     change: Change
@@ -157,8 +158,7 @@ def _make_no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelledRun:
+class ModelledRun(Struct, frozen=True, kw_only=True):
     """The measured step and its modelled replay, as means over ranks and steps."""
 
     model: CalibratedModel

@@ -10,10 +10,10 @@ Messages without a unit name are buckets: each counts as a unit, in the reverse 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER, UnitSize
@@ -27,8 +27,7 @@ _MIN_SIZE_RATIO = 1 / 1024
 _ROOTS = frozenset({"root", "", "model", "module"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingMessages:
+class ShardingMessages(Struct, frozen=True, kw_only=True):
     """Collective rows of the modelled ranks and steps, split into sharding traffic and all others.
 
     ``all_sharding``: sharding rows of all ranks and steps. ``steps`` is empty if the modelled ranks share no
@@ -119,8 +118,7 @@ def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: pd.Da
     return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // messages_per_step)) :])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitOrder:
+class UnitOrder(Struct, frozen=True, kw_only=True):
     """Units in forward order; ``backward`` lists the inner units in the order of their reductions.
 
     ``not_resharded``: units gathered for the forward only. ``gathers_before_passes``: gathers precede forward

@@ -10,9 +10,9 @@ Blocked time before the arrival of the message on the link is wait; the rest is 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.replay.schedule import HEAD, TAIL, Await, Compute, Launch, Op, Pass, UnitSize
 from zprof.replay.tasks import Floats
@@ -22,8 +22,7 @@ from zprof.replay.whatif.links import Link, MessageCosts
 _LOOK_BACK = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassWork:
+class PassWork(Struct, frozen=True, kw_only=True):
     """Time of each rank that is not blocked by sharding traffic, in ns.
 
     ``passes`` is [pass, step, rank]; the others are [step, rank]. ``between``: from one step to the next.
@@ -35,8 +34,7 @@ class PassWork:
     between: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPasses:
+class StepPasses(Struct, frozen=True, kw_only=True):
     """Passes of a step, with the work of all modelled ranks and steps."""
 
     units: tuple[UnitSize, ...]
@@ -47,8 +45,7 @@ class StepPasses:
     micro_batches: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedSteps:
+class ReplayedSteps(Struct, frozen=True, kw_only=True):
     """Times per step and rank, in ns: arrays of [step, rank]."""
 
     wall_ns: Floats
@@ -57,8 +54,7 @@ class ReplayedSteps:
     work_ns: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class _SentMessage:
+class _SentMessage(Struct, frozen=True):
     start: Floats
     arrival: float
     end: float

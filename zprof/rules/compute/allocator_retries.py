@@ -17,7 +17,7 @@ The cost is estimated from the trace, for the rank that loses most, because all 
 A CPU rank has no such allocator.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
@@ -37,8 +37,7 @@ _MIN_SAVING_RATIO = 0.7
 _MAX_SAVING_RATIO = 1.15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorCalls:
+class AllocatorCalls(Struct, frozen=True, kw_only=True):
     """Allocator calls of the rank that loses the most time, as means per step.
 
     ``ratio_of_steps_with_free``: the share of its steps with a free.

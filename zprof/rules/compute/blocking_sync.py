@@ -17,7 +17,8 @@ needed next would be waited for anyway, so there the minimum is a third.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
@@ -75,8 +76,7 @@ _DISPROOF = (
 _CPU_DISPROOF = "remove the reads and record again: if the exposed transfer remains, they are not the cause"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HostWaits:
+class _HostWaits(Struct, frozen=True, kw_only=True):
     """Means per step: the loss, the range of the saving, and the number of waits."""
 
     wall_ns: float

@@ -21,9 +21,8 @@ as long (seven runs). There the median must also exceed 1.15, and comparable ker
 concurrent time (2 to 5 % if the rest slept). Otherwise it is a note.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -47,8 +46,7 @@ MIN_JUDGED_RATIO = 0.02
 SLOWDOWN_RATIO = 1.15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slowdown:
+class Slowdown(Struct, frozen=True, kw_only=True):
     """Sums over all ranks and steps. ``factor`` is 1 if there are too few comparable kernels (not ``known``).
 
     ``agreeing_ratio``: the share of the compared time in kernel names that are themselves slowed down.

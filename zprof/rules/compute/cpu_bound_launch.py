@@ -20,10 +20,9 @@ is late too, and its transfer is exposed: hence the second term. Ranks that run 
 wait for each other: hence the 15 %. A single late host is a different finding.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -58,8 +57,7 @@ _INFERENCE_FIX = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateHosts:
+class LateHosts(Struct, frozen=True, kw_only=True):
     """Means per step. ``typical_ns``: the idle time of the median step. ``unhidden_ns``: collectives during
     the idle gaps that no compute could hide.
     ``communication_ns``: all exposed wait and transfer.

@@ -16,10 +16,9 @@ slower rank is a straggler (ZP301). Shorter compute can expose the communication
 case the hidden time shrinks by the same share, which leaves lost * (1 - overlapped / compute).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -40,8 +39,7 @@ _SAVING_RATIOS = (0.90, 1.10)
 _OPTIMIZER = r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _Work(Struct, frozen=True, kw_only=True):
     """Work per step and rank in each run; ``unit`` is empty if unknown."""
 
     unit: str
@@ -49,8 +47,7 @@ class _Work:
     b: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KernelComparison:
+class _KernelComparison(Struct, frozen=True, kw_only=True):
     """``ratio`` of each rank at equal work, the smaller of measured and corrected; ``lost_ns`` by it.
 
     ``max_lost_ns`` is by the larger one; ``names`` are compared, ``matched_ratio`` is their share of compute.

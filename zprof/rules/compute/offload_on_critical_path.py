@@ -12,7 +12,7 @@ At least 0.7, because an update on the device takes time as well, and hidden cop
 % more: each copy wakes a thread up (two real ranks gained 1.08 times the cost).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
@@ -64,8 +64,7 @@ _FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OffloadCost:
+class _OffloadCost(Struct, frozen=True, kw_only=True):
     """Means per step."""
 
     wall_ns: float

@@ -7,9 +7,9 @@ has found is left to that rule.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_loader
@@ -65,8 +65,7 @@ _MAX_NORMAL_COUNT = 1.5
 _LONG_COPY_NS = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True, kw_only=True):
     """A possible cause in the measured step, and the replayed steps without it."""
 
     cause: Cause

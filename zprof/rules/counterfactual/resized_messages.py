@@ -6,10 +6,11 @@ the current rate. If the h ranks of a host share one network link, their h rings
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
@@ -51,10 +52,7 @@ class ResizedMessages:
         """Return the messages of a rank."""
         number = rank.tasks.rank
         if number not in self._read:
-            rows = self.analysis.collectives
-            index = rows.index.tolist()
-            kinds = dict(zip(index, rows["kind"].astype(str).tolist(), strict=True))
-            groups = dict(zip(index, rows["group"].astype(str).tolist(), strict=True))
+            kinds, groups = self.analysis.compute_once(_map_rows)
             self._read[number] = read_messages(rank, kinds, groups, self.copied)
         return self._read[number]
 
@@ -138,6 +136,14 @@ class ResizedMessages:
         return [shorten_collectives(self.graph, each) for each in over if each]
 
 
+def _map_rows(analysis: RunAnalysis) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the kind and the group of each row of the collectives."""
+    rows = analysis.collectives
+    index = rows.index.tolist()
+    kinds, groups = (rows[name].astype(str).tolist() for name in ("kind", "group"))
+    return dict(zip(index, kinds, strict=True)), dict(zip(index, groups, strict=True))
+
+
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of units_too_small."""
     sizes = ResizedMessages(analysis, graph)
@@ -163,8 +169,7 @@ _PCIE_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
 _LOW_RATIO = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanningShards:
+class SpanningShards(Struct, frozen=True, kw_only=True):
     """A group that shards over hosts: number of hosts, ranks per host, and rates in bytes per second.
 
     ``within``: lower and upper bound of the rate within a host; ``measured`` if that was recorded.

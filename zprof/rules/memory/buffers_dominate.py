@@ -18,7 +18,8 @@ the forward do not count: they belong to ZP207.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -73,8 +74,7 @@ _FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Excess:
+class _Excess(Struct, frozen=True, kw_only=True):
     """Buffers at the peak, the part of the backend, and the range of bytes that could be freed."""
 
     buffers_bytes: int

@@ -9,7 +9,7 @@ fails. Reported if it is at least 10 % of the reserved memory: reported issues w
 expandable segments, by not recording streams, or by uniform sizes.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -48,8 +48,7 @@ _AWAITING_FIX = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UnusableMemory:
+class _UnusableMemory(Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     split_bytes: int
     awaiting_bytes: int

@@ -9,7 +9,7 @@ If that phase was not recorded, the allocator's maximum for the process only sho
 the recorded steps was higher, without a reason: low confidence.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -67,8 +67,7 @@ _FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spike:
+class _Spike(Struct, frozen=True, kw_only=True):
     rank: int
     before_bytes: int
     steady_bytes: int

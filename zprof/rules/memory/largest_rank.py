@@ -1,7 +1,8 @@
 """Find the rank with the largest peak, and build memory findings, which are all about that rank."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.user_code import find_user_frame
@@ -17,8 +18,7 @@ Removable = Callable[[str, Mapping[Tenant, int]], float]
 RESERVED_PEAK = "reserved peak"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargestRank:
+class LargestRank(Struct, frozen=True, kw_only=True):
     """The largest rank's peak, the peaks of its phases, its largest allocations and its device samples."""
 
     memory: RankMemory

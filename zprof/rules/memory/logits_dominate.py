@@ -12,7 +12,8 @@ The largest tensor itself may have to remain, so lo excludes it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -58,8 +59,7 @@ _FIX = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logits:
+class Logits(Struct, frozen=True, kw_only=True):
     """Tensors at the peak that are as large as the logits; ``named`` if a module's name identifies them."""
 
     rows: tuple[Allocation, ...]

@@ -5,7 +5,8 @@ Names come from the program and are untrusted: they are compared, and escaped be
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.formatting import printable, shorten
@@ -72,8 +73,7 @@ SHARDED_FROM: Mapping[Tenant, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
+class Sharding(Struct, frozen=True, kw_only=True):
     """Stage and ranks, and the bytes of the model's parameters as stored and as communicated.
 
     If the wire's bytes per element are not one number (FSDP2 that gathers in 16 bit and reduces in 32), the

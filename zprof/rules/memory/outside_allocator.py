@@ -8,7 +8,7 @@ a quarter of the used memory and 2 GiB. Other processes can be ended. Up to half
 goes away with fewer channels or groups. The context remains.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -43,8 +43,7 @@ _CONTEXT_FIX = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outside:
+class _Outside(Struct, frozen=True, kw_only=True):
     context_bytes: int
     collectives_bytes: int
     others_bytes: int

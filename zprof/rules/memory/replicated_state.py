@@ -13,7 +13,8 @@ Stage 3 needs buffers for gathered units, so lo subtracts up to eight units (six
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -70,8 +71,7 @@ _FIXES = Fix(
 _COSTS = "stages 1 and 2 communicate as many bytes as data parallelism, stage 3 1.5 times as many"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReplicatedStates:
+class _ReplicatedStates(Struct, frozen=True, kw_only=True):
     """Unsharded states of one rank."""
 
     ranks: int

@@ -20,7 +20,8 @@ backward's own gradients then rise is unknown, so the lower bound is 0.
 import bisect
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -41,8 +42,7 @@ from zprof.rules.memory.largest_rank import (
 from zprof.rules.rule import untested_gap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardGradients:
+class ForwardGradients(Struct, frozen=True, kw_only=True):
     """Gradient bytes in the forwards of each step, in order; if not ``in_steps``, one value for all steps."""
 
     levels: tuple[tuple[int, ...], ...]
@@ -132,8 +132,7 @@ _REDUCE_FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Retained:
+class _Retained(Struct, frozen=True, kw_only=True):
     """Gradients alive in a forward, and their excess."""
 
     held_bytes: int

@@ -6,7 +6,8 @@ would save is not claimed, so the saving is 0.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -21,8 +22,7 @@ _MIN_STEP_RATIO = 0.03
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
+class _Option(Struct, frozen=True, kw_only=True):
     """What an option is meant to hide, and what helps where it does not."""
 
     hides: Sequence[CollectiveKind]

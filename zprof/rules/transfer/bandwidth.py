@@ -8,10 +8,10 @@ compared with the baseline's by time and order, if both runs send equally many.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import Floats, Mask, factorize_texts, parse_group_ranks
@@ -26,8 +26,7 @@ BASELINE_RATIO = 0.80
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedBandwidth:
+class ExpectedBandwidth(Struct, frozen=True, kw_only=True):
     """A bandwidth, its source, and the share of it below which a link is slow.
 
     The same messages on the same link agree within a few percent. Other groups or data sheet values
@@ -43,8 +42,7 @@ class ExpectedBandwidth:
     is_fastest_link: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRate:
+class GroupRate(Struct, frozen=True, kw_only=True):
     """The bandwidth that the large messages of one kind reach in one group of ``ranks`` ranks."""
 
     kind: CollectiveKind
@@ -212,8 +210,7 @@ def is_similar(sizes: Floats, size: float) -> Mask:
 _STEP_KEYS = ["rank", "step"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnsizedMessages:
+class UnsizedMessages(Struct, frozen=True, kw_only=True):
     """Messages of one kind; times are per step, ``reached_ratio`` is baseline time / time in this run."""
 
     kind: CollectiveKind

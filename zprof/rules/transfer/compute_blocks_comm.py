@@ -12,9 +12,8 @@ Reported above 2 % of the step, both thresholds from docs/thresholds.md. Not app
 collective runs on its own thread, and kernels do not block it.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -59,8 +58,7 @@ FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Blocked:
+class _Blocked(Struct, frozen=True, kw_only=True):
     """Gathers of the window; times are per step."""
 
     count: int

@@ -6,9 +6,9 @@ reduce_scatters left of the gradients.
 """
 
 import re
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
@@ -29,8 +29,7 @@ _WORD = re.compile(r"[a-z]+")
 _MAX_PADDING_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlaces:
+class GroupPlaces(Struct, frozen=True):
     """Where groups lie in a job; built once, from the collectives of all ranks."""
 
     collectives: pd.DataFrame

@@ -15,7 +15,8 @@ causes (counted in both). The saving lies between (1 - q) e and min(e, (1 - q) t
 replayed, it is the gain of the replay with transfers of q t.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -108,8 +109,7 @@ def _check(
     return _find_untested(analysis, comparison)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LinkComparison:
+class _LinkComparison(Struct, frozen=True, kw_only=True):
     """The groups of a run: ``low`` with what each falls short of, and ``fast``.
 
     ``unvouched``: groups that only groups as slow as themselves, or none, can be compared with.

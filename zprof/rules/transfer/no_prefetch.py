@@ -25,9 +25,8 @@ network that is barely fast enough, 7 %). The others are from simulated jobs, wh
 the true saving.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -96,8 +95,7 @@ FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gathers:
+class _Gathers(Struct, frozen=True, kw_only=True):
     """All_gathers of the window: how many are late, and the cost per step.
 
     ``launched``: their launches are known. ``bound``: most of them were not recorded on all ranks.

@@ -18,9 +18,8 @@ A rank without a device computes on the launching thread: the limiter's wait is 
 there is no lead to lose. So the first case does not exist on CPU ranks.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -77,8 +76,7 @@ _DEEPER = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Holds:
+class _Holds(Struct, frozen=True, kw_only=True):
     """The cost of a limiter per step."""
 
     count: float
@@ -86,8 +84,7 @@ class _Holds:
     idle_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ShallowPrefetch:
+class _ShallowPrefetch(Struct, frozen=True, kw_only=True):
     """Partly hidden gathers, per step: their exposed time, and the part that more depth could hide."""
 
     count: float

@@ -14,7 +14,8 @@ ranks the main thread may block on each reduce_scatter before it launches the al
 excludes these. Each rank then holds 1/h of the states instead of 1/n, which costs memory.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -74,8 +75,7 @@ FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spanning:
+class _Spanning(Struct, frozen=True, kw_only=True):
     """The group that shards over hosts. ``within``: bandwidth within a host, None if not measured."""
 
     step: StepModel

@@ -14,9 +14,8 @@ A single unit stays gathered (FSDP2 never reshards the root). Blocks are gathere
 and the saving accounts for that.
 """
 
-from dataclasses import replace
-
 import pandas as pd
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding

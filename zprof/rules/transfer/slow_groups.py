@@ -5,7 +5,8 @@ Which bandwidth a group falls short of is decided in ``low_bus_bandwidth``.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import group_rows_by_text
@@ -31,8 +32,7 @@ _SURELY_LARGE_BYTES = 4 * 1024 * 1024
 _COLUMNS = ("rank", "transfer_ns", "exposed_transfer_ns", "start_ns", "wait_start_ns", "wait_end_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowGroup:
+class SlowGroup(Struct, frozen=True, kw_only=True):
     """One kind of collective of a group below its expected bandwidth; times are per step and rank."""
 
     rate: GroupRate

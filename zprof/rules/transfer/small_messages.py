@@ -10,8 +10,9 @@ in a public trace (18.6 us), which allows for rings over several hosts.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence
@@ -45,8 +46,7 @@ MIN_UNITS = 4
 SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallMessages:
+class SmallMessages(Struct, frozen=True, kw_only=True):
     """Messages that are mostly latency. ``per_block``: units per block, None if names do not show it.
 
     ``is_met``: True if the fastest messages also take about the latency.

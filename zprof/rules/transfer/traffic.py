@@ -15,10 +15,11 @@ with the result.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import factorize_texts
@@ -37,8 +38,7 @@ _FIT_RESIDUAL_RATIO = 0.2
 _FIT_MESSAGES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class Messages(Struct, frozen=True, kw_only=True):
     """Messages of one kind. ``count``, ``exposed_ns`` and ``launch_ns`` are per step, the others medians.
 
     ``exposed_ns``: exposed transfer. ``launch_ns``: time that the main thread of a CPU rank spends on
@@ -60,8 +60,7 @@ class Messages:
         return latency + times * (self.each_ns - latency)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTraffic:
+class StepTraffic(Struct, frozen=True, kw_only=True):
     """Gathers and reductions of a step.
 
     ``before``: gathers serve the passes; if False there are none, or they follow the update.
@@ -281,8 +280,7 @@ MIN_SURE_RATIO = 0.02
 SIZE_MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepModel:
+class StepModel(Struct, frozen=True, kw_only=True):
     """A measured step: exposed part of its traffic, prefetch depth, and the time that the model misses."""
 
     traffic: StepTraffic

@@ -11,9 +11,8 @@ wait for the last micro-batch only if they stay unsharded until then. That costs
 which the finding mentions.
 """
 
-from dataclasses import replace
-
 import pandas as pd
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_backward

@@ -13,9 +13,9 @@ same kind and size.
 """
 
 import re
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.formatting import format_bytes, printable
@@ -42,8 +42,7 @@ _MOSTLY_RATIO = 0.5
 _FULL_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeType:
+class ComputeType(Struct, frozen=True, kw_only=True):
     """Time in matrix products of all ranks, by type; ``example``: the largest one in half precision."""
 
     half_ns: int
@@ -90,8 +89,7 @@ _HALF_RATIO = 0.5
 _SURE_RATIO, _MAX_SAVING_RATIO = 0.75, 1.15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalvedBytes:
+class HalvedBytes(Struct, frozen=True, kw_only=True):
     """Collectives whose bytes can be halved; times and bytes are per step and rank.
 
     ``bound``: most of them were not recorded on all ranks, so ``exposed_ns`` may be waiting.

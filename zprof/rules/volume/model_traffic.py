@@ -1,9 +1,8 @@
 """Find the collectives that carry parameters and gradients, their types and minimum transfer."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -18,8 +17,7 @@ _SMALL_RATIO = 0.001
 _MOSTLY_RATIO = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Direction:
+class Direction(Struct, frozen=True, kw_only=True):
     """Gathers, or reductions: ``rows`` of the collectives' table."""
 
     rows: pd.DataFrame
@@ -57,8 +55,7 @@ class Direction:
         return float(sizes[chosen].sum()) / whole if whole else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTraffic:
+class ModelTraffic(Struct, frozen=True, kw_only=True):
     """The collectives that carry parameters, and those that carry gradients."""
 
     gathers: Direction

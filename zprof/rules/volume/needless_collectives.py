@@ -9,9 +9,8 @@ collective instead. The same jobs, simulated with and without them (``benchmarks
 the exposed time.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.passes.table import PASS_COLUMNS
@@ -41,8 +40,7 @@ _EACH_DEVICE_NS = 20_000
 _COPIED_BYTES_PER_NS = 500.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCost:
+class CollectiveCost(Struct, frozen=True, kw_only=True):
     """Cost per step, as the mean over ranks and steps."""
 
     count: float

@@ -12,9 +12,9 @@ If the gathers' sizes are not recorded, units of a model of known size need at m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -50,8 +50,7 @@ _MAX_UNITS_BETWEEN = 3
 _STEP = ["rank", "step"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regathers:
+class Regathers(Struct, frozen=True, kw_only=True):
     """Repeated gathers of one rule: their rows, their cost, and all gathers."""
 
     rows: pd.DataFrame
@@ -206,8 +205,7 @@ _PEAK_MOMENT = "allocated peak"
 _MAX_BYTES_PER_PARAMETER = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headroom:
+class Headroom(Struct, frozen=True, kw_only=True):
     """Memory to keep units: minimum ``free_bytes`` of any rank, None if no memory was recorded.
 
     ``needed_bytes`` is 0 if the sizes of the units were not recorded.

@@ -26,9 +26,9 @@ compute above the mean to all of its compute above the others.
 """
 
 import re
-from dataclasses import dataclass
 
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -60,16 +60,14 @@ _SCATTERS = CollectiveKind.REDUCE_SCATTER.value
 _MESSAGES = (CollectiveKind.SEND.value, CollectiveKind.RECV.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filling:
+class Filling(Struct, frozen=True, kw_only=True):
     """Time per rank and step in kernels that pad. ``slower`` is None without a plain copy to compare."""
 
     total_ns: float
     slower: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Padding:
+class Padding(Struct, frozen=True, kw_only=True):
     """Padding elements relative to those of the model, and the source of that number.
 
     ``stated``: the source is the program, not a baseline that is assumed to have the same model.
@@ -149,8 +147,7 @@ _BOUND_BY_MEMORY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongerInputs:
+class LongerInputs(Struct, frozen=True, kw_only=True):
     """The rank with longer inputs, and the ratio by which it exceeds the median of the others.
 
     ``mean_excess_ns``: its compute above the mean of all ranks, per step: the part that even shares would

@@ -22,10 +22,9 @@ gather then saves only memory, at 3 psi instead of 2 psi. That is proven by byte
 half of the all-reduces' transfer, is replayed and added.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
@@ -71,8 +70,7 @@ _SAME_RATIO = 0.10
 _WITHOUT_LAUNCH = "gloo_execution"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosingGathers:
+class ClosingGathers(Struct, frozen=True, kw_only=True):
     """Rows of the collectives: those that share new parameters, and the reductions before them."""
 
     gathers: pd.DataFrame
@@ -157,8 +155,7 @@ _FIXES = Fix(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
+class _Cost(Struct, frozen=True, kw_only=True):
     """A rank's gathers per step, and the part that can be hidden.
 
     ``bound``: most of their time was not recorded on all ranks, so it may be waiting.

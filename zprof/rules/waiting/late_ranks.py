@@ -8,12 +8,13 @@ collectives at which it arrived last (:mod:`zprof.analysis.time.blame`) identify
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import comb, exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_loader
@@ -38,8 +39,7 @@ _SCHEDULER_DEVIATIONS = 4
 _STANDARD_ERRORS = 3 * 1.25 * 1.48
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
+class Suspect(Struct, frozen=True, kw_only=True):
     """The latest rank ``rank``; ``chosen`` marks it and those that are late with it among all ranks.
 
     ``delay_ns``: median over steps of the busy time of ``rank`` in excess of the others; ``mean_ns``: the

@@ -13,11 +13,11 @@ as its host took longer than the other hosts for the same parts of the program (
 :mod:`zprof.analysis.time.host_calls`). A rank that only started late, or was delayed by others, has none.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import Instances
@@ -32,8 +32,7 @@ _LAUNCH = ["step", "kind", "group_size"]
 _JITTER_DEVIATIONS = 3 * 1.48
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTime:
+class OwnTime(Struct, frozen=True, kw_only=True):
     """Tables of steps by ``ranks``: own time, and its excess over the median of the others.
 
     ``numbers``: the step numbers. ``compute``, ``copies``, ``idle``: the parts of ``longer``, which sum

@@ -18,10 +18,9 @@ transfers and has to wake up: two real gloo ranks gained 1.16 to 1.36 times the 
 enough transfer is exposed.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -75,8 +74,7 @@ _FIX = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Turns:
+class _Turns(Struct, frozen=True, kw_only=True):
     """The latest rank of each step and its cost, as means over the steps."""
 
     cost_ns: float

@@ -22,10 +22,10 @@ half of the bound is saved: the range contained the true saving in all simulated
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
@@ -57,8 +57,7 @@ from zprof.rules.waiting.late_ranks import (
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CausedWaits:
+class CausedWaits(Struct, frozen=True, kw_only=True):
     """The waits that late ranks cause, in ns per step.
 
     ``bound_ns``: the maximum gain of the median waiting rank per step without the late ones. It includes
@@ -128,8 +127,7 @@ _IDLE_REASONS = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYN
 _MAX_NAMED_RANKS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LateRank:
+class _LateRank(Struct, frozen=True, kw_only=True):
     """A late rank, the reason, and its cost per step."""
 
     suspect: Suspect

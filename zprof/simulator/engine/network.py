@@ -4,9 +4,8 @@ A transfer takes alpha + bytes * bus factor / bandwidth.  It starts when the las
 arrived, and all ranks finish together, apart from a small spread.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from zprof.model.collectives import bus_factor
@@ -16,8 +15,7 @@ from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import CollectiveLaunch, Groups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTiming:
+class CollectiveTiming(Struct, frozen=True, kw_only=True):
     """Times of one collective.  ``late``: for each group, the rank that arrived last, and the reason."""
 
     end: Instant

@@ -7,9 +7,8 @@ the chain of dependencies.  The later of two instants keeps its own rows.  Time 
 wait, counts as collective time, so a rank that made others wait has more time of another cause.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from zprof.model.time import LateReason
@@ -21,8 +20,7 @@ Times = NDArray[np.int64]
 ORIGIN_NS = 1_752_839_460_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedInstruction:
+class ExecutedInstruction(Struct, frozen=True, kw_only=True):
     """Execution of one instruction on all ranks.
 
     ``host_begin``, ``host_end``: the host's call.  ``launch``: time of the runtime call.  ``begin``, ``end``:
@@ -46,8 +44,7 @@ class ExecutedInstruction:
     lane: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedRun:
+class SimulatedRun(Struct, frozen=True, kw_only=True):
     """Result of a simulation."""
 
     plan: SimulationPlan
@@ -87,8 +84,7 @@ def find_late_reason(instant: Instant, rank: int, others: NDArray[np.int64]) -> 
     return REASONS[int(np.argmax(excess))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalClock:
+class LocalClock(Struct, frozen=True, kw_only=True):
     """The clock of one rank's host."""
 
     offset_ns: int = 0

@@ -4,10 +4,10 @@ Instructions refer to earlier ones by key; a key means the latest instruction wi
 out as replicas x shards x tensor, with the last axis fastest.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from zprof.model.collectives import CollectiveKind
@@ -24,8 +24,7 @@ class MeshAxis(StrEnum):
     TENSOR = "tensor"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class Groups(Struct, frozen=True, kw_only=True):
     """Groups along one axis, one row of ranks per group.  ``name``, ``description``: as in torch."""
 
     name: str
@@ -102,8 +101,7 @@ class KernelWork(StrEnum):
     PAD = "pad"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLaunch:
+class KernelLaunch(Struct, frozen=True, kw_only=True):
     """Compute kernel.  ``backward``: its operator belongs to autograd."""
 
     key: str
@@ -115,8 +113,7 @@ class KernelLaunch:
     lane: DeviceStream = DeviceStream.COMPUTE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveLaunch:
+class CollectiveLaunch(Struct, frozen=True, kw_only=True):
     """Collective; ``elements`` is the size of the full tensor."""
 
     key: str
@@ -134,8 +131,7 @@ class CollectiveLaunch:
         return self.elements * self.dtype.size_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyLaunch:
+class CopyLaunch(Struct, frozen=True, kw_only=True):
     """A copy between host and device."""
 
     key: str
@@ -147,8 +143,7 @@ class CopyLaunch:
     unit: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWork:
+class HostWork(Struct, frozen=True, kw_only=True):
     """Host work other than a launch.  ``ranks``: the affected ranks (None: all)."""
 
     ns: int
@@ -157,8 +152,7 @@ class HostWork:
     ranks: frozenset[int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
+class Sync(Struct, frozen=True, kw_only=True):
     """Block the host until these instructions finish (empty: all of them).
 
     ``reads``: by reading a scalar back, else by an event.
@@ -168,8 +162,7 @@ class Sync:
     reads: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reallocate:
+class Reallocate(Struct, frozen=True, kw_only=True):
     """Allocator retry: free, which waits for the device, then allocate."""
 
     free_ns: int
@@ -177,22 +170,19 @@ class Reallocate:
     ranks: frozenset[int] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartAnnotation:
+class StartAnnotation(Struct, frozen=True, kw_only=True):
     """Start an annotation on the host."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndAnnotation:
+class EndAnnotation(Struct, frozen=True, kw_only=True):
     """End the innermost annotation."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True, kw_only=True):
     """Block a CPU rank until a collective finishes."""
 
     key: str
@@ -211,8 +201,7 @@ Instruction = (
 )
 
 
-@dataclass(slots=True)
-class InstructionList:
+class InstructionList(Struct):
     """Accumulate the instructions of a program."""
 
     lines: list[Instruction] = field(default_factory=list)

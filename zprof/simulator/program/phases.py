@@ -1,7 +1,8 @@
 """List the passes of units in step order (per micro-batch: all forwards, all backwards) and their kernels."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.program.instructions import KernelLaunch, KernelWork
@@ -24,8 +25,7 @@ class PassKind(StrEnum):
     BACKWARD = "backward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitPass:
+class UnitPass(Struct, frozen=True, kw_only=True):
     """One pass of one unit.  ``gathers``: its parameters must be gathered first (stage 3)."""
 
     micro_batch: int

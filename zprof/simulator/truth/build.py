@@ -5,9 +5,9 @@ stage 3 three times (Rajbhandari et al. 2020, section 7); gathers and reductions
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
@@ -35,8 +35,7 @@ from zprof.simulator.truth.sweep import (
 _STEP_PREFIX = "ProfilerStep#"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GroupTiming:
+class _GroupTiming(Struct, frozen=True, kw_only=True):
     """Facts about one collective that are common to all ranks of a group."""
 
     ranks: tuple[int, ...]

@@ -4,11 +4,12 @@ Times are nanoseconds on the common clock.  In the file, groups of ranks are sto
 to them by index.
 """
 
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
@@ -19,8 +20,7 @@ SCHEMA = "zprof.simulation/1"
 TRUTH_FILE = "truth.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTruth:
+class CollectiveTruth(Struct, frozen=True, kw_only=True):
     """One collective on one rank.
 
     ``ranks``: its group.  ``sequence``: sequence number within the group.  ``bytes``: full tensor.
@@ -50,8 +50,7 @@ class CollectiveTruth:
     recorded: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTruth:
+class StepTruth(Struct, frozen=True, kw_only=True):
     """One step of one rank.
 
     On a device, it lasts from the end of the work launched before its start mark to the end of the work
@@ -80,8 +79,7 @@ class StepTruth:
     ambiguous_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTruth:
+class RankTruth(Struct, frozen=True, kw_only=True):
     """Clock of one rank, and its recording (``file`` None: no trace)."""
 
     rank: int
@@ -95,8 +93,7 @@ class RankTruth:
     closes_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroundTruth:
+class GroundTruth(Struct, frozen=True, kw_only=True):
     """Ground truth of a simulation.
 
     ``origin_ns``: reference time at which the clocks differ only by their offset.  ``law_bytes``: bytes per

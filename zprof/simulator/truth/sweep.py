@@ -7,7 +7,8 @@ to use the interval arithmetic under test.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zprof.simulator.engine.schedule import ExecutedInstruction, SimulatedRun
 from zprof.simulator.plan import Vendor
@@ -17,8 +18,7 @@ from zprof.simulator.program.instructions import CollectiveLaunch, CopyLaunch, K
 ENDLESS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedSpan:
+class BlockedSpan(Struct, frozen=True, kw_only=True):
     """Interval without compute, and the numbers of the collectives that block it."""
 
     begin_ns: int
@@ -26,8 +26,7 @@ class BlockedSpan:
     awaited: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True, kw_only=True):
     """Schedule lines by kind, and the collectives that a line waits for; equal on every rank."""
 
     kernels: list[int]
@@ -79,8 +78,7 @@ def _make_blocked_span(line: ExecutedInstruction, awaited: tuple[int, ...], rank
     return BlockedSpan(begin_ns=int(line.begin[rank]), end_ns=int(line.end[rank]), awaited=awaited)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(Struct, frozen=True, kw_only=True):
     """A collective on one rank."""
 
     begin_ns: int
@@ -88,8 +86,7 @@ class Running:
     end_ns: int
 
 
-@dataclass(slots=True)
-class StepSums:
+class StepSums(Struct):
     """Sums over one step."""
 
     begin_ns: int
@@ -102,16 +99,14 @@ class StepSums:
     ambiguous_ns: int = 0
 
 
-@dataclass(slots=True)
-class CollectiveSums:
+class CollectiveSums(Struct):
     """Exposed parts of each collective, by its number."""
 
     wait_ns: list[int]
     transfer_ns: list[int]
 
 
-@dataclass(slots=True)
-class _SweepState:
+class _SweepState(Struct):
     """The state between two cuts."""
 
     computing: int = 0

@@ -6,9 +6,9 @@ layout is that of JSON tools.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.simulator.engine.schedule import ExecutedInstruction, SimulatedRun, get_rank_clock
 from zprof.simulator.plan import Stamps
@@ -18,8 +18,7 @@ _TAIL_NS = 400_000
 _OPTIONAL_WHITESPACE = re.compile(r'\s*\n\s*|(?<=":) (?=["\d\[{%-])|(?<=,) (?=")')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingWindow:
+class RecordingWindow(Struct, frozen=True, kw_only=True):
     """Recording window of a rank, on its own clock."""
 
     start_ns: int
@@ -75,8 +74,7 @@ class EventBuffer:
         return f"{length // 1000}.{length % 1000:03d}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionTiming:
+class InstructionTiming(Struct, frozen=True, kw_only=True):
     """Times of one instruction on one rank, in nanoseconds on its clock."""
 
     line: ExecutedInstruction
@@ -133,8 +131,7 @@ class LocalTimes:
         return RecordingWindow(start_ns=int(stamps[0]), end_ns=int(stamps[1]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """Layout of the files: indented or compact."""
 
     indented: bool = True

@@ -1,6 +1,6 @@
 """Define the names of kernels, operators and collectives in traces, and a collective's metadata."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.model.collectives import CollectiveKind
 from zprof.simulator.engine.schedule import ExecutedInstruction
@@ -10,8 +10,7 @@ from zprof.simulator.program.instructions import CollectiveLaunch, Groups, Kerne
 _K = CollectiveKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelName:
+class KernelName(Struct, frozen=True, kw_only=True):
     """Names of a kernel.  ``cuda``, ``hip``: by vendor; ``module``: True if HIP launches it from a module."""
 
     operator: str
@@ -93,8 +92,7 @@ KERNELS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveName:
+class CollectiveName(Struct, frozen=True, kw_only=True):
     """Names of a collective at each layer."""
 
     operator: str
@@ -134,8 +132,7 @@ COLLECTIVES = {
 RCCL_KERNEL = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeName:
+class TypeName(Struct, frozen=True, kw_only=True):
     """Names of a type in metadata, in kernel names and in shapes."""
 
     metadata: str

@@ -1,11 +1,11 @@
 """Write the trace of one rank to a file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from isal import igzip
+from msgspec import Struct
 
 from zprof.simulator.engine.schedule import SimulatedRun
 from zprof.simulator.plan import Vendor
@@ -22,8 +22,7 @@ from zprof.simulator.writing.templates import get_process_id
 _COMPRESSION_LEVEL = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenTrace:
+class WrittenTrace(Struct, frozen=True, kw_only=True):
     """One written file.  ``missing_collectives``: numbers of the rank's collectives that are not in
     the file.
     """

@@ -4,9 +4,10 @@ Until a window is measured its numbers are unknown, and the table's note tells w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import find_metric
@@ -34,8 +35,7 @@ class Activity(StrEnum):
     NOTHING = "ended; nothing was recorded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(Struct, frozen=True, kw_only=True):
     """Current activity with ``done`` of ``total`` steps finished; 0 of 0 if it has no step count."""
 
     activity: Activity

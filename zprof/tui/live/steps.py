@@ -5,8 +5,9 @@ These numbers are not in the report: the ranks log them after each step.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from zprof.model.formatting import format_bytes, format_ms
 from zprof.model.quantities import UNKNOWN
@@ -19,8 +20,7 @@ _MIN_WIDE_COLUMNS = 100
 _MIN_EXCESS_RATIO = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
+class RankRow(Struct, frozen=True, kw_only=True):
     """Texts of a row in column order, and its bars. ``is_slowest``: slowest in the last common step."""
 
     rank: int
@@ -30,8 +30,7 @@ class RankRow:
     is_finished: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRows:
+class RankRows(Struct, frozen=True, kw_only=True):
     """Rows of all ranks, with column titles and widths."""
 
     titles: tuple[str, ...] = ()
@@ -115,8 +114,7 @@ _BAR_SCALE_RATIO = 2.0
 _WINDOW_LETTERS = {"": ".", "memory": "m", "time": "t"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpread:
+class StepSpread(Struct, frozen=True, kw_only=True):
     """Step times of one step across ranks; ``slowest_rank`` took ``max_ns``."""
 
     step: int

@@ -10,17 +10,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+
+from msgspec import Struct, field
 
 from zprof.model.formatting import printable
 from zprof.run.live import LiveRun, LiveState
 from zprof.run.plain_file import open_plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobState:
+class JobState(Struct, frozen=True, kw_only=True):
     """The job that the view was started with. ``code``: its exit code, None while it runs.
 
     ``is_own``: False if the view only watches a run of another process.
@@ -35,8 +35,7 @@ class JobState:
         return self.is_own and self.code is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveReport:
+class LiveReport(Struct, frozen=True, kw_only=True):
     """The report on the data recorded so far, as JSON; empty until a window is complete.
 
     ``busy``: a new measurement is running. ``problem``: why there is no report.
@@ -47,8 +46,7 @@ class LiveReport:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSnapshot:
+class LiveSnapshot(Struct, frozen=True, kw_only=True):
     """State of the run, its report, the job, and the last lines of the job's log."""
 
     state: LiveState

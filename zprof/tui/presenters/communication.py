@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.collectives import CollectiveKind, is_unknown_size
 from zprof.model.formatting import printable, shorten
@@ -27,16 +28,14 @@ from zprof.tui.tables import (
 _MS = "in ms, "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
+class _Field(Struct, frozen=True, kw_only=True):
     """A column, and the function that makes its cell for the collective at an index of the report."""
 
     column: ScreenColumn
     cell: Callable[[LoadedRun, int], Cell]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """Time of one kind of collective, split into hidden, exposed wait and exposed transfer."""
 
     name: str

@@ -1,7 +1,9 @@
 """Build the tables of the compare screen: rows with both values, change and verdict; settings; headline."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
 from zprof.model.formatting import display_width, format_ns, printable, shorten
@@ -142,8 +144,7 @@ _MIN_NAME_WIDTH = 14
 _MIN_COMMON_PREFIX = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(Struct, frozen=True, kw_only=True):
     """Display options: differences only, and times per token instead of per step."""
 
     only_differences: bool = False

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from zprof.model.leaves import read_value
 from zprof.model.quantities import Aggregation, Unit, Value
@@ -18,8 +19,7 @@ _MAX_RANKS, _MAX_KERNELS = 8, 60
 _ALL_RANKS_SUFFIX = ", all ranks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlace:
+class RowPlace(Struct, frozen=True, kw_only=True):
     """Position of a row in the report of ``zprof compare``: ``sections[i].rows[j]``."""
 
     section: ComparedSection
@@ -114,8 +114,7 @@ _RATIO_ROUNDING = 1e-9
 _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordedValue(Value):
+class WordedValue(Value, frozen=True, kw_only=True):
     """A number computed from both runs, with the words for it: ``+3.2 %``, ``± 1.2 ms``."""
 
     words: str

@@ -5,12 +5,14 @@ thousand would vanish.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.model.leaves import read_value
 from zprof.model.metrics.metric import find_unit
@@ -139,16 +141,14 @@ def quantize(values: Floats, low: float, high: float, count: int) -> Int64s:
 _MAX_CELL_WIDTH = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class Cursor(Struct, frozen=True, kw_only=True):
     """A position in a grid: row and column."""
 
     row: int = 0
     column: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeatPage:
+class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
     """The visible page: ranks and steps per cell, cell width, colour levels and marks.
 
     ``label``: terminal columns before the first cell. ``far``: True for outliers.

@@ -5,7 +5,8 @@ It also explains why memory was not measured.
 
 import textwrap
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.leaves import read_value
@@ -30,8 +31,7 @@ MAX_BARS = 32
 _MIN_DEVICE_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankBar:
+class RankBar(Struct, frozen=True, kw_only=True):
     """One rank at its peak.
 
     ``parts``: name of the colour, and bytes. ``bound``: bound sign of the peak. ``moment``: step and phase of
@@ -46,8 +46,7 @@ class RankBar:
     is_subject: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
+class Stacks(Struct, frozen=True, kw_only=True):
     """Bars in order of interest, on one scale, and the legend of the rank ``subject``.
 
     ``window``: steps in which memory was recorded, as far as known. ``order``: all measured ranks, in the

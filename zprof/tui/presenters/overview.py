@@ -4,8 +4,9 @@ All functions are pure functions of a loaded run.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten

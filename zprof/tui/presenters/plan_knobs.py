@@ -4,23 +4,23 @@ The result is a `Change` for the planner's model, in which None means as measure
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.model.whatif import Calibration, Change
 from zprof.tui.session import LoadedRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnobChoice:
+class KnobChoice(Struct, frozen=True, kw_only=True):
     """A choice of a knob; its value is None for the measured one."""
 
     text: str
     value: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Knob(Struct, frozen=True, kw_only=True):
     """A field of the change, and its choices. ``idle``: why it has no effect with the current change."""
 
     field: str
@@ -55,8 +55,7 @@ _RATIO_CHOICES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _MAX_MERGED, _MICRO_BATCHES = 8, (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnobFacts:
+class KnobFacts(Struct, frozen=True, kw_only=True):
     """Facts about a run that determine which knobs it has; None means unknown."""
 
     world_size: int

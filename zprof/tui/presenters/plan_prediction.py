@@ -1,6 +1,6 @@
 """Format a planned change and its prediction as table cells and as the explanation shown by ``enter``."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from zprof.model.errors import ZprofError
 from zprof.model.gaps import Gap, GapKind
@@ -11,8 +11,7 @@ from zprof.tui.model_value import PREDICTED_SIGN, ModelValue
 from zprof.tui.tables import Cell, Mark, TextCell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedChange:
+class PlannedChange(Struct, frozen=True, kw_only=True):
     """A change, its knobs as text, and the model's answer; ``answer`` is None while pending.
 
     ``words`` is empty if nothing is changed.
@@ -84,8 +83,7 @@ PENDING = "..."
 _CELL_COUNT = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionRow:
+class PredictionRow(Struct, frozen=True, kw_only=True):
     """A ledger term or a tenant; ``part`` and ``name`` locate it in a prediction."""
 
     part: str

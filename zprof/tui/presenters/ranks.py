@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nlargest
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.model.leaves import read_value
 from zprof.model.metrics.metric import find_unit
@@ -211,8 +211,7 @@ class RankMetric(StrEnum):
     PEAK_MEMORY = "peak memory"
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     leaf: str
     says: str
     unknown: str = _NOT_TIMED

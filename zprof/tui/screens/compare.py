@@ -1,8 +1,8 @@
 """The compare screen: the run and its baseline side by side."""
 
-from dataclasses import replace
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType

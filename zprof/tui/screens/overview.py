@@ -1,9 +1,10 @@
 """The overview screen: verdict, ledger, findings, and their layout."""
 
 import io
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
@@ -185,8 +186,7 @@ _MAX_FINDING_LINES, _AMPLE_LINES = 2, 14
 _MIN_EVIDENCE_HEIGHT = 7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewLayout:
+class OverviewLayout(Struct, frozen=True, kw_only=True):
     """Heights of the parts.
 
     ``ledger``: limit on its lines, None if it fits. ``description``: lines for the description of the focused

@@ -1,9 +1,9 @@
 """The plan screen: the settings of the run, and the predicted step and peak after changing them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult

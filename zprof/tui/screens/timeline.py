@@ -1,8 +1,8 @@
 """The timeline screen: ledger and lanes of one step of one rank, and the event under the cursor."""
 
-from dataclasses import replace
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult

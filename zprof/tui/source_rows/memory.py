@@ -1,10 +1,10 @@
 """Select the source rows of a memory metric: kinds, allocations, phases, modules and formulas."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
+from msgspec.structs import asdict
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import Allocation, RankMemory

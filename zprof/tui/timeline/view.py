@@ -3,9 +3,9 @@
 Also finds the target under the cursor in a lane.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import Floats, LaneRole, TimelineLane, compute_columns
@@ -18,8 +18,7 @@ _MARGIN_FRACTION = 8
 _MIN_GAP_FRACTION = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """The window ``[begin_ns, end_ns)`` of a step of ``length_ns``; times since the start of the step."""
 
     length_ns: int
@@ -113,8 +112,7 @@ def make_first_view(length_ns: int) -> View:
     return View(length_ns=length, begin_ns=0, end_ns=length, cursor_ns=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CursorTarget:
+class CursorTarget(Struct, frozen=True, kw_only=True):
     """The interval of a lane under the cursor.
 
     ``shares``: share of the interval per role, largest first. ``index``: index of the event to show, None if

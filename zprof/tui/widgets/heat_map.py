@@ -3,9 +3,9 @@
 Only what fits on the screen is computed.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -28,8 +28,7 @@ _MIN_FRAME_WIDTH = 2
 _MIN_GAP_WIDTH = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatPaint:
+class HeatPaint(Struct, frozen=True, kw_only=True):
     """Draws the colour ramp in a colour scheme."""
 
     look: Look

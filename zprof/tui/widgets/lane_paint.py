@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 
@@ -19,8 +19,7 @@ LABEL_WIDTH = 12
 _HOST = Paint("•", "H", "#B0A08A", "#6E5F48")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brush:
+class Brush(Struct, frozen=True, kw_only=True):
     """Colour scheme, character set and background for drawing; ``ground`` is the widget's style."""
 
     look: Look

@@ -4,8 +4,8 @@ The legend has the bytes of one rank.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 from textual import events
@@ -133,8 +133,7 @@ _MIN_BAR = 10
 NOT_FOUND = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pen:
+class Pen(Struct, frozen=True, kw_only=True):
     """Drawing settings: colour scheme, ASCII or glyphs, and whether the widget has the focus."""
 
     look: Look

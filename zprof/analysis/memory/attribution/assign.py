@@ -6,9 +6,10 @@ else the sizes of all blocks together (``census``). Tags are written with
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, TenantLedger
 from zprof.analysis.memory.attribution.census import take_census
@@ -37,8 +38,7 @@ TAG_PREFIX = "zprof:"
 _MAX_SUB = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttributedHistory:
+class AttributedHistory(Struct, frozen=True, kw_only=True):
     """The owner of every block, and the passes of the program.
 
     ``keeps_for_backward``: a forward without a backward keeps tensors as if one followed.

@@ -1,8 +1,8 @@
 """Define who owns each block of a history, and why."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
 from zprof.model.findings import Confidence
@@ -13,8 +13,7 @@ from zprof.model.tenants import Tenant
 LEVELS = tuple(Confidence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribution:
+class Attribution(Struct, frozen=True, kw_only=True):
     """Why a block belongs to a tenant; ``reason`` is the name of the rule, None of the rest means unknown."""
 
     tenant: Tenant | None = None
@@ -27,8 +26,7 @@ class Attribution:
 UNKNOWN = Attribution()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTenants:
+class BlockTenants(Struct, frozen=True, kw_only=True):
     """The attribution of every block: ``number`` is a position in ``attributions``."""
 
     number: Int

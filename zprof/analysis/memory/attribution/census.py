@@ -8,9 +8,9 @@ be the parameter of that gradient.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, TenantLedger
 from zprof.analysis.memory.attribution.features import Features
@@ -46,8 +46,7 @@ def make_size_attribution(tenant: Tenant, sub: str, confidence: Confidence, reas
     return Attribution(tenant=tenant, sub=sub, basis=Basis.SIZES, confidence=confidence, reason=reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerStart:
+class OptimizerStart(Struct, frozen=True, kw_only=True):
     """The start of an optimizer pass: its number, its time, and the gradients that are live.
 
     ``since_ns`` is when the first of these was made: their parameters are older.
@@ -59,8 +58,7 @@ class OptimizerStart:
     gradients: Int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class Census(Struct, frozen=True, kw_only=True):
     """The parameters at the reference moment, and how often each size occurs among its gradients."""
 
     moment: OptimizerStart
@@ -94,8 +92,7 @@ def group_by_size(blocks: HeldBlocks, rows: Int) -> dict[int, Int]:
     return group_rows(rows, blocks.requested_bytes[rows])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerStarts:
+class OptimizerStarts(Struct, frozen=True, kw_only=True):
     """The starts of the optimizer passes that follow a backward, and the end of a last backward."""
 
     pass_index: Int

@@ -4,9 +4,9 @@ A block whose end is not in the history is compared with the same block of the p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.passes import (
@@ -37,8 +37,7 @@ def find_next_pass_block(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
     return following
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class Features(Struct, frozen=True, kw_only=True):
     """Columns over the blocks; every rule is a mask over them.
 
     made_in: the kind of pass that the block indicates (NONE: it indicates none, or is older than the

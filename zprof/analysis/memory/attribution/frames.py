@@ -5,12 +5,12 @@ Frames come from untrusted files: they are compared and shown, nothing else.
 """
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.memory.history import factorize_texts
 from zprof.analysis.memory.tables import Bool, Int
@@ -83,8 +83,7 @@ _PYTHON_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """A stack frame: ``file`` with forward slashes, ``function`` without its class."""
 
     file: str

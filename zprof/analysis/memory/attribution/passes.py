@@ -12,9 +12,9 @@ kind an allocation indicates comes from its stack, else from the program's annot
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.memory.attribution.origins import Origin
 from zprof.analysis.memory.attribution.pass_patterns import find_turns
@@ -50,8 +50,7 @@ CLOCK_NS = 1000
 _FREED_RATIO = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationPasses:
+class AllocationPasses(Struct, frozen=True, kw_only=True):
     """One entry per pass in time order: its kind, and the times of its first and last allocation.
 
     An annotated pass extends to its annotation. ``closed``: the pass is known to have ended.

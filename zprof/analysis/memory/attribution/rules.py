@@ -6,9 +6,9 @@ MEDIUM: the usual case, with a known exception. LOW: a best guess, because the h
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.memory.attribution.features import Features
 from zprof.analysis.memory.attribution.origins import Origin
@@ -28,8 +28,7 @@ _COMMUNICATION = Tenant.COMMUNICATION_BUFFERS
 CAST = "cast"
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRule:
+class TenantRule(Struct, frozen=True):
     """A rule; ``applies`` returns the mask of blocks that belong to ``tenant``, as ``sub``."""
 
     name: str

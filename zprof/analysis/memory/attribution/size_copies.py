@@ -6,8 +6,9 @@ quarter in 8 bit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
+
+from msgspec import Struct
 
 #: Ratios of a copy's size to the original's as (numerator, denominator), and the most copies of each.
 SCALES: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (1, 2), (1, 4))
@@ -32,8 +33,7 @@ _SMALL_RATIO = 16
 _MIN_VECTORS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFit:
+class CopyFit(Struct, frozen=True, kw_only=True):
     """How many copies of a set, by scale, explain what is held; ``counts`` says of which sizes how many.
 
     ``matched_ratio``: share of the copies' bytes that is held.
@@ -73,8 +73,7 @@ def _scale_set(base: SizeCounts, copies: tuple[int, ...]) -> dict[int, int]:
     return scaled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatedSet:
+class RepeatedSet(Struct, frozen=True, kw_only=True):
     """A set that occurs several times within what is held: ``base`` once, as the smallest element type.
 
     ``copies`` is the number of further copies, ``doubled``: they have twice the size.

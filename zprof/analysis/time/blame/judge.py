@@ -6,10 +6,10 @@ followed to their ends.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.blame.late_arrivals import (
@@ -60,8 +60,7 @@ def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: Rea
     return frame.assign(judged=rows.judged, blamed_rank=rows.blamed, late_reason=reason, origin_rank=origin)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origins:
+class Origins(Struct, frozen=True, kw_only=True):
     """One entry per case: the rank where the delay started, and the reason.
 
     If the delay started on the blamed rank itself, the reason is taken from the start of the chain.

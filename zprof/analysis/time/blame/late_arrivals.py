@@ -5,10 +5,10 @@ interval starts at the last earlier collective of the group at which the rank ha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder, factorize_texts
@@ -22,8 +22,7 @@ _MAX_COLLECTIVES_BACK = 64
 _NO_EXCESS = -np.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateRows:
+class LateRows(Struct, frozen=True, kw_only=True):
     """Columns of the collectives of all ranks as arrays, and indexes over their rows.
 
     ``late``: the start minus the median start of the other ranks, NaN if there are none. ``is_full_sync``:
@@ -50,8 +49,7 @@ class LateRows:
     blamed: Int64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateCases:
+class LateCases(Struct, frozen=True, kw_only=True):
     """One entry per collective with a blamed rank.
 
     ``late_ns``: the blamed rank's start minus the median start of the others. ``row``: its row.
@@ -124,8 +122,7 @@ def _read_ints(frame: pd.DataFrame, column: str) -> Int64s:
     return frame[column].to_numpy(np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedIntervals:
+class ComparedIntervals(Struct, frozen=True, kw_only=True):
     """One entry per row of a case whose rank was also in the earlier collective.
 
     ``row`` and ``case``: indexes of both. The interval lasts from ``begin`` to ``end`` in time. In program

@@ -11,10 +11,10 @@ then split by its calls: data loader, allocator, waiting for the device.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.blame.late_arrivals import (
@@ -102,8 +102,7 @@ def _extend_after(spans: Intervals) -> Intervals:
     return union(intervals(spans[:, 0], spans[:, 1] + _MAX_AFTER_SYNC_NS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reasons:
+class Reasons(Struct, frozen=True, kw_only=True):
     """One entry per case; ``queued``: it waited for the previous collective on its stream."""
 
     reason: ReasonArray

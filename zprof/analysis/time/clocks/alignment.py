@@ -8,9 +8,10 @@ or short collectives clearly contradict it.
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.analysis.time.clocks.bounds import (
     MAX_ALL_PAIRS,
@@ -36,8 +37,7 @@ _CONTRADICTION_FACTOR = 5.0
 _EXPLAINED_FACTOR = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockLink:
+class ClockLink(Struct, frozen=True, kw_only=True):
     """Clocks of the ranks of one table relative to each other; NaN if unknown."""
 
     name: str
@@ -54,8 +54,7 @@ class ClockLink:
         return self.sharpness, float(np.median(known)) if len(known) else np.inf
 
 
-@dataclass(slots=True, kw_only=True)
-class ReachedClocks:
+class ReachedClocks(Struct, kw_only=True):
     """Clock value and uncertainty of each reached rank, and the link that reached it."""
 
     value: dict[int, float] = field(default_factory=dict)
@@ -141,8 +140,7 @@ def _apply_link(link: ClockLink, index: int, reached: ReachedClocks) -> list[int
     return new
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSource:
+class ClockSource(Struct, frozen=True, kw_only=True):
     """A table that clocks are estimated from. The source with the lower ``sharpness`` takes precedence."""
 
     name: str
@@ -150,8 +148,7 @@ class ClockSource:
     table: ClockTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Interval:
+class _Interval(Struct, frozen=True, kw_only=True):
     """Offsets against the first rank that causality allows."""
 
     low: float

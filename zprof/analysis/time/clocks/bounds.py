@@ -7,10 +7,11 @@ the precision of a float.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s
 
@@ -28,8 +29,7 @@ DRIFT_SPAN_NS = 5e9
 MAX_ALL_PAIRS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockTable:
+class ClockTable(Struct, frozen=True, kw_only=True):
     """Collectives of one group.
 
     ``start`` and ``end`` are ranks x instances, NaN if a rank has no event. ``sync``: no rank leaves before

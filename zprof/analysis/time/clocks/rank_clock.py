@@ -1,15 +1,14 @@
 """Convert the clock of each rank to the common clock."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from zprof.analysis.intervals import Int64s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankClock:
+class RankClock(Struct, frozen=True, kw_only=True):
     """Linear clock of one rank: common = local - offset - drift * (local - origin)."""
 
     offset_ns: int = 0
@@ -25,8 +24,7 @@ class RankClock:
         return moved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class Clocks(Struct, frozen=True, kw_only=True):
     """Clocks of the ranks that could be aligned; other ranks are not in ``of_rank``.
 
     ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` that of each rank. ``interval_ns``:

@@ -6,9 +6,8 @@ MI300X, 3.6 µs for 1 element), so long collectives do not vote if there are sho
 slope, if a line fits better than a constant.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, ClockTable, Floats, drop_first_collectives
 
@@ -28,8 +27,7 @@ _MAX_RESIDUAL_RATIO = 0.7
 _MAX_DRIFT = 500e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetEstimate:
+class OffsetEstimate(Struct, frozen=True, kw_only=True):
     """Clocks of a group's ranks relative to each other; NaN if a rank shares no collective."""
 
     ranks: tuple[int, ...]

@@ -12,10 +12,11 @@ stays unmatched, and no rank is blamed for it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import (
@@ -47,8 +48,7 @@ from zprof.analysis.time.matching.slots import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matching:
+class Matching(Struct, frozen=True, kw_only=True):
     """Placed lanes, and the rows on which ranks disagree."""
 
     placements: tuple[Placement, ...]

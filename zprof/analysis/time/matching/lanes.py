@@ -6,11 +6,11 @@ do not.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct, field
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable, Floats
@@ -40,8 +40,7 @@ class Rung(StrEnum):
     ALONE = "alone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchRows:
+class MatchRows(Struct, frozen=True, kw_only=True):
     """Columns of all rows.
 
     ``signature`` is equal for rows with equal kind, dtype, bytes and group size. ``step``: the marked step
@@ -159,8 +158,7 @@ def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64
     return step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLane:
+class GroupLane(Struct, frozen=True, kw_only=True):
     """Rows (positions in the frame, by rank and sequence) of a group.
 
     ``members`` are the loaded ranks, ``size`` is the number of ranks of the group, 0 if unknown. ``stated``:
@@ -294,8 +292,7 @@ def _split_by_code(positions: Int64s, code: Int64s) -> list[Int64s]:
 ALONE = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """A lane with the slot of each of its rows (-1: unmatched).
 
     ``shifts``: by how much a rank's own order was moved. ``excluded``: ranks that could not be matched.

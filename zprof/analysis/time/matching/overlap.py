@@ -6,9 +6,8 @@ different collectives overlap hardly at all. A row with two such partners is mat
 certain pairs, or not at all.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import Bools, Floats
@@ -22,8 +21,7 @@ _TOLERANCE_NS = 1_000.0
 _MAX_PARTNERS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneRows:
+class LaneRows(Struct, frozen=True, kw_only=True):
     """Rows of one rank in a lane, in its order."""
 
     signature: Int64s

@@ -11,9 +11,9 @@ count as lost, not as a contradiction.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, Floats
@@ -56,8 +56,7 @@ _MIN_VOTES = 3
 _SHARP_SHARE = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockDifference:
+class ClockDifference(Struct, frozen=True, kw_only=True):
     """Difference of two clocks: offset, drift, and uncertainty."""
 
     offset: float
@@ -65,8 +64,7 @@ class ClockDifference:
     uncertainty_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockHint:
+class ClockHint(Struct, frozen=True, kw_only=True):
     """Prior knowledge of the difference of two clocks.
 
     ``one_host``: it is 0 in practice. ``one_origin``: both count from the same instant, so a small difference
@@ -78,8 +76,7 @@ class ClockHint:
     one_origin: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFit:
+class OffsetFit(Struct, frozen=True, kw_only=True):
     """Result for one offset: partner of each row, and the quality of the fit.
 
     Of the common window: ``score`` is the share of all rows that are paired, ``contradicting`` the number of

@@ -8,9 +8,9 @@ refused only if most of its rows are.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import Bools, Floats
@@ -30,8 +30,7 @@ _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
 MAX_CONFLICT_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverlapLimits:
+class OverlapLimits(Struct, frozen=True, kw_only=True):
     """Limits on rows that overlap their partner only slightly.
 
     ``max_partial_share``: maximum share of rows that overlap their partner by less than half of the shorter
@@ -119,8 +118,7 @@ def _count_placed_rows(slots: Int64s) -> int:
     return int((slots >= 0).sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualRanks:
+class EqualRanks(Struct, frozen=True, kw_only=True):
     """Slots of ranks with the same rows in the same steps.
 
     ``sure``: their times agree too. ``uncertain``: many rows hardly overlap and are left out, but not most.
@@ -191,8 +189,7 @@ def _are_equal(one: LaneRows, other: LaneRows) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverlapCheck:
+class OverlapCheck(Struct, frozen=True, kw_only=True):
     """Which ranks match, ``agrees`` without and ``agrees_mostly`` with many rows left out, and which of their
     rows do not (``refused``, ranks x rows).
     """

@@ -8,11 +8,11 @@ visits only some of the units of the previous forward.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from msgspec import Struct, field
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
@@ -66,8 +66,7 @@ def _empty_spans() -> Intervals:
     return EMPTY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseEvidence:
+class PhaseEvidence(Struct, frozen=True, kw_only=True):
     """Spans of one rank's host, on the common clock.
 
     ``forward`` and ``backward`` are ranges recorded by the program, ``ahead_*`` prefetches for these passes,
@@ -216,8 +215,7 @@ def _merge_rows(*sets: Intervals) -> Int64s:
     return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocatedInstants:
+class LocatedInstants(Struct, frozen=True, kw_only=True):
     """One entry per instant; ``micro_batch`` is -1 if unknown."""
 
     phase: Sequence[str]

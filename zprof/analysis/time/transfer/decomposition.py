@@ -18,10 +18,9 @@ rank's clock; else the last two are tied. If ranks are missing, the wait is a lo
 upper bound.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.rank_clock import Clocks
@@ -68,8 +67,7 @@ def _min_per_instance(instances: Instances, values: Floats) -> Floats:
     return instances.broadcast(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
+class Arrivals(Struct, frozen=True, kw_only=True):
     """One entry per row; ``arrival_ns``: the start of the last rank waited for, else the row's own start.
 
     ``waits``: the row can wait for other ranks, and all of these are known. ``bound``: it can wait, but some

@@ -7,10 +7,9 @@ after s_i, of a compute kernel launched before L_i. For gathers also: time block
 was computing, free compute that a prefetch could have overlapped with, and delays by a rate limiter.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.activity import NamedWork, RankActivity
@@ -31,8 +30,7 @@ _MIN_DELAY_NS = 50_000
 _NO_TIME_NS = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveLaunches:
+class CollectiveLaunches(Struct, frozen=True, kw_only=True):
     """Launches of collectives, one entry per row; without a recorded call ``launch_ns`` is the start.
 
     ``known`` is False for those rows. ``computed_ns`` (d) and ``previous_ns`` (p) are ``NEVER_NS`` if there

@@ -6,10 +6,10 @@ weight 1 / T. Neither is negative. One size gives no fit, nor do sizes within a 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.time.collective_rows import Floats, group_rows_by_text
 from zprof.analysis.time.transfer.collective_times import BANDWIDTH_COLUMNS, select_resolved
@@ -21,8 +21,7 @@ _MIN_SPREAD = 2.0
 _MAX_SIZES = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedLine:
+class FittedLine(Struct, frozen=True, kw_only=True):
     """T in ns over bytes; ``ns_per_byte`` is 0 if T does not grow with the size."""
 
     latency_ns: float

@@ -14,8 +14,10 @@ model-parallel rank. For gradients and optimizer state, padded counts trained el
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zprof.model.job import Job, ModelUnit
 from zprof.model.tenants import Tenant
@@ -27,8 +29,7 @@ _ELEMENTS = attrgetter("elements", "frozen_elements")
 COUNTER_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WalkedUnit:
+class WalkedUnit(Struct, frozen=True, kw_only=True):
     """A unit of the forward, or ``skipped`` units equal to its neighbours that are not walked.
 
     Within a run of equal units, each unit changes the ledger by the same amount, so the extremes are at the

@@ -1,7 +1,8 @@
 """Track a device's live bytes by slot and at their peak, with the assumption for each slot."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from zprof.model.plan import Term
 from zprof.model.tenants import BACKEND_SCRATCH, DISPLAY_ORDER, Tenant
@@ -95,8 +96,7 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """A category of memory: tenant, sub-category, and the key of its assumption."""
 
     tenant: Tenant

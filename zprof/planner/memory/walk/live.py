@@ -11,7 +11,9 @@ Source: arXiv 1910.02054, sections 6.1 and 6.3, as implemented by the reference 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from zprof.model.job import Job, ModelUnit
 from zprof.planner.memory.walk.buffers import GatheredUnits, Gradients
@@ -32,8 +34,7 @@ _SLOT_BYTES = 256
 NO_MOMENT = UnitMoment(operator="", saved_bytes=0, work_bytes=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCheckpoint:
+class StoredCheckpoint(Struct, frozen=True, kw_only=True):
     """Bytes of one checkpoint.
 
     ``stays_bytes``: kept from forward to backward, outside a chunk. ``copied_bytes``: copied back from the
@@ -75,8 +76,7 @@ def compute_chunk_bytes(job: Job) -> int:
     return len(inner) * ceil_div(largest, _SLOT_BYTES) * _SLOT_BYTES
 
 
-@dataclass(slots=True, kw_only=True)
-class WalkState:
+class WalkState(Struct, kw_only=True):
     """State of a walk; ``saved_bytes`` covers units whose pass has finished, ``outer`` the enclosing unit."""
 
     job: Job
