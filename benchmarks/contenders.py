@@ -192,18 +192,23 @@ def format_rows(rows: Sequence[Row]) -> str:
 
 def _format_row(row: Row) -> tuple[str, ...]:
     quantity = {Quantity.MEMORY: ", memory", Quantity.CPU: ", processor time"}.get(row.quantity, "")
-    limit = "" if row.limit is None else f"≤ {row.limit:g} s" if row.is_limit_in_seconds else ""
-    if row.limit is not None and not row.is_limit_in_seconds:
-        limit = f"≤ {format_ratio(row.limit)}"
     return (
         row.what,
         f"{row.seconds:.2f}",
         f"{row.peak_mib:.0f}",
         (row.peer or "") + (quantity if row.peer else ""),
         "" if row.ratio is None else format_ratio(row.ratio),
-        limit,
+        _format_limit(row),
         {True: "yes", False: "NO", None: ""}[row.holds],
     )
+
+
+def _format_limit(row: Row) -> str:
+    if row.limit is None:
+        return ""
+    if row.is_limit_in_seconds:
+        return f"≤ {row.limit:g} s"
+    return f"≤ {row.limit:g}x" if row.limit >= 1 else f"≤ 1/{1 / row.limit:g}"
 
 
 def format_ratio(ratio: float) -> str:

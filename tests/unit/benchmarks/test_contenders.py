@@ -83,9 +83,11 @@ def test_the_table_says_what_does_not_hold() -> None:
     comparisons = [
         Comparison(contender="slow", peer="fast", max_ratio=3),
         Comparison(contender="fast", max_seconds=3),
+        Comparison(contender="fast", peer="slow", max_ratio=1 / 1.7),
     ]
     rows = [row for one in comparisons if (row := compare(one, figures(slow=8, fast=2))) is not None]
-    assert [line.split(" | ")[-1] for line in format_rows(rows).splitlines()[2:]] == ["NO |", "yes |"]
+    last = [line.split(" | ")[-2:] for line in format_rows(rows).splitlines()[2:]]
+    assert last == [["≤ 3x", "NO |"], ["≤ 3 s", "yes |"], ["≤ 1/1.7", "yes |"]]
 
 
 @pytest.mark.parametrize(("ratio", "text"), [(2.5, "2.50x"), (0.8, "0.80x"), (0.125, "1/8.0")])
