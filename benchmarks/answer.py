@@ -189,7 +189,7 @@ def plan_check(folder: Path, _: Sizes) -> Group:
     )
 
 
-_PLANS: dict[str, Callable[[Path, Sizes], Group | tuple[Group, ...]]] = {
+PLANS: dict[str, Callable[[Path, Sizes], Group | tuple[Group, ...]]] = {
     "start": plan_start,
     "traces": plan_traces,
     "files": plan_files,
@@ -204,7 +204,7 @@ def measure(names: Sequence[str], sizes: Sizes, rounds: int) -> tuple[list[Row],
     rows, figures = [], {}
     for name in names:
         with tempfile.TemporaryDirectory(prefix="zprof-bench-") as path:
-            planned = _PLANS[name](Path(path), sizes)
+            planned = PLANS[name](Path(path), sizes)
             for group in planned if isinstance(planned, tuple) else (planned,):
                 before, medians = load_average(), run_group(group, rounds, Path(path))
                 rows += list_rows(group, medians)
@@ -225,7 +225,7 @@ def list_rows(group: Group, medians: dict[str, Medians]) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, help="timed rounds (default: 5)")
-    parser.add_argument("--only", nargs="+", choices=_PLANS, default=list(_PLANS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=PLANS, default=list(PLANS), metavar="NAME")
     parser.add_argument("--small", action="store_true", help="50 MB, 64 ranks, 1 round: do all rows run?")
     parser.add_argument("--megabytes", type=int, nargs="+", metavar="MB", help="of JSON of single traces")
     parser.add_argument("--ranks", type=int, nargs="+", metavar="N")
