@@ -1,6 +1,7 @@
 # make demo: environment, install, main job.   make test: the same, then the tests.   make test-all: more of them, nightly.
 # Tests that judge times run by themselves. The others wait as often as they compute: more workers than cores.
 # make bench: the engine against DDP, ZeroRedundancyOptimizer and FSDP2 (minutes; wants a quiet machine).
+# make bench-answer: what a user waits for, each beside its peer (an hour; wants a quiet machine).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -12,7 +13,7 @@ GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 # Compiled once, and not by each worker and each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench check guard docs pictures clean
+.PHONY: demo test test-all bench bench-answer check guard guard-answer docs pictures clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -34,6 +35,9 @@ test-all: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.engine
 
+bench-answer: $(READY)
+	$(BIN)/python -m benchmarks.answer
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,6 +47,10 @@ check: $(READY)
 guard: $(READY)
 	$(BIN)/zprof train --output build/engine.zprof --force $(GUARDED) > /dev/null
 	$(BIN)/zprof check build/engine.zprof --baseline zprof-baseline.json --require-baseline
+
+# Processor time and peak memory of an answer, beside their peers, against benchmarks/guard.json: three minutes.
+guard-answer: $(READY)
+	$(BIN)/python -m benchmarks.guard
 
 # The site, into build/site; a broken link or an unknown name ends it.
 docs: $(READY)

@@ -11,8 +11,6 @@ import have their own), and whether the report names the late rank and no other.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,43 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
+from benchmarks.inputs import find_late_rank, simulate_traces
+from benchmarks.processes import run_process
 
-ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-_SIMULATE = """
-import sys
-from pathlib import Path
-from zprof.simulator.plan import Plan, Recording
-from zprof.simulator.simulate import simulate
-ranks, size = int(sys.argv[2]), int(sys.argv[3])
-plan = Plan(ranks=ranks, speed={ranks // 3: 0.8}, recording=Recording(pad_to_bytes=size))
-simulate(plan, Path(sys.argv[1]))
-"""
-#: Runs a command and prints its wall seconds, processor seconds, and peak KiB.
-_MEASURE = """
-import json, resource, subprocess, sys, time
-begin = time.perf_counter()
-subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-seconds = time.perf_counter() - begin
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss]))
-"""
 
 
 def measure(*arguments: str) -> dict[str, float]:
     """Return the figures of one ``zprof`` command."""
-    command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "zprof", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    seconds, cpu_s, peak = json.loads(done.stdout)
-    return {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak / 1024}
+    used = run_process([sys.executable, "-m", "zprof", *arguments])
+    return {"seconds": used.seconds, "cpu_s": used.cpu_s, "peak_mib": used.peak_mib}
 
 
 def row(folder: Path, ranks: int, size_bytes: int) -> dict[str, Any]:
     """Simulate, import and report, and return the figures."""
     traces, run, report = folder / "traces", folder / "job.zprof", folder / "report.json"
     begin = time.perf_counter()
-    simulated = [sys.executable, "-c", _SIMULATE, str(traces), str(ranks), str(size_bytes)]
-    subprocess.run(simulated, check=True, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    simulate_traces(traces, ranks, {"recording": {"pad_to_bytes": size_bytes}})
     simulation_s = time.perf_counter() - begin
     imported = measure("import", str(traces), "-o", str(run))
     reported = measure("report", str(run), "-f", "json", "-o", str(report))
@@ -70,7 +48,7 @@ def row(folder: Path, ranks: int, size_bytes: int) -> dict[str, Any]:
         "simulation_s": simulation_s,
         "import": imported | {"text_mb_per_s": text_mb / imported["seconds"]},
         "report": reported | {"ranks_per_s": ranks / reported["seconds"]},
-        "answer": _answer(json.loads(report.read_text())) | {"planted": ranks // 3},
+        "answer": _answer(json.loads(report.read_text())) | {"planted": find_late_rank(ranks)},
         "load_average_after": load_average(),
     }
 

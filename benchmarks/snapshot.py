@@ -17,30 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.conditions import conditions, today
+from benchmarks.processes import ROOT, run_code
 
 RESULTS = Path(__file__).parent / "results"
-#: Runs code in a process of its own and prints seconds, processor seconds, and its own and its child's peak
-#: KiB.
-_MEASURE = """
-import resource, sys, time
-from pathlib import Path
-begin, before = time.perf_counter(), time.process_time()
-{work}
-seconds = time.perf_counter() - begin
-own, child = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-processor = own.ru_utime + own.ru_stime + child.ru_utime + child.ru_stime - before
-print(seconds, processor, own.ru_maxrss, child.ru_maxrss)
-"""
 _PLAIN = """
 import pickle, gc
 gc.disable()
-with open(sys.argv[1], 'rb') as file:
-    pickle.load(file)
+with open(path, 'rb') as file:
+    found = len(pickle.load(file))
 """
 _ZPROF = """
 from zprof.collectors.snapshot.reader import read_snapshot
-with read_snapshot(Path(sys.argv[1])) as read:
-    assert read.tables['block'].num_rows
+with read_snapshot(path) as read:
+    found = read.tables['block'].num_rows
+    assert found
 """
 
 
@@ -108,19 +98,12 @@ def _segments(live: list[tuple[int, int]]) -> list[dict[str, Any]]:
 
 def measure(work: str, path: Path) -> dict[str, float]:
     """Return seconds, processor seconds, and peak MiB of the process and of its largest child."""
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE.format(work=work), str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[1],
-    )
-    seconds, processor, own, child = map(float, done.stdout.split())
+    used = run_code("", work, path)
     return {
-        "seconds": seconds,
-        "processor_s": processor,
-        "peak_mib": own / 1024,
-        "child_peak_mib": child / 1024,
+        "seconds": used.seconds,
+        "processor_s": used.processor_s,
+        "peak_mib": used.peak_mib,
+        "child_peak_mib": used.child_peak_mib,
     }
 
 
@@ -131,7 +114,7 @@ def write(path: Path, entries: int) -> None:
         "with open(sys.argv[1], 'wb') as file:\n"
         "    pickle.dump(synthetic(int(sys.argv[2])), file, protocol=4)"
     )
-    subprocess.run([sys.executable, "-c", code, str(path), str(entries)], check=True, cwd=RESULTS.parents[1])
+    subprocess.run([sys.executable, "-c", code, str(path), str(entries)], check=True, cwd=ROOT)
 
 
 def main() -> None:

@@ -170,11 +170,11 @@ def _flow(cat: str, number: int, begin: float, end: float) -> Iterator[str]:
     yield _FLOW.format(ph="f", id=number, pid=0, tid=7, ts=end, cat=cat, end=', "bp": "e"')
 
 
-def write(path: Path, text_bytes: int, seed: int = 0) -> int:
+def write(path: Path, text_bytes: int, seed: int = 0, rank: int = 0) -> int:
     """Write a gzipped trace of about ``text_bytes`` of text, and return the number of its events."""
     written, number, separator = 0, 0, ""
     with igzip.open(path, "wb", compresslevel=2) as file:
-        file.write(_HEAD.encode())
+        file.write(_HEAD.replace('"rank": 0', f'"rank": {rank}').encode())
         for text in events(seed):
             row = (separator + text).encode()
             file.write(row)

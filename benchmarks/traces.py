@@ -12,44 +12,30 @@ to json, which needs no other package.
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
+from benchmarks.inputs import write_trace
+from benchmarks.processes import run_code
 
 RESULTS = Path(__file__).parent / "results"
-#: Prints seconds, processor seconds, the peak KiB before and after, and the number of events read.
-#: ``VmHWM`` instead of ``ru_maxrss``, which starts with the peak of the parent process.
-_MEASURE = """
-import json, sys, time, warnings
-from pathlib import Path
-warnings.simplefilter("ignore")
-path = Path(sys.argv[1])
-{before}
-status = Path("/proc/self/status")
-peak = lambda: int(status.read_text().partition("VmHWM:")[2].split()[0])
-idle, begin, processor = peak(), time.perf_counter(), time.process_time()
-{work}
-seconds, processor = time.perf_counter() - begin, time.process_time() - processor
-print(json.dumps([seconds, processor, idle, peak(), events]))
-"""
+#: What is imported before, and the reading, which sets ``found`` to the number of events.
 READERS = {
     "zprof": (
         "from zprof.collectors.kineto.reading.reader import read_trace",
-        "trace = read_trace(path); events = trace.report.events",
+        "trace = read_trace(path); found = trace.report.events",
     ),
     "hta": (
         "import logging; logging.disable(logging.CRITICAL); from hta.trace_analysis import TraceAnalysis",
         "loaded = TraceAnalysis(trace_files={0: str(path)}, trace_dir=''); "
-        "events = len(loaded.t.get_trace(0))",
+        "found = len(loaded.t.get_trace(0))",
     ),
     "json": (
         "import gzip",
-        "loaded = json.loads(gzip.open(path).read()); events = len(loaded['traceEvents'])",
+        "loaded = json.loads(gzip.open(path).read()); found = len(loaded['traceEvents'])",
     ),
 }
 
@@ -57,21 +43,13 @@ READERS = {
 def measure(reader: str, path: Path) -> dict[str, float]:
     """Return the figures of one read in a process of its own."""
     before, work = READERS[reader]
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE.format(before=before, work=work), str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-    )
-    seconds, processor, idle, peak, events = json.loads(done.stdout.splitlines()[-1])
+    used = run_code(before, work, path, os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
     return {
-        "seconds": seconds,
-        "processor_s": processor,
-        "idle_mib": idle / 1024,
-        "peak_mib": peak / 1024,
-        "events": events,
+        "seconds": used.seconds,
+        "processor_s": used.processor_s,
+        "idle_mib": used.idle_mib,
+        "peak_mib": used.peak_mib,
+        "events": used.found,
     }
 
 
@@ -99,16 +77,6 @@ def _times(other: dict[str, float], zprof: dict[str, float]) -> dict[str, float]
     return {key: other[key] / zprof[key] for key in ("seconds", "processor_s", "peak_mib")}
 
 
-def write(path: Path, megabytes: int) -> None:
-    """Write a trace in a process of its own: peak memory would count that of the parent process."""
-    code = (
-        "import sys; from pathlib import Path; from benchmarks.synthetic_trace import write\n"
-        "write(Path(sys.argv[1]), int(sys.argv[2]) * 10**6)"
-    )
-    root = Path(__file__).parents[1]
-    subprocess.run([sys.executable, "-c", code, str(path), str(megabytes)], check=True, cwd=root)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 100, 500], metavar="MB")
@@ -120,7 +88,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="zprof-bench-") as folder:
         for megabytes in options.sizes:
             path = Path(folder) / f"trace-{megabytes}.json.gz"
-            write(path, megabytes)
+            write_trace(path, megabytes)
             result["rows"].append(row(path, megabytes, readers, options.rounds))
             print(json.dumps(result["rows"][-1], indent=1), flush=True)
             path.unlink()

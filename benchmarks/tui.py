@@ -28,38 +28,28 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.conditions import conditions, load_average, today
+from benchmarks.inputs import import_traces, simulate_traces
+from benchmarks.processes import ROOT
 
 if TYPE_CHECKING:
     from zprof.tui.app import ZprofApp
     from zprof.tui.session import LoadedRun
 
 
-ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SIZES = ((80, 24), (200, 50))
-_SIMULATE = """
-import sys
-from pathlib import Path
-from zprof.simulator.plan import Plan
-from zprof.simulator.simulate import simulate
-ranks, steps = int(sys.argv[2]), int(sys.argv[3])
-simulate(Plan(ranks=ranks, steps=steps, units=2, speed={ranks // 3: 0.8}), Path(sys.argv[1]))
-"""
 _PAINT = "import sys; from benchmarks.tui import paint; paint(*sys.argv[1:])"
 #: Refreshes to wait for after a screen is filled: a table computes its widths when it is idle.
 _REFRESHES = 3
+#: Letters of the verdict that tell it from all else on the screen, and stand in one line.
+_RECOGNISED_LETTERS = 30
 
 
 def made_run(folder: Path, ranks: int, steps: int) -> Path:
     """Return the run of a simulated job."""
     traces, run = folder / "traces", folder / "job.zprof"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    simulated = [sys.executable, "-c", _SIMULATE, str(traces), str(ranks), str(steps)]
-    subprocess.run(simulated, check=True, cwd=ROOT, env=environment)
-    imported = [sys.executable, "-m", "zprof", "import", str(traces), "-o", str(run)]
-    subprocess.run(
-        imported, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    simulate_traces(traces, ranks, {"steps": steps, "units": 2})
+    import_traces(traces, run)
     return run
 
 
@@ -78,6 +68,23 @@ def paint(run: str, columns: str, lines: str, started: str) -> None:
     measured.
     """
     asyncio.run(_paint(Path(run), (int(columns), int(lines)), float(started)))
+
+
+def paint_answer(run: str) -> None:
+    """Paint until the Overview shows the verdict and its numbers, in a process of its own."""
+    asyncio.run(_paint_answer(Path(run)))
+
+
+async def _paint_answer(run: Path) -> None:
+    app = _app(run)
+    async with app.run_test(size=SIZES[0]):
+        while app.loaded is None or not _is_filled(app, "overview"):
+            await asyncio.sleep(0.005)
+        start_of_verdict = app.loaded.report.verdict.sentence[:_RECOGNISED_LETTERS]
+        while start_of_verdict not in drawn(app):
+            await asyncio.sleep(0.005)
+        sys.stdout.flush()
+        os._exit(0)
 
 
 async def _paint(run: Path, size: tuple[int, int], started: float) -> None:
