@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.bootstrap import compute_bootstrap_interval
 from zprof.analysis.comparison import (
     compare,
-    compute_bootstrap_interval,
     find_comparison_gaps,
     subtract_memory,
 )

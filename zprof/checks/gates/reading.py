@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from zprof.analysis.comparison import compute_difference_interval
+from zprof.analysis.bootstrap import compute_difference_interval
 from zprof.model.baseline import Baseline, MemoryBaseline, TimeBaseline
 from zprof.model.check import Limit, Sense
 from zprof.model.report import Report

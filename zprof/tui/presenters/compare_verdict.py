@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.comparison import MIN_STEPS, compute_bootstrap_interval
+from zprof.analysis.bootstrap import compute_bootstrap_interval
+from zprof.analysis.comparison import MIN_STEPS
 from zprof.analysis.judgement import (
     Interval,
     Judgement,
