@@ -53,7 +53,7 @@ from zprof.run.reader import Run
 
 #: CPU time to load and measure a rank without events, and per million events; measured on one core.
 _SECONDS_PER_RANK = 0.02
-_SECONDS_PER_MILLION_EVENTS = 2.0
+_SECONDS_PER_MILLION_EVENTS = 1.0
 #: A process starts in about a second of CPU time; it pays if it takes over more than that.
 _MIN_SECONDS_PER_PROCESS = 2.0
 _MAX_PROCESSES = 16
