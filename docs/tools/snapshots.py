@@ -4,9 +4,8 @@ Program and allocator are those of benchmarks/snapshot_truth, so no GPU is neede
 """
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from benchmarks.snapshot_truth.codebase import Codebase
 from benchmarks.snapshot_truth.frames import PythonFrame

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.tasks import NONE, RankTasks
+from zprof.replay.tasks import NONE, Names, RankTasks
 
 
 def replay_rank(
@@ -33,12 +33,12 @@ def replay_rank(
     tasks = RankTasks(
         rank=number,
         thread=np.ones(count, dtype=np.int64),
-        name=("cudaLaunchKernel",) * count,
+        name=Names.of(("cudaLaunchKernel",) * count),
         blocks=np.zeros(count, dtype=np.bool_),
         call=np.zeros((count, 2)),
         work=work,
         stream=stream,
-        kernel=tuple(kernels),
+        kernel=Names.of(kernels),
         row=collective if rows is None else rows,
         step=np.zeros(count, dtype=np.int64) if steps is None else steps,
     )

@@ -54,7 +54,7 @@ def parse(
 def build_parser(
     words: Sequence[str], commands: Sequence[Entry] = COMMANDS
 ) -> "tuple[Parser, Command | None]":
-    """Return the parser, in which only the called command has its arguments, and that command."""
+    """Return the parser, in which only the called command is if there is one, and that command."""
     parser = Parser(
         prog="zprof",
         usage="zprof COMMAND [options]",
@@ -67,7 +67,7 @@ def build_parser(
     )
     called = next((word for word in words if not word.startswith("-")), None)
     command = None
-    for entry in commands:
+    for entry in [entry for entry in commands if entry.name == called] or commands:
         child = children.add_parser(entry.name, help=entry.summary)
         if entry.name == called:
             command = entry.load()

@@ -39,9 +39,7 @@ def main_stream_of_rank(rank: RankGraph) -> int:
 def is_compute(rank: RankGraph, copies: Collection[str]) -> Bools:
     """Return a mask of the tasks that compute. ``copies`` names kernels that only serve collectives."""
     stream = main_stream_of_rank(rank)
-    is_move = np.array(
-        [name in copies or name.startswith(_COPY_PREFIXES) for name in rank.tasks.kernel], dtype=np.bool_
-    )
+    is_move = rank.tasks.kernel.match(lambda name: name in copies or name.startswith(_COPY_PREFIXES))
     chosen: Bools = (rank.stream == stream) & (rank.collective == NONE) & ~is_move
     return chosen if stream != NONE else np.zeros(len(rank.tasks), dtype=np.bool_)
 
@@ -54,12 +52,17 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
     kernels, codes = _number_kernels(rank, copies)
     first_of_steps = np.flatnonzero(np.diff(step_places(rank)[kernels])) + 1
+    passes: dict[bytes, list[tuple[int, int, int]]] = {}  # most steps and micro-batches run the same kernels
     count = 0
     for mine in np.split(np.arange(len(kernels)), first_of_steps):
         if len(mine) < _MIN_BLOCKS * _MIN_KERNELS:
             continue
         for piece in _split_micro_batches(codes[mine]):
-            for begin, period, blocks in _find_passes(codes[mine[piece]]):
+            own_codes = codes[mine[piece]]
+            key = own_codes.tobytes()
+            if key not in passes:
+                passes[key] = _find_passes(own_codes)
+            for begin, period, blocks in passes[key]:
                 for block in range(blocks):
                     first = begin + block * period
                     found[kernels[mine[piece[first : first + period]]]] = count
@@ -70,8 +73,7 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
 def _number_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
     """Return the indices of the compute kernels, and a code for the name of each."""
     kernels = np.flatnonzero(is_compute(rank, copies))
-    names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
-    return kernels, np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
+    return kernels, rank.tasks.kernel.codes[kernels]
 
 
 def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
@@ -120,16 +122,21 @@ def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
 def _find_longest_repeat(codes: Int64s, is_free: Bools) -> tuple[int, int, int] | None:
     """Return the start, length and minimum period of the longest repeating section, None if there is none."""
     longest: tuple[int, int, int] | None = None
+    # a kernel that is not free equals no other; small numbers compare several times as fast
+    codes = np.where(is_free, codes, -1 - np.arange(len(codes))).astype(np.int32)
+    min_length, longest_length = _PASS_RATIO * len(codes), 0
     for period in range(_MIN_KERNELS, min(_MAX_KERNELS, len(codes) // _MIN_BLOCKS) + 1):
-        same = (codes[period:] == codes[:-period]) & is_free[period:] & is_free[:-period]
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
-        if not len(edges):
+        same = codes[period:] == codes[:-period]
+        # most periods repeat too little even if all equal kernels were in a row
+        max_length = int(np.count_nonzero(same)) + period
+        if max_length < max(_MIN_BLOCKS * period, min_length) or _NEARLY_RATIO * max_length <= longest_length:
             continue
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
         lengths = edges[1::2] - edges[::2]
         place = int(np.argmax(lengths))
         length = int(lengths[place]) + period
-        if length < max(_MIN_BLOCKS * period, _PASS_RATIO * len(codes)):
+        if length < max(_MIN_BLOCKS * period, min_length):
             continue
-        if longest is None or _NEARLY_RATIO * length > longest[1]:
-            longest = int(edges[2 * place]), length, period
+        if _NEARLY_RATIO * length > longest_length:
+            longest, longest_length = (int(edges[2 * place]), length, period), length
     return longest

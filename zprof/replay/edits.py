@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
-from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.graph import Graph, RankGraph, mark_rows, step_places
 from zprof.replay.slow_ranks import lower_median, own_work_ns
 from zprof.replay.structure import are_ordering_calls, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
@@ -79,7 +79,7 @@ def drop_collectives(
     members = graph.members.copy()
     ranks = []
     for rank in graph.ranks:
-        dropped = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        dropped = mark_rows(rank, rows)
         np.subtract.at(members, rank.collective[dropped], 1)
         if dropped.any():
             ranks.append(_drop_from_rank(rank, dropped, keeps_hooks=keeps_hooks, keeps_copies=keeps_copies))
@@ -137,10 +137,10 @@ def _median_or_inf(times: Floats) -> float:
 def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
     """Return the first task that belongs to each collective; for any other task, itself."""
     first = np.arange(len(rank.gap_ns))
-    orders = are_ordering_calls(rank.tasks)
+    orders, copies = are_ordering_calls(rank.tasks).tolist(), rank.copy_in.tolist()
     for at in np.flatnonzero(rank.collective != NONE).tolist():
         begin = at
-        while begin and (orders[begin - 1] or begin - 1 == rank.copy_in[at]):
+        while begin and (orders[begin - 1] or begin - 1 == copies[at]):
             begin -= 1
         first[at] = begin
     return first
@@ -155,21 +155,28 @@ def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGrap
     before: dict[int, int] = {}
     instead: dict[int, int] = {}
     inherited: dict[int, list[int]] = {}
-    waits = [list(each) for each in rank.waits_on]
-    for at in np.flatnonzero(rank.stream != NONE).tolist():
-        stream = int(rank.stream[at])
-        if not gone[at]:
-            waits[at] += inherited.pop(stream, [])
+    waits = list(rank.waits_on)
+    streams, collectives, is_gone = rank.stream.tolist(), rank.collective.tolist(), gone.tolist()
+    for at, stream in enumerate(streams):
+        if stream == NONE:
+            continue
+        if not is_gone[at]:
+            if stream in inherited:
+                waits[at] = (*waits[at], *inherited.pop(stream))
             before[stream] = at
-        elif rank.collective[at] == NONE:
+        elif collectives[at] == NONE:
             instead[at] = before.get(stream, NONE)
-            inherited.setdefault(stream, []).extend(other for other in rank.waits_on[at] if not gone[other])
+            inherited.setdefault(stream, []).extend(
+                other for other in rank.waits_on[at] if not is_gone[other]
+            )
     kept = tuple(
         tuple(
             new
             for other in each
-            if (new := instead.get(other, other)) != NONE and (new == other or rank.collective[at] != NONE)
+            if (new := instead.get(other, other)) != NONE and (new == other or collectives[at] != NONE)
         )
+        if each
+        else ()
         for at, each in enumerate(waits)
     )
     on = np.array([instead.get(other, other) for other in changed.blocks_on.tolist()], dtype=np.int64)
@@ -325,7 +332,7 @@ def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
     def edit(rank: RankGraph) -> RankGraph:
         compute = find_main_stream(rank.tasks, rank.collective != NONE)
         computing = np.flatnonzero(rank.stream == compute)
-        is_gather = np.isin(rank.tasks.row, list(gathers)) & (rank.collective != NONE)
+        is_gather = mark_rows(rank, gathers)
         held = np.zeros(len(rank.tasks), dtype=np.bool_)
         held[list(rank.held)] = True
         waits = list(rank.waits_on)
@@ -351,7 +358,7 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
     """
 
     def edit(rank: RankGraph) -> RankGraph:
-        mine = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
+        mine = np.flatnonzero(mark_rows(rank, rows))
         if len(mine) < 2:
             return rank
         place = np.arange(len(rank.tasks), dtype=np.float64)
@@ -411,7 +418,7 @@ def hide_under_next_step(
     """
 
     def edit(rank: RankGraph) -> RankGraph:
-        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        mine = mark_rows(rank, rows)
         waits = [tuple(other for other in each if not mine[other]) for each in rank.waits_on]
         on = np.where((rank.blocks_on != NONE) & mine[np.maximum(rank.blocks_on, 0)], NONE, rank.blocks_on)
         computes = (rank.collective == NONE) & (rank.stream != NONE)

@@ -11,7 +11,7 @@ before it, compute follows the gather of its unit, and so on (:mod:`zprof.replay
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 from msgspec import Struct, field
@@ -113,6 +113,14 @@ def step_places(rank: RankGraph) -> Int64s:
     return np.maximum.accumulate(rank.tasks.step - rank.first_step)
 
 
+def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
+    """Return a mask of the collectives with these rows, which may be those of all ranks."""
+    at = np.flatnonzero(rank.collective != NONE)
+    found = np.zeros(len(rank.tasks), dtype=np.bool_)
+    found[at] = [row in rows for row in rank.tasks.row[at].tolist()]
+    return found
+
+
 def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     """Build the graph of a device run; return a gap if the recording does not allow it.
 
@@ -125,25 +133,21 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     steps = _find_common_steps(analysis)
     if not steps:
         return _make_replay_gap("no step was recorded by all ranks")
-    max_steps = _find_max_steps(analysis, steps)
-    if not max_steps:
-        return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
-    tasks = _read_ranks(analysis, steps[-max_steps:])
-    return (
-        tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps[-max_steps:], apart=apart)
-    )
+    tasks = _read_ranks(analysis, steps)
+    if not _fits(tasks):
+        fewer = bisect_left(
+            range(1, len(steps)), True, key=lambda count: not _fits(_read_ranks(analysis, steps[-count:]))
+        )
+        if not fewer:
+            return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+        steps = steps[-fewer:]
+        tasks = _read_ranks(analysis, steps)
+    return tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps, apart=apart)
 
 
-def _find_max_steps(analysis: RunAnalysis, steps: Sequence[int]) -> int:
-    """Return how many of the last steps can be replayed together; 0 if not even one."""
-
-    def fits(count: int) -> bool:
-        tasks = _read_ranks(analysis, steps[-count:])
-        return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
-
-    if fits(len(steps)):
-        return len(steps)
-    return bisect_left(range(1, len(steps)), True, key=lambda count: not fits(count))
+def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
+    """Return False if these are too many tasks to be replayed together."""
+    return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
 
 
 def _make_replay_gap(reason: str) -> Gap:

@@ -171,5 +171,4 @@ def _add_work(
     start_ns = min(end_ns, max(earliest_ns, seen.last_start_ns, end_ns - usual_transfer_ns))
     work, streams, rows = rank.work.copy(), rank.stream.copy(), rank.row.copy()
     work[at], streams[at], rows[at] = (start_ns, end_ns), stream, seen.row
-    kernels = (*rank.kernel[:at], seen.kernel, *rank.kernel[at + 1 :])
-    return replace(rank, work=work, stream=streams, row=rows, kernel=kernels)
+    return replace(rank, work=work, stream=streams, row=rows, kernel=rank.kernel.with_name(at, seen.kernel))

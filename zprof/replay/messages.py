@@ -9,7 +9,7 @@ from msgspec import Struct
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import find_blocks, is_compute, main_stream_of_rank
-from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.graph import Graph, RankGraph, mark_rows, step_places
 from zprof.replay.tasks import NONE, Bools, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
@@ -139,7 +139,7 @@ class PartnerCopies:
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
         stream = main_stream_of_rank(rank)
-        named = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
+        named = rank.tasks.kernel.match(copies.__contains__)
         elsewhere = (rank.stream != NONE) & (rank.stream != stream)
         self._serves = (named | elsewhere) & (rank.collective == NONE)
         self._works = np.flatnonzero(rank.stream != NONE)
@@ -185,9 +185,10 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
     Prefetched gathers depend on earlier kernels. The first gathers of a step do not count; None if there are
     no others.
     """
+    chosen = frozenset(rows)
     late = count = 0
     for rank in graph.ranks:
-        gathers = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
+        gathers = np.flatnonzero(mark_rows(rank, chosen))
         users = _first_users(rank, gathers)
         on_compute = rank.stream == main_stream_of_rank(rank)
         worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
@@ -203,18 +204,19 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
 
 def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gathers in ``rows`` that started just as an unrelated kernel ended."""
-    chosen = list(rows)
-    count = sum(int(np.isin(rank.tasks.row, chosen).sum()) for rank in graph.ranks)
-    held = sum(int(np.isin(rank.tasks.row[list(rank.held)], chosen).sum()) for rank in graph.ranks)
+    chosen = frozenset(rows)
+    count = sum(row in chosen for rank in graph.ranks for row in rank.tasks.row.tolist())
+    held = sum(int(rank.tasks.row[at]) in chosen for rank in graph.ranks for at in rank.held)
     return held / count if count else 0.0
 
 
 def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gather time overlapped by compute that was launched after the gathers."""
+    chosen = frozenset(rows)
     beside = whole = 0.0
     for rank in graph.ranks:
         main = main_stream_of_rank(rank)
-        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        mine = mark_rows(rank, chosen)
         places = step_places(rank)
         for step in range(graph.steps):
             gathers = np.flatnonzero(mine & (places == step))
@@ -233,8 +235,8 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
     """Return the first task that waits for each gather; gathers without a waiter are omitted."""
     wanted = set(gathers.tolist())
     users: dict[int, int] = {}
-    for at, waits in enumerate(rank.waits_on):
-        if rank.collective[at] == NONE:
+    for at, (waits, number) in enumerate(zip(rank.waits_on, rank.collective.tolist(), strict=True)):
+        if waits and number == NONE:
             for gather in wanted.intersection(waits):
                 users.setdefault(gather, at)
     return users
@@ -242,14 +244,11 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
 
 def _needed_compute_ns(rank: RankGraph, on_compute: Bools, worked_ns: Floats) -> Floats:
     """Return the compute time that must pass before each task, by its waits and its stream; -1 if none."""
-    needed_ns = np.full(len(rank.tasks), -1.0)
+    needed_ns = np.where(on_compute & (rank.stream != NONE), worked_ns, -1.0).tolist()
     last: dict[int, int] = {}
-    for at in np.flatnonzero(rank.stream != NONE).tolist():
+    for at in np.flatnonzero((rank.stream != NONE) & ~on_compute).tolist():
         stream = int(rank.stream[at])
-        if on_compute[at]:
-            needed_ns[at] = worked_ns[at]
-        else:
-            others = (*rank.waits_on[at], last.get(stream, NONE))
-            needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
+        others = (*rank.waits_on[at], last.get(stream, NONE))
+        needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
         last[stream] = at
-    return needed_ns
+    return np.array(needed_ns)

@@ -6,9 +6,11 @@ operation at a time, once the previous operation is done.
 """
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
 
 import numpy as np
 
+from zprof.analysis.intervals import Int64s
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.link_sharing import stretch_transfers_ns
 from zprof.replay.lost_members import merge_orders
@@ -49,11 +51,46 @@ def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
     ``longer_ns``: extra time of each collective compared with running alone.
     """
     link = _Rendezvous(graph, longer_ns)
-    ranks = [_RankPlayer(rank, link, graph.steps) for rank in graph.ranks]
-    while not all(rank.is_done for rank in ranks):
-        if not any([rank.advance() for rank in ranks]):
-            raise ReplayDeadlock
-    return np.array([rank.step_ends() for rank in ranks]), np.array(link.begins)
+    ranks = [_RankState(rank) for rank in graph.ranks]
+    hosts = [_advance_host(rank, link) for rank in ranks]
+    reached = [0] * len(hosts)
+    while True:
+        before, reached = reached, [next(host) for host in hosts]
+        if reached == before:
+            break
+    if not all(rank.is_done for rank in ranks):
+        raise ReplayDeadlock
+    return np.array([rank.step_ends(graph.steps) for rank in ranks]), np.array(link.begins)
+
+
+class _RankState:
+    """One rank: the time of its host, and the end of each task's work, None if not known yet."""
+
+    def __init__(self, graph: RankGraph) -> None:
+        self.graph = graph
+        self.host = graph.host_begin_ns
+        # without work nothing runs, so nothing has to wait for it
+        self.ends: list[float | None] = [graph.begin_ns] * len(graph.stream)
+        for at in np.flatnonzero(graph.stream != NONE).tolist():
+            self.ends[at] = None
+        self.works: list[float] = graph.work_ns.tolist()
+        self.lags: list[float] = graph.lag_ns.tolist()
+        self.numbers: list[int] = graph.collective.tolist()
+        #: The collective that queues behind another one on its stream, and when its other inputs are ready.
+        self.followers: dict[int, tuple[int, float]] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """True if all work has ended."""
+        return None not in self.ends
+
+    def step_ends(self, steps: int) -> list[float]:
+        """Return when the work of each step is done; for the last step, also the host."""
+        places = np.searchsorted(step_places(self.graph), np.arange(steps), side="right")
+        ends = np.array([self.graph.begin_ns, *self.ends], dtype=np.float64)
+        reached: list[float] = np.maximum.accumulate(ends)[places].tolist()
+        reached[-1] = max(reached[-1], self.host + self.graph.tail_ns)
+        return reached
 
 
 class _Rendezvous:
@@ -62,13 +99,13 @@ class _Rendezvous:
     def __init__(self, graph: Graph, longer_ns: Floats) -> None:
         self._transfer, self._longer = (graph.transfer_ns + longer_ns).tolist(), longer_ns.tolist()
         self._missing = graph.members.tolist()
-        self._ready: list[list[tuple[_RankPlayer, int, float]]] = [[] for _ in self._transfer]
+        self._ready: list[list[tuple[_RankState, int, float]]] = [[] for _ in self._transfer]
         self._lane = graph.lane.tolist()
         self._orders = _order_lanes(graph)
         self._free: dict[int, float] = defaultdict(float)
         self.begins = [np.nan] * len(self._transfer)
 
-    def enter(self, number: int, rank: "_RankPlayer", at: int, ready: float) -> None:
+    def enter(self, number: int, rank: _RankState, at: int, ready: float) -> None:
         """Record that a rank has reached the collective, and end all collectives that this completes."""
         self._ready[number].append((rank, at, ready))
         self._missing[number] -= 1
@@ -83,12 +120,16 @@ class _Rendezvous:
             self._free[lane] = self._end(first, self._free[lane])
 
     def _end(self, number: int, free: float) -> float:
-        arrival = max(free, max(ready for _, _, ready in self._ready[number]))
+        arrival = max(free, max([ready for _, _, ready in self._ready[number]]))
+        done = arrival + self._longer[number]
         for rank, at, _ in self._ready[number]:
-            rank.complete(at, arrival + self._longer[number])
+            end = rank.ends[at] = done + rank.works[at]
+            if at in rank.followers:
+                follower, ready = rank.followers.pop(at)
+                self.enter(rank.numbers[follower], rank, follower, max(ready, end) + rank.lags[follower])
         self.begins[number] = arrival
-        end: float = arrival + self._transfer[number]
-        return end
+        finish: float = arrival + self._transfer[number]
+        return finish
 
 
 def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
@@ -108,109 +149,68 @@ def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
     }
 
 
-class _RankPlayer:
-    """One rank: the time of its host, and the end of each task's work."""
+def _advance_host(rank: _RankState, link: _Rendezvous) -> Iterator[int]:
+    """Make the calls of a rank in order, and queue their work.
 
-    def __init__(self, graph: RankGraph, link: _Rendezvous, steps: int) -> None:
-        self._link = link
-        self._gap, self._call = graph.gap_ns.tolist(), graph.call_ns.tolist()
-        self._on, self._returns = graph.blocks_on.tolist(), graph.returns_ns.tolist()
-        self._stream, self._work = graph.stream.tolist(), graph.work_ns.tolist()
-        self._lag, self._waits = graph.lag_ns.tolist(), graph.waits_on
-        self._number = graph.collective.tolist()
-        self._pick_up, self._tail = graph.pick_up_ns, graph.tail_ns
-        self._host = graph.host_begin_ns
-        self.begin = graph.begin_ns
-        self._end: list[float | None] = [None] * len(self._gap)
-        self._last: dict[int, int] = {}
-        self._queues: dict[int, deque[tuple[int, float]]] = defaultdict(deque)
-        self._step, self._steps = step_places(graph), steps
-        self._next = 0
-        self._is_launched = False
-
-    @property
-    def is_done(self) -> bool:
-        """True if all calls are made and all work has ended."""
-        return self._next == len(self._gap) and not any(self._queues.values())
-
-    def step_ends(self) -> Floats:
-        """Return when the work of each step is done; for the last step, also the host."""
-        ends = np.array([self.begin if end is None else end for end in self._end])
-        places = np.searchsorted(self._step, np.arange(self._steps), side="right")
-        reached = np.maximum.accumulate(np.concatenate(([self.begin], ends)))[places]
-        reached[-1] = max(reached[-1], self._host + self._tail)
-        done: Floats = reached
-        return done
-
-    def advance(self) -> bool:
-        """Advance as far as possible; return True if there was any progress."""
-        moved = False
-        while self._next < len(self._gap):
-            at = self._next
-            if not self._is_launched:
-                if not self._launch(at):
-                    return moved
-                self._is_launched = moved = True
-            on = self._on[at]
+    Yields how far the rank is each time it has to wait for a collective whose end is not known yet, and when
+    it is done. One frame of local variables serves all work of a rank, which is many thousands of kernels.
+    """
+    graph, ends, works, lags = rank.graph, rank.ends, rank.works, rank.lags
+    collective, waits_on = graph.collective, graph.waits_on
+    device = np.flatnonzero(graph.stream != NONE)
+    previous = _find_previous_on_stream(graph.stream)
+    first = 0
+    for last in [*np.flatnonzero(graph.blocks_on != NONE).tolist(), len(ends) - 1]:
+        # until the host blocks on work, its time is a running sum, in the order of the calls
+        launches = _sum_host_times(rank.host, graph, first, last + 1)
+        mine = device[slice(*np.searchsorted(device, (first, last + 1)))]
+        earliest = np.maximum(launches[mine - first, 0] + graph.pick_up_ns, graph.begin_ns)
+        for at, ready, before, number in zip(
+            mine.tolist(), earliest.tolist(), previous[mine].tolist(), collective[mine].tolist(), strict=True
+        ):
+            for other in waits_on[at]:
+                while (end := ends[other]) is None:
+                    yield 2 * at
+                if end > ready:
+                    ready = end
+            queues = False
+            if before != NONE:
+                while (end := ends[before]) is None:
+                    queues = number != NONE and collective[before] != NONE
+                    if queues:  # collectives queue: the host need not wait for the one before
+                        break
+                    yield 2 * at
+                if end is not None and end > ready:
+                    ready = end
+            if number == NONE:
+                ends[at] = ready + lags[at] + works[at]
+            elif queues:
+                rank.followers[before] = at, ready
+            else:
+                link.enter(number, rank, at, ready + lags[at])
+        if len(launches):
+            rank.host = float(launches[-1, 1])
+            on = int(graph.blocks_on[last])
             if on != NONE:
-                end = self._end[on]
-                if end is None:
-                    return moved
-                self._host = max(self._host, end + self._returns[at])
-            self._next += 1
-            self._is_launched = False
-        return moved
+                while (end := ends[on]) is None:
+                    yield 2 * last + 1
+                rank.host = max(rank.host, end + float(graph.returns_ns[last]))
+        first = last + 1
+    while True:
+        yield 2 * len(ends)
 
-    def complete(self, at: int, arrival: float) -> None:
-        """End the collective of a task when its last rank arrives, and enter the next one of the stream."""
-        end = arrival + self._work[at]
-        self._end[at] = end
-        queue = self._queues[self._stream[at]]
-        queue.popleft()
-        if queue:
-            follower, ready = queue[0]
-            self._link.enter(self._number[follower], self, follower, max(ready, end) + self._lag[follower])
 
-    def _launch(self, at: int) -> bool:
-        """Make the call and queue its work; return False if the end of a dependency is not known yet."""
-        stream, is_collective = self._stream[at], self._number[at] != NONE
-        free: float | None = self.begin
-        if stream != NONE:
-            free = self._find_start(at, stream, alone=is_collective)
-            if free is None:
-                return False
-        launch = self._host + self._gap[at]
-        self._host = launch + self._call[at]
-        if stream == NONE:
-            self._end[at] = self.begin  # nothing runs, so nothing has to wait for it
-            return True
-        ready = max(free, launch + self._pick_up)
-        self._last[stream] = at
-        if not is_collective:
-            self._end[at] = ready + self._lag[at] + self._work[at]
-            return True
-        queue = self._queues[stream]
-        queue.append((at, ready))
-        if len(queue) == 1:
-            self._link.enter(self._number[at], self, at, ready + self._lag[at])
-        return True
+def _sum_host_times(host: float, graph: RankGraph, first: int, until: int) -> Floats:
+    """Return the start and end of each call in a range of tasks, if the host never blocks."""
+    times = np.empty(2 * (until - first) + 1)
+    times[0], times[1::2], times[2::2] = host, graph.gap_ns[first:until], graph.call_ns[first:until]
+    return np.add.accumulate(times)[1:].reshape(-1, 2)
 
-    def _find_start(self, at: int, stream: int, *, alone: bool) -> float | None:
-        """Return the time at which all dependencies of the work are done, None if not known yet.
 
-        With ``alone``, collectives still under way on the stream do not count, because collectives queue.
-        """
-        free = self.begin
-        for other in self._waits[at]:
-            end = self._end[other]
-            if end is None:
-                return None
-            free = max(free, end)
-        before = self._last.get(stream, NONE)
-        if before != NONE:
-            end = self._end[before]
-            if end is not None:
-                return max(free, end)
-            if not (alone and self._number[before] != NONE):
-                return None
-        return free
+def _find_previous_on_stream(stream: Int64s) -> Int64s:
+    """Return the previous task on the stream of each task, ``NONE`` for the first one and without work."""
+    previous = np.full(len(stream), NONE, dtype=np.int64)
+    order = np.argsort(stream, kind="stable")
+    follows = (stream[order[1:]] == stream[order[:-1]]) & (stream[order[1:]] != NONE)
+    previous[order[1:][follows]] = order[:-1][follows]
+    return previous

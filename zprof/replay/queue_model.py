@@ -14,16 +14,17 @@ is its transfer time minus the link time used by others meanwhile. The other ran
 as this one. The unchanged step is replayed in the same way and subtracted, so that the model error cancels.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.analysis.time.collective_rows import factorize_texts, parse_group_ranks
 
 #: Maximum time between the end of a collective and the start of the next one in its queue.
 _TOUCHING_NS = 60_000
@@ -35,6 +36,7 @@ _ALONE_RATIO = 0.9
 _MIN_WORK_NS = 1e-3
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
+_Bools = npt.NDArray[np.bool_]
 
 
 def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Series[float]") -> float:
@@ -42,51 +44,64 @@ def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Seri
 
     ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``.
     """
-    links = _assign_links(analysis)
-    savings = [_save_in_step(step, new_transfer_ns, links) for step in _sample_steps(analysis.collectives)]
+    transfer_ns = np.asarray(new_transfer_ns.reindex(analysis.collectives.index), dtype=np.float64)
+    savings = [
+        _play_step(step, step.scale_work(transfer_ns)) - ahead_ns
+        for step, ahead_ns in analysis.compute_once(_measure_steps)
+    ]
     return max(0.0, float(np.mean(savings))) if savings else 0.0
 
 
-def _sample_steps(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    ranks, steps = _sample_values(rows["rank"], _MAX_RANKS), _sample_values(rows["step"], _MAX_STEPS)
-    kept = rows[rows["rank"].isin(ranks) & rows["step"].isin(steps)]
-    for _, step in kept.groupby(["rank", "step"], observed=True):
-        yield step
+def _measure_steps(analysis: RunAnalysis) -> list[tuple["_MeasuredStep", float]]:
+    """Return the sampled steps, and the time by which the replay of each ends earlier than measured.
+
+    Each group has its own link if concurrent messages take no longer than single ones.
+    """
+    collectives, links = _Collectives.of(analysis.collectives), _assign_links(analysis)
+    rows = _sample_steps(analysis.collectives)
+    steps = [_MeasuredStep.of(collectives.at(step), links) for step in rows]
+    if links and not _are_shared(analysis, steps):
+        steps = [_MeasuredStep.of(collectives.at(step), {}) for step in rows]
+    return [(step, _play_step(step, step.work)) for step in steps]
 
 
-def _sample_values(values: "pd.Series[int]", max_values: int) -> list[int]:
-    unique_values: list[int] = sorted(values.unique().tolist())
-    return unique_values[:: -(-len(unique_values) // max_values)] if unique_values else []
+def _sample_steps(rows: pd.DataFrame) -> list[_Ints]:
+    """Return the rows of each sampled rank and step."""
+    rank, step = (rows[name].to_numpy(np.int64) for name in ("rank", "step"))
+    kept = np.flatnonzero(
+        np.isin(rank, _sample_values(rank, _MAX_RANKS)) & np.isin(step, _sample_values(step, _MAX_STEPS))
+    )
+    kept = kept[np.lexsort((step[kept], rank[kept]))]
+    starts = np.flatnonzero((np.diff(rank[kept]) != 0) | (np.diff(step[kept]) != 0)) + 1
+    return np.split(kept, starts) if len(kept) else []
+
+
+def _sample_values(values: _Ints, max_values: int) -> _Ints:
+    unique_values = np.unique(values)
+    return unique_values[:: max(1, -(-len(unique_values) // max_values))]
 
 
 def _assign_links(analysis: RunAnalysis) -> Mapping[str, int]:
-    """Return the link of each group: the network if its ranks span several hosts, else the host's own link.
-
-    The result is empty, so that each group has its own link, if concurrent messages take no longer than
-    single ones.
-    """
+    """Return the link of each group: the network if its ranks span several hosts, else that of its host."""
     hosts, rows = analysis.hosts, analysis.collectives
     names = [str(name) for name in rows["group"].unique()] if "group" in rows else []
     spans = {name: {hosts.get(rank) for rank in parse_group_ranks(name)} - {None} for name in names}
-    links = {name: int(len(found) > 1) for name, found in spans.items()}
-    return links if _are_shared(analysis, links) else {}
+    return {name: int(len(found) > 1) for name, found in spans.items()}
 
 
-def _are_shared(analysis: RunAnalysis, links: Mapping[str, int]) -> bool:
+def _are_shared(analysis: RunAnalysis, measured: Sequence["_MeasuredStep"]) -> bool:
     """Return True if concurrent messages take longer than similar ones alone, or if unknown."""
     alike = ["kind", "group", "bytes"]
     rows = analysis.collectives
-    if not len(rows) or not set(alike) <= set(rows.columns):
+    if not measured or not set(alike) <= set(rows.columns):
         return True
-    measured = [
-        (step, _MeasuredStep.of(step, int(step["start_ns"].min()), links)) for step in _sample_steps(rows)
-    ]
-    table = pd.concat([step[alike].astype({"kind": str, "group": str}) for step, _ in measured])
-    table = table.assign(
-        transfer=np.concatenate([each_step.transfer for _, each_step in measured]),
-        work=np.concatenate([each_step.work for _, each_step in measured]),
-    )
-    is_concurrent = table["work"] < _ALONE_RATIO * table["transfer"]
+    transfer = np.concatenate([step.transfer for step in measured])
+    work = np.concatenate([step.work for step in measured])
+    is_concurrent = work < _ALONE_RATIO * transfer
+    if not is_concurrent.any():
+        return True
+    table = rows.loc[:, alike].iloc[np.concatenate([step.row for step in measured])]
+    table = table.astype({"kind": str, "group": str}).assign(transfer=transfer, work=work)
     alone = table[~is_concurrent].groupby(alike)["transfer"].median().rename("alone")
     unique_values = table[is_concurrent].join(alone, on=alike, how="inner")
     # on a shared link they take transfer / work times as long as alone; on separate links, as long as alone
@@ -96,26 +111,57 @@ def _are_shared(analysis: RunAnalysis, links: Mapping[str, int]) -> bool:
     return bool(unique_values.empty or unique_values["transfer"].sum() > middle.sum())
 
 
-def _save_in_step(rows: pd.DataFrame, new_transfer_ns: "pd.Series[float]", links: Mapping[str, int]) -> float:
-    origin = int(rows["start_ns"].min())  # float64 resolves ns since 1970 only to 256
-    measured = _MeasuredStep.of(rows, origin, links)
-    transfer = np.asarray(new_transfer_ns.loc[rows.index], dtype=np.float64)
-    new = measured.work * np.divide(
-        transfer, measured.transfer, out=np.ones_like(transfer), where=measured.transfer > 0
-    )
-    return _play_step(measured, new) - _play_step(measured, measured.work)
+class _Collectives(Struct, frozen=True, kw_only=True):
+    """Columns of the collectives table; times in ns, ``launch`` and ``wait_start`` 0 if not known."""
+
+    row: _Ints
+    group: _Ints
+    groups: tuple[str, ...]
+    start: _Ints
+    end: _Ints
+    transfer: _Floats
+    blocked: _Floats
+    launch: _Ints
+    has_launch: _Bools
+    wait_start: _Ints
+    has_wait: _Bools
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> "_Collectives":
+        group = rows["group"] if "group" in rows else pd.Series("", index=rows.index)
+        codes, groups = factorize_texts(group)
+        launch, wait = (rows[name].astype("Int64") for name in ("launch_start_ns", "wait_start_ns"))
+        return cls(
+            row=np.arange(len(rows)),
+            group=codes,
+            groups=tuple(groups),
+            start=rows["start_ns"].to_numpy(np.int64),
+            end=rows["end_ns"].to_numpy(np.int64),
+            transfer=rows["transfer_ns"].to_numpy(np.float64),
+            blocked=(rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.float64),
+            launch=np.asarray(launch.fillna(0), dtype=np.int64),
+            has_launch=launch.notna().to_numpy(np.bool_),
+            wait_start=np.asarray(wait.fillna(0), dtype=np.int64),
+            has_wait=wait.notna().to_numpy(np.bool_),
+        )
+
+    def at(self, rows: _Ints) -> "_Collectives":
+        """Return these rows."""
+        arrays = {each.name: getattr(self, each.name)[rows] for each in fields(self) if each.name != "groups"}
+        return replace(self, **arrays)
 
 
 class _MeasuredStep(Struct, frozen=True, kw_only=True):
     """Collectives of one rank and step as recorded, in nanoseconds since the step's origin.
 
-    ``ready``: arrival of the last rank, or the launch of a queued collective. ``awaited``, ``resumed``: start
-    and end of the wait of the thread; NaN if unknown. ``work``: transfer time without the link time used by
-    others meanwhile.
+    ``row``: their rows in the table. ``ready``: arrival of the last rank, or the launch of a queued
+    collective. ``awaited``, ``resumed``: start and end of the wait of the thread; NaN if unknown. ``work``:
+    transfer time without the link time used by others meanwhile.
     """
 
-    lane: npt.NDArray[np.int64]
-    link: npt.NDArray[np.int64]
+    row: _Ints
+    lane: _Ints
+    link: _Ints
     ready: _Floats
     end: _Floats
     awaited: _Floats
@@ -124,36 +170,36 @@ class _MeasuredStep(Struct, frozen=True, kw_only=True):
     work: _Floats
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, origin: int, links: Mapping[str, int]) -> "_MeasuredStep":
-        """Build the step from rows of the collectives table."""
-        end = (rows["end_ns"] - origin).to_numpy(np.float64)
-        transfer = rows["transfer_ns"].to_numpy(np.float64)
-        arrival = end - transfer
-        group = rows["group"].astype(str) if "group" in rows else pd.Series("", index=rows.index)
-        lane, queued = _assign_queues(pd.factorize(group)[0].astype(np.int64), arrival, end)
-        own = -1 - pd.Series(lane, index=rows.index)  # a separate link if unknown
-        link: _Ints = np.asarray(group.map(links).fillna(own) if links else own, dtype=np.int64)
-        launch = np.fmin(_relative_ns(rows["launch_start_ns"], origin), arrival)
-        blocked = (rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.float64)
+    def of(cls, rows: _Collectives, links: Mapping[str, int]) -> "_MeasuredStep":
+        """Build the step from its collectives."""
+        origin = rows.start.min()  # float64 resolves ns since 1970 only to 256
+        end = (rows.end - origin).astype(np.float64)
+        arrival = end - rows.transfer
+        lane, queued = _assign_queues(rows.group, arrival, end)
+        # a separate link if unknown
+        link = np.array([links[name] for name in rows.groups])[rows.group] if links else -1 - lane
+        launch = np.where(rows.has_launch, (rows.launch - origin).astype(np.float64), np.nan)
+        wait_start = np.where(rows.has_wait, (rows.wait_start - origin).astype(np.float64), np.nan)
         # a hidden collective may block if the rank waits for it earlier: known if its wait was recorded
-        new_ready = _relative_ns(rows["wait_start_ns"], origin)
-        hidden = np.where(new_ready >= end, new_ready, np.nan)
+        hidden = np.where(wait_start >= end, wait_start, np.nan)
         return cls(
+            row=rows.row,
             lane=lane,
             link=link,
-            ready=np.where(queued, launch, arrival),
+            ready=np.where(queued, np.fmin(launch, arrival), arrival),
             end=end,
-            awaited=np.where(blocked > 0, end - blocked, hidden),
-            resumed=np.where(blocked > 0, end, hidden),
-            transfer=transfer,
+            awaited=np.where(rows.blocked > 0, end - rows.blocked, hidden),
+            resumed=np.where(rows.blocked > 0, end, hidden),
+            transfer=rows.transfer,
             work=_exclusive_transfer(link, arrival, end),
         )
 
-
-def _relative_ns(times: "pd.Series[int]", origin: int) -> _Floats:
-    """Return nanoseconds since ``origin``, NaN if unknown."""
-    since = (times.astype("Int64") - origin).astype("Float64")
-    return np.asarray(since.to_numpy(np.float64, na_value=np.nan), dtype=np.float64)
+    def scale_work(self, new_transfer_ns: _Floats) -> _Floats:
+        """Return the work for new transfer times, one for each row of the table."""
+        new = new_transfer_ns[self.row]
+        ratio = np.divide(new, self.transfer, out=np.ones_like(new), where=self.transfer > 0)
+        scaled: _Floats = self.work * ratio
+        return scaled
 
 
 def _assign_queues(
@@ -164,16 +210,21 @@ def _assign_queues(
     A group has one queue, or several if its collectives ran concurrently.
     """
     lane, queued = np.zeros(len(group), dtype=np.int64), np.zeros(len(group), dtype=np.bool_)
-    ends: dict[int, list[tuple[int, float]]] = {}
-    for row in np.lexsort((end, arrival)).tolist():
-        queue_ends = ends.setdefault(int(group[row]), [])
-        free = [place for place, (_, last) in enumerate(queue_ends) if last <= arrival[row] + _TOUCHING_NS]
+    queues: dict[int, list[tuple[int, float]]] = {}
+    count = 0
+    order = np.lexsort((end, arrival))
+    for row, number, begins, ends in zip(
+        order.tolist(), group[order].tolist(), arrival[order].tolist(), end[order].tolist(), strict=True
+    ):
+        queue_ends = queues.setdefault(number, [])
+        free = [place for place, (_, last) in enumerate(queue_ends) if last <= begins + _TOUCHING_NS]
         place = max(free, key=lambda place: queue_ends[place][1], default=len(queue_ends))
         if place == len(queue_ends):
-            queue_ends.append((sum(map(len, ends.values())), -np.inf))
-        lane[row], last = queue_ends[place]
-        queued[row] = last > arrival[row] - _TOUCHING_NS
-        queue_ends[place] = (int(lane[row]), float(end[row]))
+            queue_ends.append((count, -np.inf))
+            count += 1
+        own, last = queue_ends[place]
+        lane[row], queued[row] = own, last > begins - _TOUCHING_NS
+        queue_ends[place] = own, ends
     return lane, queued
 
 
@@ -196,36 +247,39 @@ def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Flo
 
 def _play_step(measured: _MeasuredStep, work: _Floats) -> float:
     """Return the time by which the thread reaches the end earlier than measured, in ns."""
-    link, ready = _LinkQueues(measured, work), measured.ready
-    waiting = deque(np.argsort(ready, kind="stable").tolist())
-    stops = [(float(at), row) for row, at in enumerate(measured.awaited) if not np.isnan(at)]
+    link, ready = _LinkQueues(measured, work), measured.ready.tolist()
+    waiting = deque(np.argsort(measured.ready, kind="stable").tolist())
+    stops = np.flatnonzero(~np.isnan(measured.awaited))
+    stops = stops[np.argsort(measured.awaited[stops], kind="stable")]
     ahead = 0.0
-    for at, row in sorted(stops):
-        until = float(measured.resumed[row])
+    for row, at, until in zip(
+        stops.tolist(), measured.awaited[stops].tolist(), measured.resumed[stops].tolist(), strict=True
+    ):
         while waiting and ready[waiting[0]] < max(at, until):  # others continue while the thread waits
             joining = waiting.popleft()
-            link.add(joining, float(ready[joining]) - ahead)
+            link.joined[joining] = ready[joining] - ahead
         ahead = until - max(at - ahead, link.run_until_done(row))
     return ahead
 
 
 class _LinkQueues:
-    """Queues of groups on their links: the head of each queue moves, and heads on one link share it."""
+    """Queues of groups on their links: the head of each queue moves, and heads on one link share it.
+
+    ``joined``: when each collective joins its queue, infinity if not yet; the order in the queue is fixed in
+    advance.
+    """
 
     def __init__(self, measured: _MeasuredStep, work: _Floats) -> None:
-        order = np.lexsort((measured.end, measured.end - measured.transfer)).tolist()
-        self._on = measured.link.tolist()
-        self._left = [float(value) for value in work]
+        self.joined = [np.inf] * len(work)
+        self._on: list[int] = measured.link.tolist()
+        self._left: list[float] = work.tolist()
         self._ends: dict[int, float] = {}
-        self._joined: dict[int, float] = {}
-        self._queues: dict[int, deque[int]] = {}
-        for row in order:
-            self._queues.setdefault(int(measured.lane[row]), deque()).append(row)
         self._now = -np.inf
-
-    def add(self, row: int, at: float) -> None:
-        """Add the collective to its queue at a time; the order in the queue is fixed in advance."""
-        self._joined[row] = at
+        queues: dict[int, deque[int]] = {}
+        lanes = measured.lane.tolist()
+        for row in np.lexsort((measured.end, measured.end - measured.transfer)).tolist():
+            queues.setdefault(lanes[row], deque()).append(row)
+        self._queues = list(queues.values())
 
     def run_until_done(self, row: int) -> float:
         """Advance until the collective is done, and return its end time."""
@@ -235,21 +289,30 @@ class _LinkQueues:
 
     def _step(self) -> bool:
         """Advance to the next start or end of a collective; return False if there is none."""
-        heads = [queue[0] for queue in self._queues.values() if queue and queue[0] in self._joined]
-        if not heads:
-            return False
-        moving = [row for row in heads if self._joined[row] <= self._now]
-        later = [self._joined[row] for row in heads if self._joined[row] > self._now]
+        now, joined, left, on = self._now, self.joined, self._left, self._on
+        moving: list[deque[int]] = []
+        until = np.inf
+        for queue in self._queues:
+            if queue:
+                at = joined[queue[0]]
+                if at <= now:
+                    moving.append(queue)
+                elif at < until:
+                    until = at
         if not moving:
-            self._now = min(later)
+            if until == np.inf:
+                return False
+            self._now = until
             return True
-        share = Counter(self._on[row] for row in moving)
-        until = min(self._now + self._left[row] * share[self._on[row]] for row in moving)
-        until = min([until, *later])
-        spent, self._now = until - self._now, until
-        for row in moving:
-            self._left[row] -= spent / share[self._on[row]]
-            if self._left[row] <= _MIN_WORK_NS:
-                self._ends[row] = self._now
-                next(queue for queue in self._queues.values() if queue and queue[0] == row).popleft()
+        links = [on[queue[0]] for queue in moving]
+        shares = [links.count(link) for link in links]
+        for queue, share in zip(moving, shares, strict=True):
+            until = min(until, now + left[queue[0]] * share)
+        self._now = until
+        for queue, share in zip(moving, shares, strict=True):
+            row = queue[0]
+            left[row] -= (until - now) / share
+            if left[row] <= _MIN_WORK_NS:
+                self._ends[row] = until
+                queue.popleft()
         return True

@@ -84,7 +84,7 @@ def _read_block_kernels(
     """Return a rank's kernels of blocks; ``numbers`` maps positions and blocks to numbers for all ranks."""
     blocks = find_blocks(rank, copies)
     chosen = np.flatnonzero((blocks != NONE) & (rank.tasks.work[:, 1] > rank.tasks.work[:, 0]))
-    names = rank.tasks.kernel
+    names = list(rank.tasks.kernel)
     place, block = [], []
     counts: dict[tuple[object, ...], int] = {}
     first_kernel, block_start, number = "", 0, NONE

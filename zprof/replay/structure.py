@@ -31,8 +31,8 @@ REDUCING_KINDS = frozenset(
 
 def are_ordering_calls(tasks: RankTasks) -> Bools:
     """Return a mask of the calls that only order a collective after other work, or delay it."""
-    named = [_ORDERING_CALLS.fullmatch(name) is not None for name in tasks.name]
-    return np.array(named, dtype=np.bool_) & np.isnan(tasks.work[:, 0])
+    orders: Bools = tasks.name.match(_ORDERING_CALLS.fullmatch) & (np.isnan(tasks.work[:, 0]))
+    return orders
 
 
 def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
@@ -51,7 +51,7 @@ def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) ->
     This is the work launched right before the collective on a stream other than the compute stream, with
     only event calls between the two launches.
     """
-    orders = are_ordering_calls(tasks)
+    orders = are_ordering_calls(tasks).tolist()
     found = np.full(len(tasks), NONE, dtype=np.int64)
     for at in np.flatnonzero(collective != NONE).tolist():
         before = at - 1
@@ -187,7 +187,9 @@ def find_closing_gathers(
 
 def select_kinds(tasks: RankTasks, kinds: Mapping[int, str], chosen: Collection[str]) -> list[int]:
     """Return the tasks that are collectives of the chosen kinds."""
-    return [at for at, row in enumerate(tasks.row.tolist()) if row != NONE and kinds[row] in chosen]
+    places = np.flatnonzero(tasks.row != NONE)
+    rows = zip(places.tolist(), tasks.row[places].tolist(), strict=True)
+    return [at for at, row in rows if kinds[row] in chosen]
 
 
 def _follows_copy(tasks: RankTasks, at: int) -> bool:

@@ -5,7 +5,7 @@ nanoseconds on the common clock, counted from the start of the first replayed st
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,49 @@ _BLOCKING_CALLS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Q
 NONE = -1
 
 
+class Names(Sequence[str]):
+    """The name of each task, as a code into the distinct names: a predicate runs once per distinct name."""
+
+    __slots__ = ("codes", "words")
+
+    def __init__(self, words: Sequence[str], codes: Int64s) -> None:
+        self.words = tuple(words)
+        self.codes = codes
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Names":
+        """Return these names, coded in the order of their first task."""
+        numbers: dict[str, int] = {}
+        codes = [numbers.setdefault(name, len(numbers)) for name in names]
+        return cls(tuple(numbers), np.array(codes, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]
+        return self.words[int(self.codes[index])]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.words.__getitem__, self.codes.tolist())
+
+    def match(self, predicate: Callable[[str], object]) -> Bools:
+        """Return a mask of the tasks for whose name the predicate returns something true."""
+        is_match = np.array([bool(predicate(word)) for word in self.words] or [False], dtype=np.bool_)
+        chosen: Bools = is_match[self.codes]
+        return chosen
+
+    def at(self, indices: Int64s) -> "Names":
+        """Return the names of the tasks at these indices, in that order."""
+        return Names(self.words, self.codes[indices])
+
+    def with_name(self, at: int, name: str) -> "Names":
+        """Return the names with another one for the task ``at``."""
+        codes = self.codes.copy()
+        words = self.words if name in self.words else (*self.words, name)
+        codes[at] = words.index(name)
+        return Names(words, codes)
+
+
 class RankTasks(Struct, frozen=True, kw_only=True):
     """The tasks of one rank in host order. All arrays have one entry per task.
 
@@ -43,12 +86,12 @@ class RankTasks(Struct, frozen=True, kw_only=True):
 
     rank: int
     thread: Int64s
-    name: tuple[str, ...]
+    name: Names
     blocks: Bools
     call: Floats
     work: Floats
     stream: Int64s
-    kernel: tuple[str, ...]
+    kernel: Names
     row: Int64s
     step: Int64s
 
@@ -60,12 +103,12 @@ class RankTasks(Struct, frozen=True, kw_only=True):
         return replace(
             self,
             thread=self.thread[indices],
-            name=tuple(self.name[index] for index in indices.tolist()),
+            name=self.name.at(indices),
             blocks=self.blocks[indices],
             call=self.call[indices],
             work=self.work[indices],
             stream=self.stream[indices],
-            kernel=tuple(self.kernel[index] for index in indices.tolist()),
+            kernel=self.kernel.at(indices),
             row=self.row[indices],
             step=self.step[indices],
         )
@@ -136,45 +179,34 @@ def _make_tasks(
     is_repeat[1:] = calls[1:] == calls[:-1]
     call[is_repeat, 0] = call[is_repeat, 1]
     work_spans = np.where(has_work[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
-    names = _read_names(view, calls)
+    names = Names(*view.coded(calls))
+    kernels, kernel = view.coded(work[has_work])
+    kernel_codes = np.full(len(work), len(kernels), dtype=np.int64)
+    kernel_codes[has_work] = kernel
     return RankTasks(
         rank=rank,
         thread=view.thread[calls],
         name=names,
-        blocks=np.array([_BLOCKING_CALLS.match(name) is not None for name in names], dtype=np.bool_),
+        blocks=names.match(_BLOCKING_CALLS.match),
         call=call,
         work=work_spans,
         stream=np.where(has_work, view.stream[work], NONE),
-        kernel=tuple(
-            name if has_name else "" for name, has_name in zip(_read_names(view, work), has_work, strict=True)
-        ),
+        kernel=Names((*kernels, ""), kernel_codes),
         row=_find_rows(spans, work, rows),
         step=host_steps.step_at(spans[calls, 0]),
     )
 
 
-def _read_names(view: EventView, rows: Int64s) -> tuple[str, ...]:
-    words, codes = view.coded(rows)
-    return tuple(words[code] for code in codes.tolist())
-
-
 def _drop_nested_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
     """Drop calls nested in another call of their thread, such as a driver call within a runtime call."""
     order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
-    kept = []
-    until, current = -(1 << 62), None
-    for row, call_thread, begin, end in zip(
-        order.tolist(),
-        thread[order].tolist(),
-        spans[order, 0].tolist(),
-        spans[order, 1].tolist(),
-        strict=True,
-    ):
-        if call_thread != current or begin >= until or end > until:
-            kept.append(row)
-            until, current = end, call_thread
-    chosen = np.array(kept, dtype=np.int64)
-    return chosen[np.argsort(spans[chosen, 0], kind="stable")] if len(chosen) else chosen
+    begin, end = spans[order].T
+    is_kept = np.ones(len(order), dtype=np.bool_)
+    for mine in np.split(np.arange(len(order)), np.flatnonzero(np.diff(thread[order])) + 1):
+        until = np.maximum.accumulate(end[mine])[:-1]
+        is_kept[mine[1:]] = (begin[mine[1:]] >= until) | (end[mine[1:]] > until)
+    chosen = order[is_kept]
+    return chosen[np.argsort(spans[chosen, 0], kind="stable")]
 
 
 def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
@@ -190,17 +222,16 @@ def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
 
 def _find_rows(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
     """Return the collective row of each piece of work, matched by equal start and end, or ``NONE``."""
-    known: Mapping[tuple[int, int], int] = dict(
+    known = dict(
         zip(
             zip(rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True),
             rows.index.tolist(),
             strict=True,
         )
     )
-    return np.array(
-        [
-            known.get((int(spans[at, 0]), int(spans[at, 1])), NONE) if at != NONE else NONE
-            for at in work.tolist()
-        ],
-        dtype=np.int64,
-    )
+    found = np.full(len(work), NONE, dtype=np.int64)
+    # few kernels are collectives: only those that start as one does are looked up
+    candidates = np.flatnonzero((work != NONE) & np.isin(spans[work, 0], rows["start_ns"].to_numpy(np.int64)))
+    keys = map(tuple, spans[work[candidates]].tolist())
+    found[candidates] = [known.get(key, NONE) for key in keys]
+    return found

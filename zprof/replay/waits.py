@@ -7,9 +7,11 @@ just ended. The remainder is its own lag.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
 import numpy as np
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
@@ -69,14 +71,13 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
     awaited_task = np.full(len(tasks), NONE, dtype=np.int64)
     returns = np.zeros(len(tasks))
     device_tasks = np.flatnonzero(~np.isnan(tasks.work[:, 0]))
-    by_end = device_tasks[np.argsort(tasks.work[device_tasks, 1], kind="stable")]
-    ends = tasks.work[by_end, 1]
+    ended = _EndedWork.of(tasks, device_tasks)
 
     def find_last_finished(at: int, since: float, until: float) -> int:
-        last = int(np.searchsorted(ends, until + _RESOLUTION_NS, side="right")) - 1
-        while last >= 0 and ends[last] > since:
-            if by_end[last] <= at:
-                return int(by_end[last])
+        last = bisect_right(ended.ends, until + _RESOLUTION_NS) - 1
+        while last >= 0 and ended.ends[last] > since:
+            if ended.tasks[last] <= at:
+                return ended.tasks[last]
             last -= 1
         return NONE
 
@@ -91,7 +92,7 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
     pending = _count_pending(tasks, device_tasks)
     max_pending = int(pending.max(initial=0))
     # if the trace has synchronize calls, it has all of them: an idle device then means that the host was late
-    shows_waits = any(_SYNCHRONIZE_CALLS.fullmatch(name) for name in set(tasks.name))
+    shows_waits = any(_SYNCHRONIZE_CALLS.fullmatch(name) for name in tasks.name.words)
     typical_gap = _find_typical_gaps(tasks, gap, pending)
     for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & (gap > typical_gap)).tolist():
         # the host resumed just as the device went idle or a full queue drained: an unrecorded wait
@@ -115,16 +116,16 @@ def _find_typical_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats
     Calls are similar if their name, the previous call and the kernel are the same. A gap no longer than one
     seen while nothing could block the host is the host's own time.
     """
-    call_keys = [
-        (before, name, kernel)
-        for before, name, kernel in zip(("", *tasks.name[:-1]), tasks.name, tasks.kernel, strict=True)
-    ]
+    names, kernels = tasks.name.codes, tasks.kernel.codes
+    before = np.concatenate(([0], names[:-1] + 1))
+    calls = (before * len(tasks.name.words) + names) * len(tasks.kernel.words) + kernels
+    distinct, key = np.unique(calls, return_inverse=True)
     busy = (pending > 0) & (pending < _MIN_QUEUE)
-    gaps_by_call: dict[tuple[str, str, str], list[float]] = {}
-    for at in np.flatnonzero(busy).tolist():
-        gaps_by_call.setdefault(call_keys[at], []).append(float(gap[at]))
-    typical_gap = {step: max(times) for step, times in gaps_by_call.items() if len(times) >= _MIN_SAMPLES}
-    return np.array([typical_gap.get(step, 0.0) for step in call_keys])
+    typical_gap = np.zeros(len(distinct))
+    np.maximum.at(typical_gap, key[busy], gap[busy])
+    typical_gap[np.bincount(key[busy], minlength=len(typical_gap)) < _MIN_SAMPLES] = 0.0
+    typical: Floats = typical_gap[key]
+    return typical
 
 
 def _count_pending(tasks: RankTasks, device_tasks: Int64s) -> Int64s:
@@ -151,96 +152,97 @@ def find_device_waits(
     The start of work that ``is_estimated`` shows no lag, nor a wait that the program's structure does not.
     """
     count = len(tasks)
-    lag = np.zeros(count)
+    lag = [0.0] * count
     waits: list[list[int]] = [[] for _ in range(count)]
     held: list[int] = []
     device_tasks = np.flatnonzero(~np.isnan(tasks.work[:, 0]))
-    by_end = device_tasks[np.argsort(tasks.work[device_tasks, 1], kind="stable")]
-    ends = tasks.work[by_end, 1]
+    ended = _EndedWork.of(tasks, device_tasks)
     before: dict[int, int] = {}
-    is_collective = collective != NONE
     last_compute = NONE
     gathers_at, reductions = (
         select_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value}),
         select_kinds(tasks, kinds, REDUCING_KINDS),
     )
     closing_gathers = find_closing_gathers(tasks, gathers_at, reductions)
+    needs_compute = closing_gathers.union(reductions)
     step, main_thread, last_compute_before_step, at_step_start = NONE, NONE, NONE, True
     consumers = find_gather_consumers(tasks, gathers_at, copy_out, compute_stream)
     reduction_consumers = find_reduction_consumers(tasks, reductions, compute_stream)
+    # single elements are read tens of thousands of times: from lists at a third of the cost
+    starts, ends = tasks.work[:, 0].tolist(), tasks.work[:, 1].tolist()
+    launched = np.maximum(tasks.call[:, 0] + pick_up, begin).tolist()
+    streams, steps, threads = tasks.stream.tolist(), tasks.step.tolist(), tasks.thread.tolist()
+    copies, estimated, collectives = copy_in.tolist(), is_estimated.tolist(), collective.tolist()
     for at in device_tasks.tolist():
-        start, stream = float(tasks.work[at, 0]), int(tasks.stream[at])
-        earliest_start = max(float(tasks.call[at, 0]) + pick_up, begin)
-        if stream in before:
-            earliest_start = max(earliest_start, float(tasks.work[before[stream], 1]))
-        copy_in_dependency = (int(copy_in[at]),) if copy_in[at] != NONE else ()
-        for other in (*consumers.get(at, ()), *reduction_consumers.get(at, ()), *copy_in_dependency):
-            if tasks.work[other, 1] <= start + _RESOLUTION_NS:
-                waits[at].append(other)
-                earliest_start = max(earliest_start, float(tasks.work[other, 1]))
-        depends_on_compute = is_collective[at] and (
-            kinds[int(tasks.row[at])] in REDUCING_KINDS or at in closing_gathers
-        )
-        if tasks.step[at] != step:
-            step, main_thread, at_step_start = int(tasks.step[at]), int(tasks.thread[at]), True
-        at_step_start |= int(tasks.thread[at]) != main_thread
-        if (
-            is_collective[at]
-            and not depends_on_compute
-            and at_step_start
-            and int(tasks.thread[at]) == main_thread
-        ):
+        start, stream, earliest_start = starts[at], streams[at], launched[at]
+        is_collective = collectives[at] != NONE
+        latest = start + _RESOLUTION_NS
+        previous = before.get(stream)
+        if previous is not None:
+            earliest_start = max(earliest_start, ends[previous])
+        needed = [*consumers.get(at, ()), *reduction_consumers.get(at, ())]
+        if copies[at] != NONE:
+            needed.append(copies[at])
+        depends_on_compute = is_collective and at in needs_compute
+        if steps[at] != step:
+            step, main_thread, at_step_start = steps[at], threads[at], True
+        at_step_start |= threads[at] != main_thread
+        if is_collective and not depends_on_compute and at_step_start and threads[at] == main_thread:
             last_compute_before_step, at_step_start = last_compute, False
-        gathers = is_collective[at] and not depends_on_compute and last_compute_before_step != NONE
-        # a forward gather depends on the optimizer update, which was launched before the step
-        if gathers and tasks.work[last_compute_before_step, 1] <= start + _RESOLUTION_NS:
-            waits[at].append(last_compute_before_step)
-            earliest_start = max(earliest_start, float(tasks.work[last_compute_before_step, 1]))
-        if (
-            depends_on_compute
-            and last_compute != NONE
-            and tasks.work[last_compute, 1] <= start + _RESOLUTION_NS
-        ):
-            waits[at].append(last_compute)
-            earliest_start = max(earliest_start, float(tasks.work[last_compute, 1]))
-        if start - earliest_start > _STALL_NS and not is_estimated[at]:
-            cause = _find_releasing_work(tasks, by_end, ends, start, stream, at)
-            if is_collective[at] and cause not in (NONE, last_compute):
-                is_held = int(tasks.stream[cause]) == compute_stream
+        if depends_on_compute:
+            needed.append(last_compute)
+        elif is_collective:
+            # a forward gather depends on the optimizer update, which was launched before the step
+            needed.append(last_compute_before_step)
+        for other in needed:
+            if other != NONE and ends[other] <= latest:
+                waits[at].append(other)
+                earliest_start = max(earliest_start, ends[other])
+        if estimated[at]:
+            earliest_start = start
+        elif start - earliest_start > _STALL_NS:
+            cause = _find_releasing_work(ended, streams, start, at)
+            if is_collective and cause not in (NONE, last_compute):
+                is_held = streams[cause] == compute_stream
             else:
-                is_held = (
-                    is_collective[at] and cause == NONE and _has_later_work_ended(tasks, by_end, ends, at)
-                )
+                is_held = is_collective and cause == NONE and _has_later_work_ended(ended, streams, start, at)
             if is_held:
                 held.append(at)
-            if cause != NONE and tasks.work[cause, 1] > earliest_start:
+            if cause != NONE and ends[cause] > earliest_start:
                 waits[at].append(cause)
-                earliest_start = float(tasks.work[cause, 1])
-        lag[at] = 0.0 if is_estimated[at] else max(0.0, start - earliest_start)
+                earliest_start = ends[cause]
+        lag[at] = max(0.0, start - earliest_start)
         before[stream] = at
         if stream == compute_stream:
             last_compute = at
-    return lag, tuple(tuple(each) for each in waits), tuple(held)
+    return np.array(lag), tuple(map(tuple, waits)), tuple(held)
 
 
-def _find_releasing_work(
-    tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, stream: int, at: int
-) -> int:
+class _EndedWork(Struct, frozen=True, kw_only=True):
+    """Tasks with device work, ordered by the end of it; ``ends``: these ends."""
+
+    tasks: list[int]
+    ends: list[float]
+
+    @classmethod
+    def of(cls, tasks: RankTasks, device_tasks: Int64s) -> "_EndedWork":
+        by_end = device_tasks[np.argsort(tasks.work[device_tasks, 1], kind="stable")]
+        return cls(tasks=by_end.tolist(), ends=tasks.work[by_end, 1].tolist())
+
+
+def _find_releasing_work(ended: _EndedWork, streams: list[int], start: float, at: int) -> int:
     """Return the last work of another stream that was launched earlier and ended shortly before ``start``."""
-    place = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right")) - 1
-    while place >= 0 and ends[place] > start - _RELEASE_NS:
-        other = int(by_end[place])
-        if other < at and int(tasks.stream[other]) != stream:
+    place = bisect_right(ended.ends, start + _RESOLUTION_NS) - 1
+    while place >= 0 and ended.ends[place] > start - _RELEASE_NS:
+        other = ended.tasks[place]
+        if other < at and streams[other] != streams[at]:
             return other
         place -= 1
     return NONE
 
 
-def _has_later_work_ended(tasks: RankTasks, by_end: Int64s, ends: Floats, at: int) -> bool:
+def _has_later_work_ended(ended: _EndedWork, streams: list[int], start: float, at: int) -> bool:
     """Return True if work of another stream that was launched later ended just as this work started."""
-    start = float(tasks.work[at, 0])
-    first = int(np.searchsorted(ends, start - _HELD_NS, side="left"))
-    last = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right"))
-    return any(
-        int(other) > at and int(tasks.stream[other]) != int(tasks.stream[at]) for other in by_end[first:last]
-    )
+    first = bisect_left(ended.ends, start - _HELD_NS)
+    last = bisect_right(ended.ends, start + _RESOLUTION_NS)
+    return any(other > at and streams[other] != streams[at] for other in ended.tasks[first:last])

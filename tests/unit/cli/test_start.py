@@ -23,8 +23,8 @@ NEEDS_TORCH = {"train"}
 PLAN = "plan --layers 4 --hidden 256 --micro-batch 2 --sequence 64 --dp 4 --hardware v100 -f html"
 
 
-def loaded(names: tuple[str, ...], *lines: list[str]) -> list[list[str]]:
-    """The packages that are there after each line; each must end with 0."""
+def loaded(names: tuple[str, ...], *lines: list[str], code: int = 0) -> list[list[str]]:
+    """The packages that are there after each line; each must end with ``code``."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, json.dumps([names, lines])],
         capture_output=True,
@@ -32,7 +32,7 @@ def loaded(names: tuple[str, ...], *lines: list[str]) -> list[list[str]]:
         check=False,
     )
     rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[[")]
-    assert [code for _, code, _ in rows] == [0] * len(lines), done.stderr
+    assert [ended for _, ended, _ in rows] == [code] * len(lines), done.stderr
     return [packages for _, _, packages in rows]
 
 
@@ -40,6 +40,17 @@ def test_help_and_what_needs_no_run_load_next_to_nothing() -> None:
     first, *others = loaded((*HEAVY, "zprof.cli.report"), ["--help"], ["schema", "report"], PLAN.split())
     assert first == []
     assert not {"torch", "pandas", "pyarrow", "hta", "textual"} & {*others[0], *others[1]}
+
+
+def test_a_mistyped_path_is_refused_before_anything_is_loaded() -> None:
+    lines = (["report", "no-such.zprof"], ["diagnose", "no-such.zprof", "--window", "trace"])
+    assert loaded((*HEAVY, "msgspec", "dataclasses", "inspect"), *lines, code=2) == [[], []]
+
+
+def test_an_answer_that_is_kept_needs_no_tables(runs: Path) -> None:
+    lines = [[command, str(runs / "again.zprof")] for command in ("diagnose", "report")]
+    loaded((), *lines)
+    assert loaded(HEAVY, *lines) == [[], []]
 
 
 def test_help_of_each_command_loads_no_torch() -> None:

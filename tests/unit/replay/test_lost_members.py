@@ -15,7 +15,7 @@ from zprof.model.findings import Cause
 from zprof.replay.graph import Graph, build_graph
 from zprof.replay.lost_members import fill_lost_members, merge_orders
 from zprof.replay.play import play_graph
-from zprof.replay.tasks import NONE, RankTasks
+from zprof.replay.tasks import NONE, Names, RankTasks
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.simulator.causes import plant
@@ -49,12 +49,12 @@ def rank_tasks(rank: int, late: float = 0.0, *, lost: bool = False, name: str = 
     return RankTasks(
         rank=rank,
         thread=np.ones(4, dtype=np.int64),
-        name=(LAUNCH, name, RECORD, LAUNCH),
+        name=Names.of((LAUNCH, name, RECORD, LAUNCH)),
         blocks=np.zeros(4, dtype=np.bool_),
         call=np.array([(-2.0, -1.0), (15.0, 16.0), (17.0, 18.0), (50.0, 51.0)]),
         work=work,
         stream=stream,
-        kernel=("gather",) * 4,
+        kernel=Names.of(("gather",) * 4),
         row=row,
         step=np.zeros(4, dtype=np.int64),
     )

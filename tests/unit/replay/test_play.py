@@ -24,7 +24,7 @@ from zprof.replay.merging import merge_units
 from zprof.replay.messages import read_messages
 from zprof.replay.play import ReplayDeadlock, play_graph
 from zprof.replay.splitting import split_units
-from zprof.replay.tasks import NONE
+from zprof.replay.tasks import NONE, Names
 
 COMPUTE, COMM = 7, 20
 MS = 1e6
@@ -56,7 +56,7 @@ def rank_of(
         gaps_ns=np.array([(gaps or {}).get(at, 0.0) * MS for at in range(count)]),
         blocks_on=np.array([(blocks or {}).get(at, NONE) for at in range(count)]),
     )
-    return replace(rank, tasks=replace(rank.tasks, name=names))
+    return replace(rank, tasks=replace(rank.tasks, name=Names.of(names)))
 
 
 def ends_ms(graph: Graph) -> list[float]:

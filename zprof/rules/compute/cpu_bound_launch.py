@@ -96,7 +96,11 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
 
 
 def measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
-    """Measure the idle time that slow launches cause on most ranks."""
+    """Measure the idle time that slow launches cause on most ranks; it is measured once per analysis."""
+    return analysis.compute_once(_measure_late_hosts)
+
+
+def _measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
     columns = _list_launch_columns(analysis)
     shared_loss = _measure_waits_for_one_host(analysis, columns)
     mean_loss, median_loss = (

@@ -42,8 +42,9 @@ def mean_of_recurring(values: "pd.Series[float]") -> float:
     """
     if len(values) < 2:
         return float(values.sum())
-    second = values.nlargest(2).iloc[1]
-    return min(float(values.clip(upper=second).mean()), _MAX_OVER_MEDIAN * float(values.median()))
+    times = values.to_numpy(np.float64)
+    second = np.partition(times, -2)[-2]
+    return min(float(np.minimum(times, second).mean()), _MAX_OVER_MEDIAN * float(np.median(times)))
 
 
 def single_occurrence_ns(analysis: RunAnalysis, column: str) -> float:

@@ -165,7 +165,7 @@ def _keep_recurring(rank: RankGraph, steps: int, selected: Bools) -> Bools:
 def _awaits_long_copy(rank: RankGraph) -> Bools:
     """Return a mask of the calls that wait for a long copy, whose data the host needs."""
     on = np.maximum(rank.blocks_on, 0)
-    copies = np.array([name.startswith("Memcpy") for name in rank.tasks.kernel], dtype=np.bool_)
+    copies = rank.tasks.kernel.match(lambda name: name.startswith("Memcpy"))
     awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
     return awaits
 

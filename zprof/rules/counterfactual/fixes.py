@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.intervals import intervals
+from zprof.analysis.intervals import Intervals, intervals
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
@@ -134,7 +134,7 @@ def _scale_copies(
     analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
 ) -> Callable[[RankGraph], Floats]:
     names = frozenset(filter(copied, list_copy_names(analysis)))
-    return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
+    return lambda rank: np.where(rank.tasks.kernel.match(names.__contains__), left, 1.0)
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -142,7 +142,7 @@ def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seque
     names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
-        return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
+        return rank.tasks.kernel.match(names.__contains__)
 
     idle = edits.scale_work(graph, _scale_copies(analysis, 0.0))
     return [edits.scale_host(idle, left, are_copies) for left in _LAUNCH_LEFT_RATIOS]
@@ -206,7 +206,7 @@ def _keep_allocations(analysis: RunAnalysis, graph: Graph, finding: Finding) -> 
 
 def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
     """Return a mask of the calls whose name matches the pattern."""
-    return np.array([pattern.fullmatch(name) is not None for name in rank.tasks.name], dtype=np.bool_)
+    return rank.tasks.name.match(pattern.fullmatch)
 
 
 def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
@@ -236,14 +236,21 @@ def is_launch(rank: RankGraph) -> Bools:
 
 def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
     """Measure the host time before each call that waits for the data loader, in excess of a fetch."""
+    spans_by_rank = analysis.compute_once(_read_excess_loading)
+    return {
+        rank.tasks.rank: edits.gap_time_within(rank, spans_by_rank[rank.tasks.rank], graph.origin_ns)
+        for rank in graph.ranks
+    }
+
+
+def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
+    """Return when each rank fetched batches, without the time that a fetch takes, on the common clock."""
     assert analysis.source is not None
     found = {}
-    clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
-    for rank in graph.ranks:
-        number = rank.tasks.rank
-        spans = clocks[number].common(read_loader_spans(analysis.source, number))
+    for tracks in analysis.tracks:
+        spans = tracks.clock.common(read_loader_spans(analysis.source, tracks.rank))
         begins = np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1])
-        found[number] = edits.gap_time_within(rank, intervals(begins, spans[:, 1]), graph.origin_ns)
+        found[tracks.rank] = intervals(begins, spans[:, 1])
     return found
 
 

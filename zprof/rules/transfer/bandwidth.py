@@ -173,9 +173,11 @@ def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKi
     """Return size, group, its number of ranks and bandwidth of each matched collective of a kind."""
     rows = select_kind(rows, kind)
     elapsed = transfer_times(analysis, rows)
-    first = rows.drop_duplicates("instance").set_index("instance").reindex(elapsed.index)
+    columns = ["instance", "bytes", "group_size", "group"]
+    first = rows[columns].drop_duplicates("instance").set_index("instance").reindex(elapsed.index)
     each = first[["bytes", "group_size"]].assign(group=first["group"].astype(str), elapsed=elapsed)
-    factors = [bus_factor(kind, int(size)) for size in first["group_size"]]
+    factor_of_size = {size: bus_factor(kind, int(size)) for size in first["group_size"].unique().tolist()}
+    factors = [factor_of_size[size] for size in first["group_size"].tolist()]
     each = each.assign(bytes_per_s=each["bytes"] * factors / each["elapsed"] * 1e9)
     return each[(each["bytes"] > 0) & (each["bytes_per_s"] > 0)]  # 0: the size of the group is unknown
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, covered, intervals
-from zprof.analysis.time.collective_rows import Floats
+from zprof.analysis.time.collective_rows import Floats, factorize_texts
 from zprof.analysis.time.transfer.link_fits import fit_line
 from zprof.rules.transfer.traffic import transfer_times
 
@@ -62,12 +62,20 @@ def max_normal_latency_ns(ranks: int) -> float:
 
 
 def read_latencies(analysis: RunAnalysis) -> Latencies:
-    """Return the latency of each group, from fits over sizes and from messages that are almost empty."""
+    """Return the latency of each group, from fits over sizes and from messages that are almost empty.
+
+    They are read once per analysis.
+    """
+    return analysis.compute_once(_read_latencies)
+
+
+def _read_latencies(analysis: RunAnalysis) -> Latencies:
     rows = analysis.collectives
-    ranks = rows["group"].astype(str).map(_group_ranks)
+    ranks = analysis.compute_once(_read_group_ranks)
     found: dict[str, float] = {}
-    for name in sorted(set(ranks)):
-        group_rows = rows[ranks == name]
+    places_by_name = {str(name): places for name, places in ranks.groupby(ranks).indices.items()}
+    for name, places in sorted(places_by_name.items(), key=lambda item: item[0]):
+        group_rows = rows.iloc[places]
         read = (
             _latency_from_fits(analysis, name, group_rows),
             _latency_from_gathers_and_scatters(analysis, group_rows),
@@ -81,6 +89,13 @@ def read_latencies(analysis: RunAnalysis) -> Latencies:
         found = {name: scalar for name in set(ranks)} if scalar is not None else {}
     found |= _latency_from_larger_groups(set(ranks) - set(found), found)
     return Latencies(by_ranks=found, group_by_row=dict(zip(rows.index.tolist(), ranks.tolist(), strict=True)))
+
+
+def _read_group_ranks(analysis: RunAnalysis) -> "pd.Series[str]":
+    """Return the ranks of the group of each collective."""
+    codes, groups = factorize_texts(analysis.collectives["group"])
+    names = np.array([_group_ranks(group) for group in groups], dtype=object)
+    return pd.Series(names[codes], index=analysis.collectives.index, dtype=object)
 
 
 def _group_ranks(group: str) -> str:
@@ -186,10 +201,13 @@ def _latency_from_larger_groups(unknown: Set[str], known: Mapping[str, float]) -
 def measure_shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
     """Return the share of transfer time in ``rows`` that overlaps with transfers of other rank groups."""
     overlapping = total = 0
-    ranks = analysis.collectives["group"].astype(str).map(_group_ranks)
-    others = analysis.collectives[~ranks.isin(set(ranks.loc[rows.index]))]
-    for rank, group_rows in rows.groupby("rank"):
-        other_transfers = _transfer_intervals(others[others["rank"] == rank])
+    ranks = analysis.compute_once(_read_group_ranks)
+    columns = ["rank", "end_ns", "transfer_ns"]
+    all_rows = analysis.collectives[columns]
+    others = all_rows[all_rows["rank"].isin(rows["rank"].unique()) & ~ranks.isin(set(ranks.loc[rows.index]))]
+    places = others.groupby("rank").indices
+    for rank, group_rows in rows[columns].groupby("rank"):
+        other_transfers = _transfer_intervals(others.iloc[places.get(rank, [])])
         overlapping += int(covered(other_transfers, *_transfer_intervals(group_rows).T).sum())
         total += int(group_rows["transfer_ns"].sum())
     return overlapping / total if total else 0.0

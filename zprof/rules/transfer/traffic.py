@@ -223,10 +223,18 @@ def _read_messages(
 
 def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[float]":
     """Return the time from the last start to the first end of each collective that all its ranks show."""
-    rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
-    each = rows.groupby("instance").agg(start=("start_ns", "max"), end=("end_ns", "min"))
-    times = (each["end"] - each["start"]).astype("float64")
-    return times[times > max(1, 2 * get_clock_uncertainty_ns(analysis))]
+    chosen = rows["matched"].to_numpy(np.bool_) & ~rows["first_of_window"].to_numpy(np.bool_)
+    instance, start, end = (
+        rows[name].to_numpy(np.int64)[chosen] for name in ("instance", "start_ns", "end_ns")
+    )
+    order = np.argsort(instance, kind="stable")
+    numbers, first = np.unique(instance[order], return_index=True)
+    if not len(numbers):
+        return pd.Series(dtype=np.float64, index=pd.Index(numbers, name="instance"))
+    elapsed = np.minimum.reduceat(end[order], first) - np.maximum.reduceat(start[order], first)
+    times = elapsed.astype(np.float64)
+    is_clear = times > max(1, 2 * get_clock_uncertainty_ns(analysis))
+    return pd.Series(times[is_clear], index=pd.Index(numbers[is_clear], name="instance"))
 
 
 def _estimate_latency_ns(analysis: RunAnalysis, own_rows: pd.DataFrame, kind: CollectiveKind) -> float | None:

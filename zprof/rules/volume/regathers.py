@@ -109,10 +109,16 @@ def _price_if_worth(
 def read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
     """Return the gathers of known units in the passes, with their ``cause`` and the step's ``micro_batches``.
 
+    They are read once per analysis.
+
     ``cause`` is None for the first gather of a unit in a step. ``in_pass`` is the cause within the
     micro-batch alone, None for the first gather of a unit in it. Gathers without a known unit or micro-batch
     are excluded, and so are gathers of a unit that is called again.
     """
+    return analysis.compute_once(_read_gathers)
+
+
+def _read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
     passes = read_passes(analysis)
     passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
     wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)

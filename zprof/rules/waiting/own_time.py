@@ -68,7 +68,11 @@ class OwnTime(Struct, frozen=True, kw_only=True):
 
 
 def measure_own_time(analysis: RunAnalysis) -> OwnTime:
-    """Return the own time in the steps that all ranks have."""
+    """Return the own time in the steps that all ranks have; it is measured once per analysis."""
+    return analysis.compute_once(_measure_own_time)
+
+
+def _measure_own_time(analysis: RunAnalysis) -> OwnTime:
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
     if not _on_device(analysis):
@@ -123,15 +127,13 @@ def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float
     if pieces is None or pieces.shape[1] < 2:  # one rank has no others
         return pd.Series(np.nan, index=steps.index)
     values = pieces.to_numpy(np.float64)
-    behind = np.column_stack(
-        [values[:, at] - np.median(np.delete(values, at, axis=1), axis=1) for at in range(values.shape[1])]
-    )
+    behind = values - _median_of_others(values)
     jitter = _JITTER_DEVIATIONS * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
     clear = pd.DataFrame(np.where(behind > jitter, behind, 0.0), index=pieces.index, columns=pieces.columns)
-    runs = (
-        pd.DataFrame(behind, index=pieces.index, columns=pieces.columns)
-        .groupby(level=0)
-        .agg(_largest_run_sum)
+    numbers = pieces.index.to_numpy()
+    names = np.unique(numbers)
+    runs = pd.DataFrame(
+        [_largest_run_sums(behind[numbers == name]) for name in names], index=names, columns=pieces.columns
     )
     stalls = clear.groupby(level=0).sum().combine(runs, np.maximum).stack()
     wanted = pd.MultiIndex.from_arrays([steps["step"], steps["rank"]])
@@ -164,10 +166,26 @@ def _host_pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
     return table.diff().fillna(table.iloc[[0]])
 
 
-def _largest_run_sum(values: "pd.Series[float]") -> float:
-    """Return the largest sum of consecutive values; at least 0."""
-    sums = np.concatenate(([0.0], np.cumsum(values.to_numpy(np.float64))))
-    return float((sums - np.minimum.accumulate(sums)).max())
+def _median_of_others(values: Table) -> Table:
+    """Return for each value the median of the other values of its row, from one sorted copy of the row."""
+    count = values.shape[1] - 1
+    order = np.argsort(values, axis=1, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(count + 1)[None, :], axis=1)
+    lower, upper = (
+        np.where(place <= at, ranked[:, at + 1, None], ranked[:, at, None])
+        for at in ((count - 1) // 2, count // 2)
+    )
+    median: Table = (lower + upper) / 2
+    return median
+
+
+def _largest_run_sums(values: Table) -> Table:
+    """Return for each column the largest sum of consecutive values; at least 0."""
+    sums = np.concatenate((np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)))
+    largest: Table = (sums - np.minimum.accumulate(sums, axis=0)).max(axis=0)
+    return largest
 
 
 def _longer_than_others(rows: pd.DataFrame, column: str, ranks: int) -> Table:
