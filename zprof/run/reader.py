@@ -59,6 +59,13 @@ class Run:
         other.manifest = replace(self.manifest, training=training)
         return other
 
+    def select(self, ranks: Sequence[int]) -> "Run":
+        """Return this run with some of its ranks only."""
+        other = Run.__new__(Run)
+        other.path, other.manifest = self.path, self.manifest
+        other.rank_manifests = {rank: self.rank_manifests[rank] for rank in ranks}
+        return other
+
     @cached_property
     def rank_manifests(self) -> dict[int, RankManifest]:
         """Manifests of the ranks whose tables are on disk, by rank."""

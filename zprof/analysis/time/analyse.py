@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
-from zprof.analysis.time.collective_rows import CollectiveRows, RankColumns, StepCounts, concat_columns
+from zprof.analysis.time.collective_rows import StepCounts, concat_columns
 from zprof.analysis.time.critical_path import find_critical_path
-from zprof.analysis.time.host_calls import HOST_NS, HostCalls, measure_host_pace
-from zprof.analysis.time.host_idle import make_host_columns
+from zprof.analysis.time.host_calls import HOST_NS, HostCalls
 from zprof.analysis.time.kernels import make_kernel_frame
 from zprof.analysis.time.ledger import (
     STEP_COLUMNS,
@@ -19,24 +17,13 @@ from zprof.analysis.time.ledger import (
     estimate_step_noise,
     is_unsplit,
     list_step_times,
-    make_rank_tracks,
 )
+from zprof.analysis.time.measure_ranks import MeasuredRanks, RankSummary, measure_ranks
 from zprof.analysis.time.passes.table import make_pass_table
-from zprof.analysis.time.rank import (
-    RankResult,
-    RecordingStarts,
-    analyse_rank,
-    join_collectives,
-    sum_unsplit_exposed,
-)
+from zprof.analysis.time.rank import sum_unsplit_exposed
 from zprof.analysis.time.steps import WHOLE_TRACE
-from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
-from zprof.analysis.time.timeline import (
-    RankTimeline,
-    load_collectives,
-    load_timelines,
-    report_no_collectives,
-)
+from zprof.analysis.time.synchronise import SynchronisedRun
+from zprof.analysis.time.timeline import RankWindow, report_no_collectives
 from zprof.analysis.time.transfer.collective_times import (
     sum_collective_times,
     sum_exposed,
@@ -44,11 +31,8 @@ from zprof.analysis.time.transfer.collective_times import (
     sum_message_sizes,
     sum_unit_times,
 )
-from zprof.analysis.time.transfer.decomposition import decompose_collectives
-from zprof.analysis.time.transfer.launch_delays import make_limiter_columns
 from zprof.analysis.time.transfer.link_fits import fit_links
 from zprof.analysis.time.transfer.volume import measure_volume
-from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, Time, Window, WindowPolicy
@@ -116,33 +100,26 @@ class TimeAnalysis(Struct, frozen=True, kw_only=True):
     limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:
-    """Measure the time window of a run, per step or as a single interval."""
-    timelines, gaps = load_timelines(run, policy)
-    if not timelines:
-        return _make_empty_analysis(gaps)
-    synced = synchronise(load_collectives(timelines), timelines, run.manifest.world_size)
-    clocks = synced.clocks
-    for position, timeline in enumerate(timelines):  # in place: never two copies of the times of all ranks
-        timelines[position] = timeline.on(clocks.of(timeline.rank))
-    frame = decompose_collectives(synced.collectives, clocks)
-    rank = frame["rank"].to_numpy(np.int64)
-    order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy(), rank))
-    frame, rank = frame.iloc[order], rank[order]
-    rows, starts = CollectiveRows(frame), RecordingStarts(timelines)
-    spans = [np.searchsorted(rank, (t.rank, t.rank + 1)).tolist() for t in timelines]
-    ranks = [
-        analyse_rank(timeline, rows.select(*span), clocks.uncertainty_ns, starts.find_start_ns)
-        for timeline, span in zip(timelines, spans, strict=True)
-    ]
-    calls = {timeline.rank: timeline.calls for timeline in timelines}
-    collectives = join_collectives(frame, ranks)
-    collectives = collectives.assign(**{HOST_NS: _measure_host_pace(ranks, timelines)})
-    collectives = judge_lateness(
-        collectives,
-        {rank.time.rank: rank.work for rank in ranks},
-        calls.__getitem__,
-    )
+def analyse_time(
+    run: Run, policy: WindowPolicy = WindowPolicy.STEP, processes: int | None = None
+) -> TimeAnalysis:
+    """Measure the time window of a run, per step or as a single interval.
+
+    Args:
+        run: The run.
+        policy: Its time window.
+        processes: Number of processes that measure the ranks; None: as many as pay.
+    """
+    measured = measure_ranks(run, policy, processes)
+    if not isinstance(measured, MeasuredRanks):
+        return _make_empty_analysis(measured)
+    ranks, synced, gaps = measured.ranks, measured.synced, measured.gaps
+    collectives = _join_collectives(measured.rows, ranks)
+    del measured  # its rows of all ranks
+    work = {rank.time.rank: rank.work for rank in ranks}
+    calls = {rank.time.rank: rank.calls for rank in ranks}
+    windows = [rank.window for rank in ranks]
+    collectives = judge_lateness(collectives, work, calls.__getitem__)
     step_counts = StepCounts(by_rank={rank.time.rank: rank.time.steps for rank in ranks})
     volume, volume_gaps = measure_volume(collectives, run.manifest.training, step_counts)
     steps = concat_columns([rank.steps for rank in ranks])
@@ -155,15 +132,12 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         exposed_in_collectives=sum_exposed_in_collectives(collectives, step_counts),
         blame=sum_wait_shares(collectives, list(step_counts.by_rank), step_counts.per_rank),
         alignment=_make_alignment(synced, collectives),
-        window=_describe_window(policy, timelines),
+        window=_describe_window(policy, ranks),
         steps=list_step_times(steps),
         lateness=measure_lateness(collectives),
         step_noise_ns=estimate_step_noise(steps),
         critical_path=find_critical_path(
-            collectives,
-            {rank.time.rank: rank.work for rank in ranks},
-            {timeline.rank: timeline.steps for timeline in timelines},
-            calls.__getitem__,
+            collectives, work, {window.rank: window.steps for window in windows}, calls.__getitem__
         ),
     )
     rank_gaps = [gap for rank in ranks for gap in rank.gaps]
@@ -174,47 +148,25 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         volume=volume,
         gaps=(
             *(*gaps, *synced.gaps, *rank_gaps),
-            *_list_ranks_without_collectives(run, collectives, timelines),
+            *_list_ranks_without_collectives(run, collectives, windows),
             *_list_unsplit_gaps(collectives),
             *_list_inflated_host_gaps(calls),
             *volume_gaps,
         ),
         kernels=make_kernel_frame([rank.kernels for rank in ranks]),
-        tracks=tuple(
-            make_rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure, rank.wait_before_ns)
-            for timeline, rank in zip(timelines, ranks, strict=True)
-        ),
-        host=concat_columns(
-            [make_host_columns(timeline, rank) for timeline, rank in zip(timelines, ranks, strict=True)]
-        ),
-        limiter=concat_columns(
-            [_make_limiter_columns(timeline, rank) for timeline, rank in zip(timelines, ranks, strict=True)]
-        ),
-        passes=_find_passes_in_program_steps(collectives, timelines),
+        tracks=tuple(rank.tracks for rank in ranks),
+        host=concat_columns([rank.host for rank in ranks]),
+        limiter=concat_columns([rank.limiter for rank in ranks]),
+        passes=_find_passes_in_program_steps(collectives, ranks),
     )
 
 
-def _make_limiter_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:
-    rows = result.collectives
-    is_gather = result.in_steps & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
-    gather_ends = np.sort(rows.ints("end_ns")[is_gather])
-    return make_limiter_columns(
-        timeline.rank, timeline.calls.limiter, timeline.activity, timeline.host_steps, gather_ends
-    )
-
-
-def _measure_host_pace(
-    ranks: Sequence[RankResult], timelines: Sequence[RankTimeline]
-) -> pd.arrays.IntegerArray:
-    """Return the host time before each launch of a collective in a step; null if the launch is unknown."""
-    paces, unknown = [], []
-    for timeline, rank in zip(timelines, ranks, strict=True):
-        launch = rank.collectives.ints("launch_start_ns")[rank.in_steps]
-        known = rank.collectives.known("launch_start_ns")[rank.in_steps]
-        work = rank.work
-        paces.append(measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns))
-        unknown.append(~known)
-    return pd.arrays.IntegerArray(np.concatenate(paces), np.concatenate(unknown))
+def _join_collectives(rows: pd.DataFrame, ranks: Sequence[RankSummary]) -> pd.DataFrame:
+    """Return the rows launched in steps, with the columns measured for them; all are by rank and start."""
+    in_steps = np.concatenate([rank.in_steps for rank in ranks])
+    measured = concat_columns([rank.columns for rank in ranks])[in_steps].reset_index(drop=True)
+    pace = concat_columns([{HOST_NS: rank.pace} for rank in ranks])
+    return rows[in_steps].reset_index(drop=True).assign(**measured, **pace)
 
 
 def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
@@ -234,28 +186,23 @@ def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
     ]
 
 
-def _find_passes_in_program_steps(
-    collectives: pd.DataFrame, timelines: Sequence[RankTimeline]
-) -> pd.DataFrame:
+def _find_passes_in_program_steps(collectives: pd.DataFrame, ranks: Sequence[RankSummary]) -> pd.DataFrame:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
     If no step is marked, not even by an optimizer, several forwards may be micro-batches or steps, so the
     micro-batch is unknown.
     """
     step = collectives["step"].to_numpy(np.int64).copy()
-    rank = collectives["rank"].to_numpy(np.int64)
-    adjusted_timelines = []
-    for timeline in timelines:
-        if timeline.has_several_steps:
-            timeline = replace(timeline, host_steps=timeline.program_steps or timeline.host_steps)
-            own_rows = np.flatnonzero(rank == timeline.rank)
+    rank_numbers = collectives["rank"].to_numpy(np.int64)
+    for rank in ranks:
+        if rank.window.has_several_steps:
+            own_rows = np.flatnonzero(rank_numbers == rank.window.rank)
             rows = collectives.iloc[own_rows]
             launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
-            step[own_rows] = timeline.host_steps.step_at(launched)
-        adjusted_timelines.append(timeline)
-    passes = make_pass_table(collectives.assign(step=step)[step >= 0], adjusted_timelines)
-    evidence = {timeline.rank: timeline.evidence for timeline in timelines}
-    unmarked = {timeline.rank for timeline in timelines if timeline.program_steps is None}
+            step[own_rows] = rank.passes.host_steps.step_at(launched)
+    passes = make_pass_table(collectives.assign(step=step)[step >= 0], [rank.passes for rank in ranks])
+    evidence = {rank.window.rank: rank.passes.evidence for rank in ranks}
+    unmarked = {rank.window.rank for rank in ranks if rank.window.program_steps is None}
     ranks_with_micro_batches = passes.loc[
         passes["rank"].isin(unmarked) & (passes["micro_batch"] > 0).fillna(False), "rank"
     ]
@@ -266,21 +213,21 @@ def _find_passes_in_program_steps(
     return passes.assign(**{name: passes[name].mask(passes["rank"].isin(unknown)) for name in numbers})
 
 
-def _describe_window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
-    outside = sum(timeline.outside_ns for timeline in timelines)
-    sources = sorted({timeline.source for timeline in timelines})
+def _describe_window(policy: WindowPolicy, ranks: Sequence[RankSummary]) -> Window:
+    outside = sum(rank.outside_ns for rank in ranks)
+    sources = sorted({rank.window.source for rank in ranks})
     return Window(
         policy=policy,
         source=", ".join(sources),
-        pre_window_ns=outside // len(timelines),
+        pre_window_ns=outside // len(ranks),
         is_whole=policy is WindowPolicy.TRACE or WHOLE_TRACE in sources,
     )
 
 
 def _list_ranks_without_collectives(
-    run: Run, collectives: pd.DataFrame, timelines: Sequence[RankTimeline]
+    run: Run, collectives: pd.DataFrame, windows: Sequence[RankWindow]
 ) -> list[Gap]:
-    ranks = [timeline.rank for timeline in timelines]
+    ranks = [window.rank for window in windows]
     ranks_with_collectives = set(collectives["rank"].tolist())
     return report_no_collectives(
         ranks, [rank for rank in ranks if rank not in ranks_with_collectives], run.manifest.world_size

@@ -1,6 +1,6 @@
 """Measure one rank: what blocked it and when, its step ledger, and its compute."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ from zprof.analysis.time.collective_rows import (
     CollectiveRows,
     Mask,
     RankColumns,
-    concat_columns,
     parse_group_ranks,
 )
 from zprof.analysis.time.kernels import KernelColumns, sum_kernels
@@ -174,20 +173,6 @@ def analyse_rank(
     )
 
 
-def join_collectives(rows: pd.DataFrame, ranks: Sequence[RankResult]) -> pd.DataFrame:
-    """Return the rows launched in steps, with the columns measured for them.
-
-    Args:
-        rows: Collectives of all ranks, by rank and start.
-        ranks: The ranks, in any order.
-    """
-    measured = concat_columns([rank.columns for rank in ranks])
-    kept = [rank.collectives.positions[rank.in_steps] for rank in ranks]
-    in_steps = np.concatenate([rank.in_steps for rank in ranks])
-    table = rows.iloc[np.concatenate(kept)].reset_index(drop=True)
-    return table.assign(**measured[in_steps].reset_index(drop=True))
-
-
 def _find_steps(
     timeline: RankTimeline, rows: CollectiveRows, recording_start_ns: Callable[[str], int]
 ) -> tuple[Int64s, Mask]:
@@ -225,10 +210,13 @@ def _find_startup_waits(rows: CollectiveRows, step: Int64s, recording_start_ns: 
 
 
 class RecordingStarts:
-    """Look up when all loaded ranks of a group were recording; the ranks of each group are parsed once."""
+    """Look up when all loaded ranks of a group were recording; the ranks of each group are parsed once.
 
-    def __init__(self, timelines: Sequence[RankTimeline]) -> None:
-        self._by_rank = {timeline.rank: find_recording_start(timeline) for timeline in timelines}
+    ``by_rank``: start of the recording of each loaded rank, on the common clock.
+    """
+
+    def __init__(self, by_rank: Mapping[int, int]) -> None:
+        self._by_rank = by_rank
         self._latest = max(self._by_rank.values())
         self._by_group: dict[str, int] = {}
 

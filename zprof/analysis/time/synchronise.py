@@ -27,7 +27,7 @@ from zprof.analysis.time.matching.lanes import choose_bases, make_match_rows, sp
 from zprof.analysis.time.matching.refusals import list_matching_gaps, refuse_impossible
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint
 from zprof.analysis.time.matching.slots import Hints
-from zprof.analysis.time.timeline import RankTimeline
+from zprof.analysis.time.timeline import RankWindow
 from zprof.model.gaps import Gap
 
 #: Columns with times on the rank's clock.
@@ -50,7 +50,7 @@ class SynchronisedRun(Struct, frozen=True, kw_only=True):
 
 
 def synchronise(
-    collectives: pd.DataFrame, timelines: Sequence[RankTimeline], world_size: int | None = None
+    collectives: pd.DataFrame, timelines: Sequence[RankWindow], world_size: int | None = None
 ) -> SynchronisedRun:
     """Move the collectives of ``timelines`` to one clock.
 

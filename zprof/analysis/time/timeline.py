@@ -48,28 +48,41 @@ def _make_no_calls() -> HostCalls:
     return HostCalls(allocator=EMPTY, sync=EMPTY, loader=EMPTY)
 
 
-class RankTimeline(Struct, frozen=True, kw_only=True):
-    """Time window of one rank.
+class RankWindow(Struct, frozen=True, kw_only=True):
+    """Steps of one rank, and what the clocks of all ranks are aligned with.
 
     ``host_steps`` are the steps by the host's marks, which launches are assigned to; ``steps`` are the steps
     that the ledger splits, with boundaries on a device moved to the end of the work of each step. ``source``:
     what marked them. ``program_steps``: the steps of the program, even if the window is a single interval;
     None if none is marked. ``unknown_steps``: steps left out because the trace ends before the work that they
-    launched. ``pings``: start and end of each clock ping by its index. ``thread_times``: what the
-    training loop's thread did in each recorded step. ``waits_block``: a wait for a collective uses no
-    processor. ``calls`` and ``evidence``: what its host did. ``collectives``: its table, on its own clock;
-    None on the common clock.
+    launched. ``pings``: start and end of each clock ping by its index.
     """
 
     rank: int
     host: str
     steps: StepWindows
     host_steps: StepWindows
-    activity: RankActivity
     pings: dict[int, tuple[int, int]]
     source: str = ""
     program_steps: StepWindows | None = None
     unknown_steps: tuple[int, ...] = ()
+
+    @property
+    def has_several_steps(self) -> bool:
+        """Return True if the window is a single interval over several steps that the program marked."""
+        steps = self.program_steps
+        return steps is not None and not np.array_equal(steps.begin_ns, self.host_steps.begin_ns)
+
+
+class RankTimeline(RankWindow, frozen=True, kw_only=True):
+    """Time window of one rank, and what happened in it.
+
+    ``thread_times``: what the training loop's thread did in each recorded step. ``waits_block``: a wait for a
+    collective uses no processor. ``calls`` and ``evidence``: what its host did. ``collectives``: its table,
+    on its own clock; None on the common clock.
+    """
+
+    activity: RankActivity
     thread_times: Mapping[int, ThreadTimes] = field(default_factory=dict)
     waits_block: bool = False
     calls: HostCalls = field(default_factory=_make_no_calls)
@@ -90,10 +103,9 @@ class RankTimeline(Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def has_several_steps(self) -> bool:
-        """Return True if the window is a single interval over several steps that the program marked."""
-        steps = self.program_steps
-        return steps is not None and not np.array_equal(steps.begin_ns, self.host_steps.begin_ns)
+    def window(self) -> RankWindow:
+        """The window alone, which is small."""
+        return RankWindow(**{name: getattr(self, name) for name in RankWindow.__struct_fields__})
 
     @property
     def outside_ns(self) -> int:
@@ -104,32 +116,45 @@ class RankTimeline(Struct, frozen=True, kw_only=True):
 def load_timelines(
     run: Run, policy: WindowPolicy = WindowPolicy.STEP
 ) -> tuple[list[RankTimeline], list[Gap]]:
-    """Load the ranks with a time window, as selected by ``policy``, and report the other ranks as gaps.
-
-    A snapshot never has times, so it gets no gap.
-    """
+    """Load the ranks with a time window, as selected by ``policy``, and report the other ranks as gaps."""
     timelines: list[RankTimeline] = []
     gaps: list[Gap] = []
     for rank in run.ranks:
-        absent = [name for name in _TABLES if not run.has_table(rank, name)]
-        timeline = None if absent else _load_rank(run, rank, policy)
-        if isinstance(timeline, Gap):
-            gaps.append(timeline)
-            continue
-        unknown = timeline.unknown_steps if timeline is not None else ()
-        gaps.extend(report_unknown_steps(rank, unknown))
-        if timeline is not None and len(timeline.steps):
-            timelines.append(timeline)
-            gaps.extend(report_missing_steps(run, rank, len(timeline.steps) + len(unknown), policy))
-        elif not unknown:
-            gaps.extend(report_missing_rank(run, rank, absent))
-    gaps.extend(report_unequal_steps({t.rank: t.steps.number.tolist() for t in timelines}))
-    return timelines, gaps
+        timeline, rank_gaps = load_timeline(run, rank, policy)
+        timelines += [timeline] if timeline is not None else []
+        gaps += rank_gaps
+    return timelines, [*gaps, *report_unequal_steps(timelines)]
+
+
+def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeline | None, list[Gap]]:
+    """Load the time window of a rank; None, and perhaps a gap, without one.
+
+    A snapshot never has times, so it gets no gap.
+    """
+    absent = [name for name in _TABLES if not run.has_table(rank, name)]
+    timeline = None if absent else _load_rank(run, rank, policy)
+    if isinstance(timeline, Gap):
+        return None, [timeline]
+    unknown = timeline.unknown_steps if timeline is not None else ()
+    gaps = report_unknown_steps(rank, unknown)
+    if timeline is not None and len(timeline.steps):
+        return timeline, gaps + report_missing_steps(run, rank, len(timeline.steps) + len(unknown), policy)
+    return None, gaps if unknown else report_missing_rank(run, rank, absent)
 
 
 def load_collectives(timelines: Sequence[RankTimeline]) -> pd.DataFrame:
     """Return the collectives of these ranks, on their own clocks, in one table with a ``rank`` column."""
+    return make_collective_frame([join_collective_tables(timelines)])
+
+
+def join_collective_tables(timelines: Sequence[RankTimeline]) -> pa.Table:
+    """Return the collectives of these ranks as one Arrow table with a ``rank`` column."""
     tables = [_add_rank(t.collectives, t.rank) for t in timelines if t.collectives is not None]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def make_collective_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
+    """Return tables of collectives as one DataFrame, without rows that end before they start."""
     frame = as_frame(pa.concat_tables(tables).unify_dictionaries())
     # as objects: numpy strings would use the length of the longest group in every row
     text_columns = ["kind", "group", "dtype", "method", "unit"]
@@ -221,8 +246,9 @@ def report_unknown_steps(rank: int, steps: Sequence[int]) -> list[Gap]:
     return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy=remedy)]
 
 
-def report_unequal_steps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
+def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:
     """Report ranks whose windows cover different steps; each is measured over its own."""
+    steps = {window.rank: window.steps.number.tolist() for window in windows}
     common = set.intersection(*map(set, steps.values())) if steps else set()
     differing = [rank for rank, own_steps in steps.items() if set(own_steps) != common]
     if not differing:

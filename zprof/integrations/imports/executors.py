@@ -1,31 +1,23 @@
 """Run one task per file on processes of this machine or on a Dask cluster.
 
-Local processes are forked from a process with a single thread, as the command line is before it imports
-numpy: they run after milliseconds. From any other process they start from a clean server (forkserver), so
-that no threads or locks are copied, which takes as long as starting Python twice. A process that dies breaks
-its pool. The files that were being read are then read again, one process each, which identifies the file that
-kills its reader and saves the others.
+A local process that dies breaks its pool. The files that were being read are then read again, one process
+each, which identifies the file that kills its reader and saves the others.
 
 A cluster is selected with ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
 """
 
 import contextlib
 import multiprocessing
-import os
 import re
-import signal
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
-from zprof.model.memory_limit import read_memory_limit
+from zprof.model.worker_start import choose_start_method, hide_main_module, set_up_worker
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -37,11 +29,6 @@ _ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(
 SHARED_DISK = "the traces and the run must be on a file system that the cluster shares with this machine"
 _CONNECT_S = 10.0
 _WORKERS_S = 30.0
-
-
-def count_usable_processors() -> int:
-    """Return the number of processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_in_processes(
@@ -155,19 +142,9 @@ def _run_pool(
 
 
 def _submit(pool: Executor, work: Callable[[_Job], _Result], job: _Job) -> Future[_Result]:
-    """Submit a job, which may start a process of the pool, without the caller's main module.
-
-    A new process would import that module, thus run a script again that has no main guard. The jobs need
-    nothing of it. A Ctrl-C waits meanwhile: a new process would print where it was.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    """Submit a job, which may start a process of the pool."""
+    with hide_main_module():
         return pool.submit(work, job)
-    finally:
-        sys.modules["__main__"] = main
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _check_that_processes_start() -> None:
@@ -191,35 +168,7 @@ def _get_outcome(future: Future[_Result]) -> _Result | BaseException:
 
 
 def _make_pool(workers: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("fork" if can_fork() else "forkserver")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_process)
-
-
-def can_fork() -> bool:
-    """Return True if this process has one thread: a copy of it can hold no lock of another thread.
-
-    With a limit on memory, a copy would start with what this process has mapped.
-    """
-    try:
-        return read_memory_limit() is None and len(os.listdir("/proc/self/task")) == 1
-    except OSError:
-        return False
-
-
-def _start_process() -> None:
-    """Set up a process of the pool, before numpy is imported."""
-    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Exit with the parent: an idle pool process does not notice that its parent was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    return ProcessPoolExecutor(workers, mp_context=choose_start_method(), initializer=set_up_worker)
 
 
 @contextmanager

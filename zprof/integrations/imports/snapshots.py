@@ -10,7 +10,6 @@ from threading import Lock
 from msgspec.structs import replace
 
 from zprof.collectors.snapshot.reader import SnapshotReaderKilled, read_snapshot
-from zprof.integrations.imports.executors import count_usable_processors
 from zprof.integrations.imports.file_ranks import RankedFile, rank_files, refuse_duplicate_ranks
 from zprof.integrations.imports.options import ImportProgress, Written
 from zprof.integrations.imports.trace_worker import Refusal
@@ -18,6 +17,7 @@ from zprof.integrations.imports.traces import make_refusal_gaps, make_unusable_e
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
+from zprof.model.worker_start import count_usable_processors
 from zprof.run.atomic_files import write_atomically
 from zprof.run.manifest import MANIFEST_NAME, RunManifest, to_json
 from zprof.run.writer import RankWriter

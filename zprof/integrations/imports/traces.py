@@ -14,8 +14,6 @@ from msgspec import Struct
 
 from zprof.integrations.imports.executors import (
     SHARED_DISK,
-    can_fork,
-    count_usable_processors,
     dask_executor,
     map_in_processes,
     map_on_executor,
@@ -41,6 +39,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory_limit import read_memory_limit
 from zprof.model.training import TrainingFacts
+from zprof.model.worker_start import can_fork, count_usable_processors
 from zprof.run.atomic_files import place_rank, write_atomically
 from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
 from zprof.version import __version__

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable, Floats
 from zprof.analysis.time.steps import WHOLE_TRACE
-from zprof.analysis.time.timeline import RankTimeline
+from zprof.analysis.time.timeline import RankWindow
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
 #: For these kinds each rank records its own bytes, which may differ.
@@ -69,7 +69,7 @@ def is_full_sync(frame: pd.DataFrame) -> pd.Series:
     return frame["kind"].isin([str(kind) for kind in FULL_SYNC])
 
 
-def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> dict[int, int]:
+def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankWindow]) -> dict[int, int]:
     """Return the reference time of each rank: the same instant for all clocks of one origin."""
     first = {int(str(rank)): int(time) for rank, time in frame.groupby("rank")["start_ns"].min().items()}
     for timeline in timelines:
@@ -81,7 +81,7 @@ def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> dict
 
 
 def make_match_rows(
-    frame: pd.DataFrame, timelines: Sequence[RankTimeline], base: Mapping[int, int]
+    frame: pd.DataFrame, timelines: Sequence[RankWindow], base: Mapping[int, int]
 ) -> MatchRows:
     """Return the rows of a frame as columns for matching."""
     rank = frame["rank"].to_numpy(dtype=np.int64)
@@ -145,7 +145,7 @@ def _encode_signatures(frame: pd.DataFrame) -> Int64s:
     return combined
 
 
-def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64s:
+def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankWindow]) -> Int64s:
     step = np.full(len(frame), NO_STEP, dtype=np.int64)
     launch = frame["launch_start_ns"]
     known = launch.notna().to_numpy()

@@ -17,11 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered
+from zprof.analysis.time.activity import NamedWork
 from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.passes.order import infer_passes_by_order, infer_units_by_order
-from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, locate_instants
+from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
+from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import Phase
@@ -85,24 +88,52 @@ def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
     return remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
 
 
+class PassRank(Struct, frozen=True, kw_only=True):
+    """What tells the passes of one rank: its steps by the host's marks, evidence, and compute.
+
+    ``launches``: launch times of its compute kernels, in order.
+    """
+
+    rank: int
+    host_steps: StepWindows
+    evidence: PhaseEvidence
+    compute: Intervals
+    launches: Int64s
+
+
+def make_pass_rank(timeline: RankTimeline) -> PassRank:
+    """Return what tells the passes of a rank, which is on the common clock.
+
+    The steps are the program's own, even if the window spans several of them.
+    """
+    steps = timeline.program_steps if timeline.has_several_steps else None
+    return PassRank(
+        rank=timeline.rank,
+        host_steps=steps or timeline.host_steps,
+        evidence=timeline.evidence,
+        compute=timeline.activity.compute,
+        launches=_list_compute_launches(timeline.activity.named),
+    )
+
+
 #: A rank, and its rows of the table.
-RankPart = tuple[RankTimeline, slice]
+RankPart = tuple[PassRank, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
 
 
-def make_pass_table(collectives: pd.DataFrame, timelines: Sequence[RankTimeline]) -> pd.DataFrame:
+def make_pass_table(collectives: pd.DataFrame, ranks: Sequence[PassRank]) -> pd.DataFrame:
     """Return the table of passes; all inputs must be on the common clock."""
-    table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], timelines)
+    table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], ranks)
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
-    parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
+    parts = [(rank, slice(*span)) for rank, span in zip(ranks, bounds, strict=True) if span[0] < span[1]]
     table = _infer_units(_add_phases(table, parts), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
     return drop_activation_groups(_number_passes(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
 
 def _sort_by_launch(
-    rows: pd.DataFrame, timelines: Sequence[RankTimeline]
+    rows: pd.DataFrame, ranks: Sequence[PassRank]
 ) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
     """Return the rows by rank and launch, and the start and end row of each rank.
 
@@ -111,7 +142,7 @@ def _sort_by_launch(
     launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
     rank_position = (
         rows["rank"]
-        .map({t.rank: rank_position for rank_position, t in enumerate(timelines)})
+        .map({each.rank: rank_position for rank_position, each in enumerate(ranks)})
         .to_numpy(np.float64)
     )
     order = np.lexsort((launched, rank_position))
@@ -123,7 +154,7 @@ def _sort_by_launch(
         launched_ns=launched,
         known=rows["launch_start_ns"].notna().to_numpy(bool),
     )
-    edges = np.searchsorted(rank_position[order], np.arange(len(timelines) + 1)).tolist()
+    edges = np.searchsorted(rank_position[order], np.arange(len(ranks) + 1)).tolist()
     return table.iloc[order].reset_index(drop=True), list(itertools.pairwise(edges))
 
 
@@ -131,8 +162,8 @@ def _add_phases(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
     """Add phase, micro-batch and method from the evidence of each rank."""
     launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
     located = [
-        locate_instants(t.evidence, launched[rank_rows], _find_step_spans(t, step[rank_rows]))
-        for t, rank_rows in parts
+        locate_instants(rank.evidence, launched[rank_rows], _find_step_spans(rank, step[rank_rows]))
+        for rank, rank_rows in parts
     ]
     known = table["known"].to_numpy(bool)
     micro_batch = np.concatenate([instants.micro_batch for instants in located])
@@ -172,8 +203,8 @@ def _find_computed_before(table: pd.DataFrame, parts: Sequence[RankPart]) -> Mas
     """Mark the rows for which the rank launched compute since the previous row."""
     launched = table["launched_ns"].to_numpy(np.int64)
     computed = np.ones(len(table), dtype=np.bool_)
-    for timeline, rank_rows in parts:
-        launched_kernels = np.searchsorted(_list_compute_launches(timeline), launched[rank_rows])
+    for rank, rank_rows in parts:
+        launched_kernels = np.searchsorted(rank.launches, launched[rank_rows])
         computed[rank_rows] = np.diff(launched_kernels, prepend=-1) > 0
     return computed
 
@@ -182,10 +213,10 @@ def _clean_unit(unit: object) -> str | None:
     return unit if isinstance(unit, str) and unit and not _NO_UNIT.fullmatch(unit) else None
 
 
-def _find_step_spans(timeline: RankTimeline, steps: Int64s) -> Intervals:
+def _find_step_spans(rank: PassRank, steps: Int64s) -> Intervals:
     """Return the span of each step by the host's marks."""
-    order = np.argsort(timeline.host_steps.number, kind="stable")
-    return timeline.host_steps.spans[order[np.searchsorted(timeline.host_steps.number[order], steps)]]
+    order = np.argsort(rank.host_steps.number, kind="stable")
+    return rank.host_steps.spans[order[np.searchsorted(rank.host_steps.number[order], steps)]]
 
 
 def _fill_by_order(table: pd.DataFrame) -> pd.DataFrame:
@@ -210,19 +241,17 @@ def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame
     likely = (before.notna() & (table["kind"] == GATHER) & table["known"]).to_numpy(bool)
     previous_launch, own_launch = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
     piece = np.zeros(len(table), dtype=np.bool_)
-    for timeline, rank_rows in parts:
-        launched = _list_compute_launches(timeline)
-        if len(launched):
-            computed = np.searchsorted(launched, own_launch[rank_rows]) - np.searchsorted(
-                launched, previous_launch[rank_rows]
+    for rank, rank_rows in parts:
+        if len(rank.launches):
+            computed = np.searchsorted(rank.launches, own_launch[rank_rows]) - np.searchsorted(
+                rank.launches, previous_launch[rank_rows]
             )
             piece[rank_rows] = likely[rank_rows] & (computed == 0)
     return table.assign(piece=piece)
 
 
-def _list_compute_launches(timeline: RankTimeline) -> Int64s:
+def _list_compute_launches(work: NamedWork) -> Int64s:
     """Return the launch times of a rank's compute kernels, in order."""
-    work = timeline.activity.named
     moves = np.array(
         [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
     )
@@ -276,7 +305,7 @@ def _number_passes(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFra
     start_ns = table["start_ns"].to_numpy(np.int64)
     previous_end = np.where(is_repeated, numbers["last_end"].fillna(0).to_numpy(np.int64), start_ns)
     between = np.concatenate(
-        [covered(t.activity.compute, previous_end[rank_rows], start_ns[rank_rows]) for t, rank_rows in parts]
+        [covered(rank.compute, previous_end[rank_rows], start_ns[rank_rows]) for rank, rank_rows in parts]
     )
     table = table.assign(
         number=numbers["number"],

@@ -16,7 +16,7 @@ from tests.support.simulations import simulated
 from zprof.analysis.intervals import EMPTY, intervals, union
 from zprof.analysis.time.activity import NamedWork, RankActivity
 from zprof.analysis.time.passes.phases import PhaseEvidence
-from zprof.analysis.time.passes.table import make_pass_table
+from zprof.analysis.time.passes.table import make_pass_rank, make_pass_table
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import WindowPolicy
@@ -92,7 +92,7 @@ def passes_of(*steps: Sequence[Launch]) -> pd.DataFrame:
         rank=0, host="", steps=windows, host_steps=windows, activity=activity, pings={}, evidence=evidence
     )
     collectives = pd.DataFrame(rows).astype({"launch_start_ns": "Int64"})
-    return make_pass_table(collectives, [timeline])
+    return make_pass_table(collectives, [make_pass_rank(timeline)])
 
 
 def numbers(passes: pd.DataFrame) -> list[tuple[str, str, int | None]]:

@@ -1,0 +1,272 @@
+"""Measure all ranks of a run, in this process or, where that pays, in several.
+
+The ranks depend on each other at two points only. Their collectives must be matched before they are on one
+clock, and when all were recording must be known before a wait is measured. Each process therefore loads its
+ranks, keeps their timelines while this one matches the collectives, measures them, and returns summaries.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zprof.analysis.time.clocks.rank_clock import Clocks
+from zprof.analysis.time.collective_rows import CollectiveRows, Mask, RankColumns
+from zprof.analysis.time.host_calls import HostCalls, measure_host_pace
+from zprof.analysis.time.host_idle import make_host_columns
+from zprof.analysis.time.kernels import KernelColumns
+from zprof.analysis.time.ledger import RankTracks, make_rank_tracks
+from zprof.analysis.time.passes.table import PassRank, make_pass_rank
+from zprof.analysis.time.rank import (
+    RankResult,
+    RankWork,
+    RecordingStarts,
+    analyse_rank,
+    find_recording_start,
+)
+from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
+from zprof.analysis.time.timeline import (
+    RankTimeline,
+    RankWindow,
+    join_collective_tables,
+    load_timeline,
+    make_collective_frame,
+    report_unequal_steps,
+)
+from zprof.analysis.time.transfer.decomposition import decompose_collectives
+from zprof.analysis.time.transfer.launch_delays import make_limiter_columns
+from zprof.model.collectives import CollectiveKind
+from zprof.model.gaps import Gap
+from zprof.model.stateful_workers import (
+    LocalWorker,
+    ProcessWorkers,
+    WorkerFailed,
+    Workers,
+    can_use_processes,
+)
+from zprof.model.time import RankTime, WindowPolicy
+from zprof.model.worker_start import count_usable_processors
+from zprof.run.reader import Run
+
+#: CPU time to load and measure a rank without events, and per million events; measured on one core.
+_SECONDS_PER_RANK = 0.02
+_SECONDS_PER_MILLION_EVENTS = 1.0
+#: A process starts in about a second of CPU time; it pays if it takes over more than that.
+_MIN_SECONDS_PER_PROCESS = 2.0
+_MAX_PROCESSES = 16
+
+
+class RankSummary(Struct, frozen=True, kw_only=True):
+    """What is known of a rank after it was measured, on the common clock.
+
+    ``window``: its steps. ``in_steps`` marks the collectives launched in them, among all of its rows;
+    ``columns``: the columns measured for each row; ``pace``: the host time before each launch in its steps.
+    ``calls``: the host calls that can make it late, without the others. ``passes``: what tells its passes.
+    ``outside_ns``: device work outside the window.
+    """
+
+    window: RankWindow
+    time: RankTime
+    steps: RankColumns
+    in_steps: Mask
+    columns: RankColumns
+    pace: pd.arrays.IntegerArray
+    work: RankWork
+    calls: HostCalls
+    kernels: KernelColumns
+    host: RankColumns
+    limiter: RankColumns
+    passes: PassRank
+    tracks: RankTracks
+    outside_ns: int
+    gaps: list[Gap]
+
+
+class MeasuredRanks(Struct, frozen=True, kw_only=True):
+    """All ranks with a time window, by rank; ``rows``: their collectives, by rank and start.
+
+    ``synced`` has no collectives: they are in ``rows``.
+    """
+
+    ranks: list[RankSummary]
+    rows: pd.DataFrame
+    synced: SynchronisedRun
+    gaps: list[Gap]
+
+
+def measure_ranks(run: Run, policy: WindowPolicy, processes: int | None = None) -> MeasuredRanks | list[Gap]:
+    """Measure the ranks of a run; return only gaps if none has a time window.
+
+    Args:
+        run: The run.
+        policy: Its time window.
+        processes: Number of processes; None: as many as pay. If one fails, this process does the work.
+    """
+    parts = _split_ranks(run, _choose_processes(run) if processes is None else processes)
+    if len(parts) > 1:
+        try:
+            with ProcessWorkers([RankPart(run.select(ranks), policy) for ranks in parts]) as workers:
+                return _measure_parts(run, workers, len(parts))
+        except WorkerFailed:
+            pass
+    return _measure_parts(run, LocalWorker(RankPart(run, policy)), 1)
+
+
+def _choose_processes(run: Run) -> int:
+    """Return how many processes pay: each must have more to do than starting it takes."""
+    processors = min(count_usable_processors(), _MAX_PROCESSES)
+    if processors == 1 or not can_use_processes():
+        return 1
+    seconds = sum(_estimate_seconds(run, rank) for rank in run.ranks)
+    return max(1, min(processors, len(run.ranks), int(seconds / _MIN_SECONDS_PER_PROCESS)))
+
+
+def _estimate_seconds(run: Run, rank: int) -> float:
+    manifest = run.rank_manifests[rank]
+    table = manifest.files.get("events")
+    events = table.rows if table is not None else sum(part.rows for part in manifest.parts.get("events", ()))
+    return _SECONDS_PER_RANK + events / 1e6 * _SECONDS_PER_MILLION_EVENTS
+
+
+def _split_ranks(run: Run, parts: int) -> list[list[int]]:
+    """Return neighbouring ranks in parts that take about as long as one another."""
+    ranks = np.array(run.ranks, dtype=np.int64)
+    seconds = np.array([_estimate_seconds(run, rank) for rank in run.ranks])
+    middles = np.cumsum(seconds) - seconds / 2
+    part = (middles / seconds.sum() * parts).astype(np.int64)
+    return [ranks[part == number].tolist() for number in np.unique(part).tolist()]
+
+
+class LoadedPart(Struct, frozen=True, kw_only=True):
+    """The loaded ranks of a part; ``collectives``: on their own clocks, None without ranks."""
+
+    windows: list[RankWindow]
+    gaps: list[Gap]
+    collectives: pa.Table | None
+
+
+class PartRows(Struct, frozen=True, kw_only=True):
+    """The collectives of a part, matched, by rank and start; and when each rank of the job was recording."""
+
+    rows: pd.DataFrame
+    uncertainty_ns: int
+    recording_start_ns: Mapping[int, int]
+
+
+class RankPart:
+    """Some ranks of a run: their timelines stay here, only summaries leave."""
+
+    def __init__(self, run: Run, policy: WindowPolicy) -> None:
+        self._run = run
+        self._policy = policy
+        self._timelines: list[RankTimeline] = []
+        self._clocks: Clocks
+
+    def load(self, _: None) -> LoadedPart:
+        """Load the ranks."""
+        gaps: list[Gap] = []
+        for rank in self._run.ranks:
+            timeline, rank_gaps = load_timeline(self._run, rank, self._policy)
+            self._timelines += [timeline] if timeline is not None else []
+            gaps += rank_gaps
+        collectives = join_collective_tables(self._timelines) if self._timelines else None
+        self._timelines = [replace(timeline, collectives=None) for timeline in self._timelines]
+        windows = [timeline.window for timeline in self._timelines]
+        return LoadedPart(windows=windows, gaps=gaps, collectives=collectives)
+
+    def move_to(self, clocks: Clocks) -> dict[int, int]:
+        """Move the ranks to the common clock, and return the start of each rank's recording."""
+        self._clocks = clocks
+        for position, timeline in enumerate(self._timelines):  # never two copies of the times of all ranks
+            self._timelines[position] = timeline.on(clocks.of(timeline.rank))
+        return {timeline.rank: find_recording_start(timeline) for timeline in self._timelines}
+
+    def measure(self, part: PartRows) -> list[RankSummary]:
+        """Measure the ranks, and forget them one by one."""
+        rows, starts = CollectiveRows(part.rows), RecordingStarts(part.recording_start_ns)
+        rank = part.rows["rank"].to_numpy(np.int64)
+        summaries = []
+        self._timelines.reverse()
+        while self._timelines:
+            timeline = self._timelines.pop()
+            own_rows = rows.select(*np.searchsorted(rank, (timeline.rank, timeline.rank + 1)).tolist())
+            result = analyse_rank(timeline, own_rows, part.uncertainty_ns, starts.find_start_ns)
+            summaries.append(_summarize(timeline, result, self._clocks))
+        return summaries
+
+
+def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> MeasuredRanks | list[Gap]:
+    loaded = workers.call(RankPart.load, [None] * parts)
+    windows = [window for part in loaded for window in part.windows]
+    gaps = [*(gap for part in loaded for gap in part.gaps), *report_unequal_steps(windows)]
+    if not windows:
+        return gaps
+    collectives = make_collective_frame([part.collectives for part in loaded if part.collectives is not None])
+    synced = synchronise(collectives, windows, run.manifest.world_size)
+    clocks = synced.clocks
+    moved = workers.call(RankPart.move_to, [clocks] * parts)
+    rows = decompose_collectives(synced.collectives, clocks)
+    rows = rows.iloc[np.lexsort([rows[name].to_numpy() for name in ("end_ns", "start_ns", "rank")])]
+    rank = rows["rank"].to_numpy(np.int64)
+    recording_start_ns = {rank: start for starts in moved for rank, start in starts.items()}
+    jobs = [
+        PartRows(
+            rows=rows.iloc[slice(*np.searchsorted(rank, (min(starts), max(starts) + 1)))]
+            if starts
+            else rows[:0],
+            uncertainty_ns=clocks.uncertainty_ns,
+            recording_start_ns=recording_start_ns,
+        )
+        for starts in moved
+    ]
+    measured = workers.call(RankPart.measure, jobs)
+    return MeasuredRanks(
+        ranks=[summary for part in measured for summary in part],
+        rows=rows,
+        synced=replace(synced, collectives=rows[:0]),
+        gaps=gaps,
+    )
+
+
+def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> RankSummary:
+    calls = timeline.calls
+    return RankSummary(
+        window=timeline.window,
+        time=result.time,
+        steps=result.steps,
+        in_steps=result.in_steps,
+        columns=result.columns,
+        pace=_measure_pace(timeline, result),
+        work=result.work,
+        calls=HostCalls(
+            allocator=calls.allocator, sync=calls.sync, loader=calls.loader, has_stacks=calls.has_stacks
+        ),
+        kernels=result.kernels,
+        host=make_host_columns(timeline, result),
+        limiter=_make_limiter_columns(timeline, result),
+        passes=make_pass_rank(timeline),
+        tracks=make_rank_tracks(timeline, clocks.of(timeline.rank), result.exposure, result.wait_before_ns),
+        outside_ns=timeline.outside_ns,
+        gaps=result.gaps,
+    )
+
+
+def _measure_pace(timeline: RankTimeline, result: RankResult) -> pd.arrays.IntegerArray:
+    """Return the host time before each launch of a collective in a step; null if the launch is unknown."""
+    launch = result.collectives.ints("launch_start_ns")[result.in_steps]
+    known = result.collectives.known("launch_start_ns")[result.in_steps]
+    work = result.work
+    pace_ns = measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns)
+    return pd.arrays.IntegerArray(pace_ns, ~known)
+
+
+def _make_limiter_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:
+    rows = result.collectives
+    is_gather = result.in_steps & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
+    gather_ends = np.sort(rows.ints("end_ns")[is_gather])
+    return make_limiter_columns(
+        timeline.rank, timeline.calls.limiter, timeline.activity, timeline.host_steps, gather_ends
+    )

@@ -1,0 +1,123 @@
+"""Processes that keep what they have loaded from one call to the next, so that only results travel."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from zprof.model.interrupts import raise_lost_interrupt
+from zprof.model.memory_limit import read_memory_limit
+from zprof.model.worker_start import choose_start_method, hide_main_module, set_up_worker
+
+_State = TypeVar("_State")
+_State_co = TypeVar("_State_co", covariant=True)
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
+
+
+class WorkerFailed(Exception):
+    """A worker died, could not start, or raised an error; the caller does the work itself."""
+
+
+class Workers(Protocol[_State_co]):
+    """One or more holders of a state each."""
+
+    def call(
+        self, work: Callable[[_State_co, _Argument], _Result], arguments: Sequence[_Argument]
+    ) -> list[_Result]:
+        """Call ``work`` with each state and its own argument; return the results in the same order."""
+        ...
+
+
+class LocalWorker(Generic[_State]):
+    """A single state, in this process."""
+
+    def __init__(self, state: _State) -> None:
+        self._state = state
+
+    def call(
+        self, work: Callable[[_State, _Argument], _Result], arguments: Sequence[_Argument]
+    ) -> list[_Result]:
+        """Call ``work`` with the state and the only argument."""
+        (argument,) = arguments
+        return [work(self._state, argument)]
+
+
+class ProcessWorkers(Generic[_State]):
+    """One process per state, which ends with the block.
+
+    ``states``: small values that travel to the processes, where they grow.
+    """
+
+    def __init__(self, states: Sequence[_State]) -> None:
+        self._processes: list[Any] = []
+        self._connections: list[Any] = []
+        try:
+            with hide_main_module():
+                for state in states:
+                    self._start(state)
+        except (OSError, EOFError, ValueError) as error:
+            self.close()
+            raise WorkerFailed("no process can be started") from error
+
+    def _start(self, state: _State) -> None:
+        context = choose_start_method()
+        own, other = context.Pipe()
+        self._connections.append(own)
+        process = context.Process(target=_serve, args=(other, state), daemon=True)
+        process.start()
+        self._processes.append(process)
+        other.close()  # so that the end of the process ends the connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for connection in self._connections:
+            connection.close()
+
+    def call(
+        self, work: Callable[[_State, _Argument], _Result], arguments: Sequence[_Argument]
+    ) -> list[_Result]:
+        """Call ``work`` in all processes at once, each with its state and its own argument.
+
+        Raises:
+            WorkerFailed: one of them died or raised an error.
+        """
+        raise_lost_interrupt()
+        try:
+            for connection, argument in zip(self._connections, arguments, strict=True):
+                connection.send((work, argument))
+            outcomes = [connection.recv() for connection in self._connections]
+        except (OSError, EOFError) as error:
+            raise WorkerFailed("a process died") from error
+        failures = [failure for _, failure in outcomes if failure]
+        if failures:
+            raise WorkerFailed(failures[0])
+        return [result for result, _ in outcomes]
+
+
+def can_use_processes() -> bool:
+    """Return True if this process may have children, and no limit on its memory that they would share."""
+    return read_memory_limit() is None and not multiprocessing.current_process().daemon
+
+
+def _serve(connection: Any, state: object) -> None:
+    """Answer calls until the connection ends."""
+    set_up_worker()
+    with suppress(EOFError, OSError):
+        while True:
+            work, argument = connection.recv()
+            try:
+                outcome = work(state, argument), ""
+            except Exception as error:
+                outcome = None, repr(error)
+            connection.send(outcome)
