@@ -52,10 +52,7 @@ class ResizedMessages:
         """Return the messages of a rank."""
         number = rank.tasks.rank
         if number not in self._read:
-            rows = self.analysis.collectives
-            index = rows.index.tolist()
-            kinds = dict(zip(index, rows["kind"].astype(str).tolist(), strict=True))
-            groups = dict(zip(index, rows["group"].astype(str).tolist(), strict=True))
+            kinds, groups = self.analysis.compute_once(_map_rows)
             self._read[number] = read_messages(rank, kinds, groups, self.copied)
         return self._read[number]
 
@@ -250,3 +247,11 @@ def fix_spanning_shards(analysis: RunAnalysis, graph: Graph, finding: Finding) -
     """Return the steps with the fix of sharding_spans_nodes."""
     found = find_spanning_shards(analysis)
     return shard_within_host(analysis, graph, found) if found else []
+
+
+def _map_rows(analysis: RunAnalysis) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the kind and the group of each row of the collectives."""
+    rows = analysis.collectives
+    index = rows.index.tolist()
+    kinds, groups = (rows[name].astype(str).tolist() for name in ("kind", "group"))
+    return dict(zip(index, kinds, strict=True)), dict(zip(index, groups, strict=True))
