@@ -1,10 +1,10 @@
 """The replay of a measured step against the counterfactual of a simulator that knows nothing of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from benchmarks.diagnosis_jobs import add_user_facts
 from benchmarks.jobs import Truth, draw_job, write_job

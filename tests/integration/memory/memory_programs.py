@@ -257,7 +257,7 @@ def engine_job(rank: int, world_size: int, *, options: str) -> Program:
 
 
 def facts_of_engine(model: ZeroModel, model_parallel_ranks: int = 1) -> TrainingFacts:
-    named = {field.name for field in dataclasses.fields(TrainingFacts)}
+    named = set(TrainingFacts.__struct_fields__)
     facts = {key: value for key, value in dataclasses.asdict(model.facts).items() if key in named}
     return TrainingFacts(**facts | {"model_parallel_ranks": model_parallel_ranks})
 
