@@ -143,4 +143,4 @@ def test_a_recording_has_the_table(tmp_path: Path) -> None:
     run = zprof.load(tmp_path)
     assert run.has_table(0, "device") or run.gaps()
     if run.has_table(0, "device"):
-        assert set(run.frame(0, "device").columns) == set(DeviceRow.__dataclass_fields__)
+        assert set(run.frame(0, "device").columns) == set(DeviceRow.__struct_fields__)
