@@ -94,16 +94,6 @@ def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64s:
     return measure_before(high) - measure_before(low)
 
 
-def is_among(values: Int64s, others: Int64s) -> npt.NDArray[np.bool_]:
-    """Mark the values that are among the others."""
-    if not len(others):
-        return np.zeros(len(values), dtype=np.bool_)
-    ordered = np.sort(others)
-    index = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: npt.NDArray[np.bool_] = ordered[index] == values
-    return found
-
-
 def _overlap(a: Intervals, starts: Int64s, ends: Int64s) -> Intervals:
     """Return the intersection of a merged set and one given by its starts and ends; both have rows."""
     first = np.searchsorted(ends, a[:, 0], side="right")

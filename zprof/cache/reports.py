@@ -8,7 +8,6 @@ ignored.
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from zprof.cache.folder import (
 from zprof.model.cache import CacheKind
 from zprof.model.report import Report
 from zprof.model.time import WindowPolicy
+from zprof.run.atomic_files import write_atomically
 from zprof.run.reader import Run
 from zprof.version import __version__
 
@@ -46,11 +46,12 @@ class Question(Struct, frozen=True, kw_only=True):
 
 def answer(question: Question, make: Callable[[], Report]) -> Report:
     """Return the kept report of the question, or the one that ``make`` returns, which is kept."""
-    kept = recall(question)
+    path = find_report_file(question)
+    kept = recall(path)
     if kept is not None:
         return kept
     report = make()
-    keep(question, report)
+    keep(report, path)
     return report
 
 
@@ -60,19 +61,6 @@ def ask_diagnosis(
     """Return what ``zprof diagnose`` asks, and the terminal UI."""
     options = {"expected_bus_bytes_per_s": expected_bus_bytes_per_s, "policy": policy}
     return Question(command="diagnose", run=run, baseline=baseline, options=options)
-
-
-def recall(question: Question) -> Report | None:
-    """Return the kept report of a question; None if there is none."""
-    path = find_report_file(question)
-    return None if path is None else _read_report(path)
-
-
-def keep(question: Question, report: Report) -> None:
-    """Keep a report; a cache that cannot be written costs time only."""
-    path = find_report_file(question)
-    if path is not None:
-        _write_report(report, path)
 
 
 def find_report_file(question: Question) -> Path | None:
@@ -87,9 +75,9 @@ def find_report_file(question: Question) -> Path | None:
     return root / CacheKind.REPORTS / f"{key}{REPORT_SUFFIX}"
 
 
-def _read_report(path: Path) -> Report | None:
-    """Return a kept report; None if there is none, or the file is damaged."""
-    if not is_owned_by_user(path.parent) or not is_owned_by_user(path):
+def recall(path: Path | None) -> Report | None:
+    """Return the report that is kept in a file; None if there is none, or the file is damaged."""
+    if path is None or not is_owned_by_user(path.parent) or not is_owned_by_user(path):
         return None
     try:
         if path.stat().st_size > _MAX_REPORT_BYTES:
@@ -101,23 +89,18 @@ def _read_report(path: Path) -> Report | None:
     return report
 
 
-def _write_report(report: Report, path: Path) -> None:
+def keep(report: Report, path: Path | None) -> None:
+    """Keep a report in a file; a cache that cannot be written costs time only."""
+    if path is None:
+        return
     content = msgspec.msgpack.encode(report, enc_hook=_encode_scalar)
     if len(content) > _MAX_REPORT_BYTES:
         return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not is_owned_by_user(path.parent):
-            return
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with open(handle, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        limit_cache(CacheKind.REPORTS)
+        if is_owned_by_user(path.parent):
+            write_atomically(path, content)
+            limit_cache(CacheKind.REPORTS)
 
 
 def _encode_scalar(value: object) -> object:

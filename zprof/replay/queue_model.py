@@ -103,12 +103,10 @@ def _are_shared(analysis: RunAnalysis, measured: Sequence["_MeasuredStep"]) -> b
     table = rows.loc[:, alike].iloc[np.concatenate([step.row for step in measured])]
     table = table.astype({"kind": str, "group": str}).assign(transfer=transfer, work=work)
     alone = table[~is_concurrent].groupby(alike)["transfer"].median().rename("alone")
-    unique_values = table[is_concurrent].join(alone, on=alike, how="inner")
+    concurrent = table[is_concurrent].join(alone, on=alike, how="inner")
     # on a shared link they take transfer / work times as long as alone; on separate links, as long as alone
-    middle = (
-        unique_values["alone"] * (1 + unique_values["transfer"] / unique_values["work"].clip(lower=1.0))
-    ) / 2
-    return bool(unique_values.empty or unique_values["transfer"].sum() > middle.sum())
+    middle = (concurrent["alone"] * (1 + concurrent["transfer"] / concurrent["work"].clip(lower=1.0))) / 2
+    return bool(concurrent.empty or concurrent["transfer"].sum() > middle.sum())
 
 
 class _Collectives(Struct, frozen=True, kw_only=True):
@@ -232,16 +230,13 @@ def _exclusive_transfer(link: npt.NDArray[np.int64], arrival: _Floats, end: _Flo
     """Return the exclusive link time of each collective: n concurrent ones get 1/n of the time each."""
     work = np.zeros(len(link))
     for number in np.unique(link):
-        queue_ends = np.flatnonzero(link == number)
-        edges = np.unique(np.concatenate((arrival[queue_ends], end[queue_ends])))
-        starts, stops = np.sort(arrival[queue_ends]), np.sort(end[queue_ends])
+        rows = np.flatnonzero(link == number)
+        edges = np.unique(np.concatenate((arrival[rows], end[rows])))
+        starts, stops = np.sort(arrival[rows]), np.sort(end[rows])
         busy = np.searchsorted(starts, edges[:-1], "right") - np.searchsorted(stops, edges[:-1], "right")
         each = np.diff(edges) / np.maximum(1, busy)
         total = np.concatenate(([0.0], np.cumsum(each)))
-        work[queue_ends] = (
-            total[np.searchsorted(edges, end[queue_ends])]
-            - total[np.searchsorted(edges, arrival[queue_ends])]
-        )
+        work[rows] = total[np.searchsorted(edges, end[rows])] - total[np.searchsorted(edges, arrival[rows])]
     return work
 
 

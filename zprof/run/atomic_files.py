@@ -10,8 +10,12 @@ from zprof.run.manifest import RANK_NAME, RankManifest, rank_folder, to_json
 def write_atomically(target: Path, content: bytes) -> None:
     """Write a small file so that readers see either the old or the new content, never a mix."""
     temporary = get_temporary_path(target)
-    temporary.write_bytes(content)
-    sync_and_rename(temporary, target)
+    try:
+        temporary.write_bytes(content)
+        sync_and_rename(temporary, target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def get_temporary_path(target: Path) -> Path:

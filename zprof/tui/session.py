@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from zprof.analysis.facts import describe_run
-from zprof.cache.reports import ask_diagnosis, keep, recall
+from zprof.cache.reports import ask_diagnosis, find_report_file, keep, recall
 from zprof.model.report import Report, RunFacts
 from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
@@ -104,14 +104,15 @@ def load(request: RunRequest, progress: Progress) -> LoadedRun:
     progress("opening")
     run = request.opener(request.path)
     question = ask_diagnosis(run, None, request.expected_bus_bytes_per_s, request.policy)
-    kept = recall(question) if request.baseline is None else None
+    file = find_report_file(question) if request.baseline is None else None
+    kept = recall(file)
     if kept is not None:
         return LoadedRun(run=run, report=kept, pending=PendingAnalysis(lambda: _analyse(run, request.policy)))
     progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")
     analysis = _analyse(run, request.policy)
     if request.baseline is None:
         loaded = _diagnose_loaded(request, (run, analysis), None, progress)
-        keep(question, loaded.report)
+        keep(loaded.report, file)
         return loaded
     progress("measuring the baseline")
     before_run = request.opener(request.baseline)

@@ -18,7 +18,6 @@ from zprof.analysis.intervals import (
     covered,
     intersect,
     intervals,
-    is_among,
     subtract,
     union,
 )
@@ -124,7 +123,7 @@ def _starts_known_wait(
 ) -> npt.NDArray[np.bool_]:
     """Mark the waits that start at the recorded wait start of one of these collectives."""
     known = collectives.known("wait_start_ns") & rows
-    return is_among(waits[:, 0], collectives.ints("wait_start_ns")[known])
+    return np.isin(waits[:, 0], collectives.ints("wait_start_ns")[known])
 
 
 def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:

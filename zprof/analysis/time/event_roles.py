@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, is_among
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events, find_used, look_up
 from zprof.model.kernels import is_collective_kernel
 from zprof.run.ranges import RangeVerb, parse_range
@@ -165,7 +165,7 @@ def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
     starts, *others = (column.to_numpy() for column in described.columns)
     keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))
     rows = np.flatnonzero(work)
-    rows = rows[is_among(view.spans[rows, 0], starts)]
+    rows = rows[np.isin(view.spans[rows, 0], starts)]
     is_described = np.zeros(len(work), dtype=np.bool_)
     is_described[rows] = [
         key in keys for key in zip(*view.spans[rows].T.tolist(), view.stream[rows].tolist(), strict=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, is_among, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events
 from zprof.analysis.time.event_roles import EventView
@@ -127,7 +127,7 @@ def _find_copy_calls(view: EventView, copies: Int64s) -> tuple[Intervals, Interv
     order = np.argsort(view.correlation[copies], kind="stable")
     ids = view.correlation[copies][order]
     calls = np.flatnonzero(view.match_categories(*_CALL_CATEGORIES))
-    calls = calls[is_among(view.correlation[calls], ids)]
+    calls = calls[np.isin(view.correlation[calls], ids)]
     last_copy = np.searchsorted(ids, view.correlation[calls], side="right") - 1
     return view.spans[calls], view.spans[copies[order[last_copy]]]
 
@@ -197,7 +197,7 @@ def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
     on_host = ~view.match_categories(*DEVICE_COPY_CATEGORIES)
     calls = view.match_names(on_host, _ANY_CALL.fullmatch)  # one test per name, not one per pattern
     launch_threads = np.unique(view.thread[view.match_names(calls, _LAUNCH.fullmatch)])
-    on_launch_thread = calls & is_among(view.thread, launch_threads)
+    on_launch_thread = calls & np.isin(view.thread, launch_threads)
 
     def select(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
         return view.spans[view.match_names(rows, pattern.fullmatch)]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, is_among
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_columns import Mask
@@ -258,13 +258,13 @@ def _find_lost_launches(view: EventView, work: Mask, launches: Mask) -> Int64s:
     never have a kernel, such as launches of host functions, are not evidence.
     """
     rows = np.flatnonzero(launches)
-    has_work = is_among(view.correlation[rows], view.correlation[work])
+    has_work = np.isin(view.correlation[rows], view.correlation[work])
     if not has_work.any():
         return np.empty(0, dtype=np.int64)
     _, code = view.coded(rows)
     start = view.spans[rows, 0]
     after_last = start > start[has_work].max()
-    return np.sort(start[after_last & is_among(code, code[has_work])])
+    return np.sort(start[after_last & np.isin(code, code[has_work])])
 
 
 def assign_work_to_steps(activity: RankActivity, host: StepWindows) -> Intervals:

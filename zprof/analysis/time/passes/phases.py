@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from zprof.analysis.intervals import EMPTY, Int64s, Intervals, is_among, subtract, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_columns import EventColumns, Mask
 from zprof.analysis.time.event_roles import EventView
@@ -120,7 +120,7 @@ def collect_phase_evidence(
         view.match_names(named, pattern.fullmatch) for pattern in (_BACKWARD, _FORWARD, _OPTIMIZER)
     )
     threads = _find_autograd_threads(view, program, forwards, nodes | backwards)
-    on_autograd_thread = is_among(view.thread, threads)
+    on_autograd_thread = np.isin(view.thread, threads)
     repeated = forwards & on_autograd_thread
     repeated |= _find_partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
     autograd = union(view.spans[nodes | (operators & on_autograd_thread)])
@@ -186,7 +186,7 @@ def find_program_thread(view: EventView) -> int:
         if matches.any():
             return _find_busiest(view.thread[matches])
     autograd_threads = view.thread[view.match_names(operators, _NODE.fullmatch)]
-    program_operators = operators & ~is_among(view.thread, autograd_threads)
+    program_operators = operators & ~np.isin(view.thread, autograd_threads)
     if program_operators.sum() >= _PROGRAM_RATIO * operators.sum():
         operators = program_operators
     return _find_busiest(view.thread[operators])
