@@ -186,16 +186,19 @@ class ZprofApp(Shell):
         from zprof.tui import opening
 
         number = find_number(event.line, event.cell)
-        if number is not None:
-            self.push_screen(opening.open_number(self.loaded, number, event.line, event.table))
-        elif event.line.opens is Opens.RANK:
-            self.select(rank=event.line.target)
-        elif event.line.opens is Opens.STEP:
-            self.select(step=event.line.target)
-        elif (popup := opening.open_row(self, event.line)) is not None:
-            self.push_screen(popup)
-        else:
-            self.notify("nothing to open in this row", markup=False)
+        try:
+            if number is not None:
+                self.push_screen(opening.open_number(self.loaded, number, event.line, event.table))
+            elif event.line.opens is Opens.RANK:
+                self.select(rank=event.line.target)
+            elif event.line.opens is Opens.STEP:
+                self.select(step=event.line.target)
+            elif (popup := opening.open_row(self, event.line)) is not None:
+                self.push_screen(popup)
+            else:
+                self.notify("nothing to open in this row", markup=False)
+        except ZprofError as error:  # the tables behind a kept report are damaged
+            self.notify(format_error(error), severity="error", markup=False)
 
     def on_fact_table_search_requested(self, event: FactTable.SearchRequested) -> None:
         """Ask for a search text and filter the table by it."""

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from zprof.model.errors import ZprofError
 from zprof.model.whatif import Change, Outlook
-from zprof.tui.session import LoadedRun, Progress, RunRequest
+from zprof.tui.session import LoadedRun, PendingAnalysis, Progress, RunRequest
 
 if TYPE_CHECKING:
     from zprof.analysis.analysis import RunAnalysis
@@ -161,13 +161,13 @@ class Predicting:
 
     def __init__(
         self,
-        analysis: "RunAnalysis",
+        pending: PendingAnalysis,
         change: Change,
         predictor: Predictor,
         post: Callable[[Message], object],
     ) -> None:
         """Prepare the thread; ``post`` will be called from it."""
-        self.analysis, self.change = analysis, change
+        self.pending, self.change = pending, change
         self._predictor, self._post = predictor, post
         self._thread = threading.Thread(target=self._run, name="zprof-predict", daemon=True)
 
@@ -187,7 +187,7 @@ class Predicting:
 
     def _compute_answer(self) -> Answer:
         try:
-            return self._predictor(self.analysis, (self.change,))
+            return self._predictor(self.pending.get(), (self.change,))
         except ZprofError as error:
             return error
         except Exception as error:  # a bug in zprof: report it and keep the screen alive

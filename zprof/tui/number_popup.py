@@ -38,6 +38,7 @@ class NumberPopup(Popup[None]):
     def __init__(self, number: Value, title: str, loaded: LoadedRun) -> None:
         super().__init__()
         self.number, self.shown_title, self.loaded = number, title, loaded
+        self._rows = find_rows(number, loaded)
 
     def compose(self) -> ComposeResult:
         """Yield the explanation, and below it a table if the number has source rows."""
@@ -47,16 +48,14 @@ class NumberPopup(Popup[None]):
             text = Text("\n".join(explain_number(self.number, self.loaded)))
             text.highlight_words(list_leaves(self.number), MARKS[Mark.MUTED].colour(get_look(self.app)))
             yield Static(text)
-            rows = find_rows(self.number, self.loaded)
-            if rows is not None and len(rows):
+            if self._rows is not None and len(self._rows):
                 yield PagedTable(id="rows")
 
     def on_mount(self) -> None:
         """Fill the table of source rows."""
-        rows = find_rows(self.number, self.loaded)
-        if rows is not None and len(rows):
+        if self._rows is not None and len(self._rows):
             self.query_one("#rows", FactTable).show(
-                build_rows_table(rows, self.number.leaves[0].rpartition(".")[2])
+                build_rows_table(self._rows, self.number.leaves[0].rpartition(".")[2])
             )
             self.call_after_refresh(self._update_key_hint)
 

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from tests.support.command_calls import run_python
-from tests.support.tui_app import finish_workers, messages, play, screen_text, wait_until
+from tests.support.tui_app import app_on, finish_workers, messages, play, press, screen_text, wait_until
+from zprof.analysis.analysis import RunAnalysis
 from zprof.model.errors import BadInput
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.background import Loader
-from zprof.tui.session import LoadedRun, Progress, RunRequest
+from zprof.tui.session import LoadedRun, PendingAnalysis, Progress, RunRequest
 
 HEAVY = (
     "numpy",
@@ -162,3 +163,19 @@ def test_a_baseline_that_fails_changes_nothing_and_a_later_success_clears_its_me
 
 def test_the_preview_of_a_run_imports_nothing_that_reads_tables(slow_run: Path) -> None:
     assert json.loads(run_python("-c", _PREVIEW, str(slow_run))) == [slow_run.name, []]
+
+
+def test_a_damaged_table_behind_a_kept_report_is_said_and_the_screens_stay(alone: LoadedRun) -> None:
+    def refuse() -> RunAnalysis:
+        raise BadInput("events.parquet: damaged", hint="record again")
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "tab", "enter")  # a number of the overview
+        assert "events.parquet: damaged" in " ".join(messages(app))
+        await press(app, pilot, "3", "enter")  # a collective
+        text = await press(app, pilot, "4")  # the timeline
+        assert "events.parquet: damaged" in text
+        await press(app, pilot, "5", "6", "7", "8", "1")
+        assert app.is_running
+
+    play(app_on(replace(alone, pending=PendingAnalysis(refuse))), act)

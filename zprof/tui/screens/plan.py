@@ -201,7 +201,7 @@ class PlanScreen(PageScreen):
         """Start a prediction unless one is running; when that finishes, the latest change is next."""
         if self._predicting is None and self._filled_run is not None and self.planned.answer is None:
             self._predicting = Predicting(
-                self._filled_run.analysis, self.planned.change, self.zprof.predictor, self.post_message
+                self._filled_run.pending, self.planned.change, self.zprof.predictor, self.post_message
             )
             self.zprof.start_prediction(self._predicting)
 
@@ -210,7 +210,7 @@ class PlanScreen(PageScreen):
         self._predicting, finished = None, event.predicting
         if self._filled_run is None:
             return
-        if finished.analysis is self._filled_run.analysis:
+        if finished.pending is self._filled_run.pending:
             while len(self._answers) >= _MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
             self._answers[finished.change] = event.answer
