@@ -223,6 +223,8 @@ COLLECTIVES = pa.schema(
 #: oom_request (number: the requested bytes; the only one in a recording), oom_driver_request (number: the
 #: bytes of the segment that the driver was asked for), oom_stack (number: its stack, if known), oom_pool
 #: (name: the private pool that the request was for, number: the device; absent for the common pool).
+#: From a watch: stuck (number: nanoseconds without progress when the rank's state was saved) and resumed
+#: (number: nanoseconds that the stall lasted in all).
 #: ``thread_cpu_ns``: processor time that the thread of the training loop had used so far, in step_begin and
 #: step_end of a recording; ``thread_queued_ns``: time that it had been ready to run but waited for a
 #: processor (Linux).
@@ -234,6 +236,63 @@ MARK = pa.schema(
         make_column("name", TEXT),
         make_column("thread_cpu_ns", pa.int64(), nullable=True),
         make_column("thread_queued_ns", pa.int64(), nullable=True),
+    ]
+)
+
+#: One row per operation in a rank's flight recorder, oldest first. ``group`` is the name of the process
+#: group, ``group_id`` its number on this rank. ``sequence`` counts the collectives of the group,
+#: ``p2p_sequence`` its sends and receives. ``operation`` has no backend: all_reduce, send 0->3 (ranks within
+#: the group). ``input_sizes`` is compact JSON ("[[4096,5120],[8]]"), ``input_dtypes`` separated by commas.
+#: ``state``: scheduled (the host has entered it), started, completed. ``is_retired``: the backend waits no
+#: longer for it. Times are wall-clock times. ``stack`` numbers the stacks of ``flight_stack``, which has the
+#: columns of ``stack``: where the host entered it.
+FLIGHT = pa.schema(
+    [
+        make_column("record_id", pa.int64()),
+        make_column("group", TEXT),
+        make_column("group_id", pa.int64()),
+        make_column("backend", TEXT),
+        make_column("operation", TEXT),
+        make_column("is_p2p", pa.bool_()),
+        make_column("sequence", pa.int64()),
+        make_column("p2p_sequence", pa.int64()),
+        make_column("op_id", pa.int64()),
+        make_column("input_sizes", TEXT),
+        make_column("input_dtypes", TEXT),
+        make_column("output_sizes", TEXT),
+        make_column("output_dtypes", TEXT),
+        make_column("state", TEXT),
+        make_column("is_retired", pa.bool_()),
+        make_column("created_ns", pa.int64(), nullable=True),
+        make_column("started_ns", pa.int64(), nullable=True),
+        make_column("completed_ns", pa.int64(), nullable=True),
+        make_column("timeout_ms", pa.int64(), nullable=True),
+        make_column("stack", pa.int64(), nullable=True),
+    ]
+)
+
+#: One row per process group that a rank is in. ``ranks``: global ranks in the order of the group ("0,4,8"),
+#: empty if unknown. ``last_*``: the highest sequence number that was enqueued, started, completed (for a
+#: group of sends and receives their own); null if unknown.
+FLIGHT_GROUP = pa.schema(
+    [
+        make_column("group", TEXT),
+        make_column("group_id", pa.int64(), nullable=True),
+        make_column("description", TEXT),
+        make_column("ranks", TEXT),
+        make_column("last_enqueued", pa.int64(), nullable=True),
+        make_column("last_started", pa.int64(), nullable=True),
+        make_column("last_completed", pa.int64(), nullable=True),
+    ]
+)
+
+#: Where each thread of the process was when a watch found no progress. ``stack`` numbers ``flight_stack``.
+FLIGHT_THREAD = pa.schema(
+    [
+        make_column("thread", pa.int64()),
+        make_column("name", TEXT),
+        make_column("is_main", pa.bool_()),
+        make_column("stack", pa.int64()),
     ]
 )
 
@@ -250,6 +309,10 @@ TABLES: dict[str, pa.Schema] = {
     "block": BLOCK,
     "segment": SEGMENT,
     "device": DEVICE,
+    "flight": FLIGHT,
+    "flight_group": FLIGHT_GROUP,
+    "flight_stack": STACK,
+    "flight_thread": FLIGHT_THREAD,
     # the same tables for the window before the first step
     "init_alloc": ALLOC,
     "init_role": ROLE,

@@ -1,0 +1,115 @@
+"""What a stuck job waits for: the operations that cannot finish, the ranks behind them, and who waits."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from zprof.model.findings import Confidence, SourceLocation
+
+
+class HangClass(StrEnum):
+    """Why a job does not go on."""
+
+    #: A rank went on without an operation that the others wait in: it skipped it, or has ended.
+    NEVER_ENTERED = "never_entered"
+    #: A rank has finished all that it entered, and its host does not enter the next operation.
+    HOST_STUCK = "host_stuck"
+    #: Ranks entered different operations at the same place of one group's sequence.
+    DIFFERENT_COLLECTIVES = "different_collectives"
+    #: Ranks entered the same operation with other sizes, counts or dtypes.
+    MISMATCHED = "mismatched"
+    #: Ranks wait for one another in operations of several groups, entered in a different order.
+    CIRCULAR_WAIT = "circular_wait"
+    #: A rank has not finished what its peers finished: its device, or its process, has stopped.
+    DEVICE_STOPPED = "device_stopped"
+    #: All ranks have entered an operation, and none leaves it: the network, or a peer that is not known.
+    NOT_FINISHED = "not_finished"
+    #: The ranks that the others wait for left no dump: nobody can be accused.
+    RANK_MISSING = "rank_missing"
+
+
+class HangStatus(StrEnum):
+    """Whether the job is stuck."""
+
+    STUCK = "stuck"
+    #: A stall that ended: a slow phase, not a hang.
+    RESUMED = "resumed"
+    #: Every operation that a rank entered has finished.
+    FINISHED = "finished"
+    #: Operations were pending, as in any job that runs, and nothing shows that they cannot finish.
+    RUNNING = "running"
+
+
+class StuckOperation(Struct, frozen=True, kw_only=True):
+    """An operation that cannot finish.
+
+    ``group``: the name of the process group; ``role``: tensor, pipeline, data, expert, ... from its
+    description, empty if unknown. ``ranks``: its members, the global ranks. ``sequence`` counts the
+    collectives of the group (of sends and receives: the sender's own count). ``entered``, ``late`` and
+    ``finished``: the members that wait in it, never entered it, and have left it; ``unknown``: members whose
+    dump is missing or says nothing. ``sizes`` and ``dtypes`` are those of its input on the first rank in it.
+    ``location``: where that rank's program entered it.
+    """
+
+    operation: str
+    group: str
+    description: str
+    role: str
+    ranks: tuple[int, ...]
+    sequence: int
+    sizes: str
+    dtypes: str
+    entered: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    location: SourceLocation | None = None
+
+
+class RankAtHang(Struct, frozen=True, kw_only=True):
+    """What a rank that holds the others up was doing.
+
+    ``operation``: the number in ``Hang.operations`` of what it holds up. ``last_operation``: the last one
+    that it entered, and its group; empty if it entered none. ``entered_instead``: what it entered in the
+    place of the operation. ``location``: the line of the program that it is at (or that entered the wrong
+    operation); ``stack``: the frames of its main thread, innermost first; empty if unknown.
+    """
+
+    rank: int
+    operation: int
+    last_operation: str = ""
+    last_group: str = ""
+    last_sequence: int | None = None
+    last_location: SourceLocation | None = None
+    entered_instead: str = ""
+    location: SourceLocation | None = None
+    stack: tuple[SourceLocation, ...] = ()
+
+
+class Wait(Struct, frozen=True, kw_only=True):
+    """Ranks that wait for other ranks, in one operation (its number in ``Hang.operations``)."""
+
+    operation: int
+    ranks: tuple[int, ...]
+    for_ranks: tuple[int, ...]
+
+
+class Hang(Struct, frozen=True, kw_only=True):
+    """What a job waits for.
+
+    ``kind`` is None if it is not stuck. ``operations`` are in causal order: the first is the one that the
+    culprits hold up. ``culprits`` may be several; ``victims`` are all other ranks that wait. ``waits`` has
+    one entry per operation and set of ranks. ``stall_ns``: how long nothing moved; None if unknown.
+    ``ranks_missing``: ranks of the job that left no dump.
+    """
+
+    status: HangStatus
+    kind: HangClass | None = None
+    confidence: Confidence = Confidence.LOW
+    operations: tuple[StuckOperation, ...] = ()
+    culprits: tuple[RankAtHang, ...] = ()
+    victims: tuple[int, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    stall_ns: int | None = None
+    ranks_seen: int = 0
+    ranks_missing: tuple[int, ...] = ()
