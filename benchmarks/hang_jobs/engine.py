@@ -20,11 +20,12 @@ Key = tuple[Any, ...]
 TRANSFER_NS = 150_000
 
 
-class Entry(Struct, kw_only=True):
+class Entry(Struct, kw_only=True, gc=False):
     """An operation that a rank's host has entered.
 
-    ``index``: its place in the rank's program. ``started_ns``: when its device reached it, ``completed_ns``
-    when it ended; None if never. ``keys``: what it takes part in (several if coalesced).
+    ``index``: its place in the rank's program. ``record_id``: of a coalesced one, that of the whole.
+    ``started_ns``: when its device reached it, ``completed_ns`` when it ended; None if never. ``keys``: what
+    it takes part in (several if coalesced).
     """
 
     rank: int
@@ -52,7 +53,7 @@ class Meeting(Struct):
 
 
 class Speed(Struct, frozen=True, kw_only=True):
-    """How fast a rank is, and how many operations its host runs ahead (1: it waits for each that has to end)."""
+    """How fast a rank is, and how many operations its host runs ahead (1: it waits for each that blocks)."""
 
     host_ns: int
     device_ns: int
@@ -114,7 +115,7 @@ class _Rank:
         self.device_stop = stops.device.get(rank, len(program))
         self.entries: list[Entry] = []
         self.awaited: list[Entry] = []
-        self.next_step = 0
+        self.next_step = self.records = 0
         self.host_ns = 0
         self.to_launch: deque[tuple[int, Entry | None]] = deque()
         self.lanes: dict[Key, deque[Entry]] = {}
@@ -163,6 +164,7 @@ class _Rank:
         keys = tuple(self._number(name, part) for part in parts)
         if not op.is_collective:
             self.sequences[name, "p2p"] = self.sequences.get((name, "p2p"), 0) + 1
+        self.records += len(parts) + (1 if op.parts else 0)
         op_id = self.sequences[name, "op"] = self.sequences.get((name, "op"), 0) + len(parts)
         entry = Entry(
             rank=self.rank,
@@ -172,7 +174,7 @@ class _Rank:
             sequence=self.sequences.get((name, "all"), 0),
             p2p_sequence=0 if op.is_collective else self.sequences[name, "p2p"],
             op_id=op_id,
-            record_id=len(self.entries),
+            record_id=self.records - 1,
             created_ns=self.host_ns,
             open_keys=len(keys),
         )

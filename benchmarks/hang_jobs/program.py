@@ -1,6 +1,7 @@
 """What each rank of a simulated job does: its operations in the order in which its host enqueues them."""
 
 import random
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -13,7 +14,7 @@ HIDDEN = 1024
 TOKENS = 512
 
 
-class Op(Struct, frozen=True, kw_only=True):
+class Op(Struct, frozen=True, kw_only=True, gc=False):
     """One step of a rank's program.
 
     ``waits``: the compute stream waits for it, and so does all that is enqueued later. ``peer``: the global
@@ -65,11 +66,13 @@ def draw_shape(rng: random.Random, mesh: Mesh, steps: int | None = None) -> Shap
     )
 
 
-def write_programs(rng: random.Random, mesh: Mesh, shape: Shape) -> list[Program]:
-    """Return the program of each rank."""
+def write_programs(
+    rng: random.Random, mesh: Mesh, shape: Shape, ranks: Sequence[int] | None = None
+) -> list[Program]:
+    """Return the program of each rank, or of each of ``ranks``."""
     write_step = {"ddp": _write_ddp_step, "fsdp": _write_fsdp_step}.get(mesh.kind, _write_mesh_step)
     programs = []
-    for rank in range(mesh.world):
+    for rank in range(mesh.world) if ranks is None else ranks:
         program: Program = []
         for _ in range(shape.steps):
             write_step(program, rng, mesh, shape, rank)
