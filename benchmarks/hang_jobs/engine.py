@@ -161,8 +161,9 @@ class _Rank:
         assert op.group is not None
         name = op.group.name
         parts = op.parts or (op,)
-        keys = tuple(self._number(name, part) for part in parts)
-        if not op.is_collective:
+        keys = tuple([self._number(name, part) for part in parts]) if op.parts else (self._number(name, op),)
+        is_collective = op.is_collective
+        if not is_collective:
             self.sequences[name, "p2p"] = self.sequences.get((name, "p2p"), 0) + 1
         self.records += len(parts) + (1 if op.parts else 0)
         op_id = self.sequences[name, "op"] = self.sequences.get((name, "op"), 0) + len(parts)
@@ -172,7 +173,7 @@ class _Rank:
             op=op,
             keys=keys,
             sequence=self.sequences.get((name, "all"), 0),
-            p2p_sequence=0 if op.is_collective else self.sequences[name, "p2p"],
+            p2p_sequence=0 if is_collective else self.sequences[name, "p2p"],
             op_id=op_id,
             record_id=self.records - 1,
             created_ns=self.host_ns,
@@ -181,7 +182,7 @@ class _Rank:
         for key in keys:
             meeting = self.meetings.get(key)
             if meeting is None:
-                members = len(op.group.ranks) if op.is_collective else 2
+                members = len(op.group.ranks) if is_collective else 2
                 meeting = self.meetings[key] = Meeting(members, [], [])
             meeting.entered.append(entry)
             meeting.is_broken |= op.is_dead or not _agree(meeting.entered[0].op, op)

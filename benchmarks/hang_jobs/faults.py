@@ -165,7 +165,8 @@ def _read_never_entered(outcome: Outcome) -> Finding | None:
         went_on = any(entry.index >= index for entry in outcome.schedule.entries[rank])
         if not pending and not outcome.schedule.is_ended[rank]:
             return None if went_on else _find_host_like(outcome, held, "nothing entered since")
-        kinds, note = (HangClass.NEVER_ENTERED,), ""
+        kinds: tuple[HangClass, ...] = (HangClass.NEVER_ENTERED,)
+        note = ""
         if not pending:
             kinds, note = (
                 (*kinds, HangClass.HOST_STUCK),
