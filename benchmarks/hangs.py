@@ -6,8 +6,9 @@
     python -m benchmarks.hangs --scale                        one job of 1024 ranks with 2000 entries each
 
 The jobs are of :mod:`benchmarks.hang_jobs`, which was written without knowledge of the analyser. Where two
-answers are as defensible from the dumps, either counts. *Accused* are ranks outside of every right answer that
-are named with more than low confidence.  Writes ``benchmarks/results/hangs-DATE.json`` if all faults were drawn.
+answers are as defensible from the dumps, either counts. *Accused* are ranks outside of every right answer
+that are named with more than low confidence.  Writes ``benchmarks/results/hangs-DATE.json`` if all faults
+were drawn.
 """
 
 import argparse
