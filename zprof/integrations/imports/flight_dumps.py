@@ -31,7 +31,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.model.worker_start import count_usable_processors
 from zprof.run.atomic_files import place_rank, write_atomically
-from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
+from zprof.run.manifest import FLIGHT_RECORDER, MANIFEST_NAME, RankManifest, RunManifest, to_json
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
@@ -72,8 +72,10 @@ def write_dumps(
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
         by_path = {file.path: file for file in files}
         for file in ranking.files:
-            answer = answers[file.path]
-            place_rank(run, by_path[file.path].folder, _make_rank_manifest(file, answer, manifest.run_id))
+            source = by_path[file.path]
+            saved_ns = None if source.log is not None else file.path.stat().st_mtime_ns
+            rank = _make_rank_manifest(file, answers[file.path], manifest.run_id, saved_ns)
+            place_rank(run, source.folder, rank)
     return Written(
         files=tuple(replace(file, path=by_path[file.path].log or file.path) for file in ranking.files),
         notes=(*all_notes, *(f"{path}: not imported: {refusal.reason}" for path, refusal in refused.items())),
@@ -187,12 +189,14 @@ def _make_manifest(
         device=_DEVICES.get(backend, "cpu"),
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
-        source="flight_recorder",
+        source=FLIGHT_RECORDER,
         gaps=(*map(_make_rank_gap, notes), *make_refusal_gaps(refused)),
     )
 
 
-def _make_rank_manifest(file: RankedFile, answer: DumpAnswer, run_id: str) -> RankManifest:
+def _make_rank_manifest(
+    file: RankedFile, answer: DumpAnswer, run_id: str, saved_ns: int | None
+) -> RankManifest:
     gaps = [replace(gap, rank=file.rank) for gap in answer.gaps]
     if not answer.fits_name:
         reason = "the rank in the name of its file is not in all process groups of the dump"
@@ -200,7 +204,13 @@ def _make_rank_manifest(file: RankedFile, answer: DumpAnswer, run_id: str) -> Ra
             reason = f"{reason}: rank {answer.only_rank} is"
         gaps.append(_make_rank_gap(reason, rank=file.rank))
     return RankManifest(
-        rank=file.rank, status="complete", host="", run_id=run_id, files=answer.files, gaps=tuple(gaps)
+        rank=file.rank,
+        status="complete",
+        host="",
+        run_id=run_id,
+        files=answer.files,
+        gaps=tuple(gaps),
+        saved_ns=saved_ns,
     )
 
 
