@@ -159,6 +159,8 @@ def _plan_never_entered(rng: random.Random, mesh: Mesh, programs: list[Program])
 
 def _read_never_entered(outcome: Outcome) -> Finding | None:
     (rank,), ((_, index),) = outcome.plan.culprits, outcome.plan.places
+    if _read_disagreement(outcome) is not None:
+        return None
     pending = outcome.list_pending(rank)
     held = outcome.list_held((rank,))
     if held:
@@ -180,9 +182,11 @@ def _read_never_entered(outcome: Outcome) -> Finding | None:
         peers = {entry.rank for entry in outcome.schedule.meetings[held[0]].entered}
         culprits = ((rank,), *(tuple(sorted({rank, peer})) for peer in peers if len(pending) == 1))
         return Finding(kinds=kinds, culprits=culprits, operations=tuple(held), note=note)
-    broken = _list_broken(outcome)
-    if not broken:
-        return None
+    return None
+
+
+def _read_shifted(outcome: Outcome) -> Finding | None:
+    """Read a rank that skipped an operation and entered the next one of the group in its place."""
     finding = _read_disagreement(outcome)
     if finding is None:
         return None
@@ -462,6 +466,7 @@ def _read_dead_rank(outcome: Outcome) -> Finding | None:
 FAULTS: dict[str, tuple[Planner, Reader]] = {
     "host_stuck": (_plan_host_stuck, _read_host_stuck),
     "never_entered": (_plan_never_entered, _read_never_entered),
+    "skipped_and_shifted": (_plan_never_entered, _read_shifted),
     "different_collectives": (_plan_other_operation, _read_disagreement),
     "mismatched": (_plan_mismatch, _read_disagreement),
     "circular_wait": (_plan_circular, _read_circular),
