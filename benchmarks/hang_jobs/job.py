@@ -7,8 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.hang_jobs.engine import Entry, Key, Schedule, Speed, Stops, run_programs
-from benchmarks.hang_jobs.faults import FAULTS, HEALTHY, Finding, Outcome, Plan
+from benchmarks.hang_jobs.faults import FAULTS, HEALTHY
+from benchmarks.hang_jobs.findings import Finding, Outcome
 from benchmarks.hang_jobs.mesh import Mesh, draw_mesh, make_megatron_mesh
+from benchmarks.hang_jobs.plans import Plan
 from benchmarks.hang_jobs.program import Shape, draw_shape, write_programs
 from zprof.model.hang import HangClass
 
@@ -269,7 +271,8 @@ def _describe(outcome: Outcome, key: Key, offsets: dict[str, int]) -> TrueOperat
     sequences: tuple[int, ...] = (key[-1] + offset,)
     if len(key) != 2:
         senders = [entry for entry in entered if entry.rank == key[1]]
-        sequences = tuple(entry.p2p_sequence + offset for entry in entered) if senders else ()
+        numbers = (entry.p2p_sequence + offset for entry in entered)
+        sequences = tuple(dict.fromkeys(numbers)) if senders else ()
     return TrueOperation(
         kinds=tuple(dict.fromkeys(entry.op.kind for entry in entered)),
         group=group.name,
