@@ -77,6 +77,12 @@ def test_two_stuck_hosts_leave_the_shape_of_the_real_case() -> None:
         first = pending[rank][0]
         assert (first.op.kind, first.op.group and first.op.group.ranks) == ("all_to_all", tuple(range(8, 16)))
         assert len(pending[rank]) > 1
+    # Nothing passes an operation that the compute stream waits for, of whatever group.
+    for entries in schedule.entries:
+        stuck = [
+            place for place, entry in enumerate(entries) if entry.completed_ns is None and entry.op.waits
+        ]
+        assert all(entry.completed_ns is None for entry in entries[min(stuck, default=len(entries)) :])
     # The other stage waits in sends and receives, and in what it enqueued behind them.
     assert all(pending[rank][0].op.peer >= 0 for rank in range(8))
 
