@@ -196,7 +196,14 @@ def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
 
 
 def _find_skipping(job: Job, root: Root) -> tuple[int, ...]:
-    """Return the ranks of a circle that left their usual order; none if all did, or nothing tells."""
+    """Return the ranks of a circle that left the order of the others; none if all did, or nothing tells.
+
+    If some are late for operations that all others have entered, they skipped them. If each is late for what
+    the other stands in, earlier rounds tell.
+    """
+    late = {rank for operation in root.operations for rank in operation.late}.intersection(root.ranks)
+    if late and len(late) < len(root.ranks):
+        return tuple(sorted(late))
     skipping = {
         rank
         for entered in root.operations

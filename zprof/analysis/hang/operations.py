@@ -4,6 +4,7 @@ A collective is identified by its group and sequence number. A send is paired wi
 the first unfinished one of each direction on either side.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -112,6 +113,19 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def fronts(self) -> Mapping[int, tuple[Entry, ...]]:
         """The first unfinished operations of each rank, those included that its buffer no longer has."""
         return {rank: self._complete_fronts(flight) for rank, flight in self.flights.items()}
+
+    @cached_property
+    def standing(self) -> Mapping[int, int]:
+        """The place in the order of a rank where it stands: at its first unfinished collective.
+
+        Sends and receives before it may be unfinished too; what it entered later has to wait.
+        """
+        return {
+            rank: next(
+                (front.order for front in fronts if not front.is_p2p and not front.is_passed), sys.maxsize
+            )
+            for rank, fronts in self.fronts.items()
+        }
 
     def _complete_fronts(self, flight: RankFlight) -> tuple[Entry, ...]:
         """Return the fronts; an operation that was overwritten is taken from the dump of a peer."""
