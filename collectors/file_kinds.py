@@ -1,4 +1,6 @@
-"""Detect snapshots, traces and archives by their first bytes. File names are not trusted."""
+"""Detect snapshots, traces, flight-recorder dumps and archives by their first bytes. File names are not
+trusted.
+"""
 
 import re
 import zlib
@@ -16,6 +18,10 @@ _TRACE_KEY = re.compile(
     rb"|baseTimeNanoseconds|record_shapes|profile_memory|with_(?:stack|flops|modules)|trace_id|ph"
     rb'|(?:cupti|roctracer|hip_runtime|cuda_runtime)_version)"\s*:'
 )
+#: Keys of a flight-recorder dump; its JSON starts with its entries, whose first key is the last one here.
+_DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
+#: The first of these keys in a pickle tells dumps from snapshots.
+_PICKLE_KEY = re.compile(rb"(pg_config|pg_status|collective_seq_id)|segments|device_traces")
 
 
 class FileKind(StrEnum):
@@ -26,6 +32,7 @@ class FileKind(StrEnum):
     SNAPSHOT = "snapshot"
     GZIP_SNAPSHOT = "gzip snapshot"
     TRACE = "trace"
+    DUMP = "flight-recorder dump"
     JSON = "json"
     TORCH_ARCHIVE = "torch archive"
     OTHER = "other"
@@ -42,17 +49,21 @@ def detect_file_kind(file: BinaryIO) -> FileKind:
         return FileKind.GZIP_SNAPSHOT if content_kind is FileKind.SNAPSHOT else content_kind
     if head.startswith(_ZSTD):
         content_kind = _detect_by_head(_unpack_zstd_head(head))
-        return FileKind.OTHER if content_kind is FileKind.SNAPSHOT else content_kind
+        is_read_packed = content_kind not in (FileKind.SNAPSHOT, FileKind.DUMP)
+        return content_kind if is_read_packed else FileKind.OTHER
     return _detect_by_head(head)
 
 
 def _detect_by_head(head: bytes) -> FileKind:
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return FileKind.SNAPSHOT
+        key = _PICKLE_KEY.search(head)
+        return FileKind.DUMP if key and key[1] else FileKind.SNAPSHOT
     if head.startswith(b"PK\x03\x04"):
         return FileKind.TORCH_ARCHIVE
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
-        return FileKind.TRACE if _TRACE_KEY.search(head) else FileKind.JSON
+        if _TRACE_KEY.search(head):
+            return FileKind.TRACE
+        return FileKind.DUMP if _DUMP_KEY.search(head) else FileKind.JSON
     return FileKind.OTHER
 
 

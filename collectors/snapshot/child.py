@@ -2,23 +2,20 @@
 ``python -I -c BOOT ROOT FOLDER LIMITS`` by ``reader``.
 
 It writes an Arrow IPC file per table and ``answer.json``: row counts, gaps and the starts of the histories,
-or the error as one line. The pickle is loaded as plain data: a pickle's power is in the opcodes that fetch a
-callable by name (GLOBAL, STACK_GLOBAL, INST, EXT, and REDUCE, OBJ, NEWOBJ, BUILD on top of them) and in
-persistent ids, and all of them go through two methods that reject them.
+or the error as one line.
 """
 
 import gc
 import json
 import os
-import pickle
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from msgspec import to_builtins
 
-from zprof.collectors.snapshot.columns import HINT, format_name
+from zprof.collectors.pickle_sandbox import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.errors import BadInput
 from zprof.model.sandbox import Limits, apply_limits
@@ -80,38 +77,3 @@ def start(arguments: list[str]) -> None:
     main(Path(arguments[0]), Limits(**json.loads(arguments[1])))
     sys.stdout.flush()
     os._exit(0)
-
-
-class ForbiddenPickle(BadInput):
-    """The pickle contains more than plain data."""
-
-
-class _DataUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> NoReturn:
-        """Reject every global."""
-        raise ForbiddenPickle(
-            f"it makes Python load {format_name(module)}.{format_name(name)}; a snapshot never does, so "
-            "this may be an attack",
-            hint="do not open it with other tools",
-        )
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        """Reject every persistent id."""
-        raise ForbiddenPickle("it refers to objects outside the file; a snapshot never does", hint=HINT)
-
-
-def load_plain_data(file: BinaryIO) -> Any:
-    """Return the data in ``file``.
-
-    Raises:
-        BadInput: it is damaged, or contains more than plain data.
-        MemoryError: it does not fit into the memory limit of this process.
-    """
-    try:
-        return _DataUnpickler(file, fix_imports=False, buffers=None).load()
-    except (BadInput, MemoryError):
-        raise
-    except Exception as error:
-        lines = str(error).splitlines()
-        reason = format_name(lines[0]) if lines else type(error).__name__
-        raise BadInput(f"a damaged pickle ({reason})", hint="copy the file again, or dump it again") from None

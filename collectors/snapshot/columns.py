@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zprof.model.errors import BadInput
-from zprof.model.formatting import printable, shorten
 
 HINT = "dump the snapshot again with torch.cuda.memory._dump_snapshot"
 Integers = npt.NDArray[np.int64]
@@ -115,11 +114,6 @@ def clean_text(text: str) -> str:
     if len(text) > _MAX_NAME:
         text = text[:_MAX_NAME] + "…"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def format_name(text: str) -> str:
-    """Format a name from the snapshot for a one-line message."""
-    return shorten(printable(text[:_MAX_NAME]), 40)
 
 
 def _check_types(values: Sequence[object], allowed: set[type], where: str, what: str) -> None:

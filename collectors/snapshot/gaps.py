@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from zprof.collectors.snapshot.columns import format_name
+from zprof.collectors.pickle_sandbox import format_name
 from zprof.collectors.snapshot.device import DeviceTables
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind

@@ -7,7 +7,6 @@ them. Its tables are checked again here: its output is not trusted.
 import json
 import os
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 from msgspec import Struct, to_builtins
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
+from zprof.collectors.pickle_sandbox import inflate
 from zprof.collectors.snapshot.child import ANSWER, DAMAGED_HINT
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -32,8 +32,6 @@ _MAX_MEMORY_BYTES = 28 << 30
 _MAX_INFLATION = 200
 _TABLES = ("block", "segment", "stack", "mark")
 _MAX_ROWS = 50_000_000
-_CHUNK_BYTES = 1 << 20
-_GZIP = 31
 _MAX_ANSWER_BYTES = 4 << 20
 _DUMP_AGAIN = "dump the snapshot again; if it fails again, please report it"
 
@@ -194,30 +192,3 @@ def _read_table(folder: Path, name: str, rows: int) -> Any:
     if table.schema != TABLES[name] or table.num_rows != rows or rows > _MAX_ROWS or nulls:
         raise BadInput(f"its table {name} has the wrong schema, row count or nulls", hint=_DUMP_AGAIN)
     return table
-
-
-def inflate(source: BinaryIO, target: Path, max_bytes: int) -> None:
-    """Decompress the first gzip member of ``source`` into ``target``.
-
-    Raises:
-        BadInput: it is damaged, or decompresses to more than ``max_bytes``.
-    """
-    decompressor = zlib.decompressobj(wbits=_GZIP)
-    written = 0
-    with target.open("wb") as sink:
-        while not decompressor.eof:
-            chunk = decompressor.unconsumed_tail or source.read(_CHUNK_BYTES)
-            if not chunk:
-                raise BadInput("a damaged gzip file (it ends too early)", hint="copy the file again")
-            piece = _inflate_chunk(decompressor, chunk)
-            written += len(piece)
-            if written > max_bytes:
-                raise BadInput(f"it unpacks to more than {max_bytes >> 20} MiB", hint="unpack it yourself")
-            sink.write(piece)
-
-
-def _inflate_chunk(decompressor: Any, chunk: bytes) -> bytes:
-    try:
-        return bytes(decompressor.decompress(chunk, _CHUNK_BYTES))
-    except zlib.error as error:
-        raise BadInput(f"a damaged gzip file ({error})", hint="copy the file again") from None

@@ -36,9 +36,10 @@ class PlannedSteps(Struct, frozen=True, kw_only=True):
 class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or snapshot or trace (imported). ``gaps`` are not specific to a rank: files that
-    could not be used, ranks that had to be guessed. ``planned``: None for imported runs and for recordings
-    older than this field. ``folder``: working folder of the program; its files are named relative to it.
+    ``source``: recording, or snapshot, trace or flight_recorder (imported). ``gaps`` are not specific to a
+    rank: files that could not be used, ranks that had to be guessed. ``planned``: None for imported runs and
+    for recordings older than this field. ``folder``: working folder of the program; its files are named
+    relative to it.
     """
 
     schema: str = RUN_SCHEMA

@@ -14,6 +14,7 @@ _RANK = re.compile(r"(?<!local)(?<!local[_-])rank[_-]?(\d{1,6})(?!\d)", re.IGNOR
 _WORKER = re.compile(r"worker[_-]?(\d{1,6})(?![\da-z])", re.IGNORECASE)
 _SUFFIXES = re.compile(r"(?:\.(?:gz|zst|json|trace|pt|chrome|pickle|pkl))+$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:^|[_.-])(\d{1,6})$")
+_END_NUMBER = re.compile(r"(?<!\d)(\d{1,6})$")
 #: A time of day at the end of a name (HOST_Nov_25_02_21_28), whose last number is no rank.
 _CLOCK = re.compile(r"\d\d[_.:-]\d\d[_.:-]\d\d$")
 #: tensorboard_trace_handler: HOST_PID.MILLISECONDS.pt.trace.json
@@ -106,6 +107,12 @@ def search_rank(name: str) -> re.Match[str] | None:
     """
     matches = list(_RANK.finditer(name)) or list(_WORKER.finditer(name))
     return matches[-1] if matches else None
+
+
+def read_dump_rank(name: str) -> int | None:
+    """Return the rank in the name of a flight-recorder dump: PyTorch appends it to a name of the user."""
+    match = search_rank(name) or _END_NUMBER.search(_SUFFIXES.sub("", name))
+    return int(match[1]) if match else None
 
 
 def _search_last_number(stem: str) -> re.Match[str] | None:

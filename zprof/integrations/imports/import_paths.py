@@ -1,4 +1,4 @@
-"""Import Kineto traces or CUDA memory snapshots, one per rank, as a run."""
+"""Import Kineto traces, CUDA memory snapshots or flight-recorder dumps, one per rank, as a run."""
 
 import shutil
 import tempfile
@@ -61,6 +61,10 @@ def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: Im
         from zprof.integrations.imports.traces import write_traces
 
         return write_traces(run, sources.files, sources.notes, options, progress)
+    if sources.kind is SourceKind.DUMP:
+        from zprof.integrations.imports.flight_dumps import write_dumps
+
+        return write_dumps(run, sources.files, sources.notes, options, progress)
     from zprof.integrations.imports.snapshots import write_snapshots
 
     return write_snapshots(run, sources.files, sources.notes, progress, options.workers)

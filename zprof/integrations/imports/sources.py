@@ -1,6 +1,6 @@
 """Find importable files at the user's paths by the content of the files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096
 _MAX_LISTED = 6
-_HINT = "pass Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of either"
+_HINT = (
+    "pass Kineto traces (.json, .gz, .zst), CUDA memory snapshots, flight-recorder dumps, or a folder of them"
+)
 
 
 class SourceKind(StrEnum):
@@ -23,12 +25,19 @@ class SourceKind(StrEnum):
 
     TRACE = "trace"
     SNAPSHOT = "snapshot"
+    DUMP = "flight-recorder dump"
 
 
 _KINDS = {
     FileKind.TRACE: SourceKind.TRACE,
     FileKind.SNAPSHOT: SourceKind.SNAPSHOT,
     FileKind.GZIP_SNAPSHOT: SourceKind.SNAPSHOT,
+    FileKind.DUMP: SourceKind.DUMP,
+}
+_PLURALS = {
+    SourceKind.TRACE: "traces",
+    SourceKind.SNAPSHOT: "memory snapshots",
+    SourceKind.DUMP: "flight-recorder dumps",
 }
 
 
@@ -41,10 +50,10 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def find_sources(paths: Sequence[Path]) -> Sources:
-    """Return the traces or snapshots among ``paths`` and in the folders among them.
+    """Return the traces, snapshots or dumps among ``paths`` and in the folders among them.
 
     Raises:
-        BadInput: a path is neither, there is nothing to import, or kinds are mixed.
+        BadInput: a path is none of them, there is nothing to import, or kinds are mixed.
     """
     found = [_find_folder_sources(path) if path.is_dir() else _make_file_source(path) for path in paths]
     files = tuple(dict.fromkeys(file for part in found for file in part.files))
@@ -93,22 +102,25 @@ def _make_file_source(path: Path) -> Sources:
             f"{path}: an archive from torch.save, which contains tensors and not a trace", hint=_HINT
         )
     raise BadInput(
-        f"{path}: not a run, a Kineto trace (JSON) or a CUDA memory snapshot (a pickle)", hint=_HINT
+        f"{path}: not a run, a Kineto trace (JSON), a CUDA memory snapshot (a pickle) "
+        "or a flight-recorder dump",
+        hint=_HINT,
     )
 
 
 def _find_folder_sources(folder: Path) -> Sources:
-    """Return a folder's traces if it has any, else its snapshots; ignore other files."""
+    """Return a folder's traces if it has any, else its snapshots or dumps; ignore other files."""
     found = _group_by_kind(folder)
-    traces, snapshots = found[SourceKind.TRACE], found[SourceKind.SNAPSHOT]
-    if traces and snapshots:
-        note = f"{folder}: importing its {len(traces)} traces, not its {len(snapshots)} memory snapshots"
-        note += " (pass the snapshots by name to import them as a separate run)"
-        return Sources(kind=SourceKind.TRACE, files=tuple(traces), notes=(note,))
-    if traces or snapshots:
-        return Sources(
-            kind=SourceKind.TRACE if traces else SourceKind.SNAPSHOT, files=tuple(traces or snapshots)
+    kind = _choose_kind(found)
+    if kind is not None:
+        notes = tuple(
+            f"{folder}: importing its {len(found[kind])} {_PLURALS[kind]}, "
+            f"not its {len(files)} {_PLURALS[other]} "
+            f"(pass the {_PLURALS[other].split()[-1]} by name to import them as a separate run)"
+            for other, files in found.items()
+            if files and other is not kind
         )
+        return Sources(kind=kind, files=tuple(found[kind]), notes=notes)
     subfolders = _list_importable_subfolders(folder)
     if _are_folders_of_ranks(subfolders):
         parts = [_find_folder_sources(subfolder) for subfolder in subfolders]
@@ -116,13 +128,28 @@ def _find_folder_sources(folder: Path) -> Sources:
             return Sources(kind=parts[0].kind, files=tuple(part.files[0] for part in parts))
     if not subfolders:
         raise BadInput(
-            f"{folder}: this folder contains neither Kineto traces nor CUDA memory snapshots", hint=_HINT
+            f"{folder}: this folder contains no Kineto traces, CUDA memory snapshots "
+            "or flight-recorder dumps",
+            hint=_HINT,
         )
     names = ", ".join(shorten(printable(path.name), 60) for path in subfolders[:_MAX_LISTED])
     more = f" and {len(subfolders) - _MAX_LISTED} more" if len(subfolders) > _MAX_LISTED else ""
     raise BadInput(
         f"{folder}: nothing to import here, but in its subfolders: {names}{more}", hint="pass one of them"
     )
+
+
+def _choose_kind(found: Mapping[SourceKind, Sequence[Path]]) -> SourceKind | None:
+    """Return which of a folder's files to import.
+
+    A damaged dump may look like a snapshot, so the more common kind counts.
+    """
+    if found[SourceKind.TRACE]:
+        return SourceKind.TRACE
+    snapshots, dumps = len(found[SourceKind.SNAPSHOT]), len(found[SourceKind.DUMP])
+    if not snapshots and not dumps:
+        return None
+    return SourceKind.DUMP if dumps >= snapshots else SourceKind.SNAPSHOT
 
 
 def _are_folders_of_ranks(subfolders: Sequence[Path]) -> bool:

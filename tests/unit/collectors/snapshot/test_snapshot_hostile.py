@@ -26,7 +26,7 @@ import io, pickle, random, sys
 from tests.support.hostile_pickles import code, opcodes, shapes
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.snapshots import random_history
-from zprof.collectors.snapshot.child import load_plain_data
+from zprof.collectors.pickle_sandbox import load_plain_data
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.collectors.snapshot.reader import compute_limits
 from zprof.model.errors import BadInput
