@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from msgspec import Struct
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zprof.collectors.base import Columns, first_line
 from zprof.collectors.identity import describe_device
@@ -77,7 +77,7 @@ class RankWatch:
     def start(self) -> None:
         """Start the thread."""
         self._process_id = os.getpid()
-        self._step_hook = torch.optim.optimizer.register_optimizer_step_post_hook(self._count_step)
+        self._step_hook = register_optimizer_step_post_hook(self._count_step)
         self._thread = threading.Thread(target=self._run, name="zprof-watch", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
