@@ -30,6 +30,7 @@ from zprof.reports.presenters.findings import (
     merge_gaps,
     worth,
 )
+from zprof.reports.presenters.hang import build_hang_section
 from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import (
     build_exposure_blocks,
@@ -82,9 +83,12 @@ def build_diagnosis_page(report: Report) -> Page:
 
 
 def _build_main_sections(report: Report) -> tuple[Section, ...]:
-    """Build where the time goes, or else what holds the memory."""
+    """Build what a stuck job waits for, where the time goes, or else what holds the memory."""
+    hang = build_hang_section(report)
+    if hang and not report.time.per_rank:
+        return hang
     if report.time.per_rank:
-        return _build_short_ledger_section(report)
+        return (*hang, *_build_short_ledger_section(report))
     if find_history_rank(report.memory) is None:
         return build_memory_section(report, short=True)
     tables = build_memory_section(report, short=True) if _has_several_ranks(report) else ()

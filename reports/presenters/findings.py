@@ -113,8 +113,11 @@ def find_first_confident(findings: Sequence[Finding]) -> Finding | None:
 
 def describe_savings(findings: Sequence[Finding], time: Time) -> str:
     """Describe the basis of the savings of these findings."""
-    timed = any(entry.saving_ns[1] > 0 for entry in findings)
-    return f"savings {time.basis}, each fix on its own" if timed else "bytes freed on the largest rank"
+    if any(entry.saving_ns[1] > 0 for entry in findings):
+        return f"savings {time.basis}, each fix on its own"
+    is_about_memory = any(entry.saving_bytes is not None for entry in findings)
+    is_hang = any(entry.is_hang for entry in findings)
+    return "" if is_hang and not is_about_memory else "bytes freed on the largest rank"
 
 
 def build_finding_section(report: Report) -> tuple[Section, ...]:

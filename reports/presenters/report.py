@@ -5,6 +5,7 @@ from zprof.reports.page import Page
 from zprof.reports.presenters.communication import build_communication_section
 from zprof.reports.presenters.comparison import build_difference_section, build_run_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
+from zprof.reports.presenters.hang import build_hang_section
 from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import build_ledger_section
 from zprof.reports.presenters.memory import build_memory_section
@@ -34,6 +35,7 @@ def build_report_page(report: Report) -> Page:
         head=build_head_blocks(report),
         sections=(
             *build_finding_section(report),
+            *build_hang_section(report),
             *build_ledger_section(report),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),

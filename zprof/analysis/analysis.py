@@ -9,14 +9,17 @@ from msgspec import Struct, field
 
 from zprof.analysis.engine_names import find_engine
 from zprof.analysis.facts import describe_run
+from zprof.analysis.hang.flight import has_flight
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.gaps import Gap
+from zprof.model.hang import Hang
 from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
 from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import Engine, TrainingFacts
+from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
 Result = TypeVar("Result")
@@ -31,7 +34,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     unit of each gather. ``limiter`` has one row per gather that the host delayed. Tables are empty if the
     recording does not contain the data. ``hosts``: host name of each rank, if known. ``tracks``: the
     intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
-    single events. ``engine``: as declared, or else as the events show; None if neither tells.
+    single events. ``engine``: as declared, or else as the events show; None if neither tells. ``hang``: what
+    the flight recorders of the ranks show; None if there are none.
     """
 
     run: RunFacts
@@ -50,6 +54,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     tracks: tuple[RankTracks, ...] = ()
     source: Run | None = None
     engine: Engine | None = None
+    hang: Hang | None = None
 
     @cached_property
     def _results(self) -> dict[Callable[["RunAnalysis"], Any], Any]:
@@ -72,6 +77,8 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     Raises:
         BadInput: a table of the run is damaged.
     """
+    if run.manifest.source == FLIGHT_RECORDER:
+        return _analyse_hang(run)
     time, memory = analyse_time(run, policy), analyse_memory(run)
     return RunAnalysis(
         run=describe_run(run),
@@ -90,6 +97,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         tracks=time.tracks,
         source=run,
         engine=find_engine(run),
+        hang=_find_hang(run),
     )
 
 
@@ -138,6 +146,30 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         source=run,
         engine=find_engine(run),
     )
+
+
+def _analyse_hang(run: Run) -> RunAnalysis:
+    """Return the analysis of flight-recorder dumps, which have neither times nor memory."""
+    return RunAnalysis(
+        run=describe_run(run),
+        training=run.manifest.training,
+        time=Time(),
+        memory=Memory(),
+        volume=None,
+        steps=pd.DataFrame(),
+        collectives=pd.DataFrame(),
+        gaps=run.gaps(),
+        source=run,
+        hang=_find_hang(run),
+    )
+
+
+def _find_hang(run: Run) -> Hang | None:
+    if not has_flight(run):
+        return None
+    from zprof.analysis.hang.find_hang import find_hang
+
+    return find_hang(run)
 
 
 def _list_hosts(run: Run) -> dict[int, str]:

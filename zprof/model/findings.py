@@ -1,7 +1,7 @@
 """Define findings: a claim with cause, evidence, saving range, confidence, fix and a way to disprove it.
 
 Causes have stable ids: ZP1xx measurement, ZP2xx memory, ZP3xx waiting, ZP4xx transfer and volume, ZP5xx host
-and device. An id is never reused for another cause.
+and device, ZP6xx hangs. An id is never reused for another cause.
 """
 
 from enum import StrEnum
@@ -236,6 +236,46 @@ class Cause(StrEnum):
         "ZP508",
         "The same kernels take longer than in the baseline, and collectives are not the reason.",
     )
+    RANK_NEVER_ENTERED = (
+        "rank_never_entered",
+        "ZP601",
+        "A rank went on without a collective that the others wait in.",
+    )
+    HOST_STUCK = (
+        "host_stuck",
+        "ZP602",
+        "A rank has finished all that it entered, and its host does not enter the next collective.",
+    )
+    DIFFERENT_COLLECTIVES = (
+        "different_collectives",
+        "ZP603",
+        "Ranks entered different collectives at the same place of a group's sequence.",
+    )
+    MISMATCHED_COLLECTIVE = (
+        "mismatched_collective",
+        "ZP604",
+        "Ranks entered the same collective with different sizes, counts or dtypes.",
+    )
+    CIRCULAR_WAIT = (
+        "circular_wait",
+        "ZP605",
+        "Ranks wait for one another in collectives of several groups, entered in different orders.",
+    )
+    DEVICE_STOPPED = (
+        "device_stopped",
+        "ZP606",
+        "A rank has not finished collectives that its peers finished: its device or process has stopped.",
+    )
+    COLLECTIVE_NOT_FINISHED = (
+        "collective_not_finished",
+        "ZP607",
+        "All ranks have entered a collective, and none leaves it.",
+    )
+    RANK_WITHOUT_DUMP = (
+        "rank_without_dump",
+        "ZP608",
+        "The job waits for ranks that left no dump, so that nobody can be accused.",
+    )
 
 
 class Severity(StrEnum):
@@ -321,6 +361,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     saving_bytes: tuple[int, int] | None = None
     location: SourceLocation | None = None
     saving_notes: tuple[SavingNote, ...] = ()
+
+    @property
+    def is_hang(self) -> bool:
+        """Return True if it says why a job is stuck."""
+        return self.id.startswith("ZP6")
 
     @property
     def invalidates_times(self) -> bool:

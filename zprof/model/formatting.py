@@ -5,6 +5,7 @@ line of the report, or bidirectional overrides that reverse text. Such character
 """
 
 import unicodedata
+from collections.abc import Sequence
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
@@ -57,6 +58,15 @@ def printable(text: object) -> str:
 def printable_lines(text: object) -> list[str]:
     """Return the lines of zprof's own multi-line text, each made printable."""
     return [printable(line) for line in str(text).split("\n")]
+
+
+def name_ranks(ranks: Sequence[int], max_ranks: int = 8) -> str:
+    """Return "rank 1", "ranks 1 and 2", or "ranks 1, 2, 3 and 120 more"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > max_ranks:
+        return f"ranks {', '.join(map(str, ranks[:max_ranks]))} and {len(ranks) - max_ranks} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def display_width(text: str) -> int:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
+from zprof.model.hang import Hang
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.memory_changes import GroupChange
 from zprof.model.second_opinion import SecondOpinion
@@ -167,7 +168,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank so that the
     terms add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``:
-    predicted effect of single changes; None if it was not requested or nothing is predicted.
+    predicted effect of single changes; None if it was not requested or nothing is predicted. ``hang``: what a
+    stuck job waits for; None if the run has no flight recorder.
     """
 
     schema: str = REPORT_SCHEMA
@@ -184,6 +186,7 @@ class Report(Struct, frozen=True, kw_only=True):
     unclaimed: Mapping[str, int] = field(default_factory=dict)
     unclaimed_rank: int | None = None
     outlook: Outlook | None = None
+    hang: Hang | None = None
 
 
 WHATIF_SCHEMA = "zprof.whatif/1"

@@ -10,10 +10,12 @@ from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import find_unexplained_loss
+from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.make_findings import make_findings
 from zprof.rules.registry import all_rules, memory_rules, time_rules
 from zprof.rules.rule import Rule
 from zprof.rules.verdict import judge, judge_memory
+from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 from zprof.version import __version__
 
@@ -61,6 +63,8 @@ def diagnose_time(
 def _build_report(
     analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, rules: Sequence[Rule]
 ) -> Report:
+    if analysis.run.source == FLIGHT_RECORDER:
+        rules = hang_rules()  # dumps have neither times nor memory that others could test
     findings, gaps = make_findings(rules, analysis, baseline_analysis)
     comparison = None
     if baseline_analysis is not None:
@@ -79,6 +83,7 @@ def _build_report(
         rules=rules,
         unexplained=unexplained,
         volume=analysis.volume,
+        hang=analysis.hang,
     )
     report = _assemble_report(analysis, verdict, comparison, findings, gaps)
     return replace(report, unclaimed=unexplained.terms, unclaimed_rank=unexplained.rank)
@@ -120,6 +125,7 @@ def _assemble_report(
         comparison=comparison,
         findings=tuple(findings),
         gaps=tuple(gaps),
+        hang=analysis.hang,
     )
 
 

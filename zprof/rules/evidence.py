@@ -37,6 +37,14 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "recorded_before_first_step": ("recorded before the first step", Unit.NS),
     "collectives_matched": ("collectives matched across ranks", Unit.RATIO),
     "collectives_total": ("collectives of all ranks", Unit.COUNT),
+    # Hangs.
+    "ranks_waiting": ("ranks that wait", Unit.COUNT),
+    "ranks_late": ("ranks that have not entered the collective", Unit.COUNT),
+    "ranks_entered": ("ranks that have entered it", Unit.COUNT),
+    "ranks_finished": ("ranks that have finished it", Unit.COUNT),
+    "stuck_operations": ("collectives that cannot finish", Unit.COUNT),
+    "ranks_without_dump": ("ranks without a dump", Unit.COUNT),
+    "stall": ("time without progress when the state was saved", Unit.NS),
     # Settings.
     "settings": ("settings that slow the steps", Unit.COUNT),
     "exposed_per_step": ("exposed {per_step}, mean of the ranks", Unit.NS),

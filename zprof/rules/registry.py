@@ -9,6 +9,7 @@ from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
 from zprof.rules.compute.data_loader import data_loader
 from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
 from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
+from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.measurement_artifact import measurement_artifact
 from zprof.rules.memory.activations_dominate import activations_dominate
 from zprof.rules.memory.attention_scores import attention_scores
@@ -56,7 +57,7 @@ def all_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]
     """Return all rules; low_bus_bandwidth compares with the expected bandwidth if given."""
     memory = memory_rules()
     timed = [rule for rule in time_rules(expected_bus_bytes_per_s) if rule not in memory]
-    return (*timed, *memory)
+    return (*hang_rules(), *timed, *memory)
 
 
 def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:

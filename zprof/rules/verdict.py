@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.hang import Hang, HangStatus
+from zprof.model.hang_text import describe_hang
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.quantities import BOUND_WORDS, Bound
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
@@ -43,6 +45,13 @@ _MAX_GROUPS = 3
 _MIN_GROUP_RATIO = 0.1
 _MAX_NAME_LENGTH = 40
 
+_HANG_STATUS = {
+    HangStatus.STUCK: VerdictStatus.RISK,
+    HangStatus.RESUMED: VerdictStatus.OK,
+    HangStatus.FINISHED: VerdictStatus.OK,
+    HangStatus.RUNNING: VerdictStatus.INCONCLUSIVE,
+}
+
 _Judgement = tuple[VerdictStatus, str]
 
 
@@ -57,8 +66,14 @@ def judge(
     rules: Sequence[Rule] = (),
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
+    hang: Hang | None = None,
 ) -> Verdict:
-    """Return the verdict on a run; if ranks were killed or could not write, it lists them and is never ok."""
+    """Return the verdict on a run; if ranks were killed or could not write, it lists them and is never ok.
+
+    A hang comes first: what was measured before it is of the part that was recorded.
+    """
+    if hang is not None and not time.per_rank:
+        return _make_verdict(_HANG_STATUS[hang.status], describe_hang(hang))
     status, sentence = _judge(
         run,
         time,
@@ -77,6 +92,8 @@ def judge(
             status = VerdictStatus.RISK
         elif status is VerdictStatus.OK:
             status = VerdictStatus.INCONCLUSIVE
+    if hang is not None and hang.status is HangStatus.STUCK:
+        status, sentence = VerdictStatus.RISK, f"{describe_hang(hang)}; in the recorded part: {sentence}"
     return _make_verdict(status, sentence)
 
 

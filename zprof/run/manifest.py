@@ -20,6 +20,8 @@ RUN_SCHEMA = "zprof.run/1"
 MANIFEST_NAME = "manifest.json"
 RANK_NAME = "rank.json"
 STEPS_NAME = "steps.jsonl"
+#: Source of a run made from flight-recorder dumps.
+FLIGHT_RECORDER = "flight_recorder"
 _MAX_JSON_BYTES = 64 << 20
 _RECORD_AGAIN = "record the run again"
 _T = TypeVar("_T")
@@ -36,7 +38,7 @@ class PlannedSteps(Struct, frozen=True, kw_only=True):
 class RunManifest(Struct, frozen=True, kw_only=True):
     """Facts that are equal on every rank of the run.
 
-    ``source``: recording, or snapshot, trace or flight_recorder (imported). ``gaps`` are not specific to a
+    ``source``: recording, or (imported) snapshot, trace or flight_recorder. ``gaps`` are not specific to a
     rank: files that could not be used, ranks that had to be guessed. ``planned``: None for imported runs and
     for recordings older than this field. ``folder``: working folder of the program; its files are named
     relative to it.

@@ -43,7 +43,7 @@ from zprof.rules.transfer.bandwidth import (
     find_slow_rank,
     measure_group_rates,
 )
-from zprof.rules.transfer.group_roles import GroupPlaces
+from zprof.rules.transfer.group_places import GroupPlaces
 from zprof.rules.transfer.latency import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
 from zprof.rules.transfer.reference_links import LinkReferences
 from zprof.rules.transfer.slow_groups import (

@@ -13,7 +13,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.rules.rule import RuleCheck
 from zprof.rules.transfer.bandwidth import compare_unsized
-from zprof.rules.transfer.group_roles import GroupPlaces
+from zprof.rules.transfer.group_places import GroupPlaces
 from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
 from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
 from zprof.rules.transfer.slow_groups import read_reached_ratios, select_slow_rows

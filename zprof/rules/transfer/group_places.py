@@ -5,26 +5,25 @@ so replicas are also recognized by their traffic: ranks of different sharding gr
 reduce_scatters left of the gradients.
 """
 
-import re
+from collections.abc import Mapping
 
 import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.group_roles import GroupRole, find_role
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
 from zprof.rules.rule import select_kind
 
 _REPLICAS = "between the replicas"
-#: Words in the names that torch meshes, Megatron and DeepSpeed give their groups; the first match counts.
-_PLACES_BY_WORD = (
-    (frozenset({"replicate", "replica", "replicas"}), _REPLICAS),
-    (frozenset({"ep", "expert", "experts"}), "of expert parallelism"),
-    (frozenset({"tp", "tensor"}), "of tensor parallelism"),
-    (frozenset({"pp", "pipe", "pipeline"}), "of the pipeline"),
-    (frozenset({"cp", "context", "sequence"}), "of context parallelism"),
-    (frozenset({"dp", "ddp", "data", "fsdp", "shard", "zero"}), "of data parallelism"),
-)
-_WORD = re.compile(r"[a-z]+")
+_PLACES: Mapping[GroupRole, str] = {
+    GroupRole.REPLICA: _REPLICAS,
+    GroupRole.EXPERT: "of expert parallelism",
+    GroupRole.TENSOR: "of tensor parallelism",
+    GroupRole.PIPELINE: "of the pipeline",
+    GroupRole.CONTEXT: "of context parallelism",
+    GroupRole.DATA: "of data parallelism",
+}
 #: Shards are padded, so that the bytes of replicas are not exactly those of the shards.
 _MAX_PADDING_RATIO = 0.1
 
@@ -37,10 +36,9 @@ class GroupPlaces(Struct, frozen=True):
 
     def describe(self, group: str, size: int) -> str:
         """Return words that follow the kind of a collective: "between the replicas"."""
-        words = frozenset(_WORD.findall(group.partition("#")[2].lower()))
-        for names, place in _PLACES_BY_WORD:
-            if words & names:
-                return place
+        role = find_role(group.partition("#")[2])
+        if role is not None:
+            return _PLACES[role]
         if self._connects_replicas(group):
             return _REPLICAS
         return "of all ranks" if size in (0, self.world_size) else f"in groups of {size} ranks"

@@ -1,0 +1,146 @@
+"""Build the section on a hang: who waits for whom, who is at fault, and what cannot finish."""
+
+from collections.abc import Iterator, Sequence
+
+from zprof.model.formatting import name_ranks, printable, shorten
+from zprof.model.hang import Hang, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang_text import describe_location, describe_operation
+from zprof.model.report import Report
+from zprof.reports.page import (
+    Block,
+    Code,
+    Column,
+    Item,
+    ItemList,
+    Kind,
+    Note,
+    Section,
+    make_number_columns,
+    make_section,
+    make_table,
+    make_text_column,
+)
+
+_MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
+_MAX_RANKS = 6
+_MAX_NAME_LENGTH, _MAX_GROUP_LENGTH = 40, 24
+_ARROW = "──waits for──▶"
+
+
+def build_hang_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty if the run has no flight recorder, or nothing is stuck."""
+    hang = report.hang
+    if hang is None or hang.status is not HangStatus.STUCK:
+        return ()
+    return make_section(
+        "hang",
+        "Who waits for whom",
+        "The cause first; each line leads to it.",
+        _draw_waits(hang),
+        _list_culprits(hang),
+        _build_operation_table(hang.operations),
+        *_list_notes(hang),
+    )
+
+
+def _draw_waits(hang: Hang) -> Code | None:
+    """Draw who waits for whom: one line for each set of ranks, with the first operation that they wait in."""
+    accused = {culprit.rank for culprit in hang.culprits}
+    drawn: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for wait in hang.waits:
+        drawn.setdefault((wait.ranks, wait.for_ranks), []).append(wait.operation)
+    if not drawn:
+        return None
+    order = sorted(drawn, key=lambda pair: (accused.isdisjoint(pair[1]), -len(pair[0])))
+    lines = []
+    for ranks, for_ranks in order[:_MAX_WAITS]:
+        first, *more = drawn[ranks, for_ranks]
+        mark = " ◀ cause" if not accused.isdisjoint(for_ranks) else ""
+        others = f" and {len(more)} more" if more else ""
+        lines += [
+            f"{name_ranks(ranks, _MAX_RANKS)} {_ARROW} {name_ranks(for_ranks, _MAX_RANKS)}{mark}",
+            f"    in {_shorten_operation(hang.operations[first])}{others}",
+        ]
+    if len(order) > _MAX_WAITS:
+        lines.append(f"and {len(order) - _MAX_WAITS} more sets of ranks")
+    return Code(title="waits", lines=tuple(lines))
+
+
+def _shorten_operation(operation: StuckOperation) -> str:
+    name = shorten(operation.description or operation.group, _MAX_NAME_LENGTH)
+    return printable(f"{operation.operation} #{operation.sequence} of {name}")
+
+
+def _list_culprits(hang: Hang) -> ItemList | None:
+    if not hang.culprits:
+        return None
+    return ItemList(
+        items=tuple(_describe_culprit(culprit) for culprit in hang.culprits[:_MAX_CULPRITS]),
+        total=len(hang.culprits),
+        noun="ranks",
+    )
+
+
+def _describe_culprit(culprit: RankAtHang) -> Item:
+    return Item(
+        label=f"rank {culprit.rank}",
+        text=describe_location(culprit.location) if culprit.location is not None else "line unknown",
+        details=tuple(_list_details(culprit)),
+    )
+
+
+def _list_details(culprit: RankAtHang) -> Iterator[tuple[str, str]]:
+    if culprit.entered_instead:
+        yield "entered", printable(culprit.entered_instead)
+    if culprit.last_sequence is not None:
+        where = f" at {describe_location(culprit.last_location)}" if culprit.last_location is not None else ""
+        group = printable(shorten(culprit.last_group, _MAX_NAME_LENGTH))
+        yield (
+            "last entered",
+            f"{printable(culprit.last_operation)} #{culprit.last_sequence} of {group}{where}",
+        )
+    if culprit.stack:
+        frames = [describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]]
+        yield "stack", " ← ".join(frames)
+
+
+def _build_operation_table(operations: Sequence[StuckOperation]) -> Block | None:
+    has_unknown = any(each.unknown for each in operations)
+    columns = (
+        make_text_column("operation"),
+        make_text_column("group"),
+        make_text_column("role"),
+        *make_number_columns("in it", "late", "done", *["no dump"] * has_unknown, unit="ranks"),
+        Column(title="sizes", kind=Kind.NAME, wide=True),
+        Column(title="entered at", kind=Kind.NAME, wide=True),
+    )
+    rows = [
+        (
+            printable(f"{each.operation} #{each.sequence}"),
+            printable(shorten(each.description or each.group, _MAX_GROUP_LENGTH)),
+            each.role,
+            str(len(each.entered)),
+            str(len(each.late)),
+            str(len(each.finished)),
+            *[str(len(each.unknown))] * has_unknown,
+            printable(shorten(f"{each.sizes} {each.dtypes}", _MAX_NAME_LENGTH)),
+            describe_location(each.location) if each.location is not None else "",
+        )
+        for each in operations
+    ]
+    return make_table(
+        "Operations that cannot finish",
+        columns,
+        rows,
+        max_text_rows=_MAX_TEXT_ROWS,
+        total=len(operations),
+        noun="operations",
+    )
+
+
+def _list_notes(hang: Hang) -> Iterator[Note]:
+    if hang.operations:
+        yield Note(text=f"First: {describe_operation(hang.operations[0])}.")
+    if hang.ranks_missing:
+        missing = name_ranks(hang.ranks_missing, _MAX_RANKS)
+        yield Note(label="NO DUMP", text=f"{missing}: what they did is unknown, and nothing is said of them.")

@@ -1,0 +1,447 @@
+"""Read the flight recorder of each rank: how far it is in each process group, and what it has not finished.
+
+A rank's operations of one group finish in order, so that its progress there is two numbers: the last sequence
+number it entered, and the last it finished. Of the entries themselves only the fronts are kept (the first
+unfinished operation of each group, and of each peer and direction of sends), beside arrays of all sequence
+numbers and signatures, since a job of a thousand ranks has millions of entries.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from zprof.analysis.user_code import make_user_location
+from zprof.model.findings import SourceLocation
+from zprof.run.reader import Run
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+FLIGHT, FLIGHT_GROUP, FLIGHT_STACK, FLIGHT_THREAD = "flight", "flight_group", "flight_stack", "flight_thread"
+_COMPLETED = "completed"
+_COALESCED = "coalesced"
+#: Backends that retire an operation only when it is done; NCCL also retires those that timed out.
+_BACKENDS_RETIRING_FINISHED = frozenset({"gloo"})
+#: Operations whose sizes may differ between ranks, or belong to one of them: only kind and dtype must agree.
+_UNEVEN = re.compile(r"all_?to_?all|gather$|scatter$|barrier|coalesced|_v$|send|recv")
+_EVEN_GATHERS = re.compile(r"all_?gather|reduce_?scatter")
+_P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
+_COLUMNS = (
+    "record_id",
+    "group",
+    "backend",
+    "operation",
+    "is_p2p",
+    "sequence",
+    "p2p_sequence",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "state",
+    "is_retired",
+    "created_ns",
+    "stack",
+)
+
+
+class Group(Struct, frozen=True):
+    """A process group; ``ranks`` are global, in the order of the group, and empty if unknown."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a rank is in the collectives of one group.
+
+    ``entered`` and ``finished`` are sequence numbers. ``is_exact``: False if the rank may have entered more.
+    """
+
+    entered: int
+    finished: int
+    is_exact: bool = True
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One operation of one rank.
+
+    ``peer``: the other rank of a send or receive, None if unknown; ``sends``: it is a send. ``order``: its
+    place among the operations of the rank. ``is_passed``: the rank has finished operations that it entered
+    later, so that it does not stand in this one.
+    """
+
+    rank: int
+    group: Group
+    operation: str
+    is_p2p: bool
+    sequence: int
+    order: int
+    sizes: str
+    dtypes: str
+    signature: int
+    created_ns: int | None
+    stack: int | None = None
+    peer: int | None = None
+    sends: bool = False
+    is_passed: bool = False
+
+
+class Signatures:
+    """Numbers for what must be equal on all ranks of an operation; equal signatures have equal numbers."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, ...], int] = {}
+        self._texts: list[tuple[str, ...]] = []
+
+    def number(self, signature: tuple[str, ...]) -> int:
+        """Return the number of a signature."""
+        found = self._numbers.get(signature)
+        if found is None:
+            found = self._numbers[signature] = len(self._texts)
+            self._texts.append(signature)
+        return found
+
+    def get(self, number: int) -> tuple[str, ...]:
+        """Return the signature: operation, then sizes and dtypes, or the line of the program."""
+        return self._texts[number]
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """Arrays of all collectives of a rank in its recorder, oldest first.
+
+    ``group`` is an index into ``groups``; ``signature`` and ``location`` are numbers of the job's
+    :class:`Signatures` (``location`` -1: unknown).
+    """
+
+    groups: tuple[Group, ...]
+    group: Integers
+    sequence: Integers
+    signature: Integers
+    location: Integers
+
+
+class RankFlight(Struct, frozen=True, kw_only=True):
+    """What the flight recorder of one rank says.
+
+    ``progress`` by name of the group. ``fronts``: the first unfinished operation of each group, and of each
+    peer and direction of its sends and receives, in the order in which they were entered. ``last``: the last
+    operation that it entered. ``main_stack``: frames of the main thread, innermost first, if a watch saved
+    them; ``is_in_operation``: that thread waits in an operation; None if unknown.
+    """
+
+    rank: int
+    groups: Mapping[str, Group]
+    progress: Mapping[str, Progress]
+    fronts: tuple[Entry, ...]
+    history: History
+    last: Entry | None = None
+    stacks: Mapping[int, tuple[SourceLocation, ...]] = field(default_factory=dict)
+    main_stack: tuple[SourceLocation, ...] = ()
+    is_in_operation: bool | None = None
+
+    def locate(self, entry: Entry | None, folder: str = "") -> SourceLocation | None:
+        """Return the line of the user's program that entered an operation of this rank."""
+        frames = self.stacks.get(entry.stack, ()) if entry is not None and entry.stack is not None else ()
+        return find_user_line(frames, folder)
+
+
+def find_user_line(frames: tuple[SourceLocation, ...], folder: str = "") -> SourceLocation | None:
+    """Return the innermost frame of the user's code, relative to its folder."""
+    located = (make_user_location(frame.file, frame.line, frame.function, folder) for frame in frames)
+    return next((location for location in located if location is not None), None)
+
+
+def has_flight(run: Run) -> bool:
+    """Return True if a rank of the run has a flight recorder."""
+    return any(run.has_table(rank, FLIGHT) or run.has_table(rank, FLIGHT_GROUP) for rank in run.ranks)
+
+
+def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | None:
+    """Return what a rank's flight recorder says; None if the rank has none.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    if not run.has_table(rank, FLIGHT) and not run.has_table(rank, FLIGHT_GROUP):
+        return None
+    entries = _Entries(run, rank, signatures)
+    stacks = _read_stacks(run, rank)
+    history = entries.make_history(stacks)
+    main_stack = _read_main_stack(run, rank, stacks)
+    return RankFlight(
+        rank=rank,
+        groups=entries.groups,
+        progress=entries.measure_progress(),
+        fronts=entries.list_fronts(),
+        history=history,
+        last=entries.make_entry(len(entries.order) - 1) if len(entries.order) else None,
+        stacks=stacks,
+        main_stack=main_stack,
+        is_in_operation=_is_in_operation(main_stack) if main_stack else None,
+    )
+
+
+class _Entries:
+    """The table of one rank as arrays, in the order in which the operations were entered."""
+
+    def __init__(self, run: Run, rank: int, signatures: Signatures) -> None:
+        self.rank, self._signatures = rank, signatures
+        rows = _read_group_rows(run, rank)
+        self.groups = {name: Group(name, description, ranks) for name, description, ranks, *_ in rows}
+        self._status = {name: (enqueued, completed) for name, _, _, enqueued, completed in rows}
+        columns = _read_columns(run, rank)
+        self.order = columns["record_id"]
+        names = columns["group"]
+        for name in names.distinct:
+            self.groups.setdefault(name, Group(name, "", ()))
+        self._group_list = tuple(self.groups.values())
+        index = {group.name: number for number, group in enumerate(self._group_list)}
+        self._group = names.map_codes([index[name] for name in names.distinct])
+        self._operation, self._sizes = columns["operation"], columns["input_sizes"]
+        self._dtypes, self._outputs = columns["input_dtypes"], columns["output_sizes"]
+        self._is_p2p, self._sequence = columns["is_p2p"], columns["sequence"]
+        self._p2p_sequence, self._created = columns["p2p_sequence"], columns["created_ns"]
+        self._stack = columns["stack"]
+        self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns["backend"].distinct)
+        self._finished = self._find_finished(columns)
+        self._signature = self._number_signatures()
+
+    def _find_finished(self, columns: Mapping[str, Any]) -> Any:
+        state, backend = columns["state"], columns["backend"]
+        finished = state.is_value(_COMPLETED)
+        for name in _BACKENDS_RETIRING_FINISHED:
+            finished = finished | (columns["is_retired"] & backend.is_value(name))
+        # Parts of a coalesced operation have no state of their own: they finish with its last entry.
+        ends = np.flatnonzero(self._operation.is_value(_COALESCED))
+        if not len(ends):
+            return finished
+        key = np.stack([self._group, self._sequence, self._p2p_sequence], axis=1)
+        for end in ends:
+            start = end
+            while start and (key[start - 1] == key[end]).all():
+                start -= 1
+            finished[start:end] = finished[end]
+        return finished
+
+    def _number_signatures(self) -> Integers:
+        """Number each row by what must agree between ranks."""
+        parts = (self._operation, self._sizes, self._dtypes, self._outputs)
+        if not len(self.order):
+            return np.zeros(0, dtype=np.int64)
+        codes = np.stack([part.codes for part in parts], axis=1)
+        distinct, inverse = np.unique(codes, axis=0, return_inverse=True)
+        numbers = [
+            self._signatures.number(
+                _make_signature(*(part.distinct[code] for part, code in zip(parts, row, strict=True)))
+            )
+            for row in distinct
+        ]
+        return np.asarray(numbers, dtype=np.int64)[inverse.reshape(-1)]
+
+    def make_history(self, stacks: Mapping[int, tuple[SourceLocation, ...]]) -> History:
+        """Return the arrays of the collectives."""
+        rows = np.flatnonzero(~self._is_p2p & ~self._operation.is_value(_COALESCED))
+        lines = {number: find_user_line(frames) for number, frames in stacks.items()}
+        numbers = {
+            number: self._signatures.number((line.file, str(line.line))) if line else -1
+            for number, line in lines.items()
+        }
+        location = np.fromiter(
+            (numbers.get(int(each), -1) for each in self._stack[rows]), np.int64, len(rows)
+        )
+        return History(
+            groups=self._group_list,
+            group=self._group[rows],
+            sequence=self._sequence[rows],
+            signature=self._signature[rows],
+            location=location,
+        )
+
+    def measure_progress(self) -> dict[str, Progress]:
+        """Return how far the rank is in the collectives of each group."""
+        progress = {}
+        for number, group in enumerate(self._group_list):
+            rows = np.flatnonzero((self._group == number) & ~self._is_p2p)
+            has_p2p = bool((self._is_p2p & (self._group == number)).any())
+            sequences = self._sequence[rows]
+            enqueued, completed = self._status.get(group.name, (None, None))
+            # The status of a group counts whatever came last; NCCL alone counts as the entries do.
+            is_counted = self._is_nccl and not has_p2p
+            entered = int(sequences.max()) if len(rows) else 0
+            if is_counted and enqueued is not None:
+                entered = max(entered, enqueued)
+            pending = sequences[~self._finished[rows]]
+            finished = int(pending.min()) - 1 if len(pending) else entered
+            if is_counted and completed is not None and completed >= 0:
+                finished = min(finished, completed)
+            is_exact = len(rows) > 0 or (is_counted and enqueued is not None) or self._has_whole_history()
+            progress[group.name] = Progress(entered=entered, finished=finished, is_exact=is_exact)
+        return progress
+
+    def _has_whole_history(self) -> bool:
+        """Return True if no entry was overwritten, or left out because it had finished."""
+        return len(self.order) == 0 or int(self.order[0]) == 0
+
+    def list_fronts(self) -> tuple[Entry, ...]:
+        """Return the first unfinished operation of each group, and of each peer and direction, in order."""
+        last_finished = self._find_last_finished()
+        seen: set[tuple[Any, ...]] = set()
+        fronts = []
+        for row in np.flatnonzero(~self._finished).tolist():
+            if self._operation[row] == _COALESCED and self._is_part_of_coalesced(row):
+                continue
+            entry = self.make_entry(row, is_passed=int(self.order[row]) < last_finished)
+            key = (entry.group.name, entry.peer, entry.sends) if entry.is_p2p else (entry.group.name,)
+            if key not in seen:
+                seen.add(key)
+                fronts.append(entry)
+        return tuple(fronts)
+
+    def _is_part_of_coalesced(self, row: int) -> bool:
+        """Return True if the entry before it is of the same coalesced operation, and stands for it."""
+        return row > 0 and bool(
+            self._group[row - 1] == self._group[row]
+            and self._sequence[row - 1] == self._sequence[row]
+            and self._p2p_sequence[row - 1] == self._p2p_sequence[row]
+        )
+
+    def _find_last_finished(self) -> int:
+        """Return the record of the last finished operation; those that a dump leaves out had finished."""
+        finished = self.order[self._finished]
+        last = int(finished[-1]) if len(finished) else -1
+        if len(self.order) > 1 and not len(finished):
+            holes = np.flatnonzero(np.diff(self.order) > 1)
+            if len(holes):
+                last = int(self.order[holes[-1] + 1]) - 1
+        return last
+
+    def make_entry(self, row: int, *, is_passed: bool = False) -> Entry:
+        """Return one row as an entry."""
+        group = self._group_list[int(self._group[row])]
+        operation, is_p2p = self._operation[row], bool(self._is_p2p[row])
+        match = _P2P.fullmatch(operation) if is_p2p else None
+        peer = int(match[3]) if match else None
+        if peer is not None and group.ranks:
+            peer = group.ranks[peer] if peer < len(group.ranks) else None
+        created_ns, stack = int(self._created[row]), int(self._stack[row])
+        return Entry(
+            rank=self.rank,
+            group=group,
+            operation=match[1] if match else operation,
+            is_p2p=is_p2p,
+            sequence=int(self._p2p_sequence[row] if is_p2p else self._sequence[row]),
+            order=int(self.order[row]),
+            sizes=self._sizes[row],
+            dtypes=self._dtypes[row],
+            signature=int(self._signature[row]),
+            created_ns=created_ns if created_ns > 0 else None,
+            stack=stack if stack >= 0 else None,
+            peer=peer,
+            sends=bool(match and match[1] == "send"),
+            is_passed=is_passed,
+        )
+
+
+def _make_signature(operation: str, sizes: str, dtypes: str, outputs: str) -> tuple[str, ...]:
+    """Return what must be equal on all ranks of an operation."""
+    if _UNEVEN.search(operation) and not _EVEN_GATHERS.search(operation):
+        return operation, "", dtypes
+    return operation, f"{sizes} -> {outputs}" if _EVEN_GATHERS.search(operation) else sizes, dtypes
+
+
+class _Texts:
+    """A column of repeated texts: a code per row, and the distinct texts."""
+
+    def __init__(self, column: Any) -> None:
+        chunk = column.combine_chunks()
+        self.distinct: list[str] = chunk.dictionary.to_pylist()
+        self.codes: Integers = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def __getitem__(self, row: int) -> str:
+        return self.distinct[int(self.codes[row])]
+
+    def is_value(self, text: str) -> Any:
+        """Return a mask of the rows with this text."""
+        return self.codes == self.distinct.index(text) if text in self.distinct else self.codes < 0
+
+    def map_codes(self, numbers: list[int]) -> Integers:
+        """Return a number per row, given one per distinct text."""
+        return np.asarray(numbers, dtype=np.int64)[self.codes] if numbers else self.codes
+
+
+def _read_columns(run: Run, rank: int) -> dict[str, Any]:
+    """Return the columns of the rank's entries, in the order in which they were entered; none: empty ones."""
+    import pyarrow as pa
+
+    from zprof.run.schema import TABLES
+
+    table: Any = (
+        run.table(rank, FLIGHT, _COLUMNS)
+        if run.has_table(rank, FLIGHT)
+        else TABLES[FLIGHT].empty_table().select(_COLUMNS)
+    )
+    columns: dict[str, Any] = {}
+    for name in _COLUMNS:
+        column = table[name]
+        if pa.types.is_dictionary(column.type):
+            columns[name] = _Texts(column)
+        elif pa.types.is_boolean(column.type):
+            columns[name] = column.to_numpy().astype(bool)
+        else:
+            columns[name] = column.fill_null(-1).to_numpy().astype(np.int64)
+    return columns
+
+
+def _read_group_rows(run: Run, rank: int) -> list[tuple[str, str, tuple[int, ...], int | None, int | None]]:
+    if not run.has_table(rank, FLIGHT_GROUP):
+        return []
+    columns = ("group", "description", "ranks", "last_enqueued", "last_completed")
+    table = run.table(rank, FLIGHT_GROUP, columns).to_pylist()
+    return [
+        (
+            row["group"],
+            row["description"],
+            parse_ranks(row["ranks"]),
+            row["last_enqueued"],
+            row["last_completed"],
+        )
+        for row in table
+    ]
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Return the ranks in "0,4,8"."""
+    return tuple(int(part) for part in text.split(",")) if text else ()
+
+
+def _read_stacks(run: Run, rank: int) -> dict[int, tuple[SourceLocation, ...]]:
+    if not run.has_table(rank, FLIGHT_STACK):
+        return {}
+    stacks: dict[int, list[tuple[int, SourceLocation]]] = {}
+    for row in run.table(rank, FLIGHT_STACK).to_pylist():
+        frame = SourceLocation(file=row["file"], line=row["line"], function=row["function"])
+        stacks.setdefault(row["stack"], []).append((row["depth"], frame))
+    return {
+        number: tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0]))
+        for number, frames in stacks.items()
+    }
+
+
+def _read_main_stack(
+    run: Run, rank: int, stacks: Mapping[int, tuple[SourceLocation, ...]]
+) -> tuple[SourceLocation, ...]:
+    if not run.has_table(rank, FLIGHT_THREAD):
+        return ()
+    rows = run.table(rank, FLIGHT_THREAD).to_pylist()
+    return next((stacks.get(row["stack"], ()) for row in rows if row["is_main"]), ())
+
+
+def _is_in_operation(stack: tuple[SourceLocation, ...]) -> bool | None:
+    """Return True if a thread stands in torch.distributed; None if in a backward, which may wait for it."""
+    files = [frame.file.replace("\\", "/") for frame in stack]
+    if any("/torch/distributed/" in file and "/elastic/" not in file for file in files):
+        return True
+    return None if any("/torch/autograd/" in file for file in files) else False

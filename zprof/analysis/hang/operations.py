@@ -1,0 +1,167 @@
+"""Bring the flight recorders of all ranks together: for each unfinished operation, where each member is.
+
+A collective is identified by its group and sequence number. A send is paired with the receive of its peer:
+the first unfinished one of each direction on either side.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from msgspec import Struct
+
+from zprof.analysis.hang.flight import Entry, Group, RankFlight, Signatures
+
+#: Operations that finish on one rank only after all have entered; in others the root may leave first.
+_SYMMETRIC = (
+    "all_reduce",
+    "allreduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "all_to_all",
+    "alltoall",
+)
+_ONE_SIDED = ("send", "recv", "broadcast", "reduce", "gather", "scatter")
+
+
+class OperationKey(Struct, frozen=True, order=True):
+    """Identity of an operation: a collective of a group, or the first pending send from one rank to another.
+
+    ``sequence`` is that of the collective; -1 for a send, whose two sides count for themselves.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    sequence: int
+    sender: int = -1
+    receiver: int = -1
+
+    @property
+    def is_p2p(self) -> bool:
+        """Return True for a send and its receive."""
+        return self.sequence < 0
+
+
+class PendingOperation(Struct, frozen=True, kw_only=True):
+    """An operation that at least one rank has entered and not finished.
+
+    ``entries``: those of the ranks for which it is the first unfinished operation of the group. ``behind``:
+    members that have entered it, and stand in an earlier operation. ``late``: members that have not entered
+    it. ``finished``: members that have left it. ``unknown``: members without a dump, or whose dump does not
+    say.
+    """
+
+    key: OperationKey
+    entries: Mapping[int, Entry]
+    behind: frozenset[int]
+    late: frozenset[int]
+    finished: frozenset[int]
+    unknown: frozenset[int]
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of the lowest rank."""
+        return self.entries[min(self.entries)]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All ranks of the operation."""
+        key = self.key
+        return (key.sender, key.receiver) if key.is_p2p else key.ranks
+
+
+class Job(Struct, frozen=True, kw_only=True, dict=True):
+    """The flight recorders of a job, by rank; ``missing``: ranks without one."""
+
+    flights: Mapping[int, RankFlight]
+    missing: frozenset[int]
+    signatures: Signatures
+
+    @cached_property
+    def operations(self) -> tuple[PendingOperation, ...]:
+        """All operations that are the first unfinished one of a group on some rank."""
+        keys: dict[OperationKey, dict[int, Entry]] = {}
+        for flight in self.flights.values():
+            for entry in flight.fronts:
+                key = self._identify(entry)
+                if key is not None:
+                    keys.setdefault(key, {})[flight.rank] = entry
+        return tuple(self._examine(key, entries) for key, entries in keys.items())
+
+    @cached_property
+    def _ranks_by_group(self) -> dict[str, tuple[int, ...]]:
+        """The members of groups whose ranks no dump states: all ranks that know them."""
+        known: dict[str, set[int]] = {}
+        for flight in self.flights.values():
+            for name, group in flight.groups.items():
+                known.setdefault(name, set()).update(group.ranks or (flight.rank,))
+        return {name: tuple(sorted(ranks)) for name, ranks in known.items()}
+
+    def list_members(self, group: Group) -> tuple[int, ...]:
+        """Return the global ranks of a group."""
+        if group.ranks:
+            return group.ranks
+        ranks = self._ranks_by_group.get(group.name, ())
+        if group.description == "default_pg":
+            return tuple(sorted({*ranks, *self.missing}))
+        return ranks
+
+    def _identify(self, entry: Entry) -> OperationKey | None:
+        """Return the key of an entry; None for a send or receive whose peer is unknown."""
+        group = entry.group
+        members = self.list_members(group)
+        if not entry.is_p2p:
+            return OperationKey(group.name, members, entry.sequence)
+        if entry.peer is None:
+            return None
+        sender, receiver = (entry.rank, entry.peer) if entry.sends else (entry.peer, entry.rank)
+        return OperationKey(group.name, members, -1, sender, receiver)
+
+    def _examine(self, key: OperationKey, entries: dict[int, Entry]) -> PendingOperation:
+        behind, late, finished, unknown = set[int](), set[int](), set[int](), set[int]()
+        members = (key.sender, key.receiver) if key.is_p2p else key.ranks
+        for rank in members:
+            flight = self.flights.get(rank)
+            if flight is None:
+                unknown.add(rank)
+            elif rank in entries:
+                if self._stands_before(flight, entries[rank]):
+                    behind.add(rank)
+            elif key.is_p2p:
+                late.add(rank)
+            else:
+                progress = flight.progress.get(key.group)
+                if progress is None:
+                    unknown.add(rank)
+                elif progress.finished >= key.sequence:
+                    finished.add(rank)
+                elif progress.entered >= key.sequence:
+                    behind.add(rank)
+                else:
+                    (late if progress.is_exact else unknown).add(rank)
+        return PendingOperation(
+            key=key,
+            entries=entries,
+            behind=frozenset(behind),
+            late=frozenset(late),
+            finished=frozenset(finished),
+            unknown=frozenset(unknown),
+        )
+
+    def _stands_before(self, flight: RankFlight, entry: Entry) -> bool:
+        """Return True if the rank stands in an operation that it entered before this one."""
+        first = next((front for front in flight.fronts if not front.is_passed), None)
+        return first is not None and first.order < entry.order
+
+
+def is_symmetric(operation: str) -> bool:
+    """Return True if no rank can leave the operation before all have entered it."""
+    name = operation.lower()
+    if any(word in name for word in _SYMMETRIC) or name == "barrier":
+        return True
+    return not any(word in name for word in _ONE_SIDED)
+
+
+def list_ranks(operations: Iterable[PendingOperation]) -> tuple[int, ...]:
+    """Return all ranks that wait in one of the operations."""
+    return tuple(sorted({rank for operation in operations for rank in operation.entries}))

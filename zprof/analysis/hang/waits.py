@@ -1,0 +1,143 @@
+"""Find what is causally first: the graph of who waits for whom, and the nodes in it that wait for nobody.
+
+Ranks point to the operations in which they stand, operations to the members that keep them from finishing. A
+rank that waits in a tensor group because its peer waits in an expert group is a victim; what everything leads
+to, and leads nowhere itself, is the cause.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from zprof.analysis.hang.operations import Job, OperationKey, PendingOperation
+
+Node = int | OperationKey
+
+
+class Root(Struct, frozen=True, kw_only=True):
+    """What others wait for and that waits for nobody else: ranks, operations, or both in a circle.
+
+    ``held_up``: the operations that wait for the ranks of this root.
+    """
+
+    ranks: tuple[int, ...]
+    operations: tuple[PendingOperation, ...]
+    held_up: tuple[PendingOperation, ...]
+
+
+def find_roots(job: Job, stopped: frozenset[int]) -> tuple[Root, ...]:
+    """Return all roots of the waits; ``stopped`` ranks wait for nobody, since they finish nothing at all.
+
+    A rank may have left an operation behind without waiting for it (a receive that was posted early): such an
+    edge counts only for a rank without another, and not if it would close a circle.
+    """
+    operations = {operation.key: operation for operation in job.operations}
+    edges = _list_edges(job, operations, stopped)
+    component = _find_components(edges)
+    early = [rank for rank in job.flights if _has_only_passed(edges, operations, rank)]
+    size = Counter(component.values())
+    circular = [rank for rank in early if size[component[rank]] > 1]
+    if circular:
+        for rank in circular:
+            edges[rank] = set()
+        component = _find_components(edges)
+    return _list_sinks(edges, component, operations, stopped)
+
+
+def _list_sinks(
+    edges: Mapping[Node, set[Node]],
+    component: Mapping[Node, int],
+    operations: Mapping[OperationKey, PendingOperation],
+    stopped: frozenset[int],
+) -> tuple[Root, ...]:
+    members: dict[int, list[Node]] = {}
+    for node, number in component.items():
+        members.setdefault(number, []).append(node)
+    leads_on = {
+        component[node]
+        for node, targets in edges.items()
+        for target in targets
+        if component[target] != component[node]
+    }
+    roots = []
+    for number, nodes in members.items():
+        if number in leads_on:
+            continue
+        ranks = tuple(sorted(node for node in nodes if isinstance(node, int)))
+        inside = tuple(operations[node] for node in nodes if not isinstance(node, int))
+        held_up = tuple(
+            operation
+            for key, operation in operations.items()
+            if component[key] != number and not edges[key].isdisjoint(ranks)
+        )
+        if held_up or inside or stopped.intersection(ranks):
+            roots.append(Root(ranks=ranks, operations=inside, held_up=held_up or inside))
+    return tuple(roots)
+
+
+def _list_edges(
+    job: Job, operations: Mapping[OperationKey, PendingOperation], stopped: frozenset[int]
+) -> dict[Node, set[Node]]:
+    edges: dict[Node, set[Node]] = {rank: set() for rank in (*job.flights, *job.missing)}
+    passed: dict[int, set[Node]] = {}
+    for key, operation in operations.items():
+        holding = operation.late | operation.behind | (stopped.intersection(operation.members))
+        # A missing rank is only suspected if nobody else holds the operation up.
+        edges[key] = set(holding - operation.finished or operation.unknown)
+        for rank in operation.members:
+            edges.setdefault(rank, set())
+        for rank, entry in operation.entries.items():
+            if rank not in stopped:
+                (passed.setdefault(rank, set()) if entry.is_passed else edges[rank]).add(key)
+    for rank, keys in passed.items():
+        edges[rank] = edges[rank] or keys
+    return edges
+
+
+def _has_only_passed(
+    edges: Mapping[Node, set[Node]], operations: Mapping[OperationKey, PendingOperation], rank: int
+) -> bool:
+    """Return True if a rank has left all operations behind that it has not finished."""
+    keys = [key for key in edges[rank] if not isinstance(key, int)]
+    return bool(keys) and all(operations[key].entries[rank].is_passed for key in keys)
+
+
+def _find_components(edges: Mapping[Node, set[Node]]) -> dict[Node, int]:
+    """Return the number of the strongly connected component of each node (Tarjan, without recursion)."""
+    index: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    component: dict[Node, int] = {}
+    path: list[Node] = []
+    on_path: set[Node] = set()
+    for start in edges:
+        if start in index:
+            continue
+        work = [(start, iter(edges[start]))]
+        index[start] = low[start] = len(index)
+        path.append(start)
+        on_path.add(start)
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    path.append(target)
+                    on_path.add(target)
+                    work.append((target, iter(edges[target])))
+                    break
+                if target in on_path:
+                    low[node] = min(low[node], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    number = len(component)
+                    while True:
+                        member = path.pop()
+                        on_path.discard(member)
+                        component[member] = number
+                        if member == node:
+                            break
+    return component

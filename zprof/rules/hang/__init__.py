@@ -1,0 +1,1 @@
+"""Rules about a job that is stuck."""
