@@ -67,14 +67,18 @@ class Session:
     def report_stall(self, rank: int, seconds: float) -> None:
         """Tell the parent that a rank is stuck and was saved."""
         with suppress(OSError):  # as for notes
-            (self._folder / f"{_STALL}{rank}").write_text(f"{seconds:.0f}", encoding="utf-8")
+            path = self._folder / f".{_STALL}{rank}"
+            path.write_text(f"{seconds:.0f}", encoding="utf-8")
+            path.rename(self._folder / f"{_STALL}{rank}")
 
-    def read_stall(self) -> float | None:
-        """Return how long a rank had made no progress when it was saved; None if there was none."""
+    def take_stalls(self) -> list[float]:
+        """Return how long ranks had made no progress when they were saved, each stall once."""
+        stalls = []
         for path in self._folder.glob(f"{_STALL}*"):
             with suppress(OSError, ValueError):
-                return float(path.read_text(encoding="utf-8"))
-        return None
+                stalls.append(float(path.read_text(encoding="utf-8")))
+                path.unlink()
+        return stalls
 
     def list_writing_ranks(self) -> list[int]:
         """Return the ranks that are writing, in order."""

@@ -15,7 +15,6 @@ class WritingObserver:
 
     def __init__(self, session: Session, run: Path, print_note: Callable[[str], None]) -> None:
         self._session, self._run, self._print_note = session, run, print_note
-        self._has_noted_stall = False
         self._seen: Collection[int] = ()
         self._has_noted = False
 
@@ -33,10 +32,8 @@ class WritingObserver:
             self._print_note(f"writing the recording of {_format_ranks(slow)}; training waits for it")
 
     def _note_stall(self) -> None:
-        seconds = None if self._has_noted_stall else self._session.read_stall()
-        if seconds is not None:
-            self._has_noted_stall = True
-            self._print_note(format_stall(self._run, seconds))
+        if stalls := self._session.take_stalls():
+            self._print_note(format_stall(self._run, max(stalls)))
 
     def handle_signal(self, number: int) -> None:
         """Do nothing: the command handles its signals."""
