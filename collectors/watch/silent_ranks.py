@@ -6,7 +6,6 @@ the parent process at the end, writes both into the rank's folder. Does not need
 
 import socket
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,15 @@ def save_silent_ranks(run: Path, *, has_job_ended: bool = False) -> list[int]:
 
 
 def _is_saved(run: Path, rank: int, run_id: str) -> bool:
-    """Return True if the rank has a saved stall already, its own or from an earlier call."""
+    """Return True if a stall of the rank that has not ended is saved already, by itself or by others."""
     try:
         manifest = read_rank_manifest(run, rank)
     except BadInput:
         return False
-    return manifest.run_id == run_id and "flight_thread" in manifest.files
+    if manifest.run_id != run_id or "flight_thread" not in manifest.files:
+        return False
+    kinds = [kind for kind in _read_marks(run, manifest)["kind"] if kind in ("stuck", "resumed")]
+    return kinds[-1:] == ["stuck"]
 
 
 def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
@@ -119,15 +121,20 @@ def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
 def _add_mark(run: Path, manifest: RankManifest, time_ns: int, stall_ns: int) -> dict[str, list[Any]]:
     """Return the rank's marks with one more: that it is stuck."""
     mark = {"time_ns": time_ns, "kind": "stuck", "number": stall_ns, "name": ""}
-    marks: dict[str, Iterable[Any]] = {name: [] for name in mark}
-    if "mark" in manifest.files:
-        from zprof.run.table_reader import read_table
+    marks = _read_marks(run, manifest)
+    return {name: [*column, mark.get(name)] for name, column in marks.items()}
 
+
+def _read_marks(run: Path, manifest: RankManifest) -> dict[str, list[Any]]:
+    from zprof.run.schema import TABLES
+    from zprof.run.table_reader import read_table
+
+    if "mark" in manifest.files:
         path = rank_folder(run, manifest.rank) / "mark.parquet"
         with suppress(BadInput):
-            marks = read_table(path, "mark", manifest.files["mark"], None).to_pydict()
-    rows = len(list(marks["time_ns"]))
-    return {name: [*marks.get(name, [None] * rows), mark.get(name)] for name in {**marks, **mark}}
+            columns: dict[str, list[Any]] = read_table(path, "mark", manifest.files["mark"], None).to_pydict()
+            return columns
+    return {name: [] for name in TABLES["mark"].names}
 
 
 def _make_gap(state: RankState, has_text: bool) -> Gap:
