@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
-from zprof.collectors.flight_recorder.convert import DUMP_AGAIN, FlightTables, convert_dump
+from zprof.collectors.flight_recorder.convert import DUMP_AGAIN, FlightTables, convert_dump, load_json
 from zprof.collectors.pickle_sandbox import format_name, inflate, load_plain_data
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -72,7 +72,7 @@ def start(arguments: list[str]) -> None:
     jobs = msgspec.json.decode((folder / JOBS_NAME).read_bytes(), type=list[DumpJob])
     apply_limits(limits)
     # A dump is many small objects that live as long as it does. What a hostile one leaves behind in cycles is
-    # collected after each file.
+    # collected after each file; what stays after that is never looked at again.
     gc.disable()
     gc.freeze()
     with (folder / ANSWERS_NAME).open("ab", buffering=0) as answers:
@@ -80,6 +80,7 @@ def start(arguments: list[str]) -> None:
             _limit_cpu_time(job.cpu_s)
             answers.write(msgspec.json.encode(_read_job(job, folder, limits)) + b"\n")
             gc.collect()
+            gc.freeze()
     os._exit(0)
 
 
@@ -151,12 +152,7 @@ def _load_plain(file: BinaryIO) -> Any:
         file.seek(0)
         return load_plain_data(file, "flight-recorder dump")
     file.seek(0)
-    try:
-        return msgspec.json.decode(file.read(MAX_FILE_BYTES).removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise BadInput(f"damaged JSON ({format_name(str(error))})", hint="copy the file again") from None
-    except RecursionError:
-        raise BadInput("JSON that is nested too deeply for a dump", hint=DUMP_AGAIN) from None
+    return load_json(file.read(MAX_FILE_BYTES).removeprefix(b"\xef\xbb\xbf"))
 
 
 def _check_size(file: BinaryIO) -> None:

@@ -16,12 +16,10 @@ from msgspec import Meta, Struct
 
 from zprof.collectors.flight_recorder.groups import GroupRow, list_groups
 from zprof.collectors.pickle_sandbox import format_name
-from zprof.collectors.snapshot.columns import Budget, factorize_texts
+from zprof.collectors.snapshot.columns import Budget, Integers, factorize_texts, nullable_integers
 from zprof.collectors.snapshot.stacks import StackTable
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
-from zprof.run.arrow_arrays import make_array
-from zprof.run.schema import FLIGHT, FLIGHT_GROUP
 
 DUMP_AGAIN = "dump the flight recorder again; if it fails again, please report it"
 #: torch's default is 2,000 entries.
@@ -30,6 +28,7 @@ _MAX_STACK_ROWS = 5_000_000
 _MAX_TENSORS = 1 << 16
 _MAX_LISTED = 3
 _MAJOR_VERSION = "2"
+_UNKNOWN = -1
 _KEYS = ("pg_config", "pg_status", "entries")
 
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -51,6 +50,15 @@ class FlightTables(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...]
     group_ranks: tuple[tuple[int, ...], ...]
     backend: str
+
+
+class _JsonDump(Struct, kw_only=True):
+    """The keys of a dump that are read."""
+
+    version: Any = None
+    pg_config: Any = None
+    pg_status: Any = None
+    entries: "list[_Entry] | None" = None
 
 
 class _Entry(Struct, kw_only=True):
@@ -75,6 +83,24 @@ class _Entry(Struct, kw_only=True):
     time_discovered_completed_ns: _Count | None = None
     timeout_ms: _Count | None = None
     frames: Any = None
+
+
+def load_json(content: bytes) -> object:
+    """Return the data of a dump in JSON for ``convert_dump``; valid entries are checked while they are read.
+
+    Raises:
+        BadInput: it is damaged.
+    """
+    try:
+        try:
+            dump = msgspec.json.decode(content, type=_JsonDump)
+        except msgspec.ValidationError:
+            return msgspec.json.decode(content)  # tells the wrong entries from the others
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise BadInput(f"damaged JSON ({format_name(str(error))})", hint="copy the file again") from None
+    except RecursionError:
+        raise BadInput("JSON that is nested too deeply for a dump", hint=DUMP_AGAIN) from None
+    return {key: getattr(dump, key) for key in dump.__struct_fields__ if getattr(dump, key) is not None}
 
 
 def convert_dump(data: object) -> FlightTables:
@@ -134,8 +160,8 @@ def _read_entries(value: object, gaps: list[Gap]) -> list[_Entry]:
             hint="set a smaller TORCH_FR_BUFFER_SIZE, and dump it again",
         )
     try:
-        entries = msgspec.convert(value, list[_Entry])
-    except (msgspec.ValidationError, RecursionError):
+        entries = msgspec.convert(value, list[_Entry])  # returns those of load_json
+    except (msgspec.ValidationError, UnicodeError, RecursionError):
         entries = _read_valid_entries(value, gaps)
     if all(entry.record_id is not None for entry in entries):
         entries.sort(key=lambda entry: entry.record_id or 0)
@@ -149,7 +175,7 @@ def _read_valid_entries(rows: Sequence[object], gaps: list[Gap]) -> list[_Entry]
     for row in rows:
         try:
             entries.append(msgspec.convert(row, _Entry))
-        except (msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
             reasons.append(format_name(str(error)))
     examples = "; ".join(list(dict.fromkeys(reasons))[:_MAX_LISTED])
     gaps.append(
@@ -162,7 +188,7 @@ def _read_valid_entries(rows: Sequence[object], gaps: list[Gap]) -> list[_Entry]
     return entries
 
 
-def _number_stacks(entries: Sequence[_Entry], gaps: list[Gap]) -> tuple[Any, StackTable]:
+def _number_stacks(entries: Sequence[_Entry], gaps: list[Gap]) -> tuple[Integers, StackTable]:
     """Return the number of each entry's stack, -1 if it has none, and the stacks."""
     stacks = StackTable(Budget(_MAX_STACK_ROWS))
     frames = [entry.frames for entry in entries]
@@ -199,42 +225,47 @@ def _split_names(entries: Sequence[_Entry]) -> tuple[list[str], list[str]]:
 
 
 def _make_entry_columns(
-    entries: Sequence[_Entry], backends: list[str], operations: list[str], stack_numbers: Any
+    entries: Sequence[_Entry], backends: list[str], operations: list[str], stack_numbers: Integers
 ) -> dict[str, Any]:
     encode = msgspec.json.encode
-    columns: dict[str, Any] = {
+    numbers: dict[str, list[int]] = {
         "record_id": [
             index if entry.record_id is None else entry.record_id for index, entry in enumerate(entries)
         ],
-        "group": [entry.process_group[0] for entry in entries],
         "group_id": [entry.pg_id for entry in entries],
-        "backend": backends,
-        "operation": operations,
-        "is_p2p": [
-            operation.startswith(("send ", "recv ")) if entry.is_p2p is None else entry.is_p2p
-            for entry, operation in zip(entries, operations, strict=True)
-        ],
         "sequence": [entry.collective_seq_id for entry in entries],
         "p2p_sequence": [entry.p2p_seq_id for entry in entries],
         "op_id": [entry.op_id for entry in entries],
+        # A time of 0 is JSON's spelling of an unknown one.
+        "created_ns": [entry.time_created_ns or _UNKNOWN for entry in entries],
+        "started_ns": [entry.time_discovered_started_ns or _UNKNOWN for entry in entries],
+        "completed_ns": [entry.time_discovered_completed_ns or _UNKNOWN for entry in entries],
+        "timeout_ms": [_UNKNOWN if entry.timeout_ms is None else entry.timeout_ms for entry in entries],
+    }
+    texts: dict[str, list[str]] = {
+        "group": [entry.process_group[0] for entry in entries],
+        "backend": backends,
+        "operation": operations,
         "input_sizes": [encode(entry.input_sizes).decode() for entry in entries],
         "input_dtypes": [",".join(entry.input_dtypes) for entry in entries],
         "output_sizes": [encode(entry.output_sizes).decode() for entry in entries],
         "output_dtypes": [",".join(entry.output_dtypes) for entry in entries],
         "state": [entry.state for entry in entries],
-        "is_retired": [entry.retired for entry in entries],
-        # A time of 0 is JSON's spelling of an unknown one.
-        "created_ns": [entry.time_created_ns or None for entry in entries],
-        "started_ns": [entry.time_discovered_started_ns or None for entry in entries],
-        "completed_ns": [entry.time_discovered_completed_ns or None for entry in entries],
-        "timeout_ms": [entry.timeout_ms for entry in entries],
-        "stack": [number if number >= 0 else None for number in stack_numbers.tolist()],
     }
-    return _encode_columns(columns, FLIGHT)
+    return {
+        **{name: nullable_integers(np.array(column, dtype=np.int64)) for name, column in numbers.items()},
+        **{name: factorize_texts(column) for name, column in texts.items()},
+        "is_p2p": [
+            operation.startswith(("send ", "recv ")) if entry.is_p2p is None else entry.is_p2p
+            for entry, operation in zip(entries, operations, strict=True)
+        ],
+        "is_retired": [entry.retired for entry in entries],
+        "stack": nullable_integers(stack_numbers),
+    }
 
 
 def _make_group_columns(groups: Sequence[GroupRow]) -> dict[str, Any]:
-    columns: dict[str, Any] = {
+    return {
         "group": [group.name for group in groups],
         "group_id": [group.group_id for group in groups],
         "description": [group.description for group in groups],
@@ -243,23 +274,6 @@ def _make_group_columns(groups: Sequence[GroupRow]) -> dict[str, Any]:
         "last_started": [group.last_started for group in groups],
         "last_completed": [group.last_completed for group in groups],
     }
-    return _encode_columns(columns, FLIGHT_GROUP)
-
-
-def _encode_columns(columns: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """Return the columns as Arrow arrays of the schema's types; texts from a stranger are made valid."""
-    return {
-        field.name: factorize_texts(columns[field.name])
-        if field.name in _STRANGERS_TEXTS
-        else make_array(columns[field.name], field.type)
-        for field in schema
-    }
-
-
-#: Texts that may have lone surrogates.
-_STRANGERS_TEXTS = frozenset(
-    {"group", "backend", "operation", "input_dtypes", "output_dtypes", "description"}
-)
 
 
 def _make_gap(what: str, reason: str, remedy: str) -> Gap:

@@ -196,16 +196,22 @@ def _pair_numbers(
     contradictions = [name for name, number in known.items() if ordered.get(name, number) != number]
     if ambiguous or contradictions:
         listed = ", ".join(format_name(name) for name in [*sorted(ambiguous), *contradictions][:_MAX_LISTED])
-        gaps.append(
-            Gap(
-                kind=GapKind.FILE,
-                what="progress of process groups",
-                reason=f"the numbers of the groups do not fit their names in the entries ({listed})",
-                remedy=_DUMP_AGAIN,
-            )
-        )
+        reason = f"the numbers of the groups do not fit their names in the entries ({listed})"
+        gaps.append(_make_progress_gap(reason))
         return known
-    return ordered | known
+    pairs = ordered | known
+    unpaired = [name for name in names if name not in pairs]
+    if unpaired and numbers:
+        listed = ", ".join(map(format_name, unpaired[:_MAX_LISTED]))
+        reason = (
+            f"it has {len(names)} names and {len(numbers)} numbers of groups, which do not pair ({listed})"
+        )
+        gaps.append(_make_progress_gap(reason))
+    return pairs
+
+
+def _make_progress_gap(reason: str) -> Gap:
+    return Gap(kind=GapKind.FILE, what="progress of process groups", reason=reason, remedy=_DUMP_AGAIN)
 
 
 def _add_gap(wrong: Sequence[str], key: str, gaps: list[Gap]) -> None:

@@ -93,7 +93,7 @@ class _Batch:
         answers = self._read_answers()
         if is_finished:
             failure = self._sandbox.end()
-            self._sandbox = None
+            self.close()
             if self._pending:
                 job = self._pending.pop(0)
                 answers.append(_make_failure_answer(job, failure))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zprof.model.errors import BadInput
+from zprof.run.arrow_arrays import make_masked, make_texts
 
 HINT = "dump the snapshot again with torch.cuda.memory._dump_snapshot"
 Integers = npt.NDArray[np.int64]
@@ -140,9 +141,8 @@ class TextNumbers:
 
     def column(self, numbers: npt.NDArray[np.int32]) -> Any:
         """Return the column of texts with these numbers; -1 is null."""
-        values = pa.array(list(self._numbers), pa.string())
-        indices = pa.array(numbers, pa.int32(), mask=numbers < 0)
-        return pa.DictionaryArray.from_arrays(indices, values)
+        indices = make_masked(numbers, pa.int32(), numbers < 0)
+        return pa.DictionaryArray.from_arrays(indices, make_texts(tuple(self._numbers)))
 
 
 def factorize_texts(
@@ -167,4 +167,4 @@ def factorize_texts(
 
 def nullable_integers(values: npt.NDArray[np.int64]) -> Any:
     """Return a column of integers; negative ones are null."""
-    return pa.array(values, pa.int64(), mask=values < 0)
+    return make_masked(values, pa.int64(), values < 0)

@@ -20,6 +20,7 @@ class StackTable:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._by_list: dict[int, int] = {}
+        self._by_identities: dict[tuple[int, ...], int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._by_identity: dict[int, int] = {}
         self._by_content: dict[tuple[str, int, str], int] = {}
@@ -65,12 +66,17 @@ class StackTable:
             return -1
         used_frames = frames[:_MAX_DEPTH]
         self._budget.spend(len(used_frames), f"frames of {where}")
-        known = self._by_identity
-        try:
-            key = tuple(map(known.__getitem__, map(id, used_frames)))
-        except KeyError:
-            key = tuple([self._number_frame(frame, where) for frame in used_frames])
-        return self._by_frames.setdefault(key, len(self._by_frames))
+        identities = tuple(map(id, used_frames))
+        number = self._by_identities.get(identities)
+        if number is None:
+            known = self._by_identity
+            try:
+                key = tuple(map(known.__getitem__, identities))
+            except KeyError:
+                key = tuple([self._number_frame(frame, where) for frame in used_frames])
+            number = self._by_frames.setdefault(key, len(self._by_frames))
+            self._by_identities[identities] = number
+        return number
 
     def _number_frame(self, frame: object, where: str) -> int:
         if type(frame) is not dict:

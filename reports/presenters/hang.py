@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import name_ranks, printable, shorten
-from zprof.model.hang import Hang, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
 from zprof.model.hang_text import describe_location, describe_operation
 from zprof.model.report import Report
 from zprof.reports.page import (
@@ -46,6 +46,7 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
 def _draw_waits(hang: Hang) -> Code | None:
     """Draw who waits for whom: one line for each set of ranks, with the first operation that they wait in."""
     accused = {culprit.rank for culprit in hang.culprits}
+    cause = " ◀ no dump" if hang.kind is HangClass.RANK_MISSING else " ◀ cause"
     drawn: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for wait in hang.waits:
         drawn.setdefault((wait.ranks, wait.for_ranks), []).append(wait.operation)
@@ -55,7 +56,7 @@ def _draw_waits(hang: Hang) -> Code | None:
     lines = []
     for ranks, for_ranks in order[:_MAX_WAITS]:
         first, *more = drawn[ranks, for_ranks]
-        mark = " ◀ cause" if not accused.isdisjoint(for_ranks) else ""
+        mark = cause if not accused.isdisjoint(for_ranks) else ""
         others = f" and {len(more)} more" if more else ""
         lines += [
             f"{name_ranks(ranks, _MAX_RANKS)} {_ARROW} {name_ranks(for_ranks, _MAX_RANKS)}{mark}",
@@ -72,7 +73,7 @@ def _shorten_operation(operation: StuckOperation) -> str:
 
 
 def _list_culprits(hang: Hang) -> ItemList | None:
-    if not hang.culprits:
+    if not hang.culprits or hang.kind is HangClass.RANK_MISSING:
         return None
     return ItemList(
         items=tuple(_describe_culprit(culprit) for culprit in hang.culprits[:_MAX_CULPRITS]),

@@ -1,7 +1,7 @@
 """Open the RUN and ``--baseline`` arguments: a recording, a saved baseline, or files to import."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,6 +54,27 @@ def open_run(path: Path, *, is_analysed: bool = True) -> "Run":
     while_reading = _import_analysis if is_analysed else None
     run = Run(find_run_folder(path, _print_import_note, import_progress, while_reading))
     refuse_empty(run, path)
+    return run
+
+
+def open_dumps(paths: Sequence[Path]) -> "Run":
+    """Return the run of several files that belong together, or the run at the only path.
+
+    Raises:
+        BadInput: there is neither a run nor a file to import, or it is damaged.
+        MissingData: no rank can be loaded.
+    """
+    if len(paths) == 1:
+        return open_run(paths[0])
+    refuse_missing(*paths)
+    from zprof.cli.progress import import_progress
+    from zprof.integrations.imports.cache import import_cached
+    from zprof.integrations.imports.run_folder import refuse_empty
+    from zprof.run.reader import Run
+
+    with import_progress() as progress:
+        run = Run(import_cached(paths, _print_import_note, progress, _import_analysis))
+    refuse_empty(run, paths[0])
     return run
 
 

@@ -75,6 +75,12 @@ COMMANDS: tuple[Entry, ...] = (
         import_path="zprof.cli.demo:DemoCommand",
     ),
     Entry(
+        name="hang",
+        group=Group.UNDERSTAND,
+        summary="say why a job is stuck: which rank, which collective, which line",
+        import_path="zprof.cli.hang:HangCommand",
+    ),
+    Entry(
         name="diagnose",
         group=Group.UNDERSTAND,
         summary="explain on one page why a run is slow, with or without a baseline",

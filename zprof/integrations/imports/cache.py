@@ -44,32 +44,29 @@ def needs_import(path: Path) -> bool:
 
 
 def import_cached(
-    path: Path,
+    paths: Sequence[Path],
     print_note: Callable[[str], None],
     progress: ImportProgress,
     while_reading: Callable[[], None] | None = None,
 ) -> Path:
-    """Return the run of a trace, of a snapshot, or of a folder of them, from the cache or newly imported.
+    """Return the run of traces, snapshots or dumps, from the cache or newly imported.
 
     Args:
-        path: A file or a folder.
+        paths: Files, or folders of them, that make one run.
         print_note: Called with messages on the state and location of the import.
         progress: Told how far the import is.
         while_reading: Called while other processes read, if they do.
 
     Raises:
-        BadInput: the path cannot be imported.
+        BadInput: a path cannot be imported.
     """
-    sources = find_sources([path])
+    path = paths[0]
+    sources = find_sources(paths)
     options = ImportOptions(while_reading=while_reading)
     key = _compute_key(path, sources.files)
     name = f"{_strip_suffixes(path) or sources.kind}.zprof"
     root = cache_root()
-    cache = (
-        root / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}{IMPORT_SUFFIX}"
-        if root
-        else None
-    )
+    cache = root / f"{_compute_digest(paths)}{IMPORT_SUFFIX}" if root else None
     if cache is not None and is_owned_by_user(cache) and _is_current(cache, name, key):
         print_note(f"{path}: {_count_sources(sources)}, imported before")
         mark_as_used(cache)
@@ -79,14 +76,20 @@ def import_cached(
     if cache is None or obstacle:
         print_note(f"{obstacle}: the import is temporary and will be deleted on exit")
         folder = _make_process_folder()
-        _import_into(folder, path, name, key, print_note, progress, options)
+        _import_into(folder, paths, name, key, print_note, progress, options)
         return folder / name
     _remove_leftovers(cache.parent)
     with _temporary_folder(cache) as folder:
-        _import_into(folder, path, name, key, print_note, progress, options)
+        _import_into(folder, paths, name, key, print_note, progress, options)
         _replace_cache(folder, cache)
     limit_cache(CacheKind.IMPORTS)
     return cache / name
+
+
+def _compute_digest(paths: Sequence[Path]) -> str:
+    """Return the name of the cache of these paths."""
+    names = b"\0".join(os.fsencode(path.resolve()) for path in paths)
+    return hashlib.sha256(names).hexdigest()[:32]
 
 
 def _strip_suffixes(path: Path) -> str:
@@ -168,7 +171,7 @@ def _locked(root: Path) -> Iterator[None]:
 
 def _import_into(
     folder: Path,
-    path: Path,
+    paths: Sequence[Path],
     name: str,
     key: str,
     print_note: Callable[[str], None],
@@ -176,7 +179,7 @@ def _import_into(
     options: ImportOptions,
 ) -> None:
     """Import; do not cache a result with transient failures (a killed reader), so the next run retries."""
-    imported = import_paths([path], folder / name, options=options, progress=progress)
+    imported = import_paths(paths, folder / name, options=options, progress=progress)
     for message in imported.notes:
         print_note(message)
     if imported.is_cacheable:

@@ -38,7 +38,7 @@ def find_run_folder(
     if not needs_import(path) and any(path.glob(f"rank*/{RANK_NAME}")):
         return path  # a run without its manifest, which the reader names
     with show_progress() as progress:
-        return import_cached(path, print_note, progress, while_reading)
+        return import_cached([path], print_note, progress, while_reading)
 
 
 def refuse_empty(run: Run, path: Path) -> None:
