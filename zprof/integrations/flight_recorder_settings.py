@@ -1,8 +1,8 @@
 """Check if a job with these environment variables leaves a flight-recorder dump when it hangs.
 
-The names and defaults are those of torch 2.8 to 2.13 (``FlightRecorder.hpp``, ``ProcessGroupNCCL.cpp``). A
+The names are those of torch 2.8 to 2.13 (``FlightRecorder.hpp``, ``ProcessGroupNCCL.cpp``). A
 dump needs entries, a dump at a timeout, the monitoring thread that writes it, and a folder for it. The names
-with FR go before the older ones with NCCL.
+with FR go before the older ones with NCCL. Defaults differ by version, so they are not taken for granted.
 """
 
 import os
@@ -27,7 +27,7 @@ _WITHOUT = "a job that hangs leaves no dump for zprof hang"
 
 
 def check_flight_recorder(environment: Mapping[str, str] = os.environ) -> DoctorCheck:
-    """Return whether a hang would leave a dump; torch's defaults do, in ``~/.cache/torch`` or ``/tmp``."""
+    """Return whether a hang would leave a dump; the defaults of torch 2.13 do."""
     problems = [
         problem
         for problem in (
@@ -97,9 +97,13 @@ def _check_folder(environment: Mapping[str, str]) -> tuple[str, str] | None:
 def _describe_size(environment: Mapping[str, str]) -> list[str]:
     _, value = _read(environment, _SIZE)
     _, path = _read(environment, _FILE)
-    entries = _DEFAULT_ENTRIES if value is None else int(value)
-    where = f"to {path}RANK" if path else "to torch's default path (~/.cache/torch, /tmp before torch 2.9)"
-    return [f"NCCL ranks dump their last {entries} operations at a timeout {where}"]
+    where = f"to {path}RANK" if path else "to ~/.cache/torch or /tmp, by torch's version"
+    if value is None:
+        return [
+            f"NCCL ranks dump their last operations at a timeout {where}",
+            f"their number is torch's default, {_DEFAULT_ENTRIES} in 2.13; {_SIZE[0]} sets it",
+        ]
+    return [f"NCCL ranks dump their last {int(value)} operations at a timeout {where}"]
 
 
 def _list_losses(environment: Mapping[str, str]) -> list[str]:
