@@ -132,11 +132,21 @@ def _describe_groups(dump: dict[str, Any], groups: Sequence[ProcessGroupFacts]) 
         for group in groups
     }
     status = {int(number): dict(facts) for number, facts in (dump.get("pg_status") or {}).items()}
-    for number, (enqueued, retired) in _find_last_sequences(dump.get("entries") or ()).items():
+    entries = dump.get("entries") or ()
+    for number, (enqueued, retired) in _find_last_sequences(entries).items():
         if number in status:
             status[number]["last_enqueued_collective"] = enqueued
             status[number]["last_completed_collective"] = retired
+    if all(_has_name(groups, entry["pg_id"], entry["process_group"][0]) for entry in entries):
+        # A group has a status from its first operation on.
+        unused = {f"last_{state}_collective": -1 for state in ("enqueued", "started", "completed")}
+        status = {number: status.get(number, unused) for number in range(len(groups))} | status
     return {**dump, "pg_config": config, "pg_status": status}
+
+
+def _has_name(groups: Sequence[ProcessGroupFacts], number: int, name: str) -> bool:
+    """Return True if the numbers of the dump count the groups of ``torch.distributed``."""
+    return number < len(groups) and groups[number].name == name
 
 
 def _find_last_sequences(entries: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
