@@ -246,7 +246,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 def judge(folder: Path) -> Hang:
     """Return what zprof finds in a folder of dumps."""
-    from zprof.analysis.hang import find_hang
+    from zprof.analysis.hang.find_hang import find_hang
     from zprof.integrations.imports.import_paths import import_paths
     from zprof.run.reader import Run
 

@@ -22,6 +22,8 @@ _TRACE_KEY = re.compile(
 _DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
 #: The first of these keys in a pickle tells dumps from snapshots.
 _PICKLE_KEY = re.compile(rb"(pg_config|pg_status|collective_seq_id)|segments|device_traces")
+#: A log that would look like JSON ("[rank0]:"), or that has a line of the NCCL watchdog at its start.
+_LOG_LINE = re.compile(rb"\A\s*\[rank\d+\]:|\] Watchdog caught collective operation timeout: WorkNCCL\(")
 
 
 class FileKind(StrEnum):
@@ -33,6 +35,7 @@ class FileKind(StrEnum):
     GZIP_SNAPSHOT = "gzip snapshot"
     TRACE = "trace"
     DUMP = "flight-recorder dump"
+    LOG = "log"
     JSON = "json"
     TORCH_ARCHIVE = "torch archive"
     OTHER = "other"
@@ -60,6 +63,8 @@ def _detect_by_head(head: bytes) -> FileKind:
         return FileKind.DUMP if key and key[1] else FileKind.SNAPSHOT
     if head.startswith(b"PK\x03\x04"):
         return FileKind.TORCH_ARCHIVE
+    if _LOG_LINE.search(head):
+        return FileKind.LOG
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         if _TRACE_KEY.search(head):
             return FileKind.TRACE

@@ -7,8 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.hang_jobs.engine import Entry, Key, Schedule, Speed, Stops, run_programs
-from benchmarks.hang_jobs.faults import FAULTS, HEALTHY, Finding, Outcome, Plan
+from benchmarks.hang_jobs.faults import FAULTS, HEALTHY
+from benchmarks.hang_jobs.findings import Finding, Outcome
 from benchmarks.hang_jobs.mesh import Mesh, draw_mesh, make_megatron_mesh
+from benchmarks.hang_jobs.plans import Plan
 from benchmarks.hang_jobs.program import Shape, draw_shape, write_programs
 from zprof.model.hang import HangClass
 
@@ -21,7 +23,7 @@ VERSIONS = ("2.3", "2.4", "2.7", "2.9", "2.10")
 NAME_STYLES = ("_dump_{rank}", "nccl_trace_rank_{rank}", "rank{rank}")
 #: Faults whose dumps lead nowhere else if a member of the stuck group left none.
 NEEDS_MEMBERS = {HangClass.NOT_FINISHED, HangClass.DIFFERENT_COLLECTIVES, HangClass.MISMATCHED}
-MAX_TRIES = 400
+MAX_TRIES, PLANS_PER_JOB = 400, 20
 RANKS_PER_NODE = 8
 
 
@@ -138,10 +140,17 @@ def _try_job(rng: random.Random, seed: int, fault: str, world: int) -> Job | Non
         kind = "fsdp"
     mesh = draw_mesh(rng, kind, world)
     shape = draw_shape(rng, mesh)
+    if fault == "receive_cycle":
+        shape = replace(shape, is_batched=False)
     dialect = _draw_dialect(rng, world, fault)
     programs = write_programs(rng, mesh, shape)
-    plan = FAULTS[fault][0](rng, mesh, programs) if fault in FAULTS else Plan(programs=programs)
-    return None if plan is None else _run_plan(rng, seed, fault, mesh, shape, dialect, plan)
+    if fault not in FAULTS:
+        return _run_plan(rng, seed, fault, mesh, shape, dialect, Plan(programs=programs))
+    for _ in range(PLANS_PER_JOB):
+        plan = FAULTS[fault][0](rng, mesh, programs)
+        if plan is not None:
+            return _run_plan(rng, seed, fault, mesh, shape, dialect, plan)
+    return None
 
 
 def _run_plan(
@@ -269,7 +278,8 @@ def _describe(outcome: Outcome, key: Key, offsets: dict[str, int]) -> TrueOperat
     sequences: tuple[int, ...] = (key[-1] + offset,)
     if len(key) != 2:
         senders = [entry for entry in entered if entry.rank == key[1]]
-        sequences = tuple(entry.p2p_sequence + offset for entry in entered) if senders else ()
+        numbers = (entry.p2p_sequence + offset for entry in entered)
+        sequences = tuple(dict.fromkeys(numbers)) if senders else ()
     return TrueOperation(
         kinds=tuple(dict.fromkeys(entry.op.kind for entry in entered)),
         group=group.name,

@@ -1,4 +1,4 @@
-"""``zprof import``: convert traces or memory snapshots into a run."""
+"""``zprof import``: convert traces, memory snapshots or flight-recorder dumps into a run."""
 
 import argparse
 from pathlib import Path
@@ -24,7 +24,11 @@ class ImportCommand:
 
     A snapshot (from torch.cuda.memory._dump_snapshot) is a pickle. It is read in a separate
     process with limits on memory and time, and nothing in it is executed. Commands that
-    take a RUN accept traces and snapshots as well.
+    take a RUN accept traces, snapshots and dumps as well.
+
+    A dump of PyTorch's flight recorder (what a rank writes when a collective times out) is a
+    pickle or JSON, and is read in the same way. Its rank comes from its name and is checked
+    against its process groups. A log with lines of the NCCL watchdog can stand in for it.
 
     examples:
       zprof import trace.json.gz -o customer.zprof
@@ -32,6 +36,7 @@ class ImportCommand:
       zprof import traces/ -o customer.zprof --executor dask://scheduler:8786
       zprof import rank0.pickle rank1.pickle -o customer.zprof
       zprof import snapshots/ -o customer.zprof --force
+      zprof import nccl_traces/ -o stuck.zprof
     """
 
     name = "import"
@@ -43,7 +48,7 @@ class ImportCommand:
             metavar="PATH",
             type=Path,
             nargs="+",
-            help="Kineto trace or CUDA memory snapshot, or a folder of them",
+            help="Kineto trace, CUDA memory snapshot or flight-recorder dump, or a folder of them",
         )
         parser.add_argument("-o", "--output", metavar="RUN", type=Path, required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")

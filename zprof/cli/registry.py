@@ -113,7 +113,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry(
         name="import",
         group=Group.UNDERSTAND,
-        summary="turn traces or memory snapshots into a run",
+        summary="turn traces, memory snapshots or flight-recorder dumps into a run",
         import_path="zprof.cli.import_run:ImportCommand",
     ),
     Entry(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zprof.model.training import TrainingFacts
 
 
-RUN_HELP = "recording folder, trace or memory snapshot, or a folder of traces or snapshots"
+RUN_HELP = "recording folder, trace, memory snapshot or flight-recorder dump, or a folder of one kind"
 _BYTES_PER_GB = 1e9
 
 

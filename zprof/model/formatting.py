@@ -61,9 +61,9 @@ def printable_lines(text: object) -> list[str]:
 
 
 def name_ranks(ranks: Sequence[int], max_ranks: int = 8) -> str:
-    """Return "rank 1", "ranks 1 and 2", or "ranks 1, 2, 3 and 120 more"."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+    """Return "rank 1", "ranks 1 and 2", "ranks 1, 2, 3 and 120 more", or "no rank"."""
+    if len(ranks) <= 1:
+        return f"rank {ranks[0]}" if ranks else "no rank"
     if len(ranks) > max_ranks:
         return f"ranks {', '.join(map(str, ranks[:max_ranks]))} and {len(ranks) - max_ranks} more"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -80,7 +80,7 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     ``status`` is recording until its tables are on disk. If ``run_id`` differs from that of the run's
     manifest, the rank is left over from another recording on the same path. ``memory_mode`` is full or light,
     empty if no memory was recorded. ``parts``: tables of a window that has not ended, which become one file
-    in ``files`` when it ends.
+    in ``files`` when it ends. ``saved_ns``: when a flight-recorder dump was written, as its file says.
     """
 
     rank: int
@@ -93,6 +93,7 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     memory_mode: str = ""
     parts: dict[str, tuple[TablePart, ...]] = field(default_factory=dict)
+    saved_ns: int | None = None
 
 
 def rank_folder(run: Path, rank: int) -> Path:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hang_jobs import FAULTS, Job, draw_job, write_dumps
+from benchmarks.hang_jobs import FAULTS, Job, Truth, draw_job, write_dumps
 from benchmarks.hang_jobs.engine import Speed, Stops, run_programs
 from benchmarks.hang_jobs.mesh import make_megatron_mesh
 from benchmarks.hang_jobs.program import Shape, write_programs
-from zprof.model.hang import HangClass
+from benchmarks.hangs import compare, format_table, tabulate_verdicts
+from zprof.model.findings import Confidence
+from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
 
-SEEDS = range(6)
+SEEDS = range(4)
 
 
 def read_dumps(job: Job, folder: Path) -> dict[int, dict[str, Any]]:
@@ -75,6 +77,12 @@ def test_two_stuck_hosts_leave_the_shape_of_the_real_case() -> None:
         first = pending[rank][0]
         assert (first.op.kind, first.op.group and first.op.group.ranks) == ("all_to_all", tuple(range(8, 16)))
         assert len(pending[rank]) > 1
+    # Nothing passes an operation that the compute stream waits for, of whatever group.
+    for entries in schedule.entries:
+        stuck = [
+            place for place, entry in enumerate(entries) if entry.completed_ns is None and entry.op.waits
+        ]
+        assert all(entry.completed_ns is None for entry in entries[min(stuck, default=len(entries)) :])
     # The other stage waits in sends and receives, and in what it enqueued behind them.
     assert all(pending[rank][0].op.peer >= 0 for rank in range(8))
 
@@ -136,13 +144,13 @@ def test_a_stopped_device_is_behind_its_peers(tmp_path: Path) -> None:
 
 
 def test_a_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    for seed in range(11):
+    for seed in range(12):
         one, other = (write_dumps(draw_job(seed), tmp_path / name / str(seed)) for name in ("a", "b"))
         assert [path.read_bytes() for path in one] == [path.read_bytes() for path in other]
 
 
 def test_jobs_vary() -> None:
-    jobs = [draw_job(seed, "host_stuck") for seed in range(40)]
+    jobs = [draw_job(seed, "host_stuck") for seed in range(24)]
     for name in ("version", "is_json", "has_frames", "has_timing", "only_active", "name_style"):
         assert len({getattr(job.dialect, name) for job in jobs}) > 1
     assert {job.mesh.kind for job in jobs} == {"ddp", "fsdp", "3d", "expert"}
@@ -150,3 +158,46 @@ def test_jobs_vary() -> None:
     for job in jobs:
         for group in job.mesh.groups:
             assert ast.literal_eval(str(list(group.ranks))) == sorted(group.ranks)
+
+
+def answer(truth: Truth, culprits: tuple[int, ...], confidence: Confidence = Confidence.HIGH) -> Hang:
+    first = truth.operations[0]
+    operation = StuckOperation(
+        operation=first.kinds[0],
+        group=first.group,
+        description=first.description,
+        role="",
+        ranks=first.ranks,
+        sequence=first.sequences[0] if first.sequences else -1,
+        sizes="",
+        dtypes="",
+    )
+    return Hang(
+        status=HangStatus.STUCK,
+        kind=truth.kinds[0],
+        confidence=confidence,
+        operations=(operation,),
+        culprits=tuple(RankAtHang(rank=rank, operation=0) for rank in culprits),
+        ranks_missing=truth.missing,
+    )
+
+
+def test_only_the_truth_is_right_and_only_sure_words_accuse() -> None:
+    verdicts = []
+    for fault in FAULTS:
+        truth = draw_job(1, fault).truth
+        wrong = (*truth.culprits[0], 10_000)
+        verdicts.append(compare(truth, answer(truth, truth.culprits[0])))
+        assert verdicts[-1].is_right
+        assert verdicts[-1].is_operation_right
+        assert compare(truth, answer(truth, wrong)).accused == (10_000,)
+        unsure = compare(truth, answer(truth, wrong, Confidence.LOW))
+        assert not unsure.accused
+        assert not unsure.are_culprits_right
+        assert not compare(truth, Hang(status=HangStatus.RUNNING)).is_class_right
+    running = draw_job(1, "running").truth
+    assert compare(running, Hang(status=HangStatus.RUNNING)).is_right
+    assert not compare(running, answer(verdicts[0].truth, (3,))).is_right
+    total = tabulate_verdicts(verdicts)[-1]
+    assert (total["jobs"], total["right"], total["accused"]) == (len(FAULTS), len(FAULTS), 0)
+    assert "host_stuck" in format_table(tabulate_verdicts(verdicts))

@@ -1,12 +1,13 @@
 """Say what a stuck job waits for: its class, the ranks that hold it up, and who waits in which operation."""
 
+import statistics
 import sys
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from zprof.analysis.group_roles import find_role
-from zprof.analysis.hang.flight import RankFlight, Signatures, find_user_line, read_flight
+from zprof.analysis.hang.flight import Group, RankFlight, Signatures, find_user_line, read_flight
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric, list_ranks
 from zprof.analysis.hang.order import Divergence, find_divergences, leaves_usual_order
 from zprof.analysis.hang.stalls import Stall, find_stall, list_resumed
@@ -15,6 +16,8 @@ from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation, Wait
 from zprof.run.reader import Run
 
+#: A rank that did something so shortly before its dump was written does not wait: timeouts are longer.
+_MIN_IDLE_NS = 3_000_000_000
 #: Operations that are listed, the causes first.
 _MAX_OPERATIONS = 64
 #: The class that is reported if several causes are independent of each other.
@@ -68,9 +71,9 @@ def read_job(run: Run) -> Job:
 def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     if not job.operations:
         return _judge_hosts(job, folder, stall)
-    stopped, is_moving = _find_stopped(job)
-    if is_moving and stall is None:
+    if stall is None and (_is_moving(job) or _is_active(job)):
         return Hang(status=HangStatus.RUNNING)
+    stopped = _find_stopped(job)
     divergence = _find_blocking_divergence(job)
     if divergence is not None:
         return _describe_divergence(job, folder, divergence)
@@ -101,18 +104,44 @@ def _judge_hosts(job: Job, folder: str, stall: Stall | None) -> Hang:
     )
 
 
-def _find_stopped(job: Job) -> tuple[frozenset[int], bool]:
-    """Return the ranks that have not finished what a peer has, and whether the dumps contradict each other.
+def _is_moving(job: Job) -> bool:
+    """Return True if the dumps contradict each other, since the job went on while they were taken.
 
-    No rank can leave a symmetric collective that another never entered: then the job moved between the dumps.
+    No rank can finish a symmetric collective that another has not entered.
     """
-    stopped, is_moving = set[int](), False
-    for operation in job.operations:
-        if operation.key.is_p2p or not operation.finished or not is_symmetric(operation.entry.operation):
-            continue
-        is_moving = is_moving or bool(operation.late)
-        stopped.update(operation.entries)
-    return frozenset(stopped), is_moving
+    entered: dict[str, int] = {}
+    finished: dict[str, int] = {}
+    groups: dict[str, Group] = {}
+    for flight in job.flights.values():
+        for name, progress in flight.progress.items():
+            groups[name] = flight.groups[name]
+            finished[name] = max(progress.finished, finished.get(name, 0))
+            if progress.is_exact:
+                entered[name] = min(progress.entered, entered.get(name, progress.entered))
+    return any(
+        finished[name] > least and is_symmetric(job.name_operation(groups[name], least + 1))
+        for name, least in entered.items()
+    )
+
+
+def _is_active(job: Job) -> bool:
+    """Return True if most ranks did something right before their dump was written: then they do not wait."""
+    idle_ns = [
+        flight.saved_ns - flight.newest_ns
+        for flight in job.flights.values()
+        if flight.saved_ns is not None and flight.newest_ns is not None
+    ]
+    return bool(idle_ns) and abs(statistics.median(idle_ns)) < _MIN_IDLE_NS
+
+
+def _find_stopped(job: Job) -> frozenset[int]:
+    """Return the ranks that have not finished a symmetric collective that a peer has."""
+    return frozenset(
+        rank
+        for operation in job.operations
+        if operation.finished and not operation.key.is_p2p and is_symmetric(operation.entry.operation)
+        for rank in operation.entries
+    )
 
 
 def _find_blocking_divergence(job: Job) -> Divergence | None:
@@ -226,7 +255,7 @@ def _describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
     """Describe ranks that entered different operations at one place of a group."""
     entered = {rank: job.signatures.get(number) for rank, number in divergence.entered.items()}
     is_other = len({signature[0] for signature in entered.values()}) > 1
-    if divergence.by_line or (divergence.is_skip and is_other):
+    if divergence.by_line or divergence.is_skip:
         kind = HangClass.NEVER_ENTERED
     else:
         kind = HangClass.DIFFERENT_COLLECTIVES if is_other else HangClass.MISMATCHED
@@ -249,7 +278,9 @@ def _describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
         status=HangStatus.STUCK,
         kind=kind,
         confidence=Confidence.HIGH if divergence.expected is not None else Confidence.MEDIUM,
-        operations=tuple(_describe_operation(job, folder, operation) for operation in operations),
+        operations=tuple(
+            _describe_operation(job, folder, operation, frozenset(divergence.odd)) for operation in operations
+        ),
         culprits=culprits,
         victims=_list_victims(operations, odd),
         waits=_list_waits(operations),
@@ -295,8 +326,11 @@ def _rank_cause(operation: PendingOperation) -> tuple[bool, bool, int, int]:
     return not operation.finished, is_passed, -len(entries), min(times, default=sys.maxsize)
 
 
-def _describe_operation(job: Job, folder: str, operation: PendingOperation) -> StuckOperation:
-    entry = operation.entry
+def _describe_operation(
+    job: Job, folder: str, operation: PendingOperation, odd: frozenset[int] = frozenset()
+) -> StuckOperation:
+    """Describe an operation as a rank that is not odd entered it."""
+    entry = operation.entries[min(operation.entries.keys() - odd or operation.entries.keys())]
     flight = job.flights[entry.rank]
     role = find_role(entry.group.description)
     name = f"{entry.operation} {operation.key.sender}->{operation.key.receiver}"

@@ -42,6 +42,8 @@ _COLUMNS = (
     "state",
     "is_retired",
     "created_ns",
+    "started_ns",
+    "completed_ns",
     "stack",
 )
 
@@ -129,7 +131,8 @@ class RankFlight(Struct, frozen=True, kw_only=True):
     ``progress`` by name of the group. ``fronts``: the first unfinished operation of each group, and of each
     peer and direction of its sends and receives, in the order in which they were entered. ``last``: the last
     operation that it entered. ``main_stack``: frames of the main thread, innermost first, if a watch saved
-    them; ``is_in_operation``: that thread waits in an operation; None if unknown.
+    them; ``is_in_operation``: that thread waits in an operation; None if unknown. ``newest_ns``: when the
+    rank last entered, started or finished something, on its clock; ``saved_ns``: when its dump was written.
     """
 
     rank: int
@@ -141,6 +144,8 @@ class RankFlight(Struct, frozen=True, kw_only=True):
     stacks: Mapping[int, tuple[SourceLocation, ...]] = field(default_factory=dict)
     main_stack: tuple[SourceLocation, ...] = ()
     is_in_operation: bool | None = None
+    newest_ns: int | None = None
+    saved_ns: int | None = None
 
     def locate(self, entry: Entry | None, folder: str = "") -> SourceLocation | None:
         """Return the line of the user's program that entered an operation of this rank."""
@@ -181,6 +186,8 @@ def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | Non
         stacks=stacks,
         main_stack=main_stack,
         is_in_operation=_is_in_operation(main_stack) if main_stack else None,
+        newest_ns=entries.newest_ns,
+        saved_ns=run.rank_manifests[rank].saved_ns,
     )
 
 
@@ -205,6 +212,12 @@ class _Entries:
         self._is_p2p, self._sequence = columns["is_p2p"], columns["sequence"]
         self._p2p_sequence, self._created = columns["p2p_sequence"], columns["created_ns"]
         self._stack = columns["stack"]
+        newest_ns = max(
+            (int(columns[name].max()) for name in ("created_ns", "started_ns", "completed_ns"))
+            if len(self.order)
+            else (-1,)
+        )
+        self.newest_ns = newest_ns if newest_ns > 0 else None
         self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns["backend"].distinct)
         self._finished = self._find_finished(columns)
         self._signature = self._number_signatures()

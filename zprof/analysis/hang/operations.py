@@ -6,8 +6,11 @@ the first unfinished one of each direction on either side.
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.hang.flight import Entry, Group, RankFlight, Signatures
 
@@ -81,12 +84,58 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def operations(self) -> tuple[PendingOperation, ...]:
         """All operations that are the first unfinished one of a group on some rank."""
         keys: dict[OperationKey, dict[int, Entry]] = {}
-        for flight in self.flights.values():
-            for entry in flight.fronts:
+        for rank, fronts in self.fronts.items():
+            for entry in fronts:
                 key = self._identify(entry)
                 if key is not None:
-                    keys.setdefault(key, {})[flight.rank] = entry
+                    keys.setdefault(key, {})[rank] = entry
         return tuple(self._examine(key, entries) for key, entries in keys.items())
+
+    @cached_property
+    def fronts(self) -> Mapping[int, tuple[Entry, ...]]:
+        """The first unfinished operations of each rank, those included that its buffer no longer has."""
+        return {rank: self._complete_fronts(flight) for rank, flight in self.flights.items()}
+
+    def _complete_fronts(self, flight: RankFlight) -> tuple[Entry, ...]:
+        """Return the fronts; an operation that was overwritten is taken from the dump of a peer."""
+        fronts = []
+        for entry in flight.fronts:
+            first = flight.progress[entry.group.name].finished + 1
+            if entry.is_p2p or entry.sequence <= first:
+                fronts.append(entry)
+            else:
+                fronts.append(replace(entry, sequence=first, **self._describe_place(entry.group, first)))
+        return tuple(fronts)
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, int], dict[str, Any]]:
+        return {}
+
+    def _describe_place(self, group: Group, sequence: int) -> dict[str, Any]:
+        """Return what is known of a collective from any rank that has it."""
+        key = (group.name, sequence)
+        if key not in self._places:
+            self._places[key] = self._search_place(group, sequence)
+        return self._places[key]
+
+    def name_operation(self, group: Group, sequence: int) -> str:
+        """Return the operation at a place of a group, "collective" if no dump has it."""
+        return str(self._describe_place(group, sequence)["operation"])
+
+    def _search_place(self, group: Group, sequence: int) -> dict[str, Any]:
+        for flight in self.flights.values():
+            history = flight.history
+            if group not in history.groups:
+                continue
+            rows = np.flatnonzero(
+                (history.group == history.groups.index(group)) & (history.sequence == sequence)
+            )
+            if len(rows):
+                number = int(history.signature[rows[0]])
+                operation, sizes, dtypes = self.signatures.get(number)
+                sizes = sizes.partition(" -> ")[0]
+                return {"operation": operation, "sizes": sizes, "dtypes": dtypes, "signature": number}
+        return {"operation": "collective", "sizes": "", "dtypes": ""}
 
     @cached_property
     def _ranks_by_group(self) -> dict[str, tuple[int, ...]]:
@@ -150,7 +199,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     def _stands_before(self, flight: RankFlight, entry: Entry) -> bool:
         """Return True if the rank stands in an operation that it entered before this one."""
-        first = next((front for front in flight.fronts if not front.is_passed), None)
+        first = next((front for front in self.fronts[flight.rank] if not front.is_passed), None)
         return first is not None and first.order < entry.order
 
 

@@ -134,7 +134,6 @@ def _judge_place(group: str, places: _Places, sequence: int, values: Any, *, by_
         has_majority = not others or count > others[0][1]
         expected = first if has_majority and len(entered) > 2 else None
     odd = tuple(sorted(rank for rank, value in entered.items() if value != expected))
-    next_value = _expect({**usual, sequence: expected}, sequence + 1) if expected is not None else None
     return Divergence(
         group=group,
         sequence=sequence,
@@ -142,8 +141,31 @@ def _judge_place(group: str, places: _Places, sequence: int, values: Any, *, by_
         expected=expected,
         odd=odd,
         by_line=by_line,
-        is_skip=next_value is not None and all(entered[rank] == next_value for rank in odd),
+        is_skip=expected is not None
+        and _is_shifted(places, values, sequence, odd, {**usual, sequence: expected}),
     )
+
+
+def _is_shifted(
+    places: _Places, values: Any, sequence: int, odd: tuple[int, ...], usual: Mapping[int, int | None]
+) -> bool:
+    """Return True if the odd ranks entered from here on what the others enter one place later."""
+    later = places.sequences >= sequence
+    is_odd = np.isin(places.ranks, odd)
+    others = dict(
+        zip(places.sequences[later & ~is_odd].tolist(), values[later & ~is_odd].tolist(), strict=True)
+    )
+    next_value = _expect(usual, sequence + 1)
+    if sequence + 1 not in others and next_value is not None:
+        others[sequence + 1] = next_value
+    shifted = [
+        others[place + 1] == value
+        for place, value in zip(
+            places.sequences[later & is_odd].tolist(), values[later & is_odd].tolist(), strict=True
+        )
+        if place + 1 in others
+    ]
+    return bool(shifted) and all(shifted)
 
 
 def _list_common(places: _Places, values: Any, before: int) -> dict[int, int]:

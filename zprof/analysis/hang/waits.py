@@ -29,20 +29,50 @@ class Root(Struct, frozen=True, kw_only=True):
 def find_roots(job: Job, stopped: frozenset[int]) -> tuple[Root, ...]:
     """Return all roots of the waits; ``stopped`` ranks wait for nobody, since they finish nothing at all.
 
-    A rank may have left an operation behind without waiting for it (a receive that was posted early): such an
-    edge counts only for a rank without another, and not if it would close a circle.
+    A rank may have passed an operation without waiting for it (a receive that was posted early). Whether it
+    waits for it later is not known: such an edge counts where nothing else explains what the rank does, and
+    not if it would close a circle.
     """
     operations = {operation.key: operation for operation in job.operations}
     edges = _list_edges(job, operations, stopped)
     component = _find_components(edges)
-    early = [rank for rank in job.flights if _has_only_passed(edges, operations, rank)]
     size = Counter(component.values())
-    circular = [rank for rank in early if size[component[rank]] > 1]
-    if circular:
-        for rank in circular:
+    early = [rank for rank in job.flights if _has_only_passed(edges, operations, rank)]
+    for rank in early:
+        if size[component[rank]] > 1:
             edges[rank] = set()
+    component = _find_components(edges)
+    while _add_passed(job, operations, edges, component):
         component = _find_components(edges)
     return _list_sinks(edges, component, operations, stopped)
+
+
+def _add_passed(
+    job: Job,
+    operations: Mapping[OperationKey, PendingOperation],
+    edges: dict[Node, set[Node]],
+    component: Mapping[Node, int],
+) -> bool:
+    """Let operations that all are in, and nobody leaves, wait for members that passed something unfinished.
+
+    A device finishes what it passed before what its host entered after waiting for it.
+    """
+    passed: dict[int, set[Node]] = {}
+    for key, operation in operations.items():
+        for rank, entry in operation.entries.items():
+            if entry.is_passed:
+                passed.setdefault(rank, set()).add(key)
+    has_added = False
+    for key, operation in operations.items():
+        if edges[key]:
+            continue
+        for rank in operation.entries.keys() & passed.keys():
+            new = passed[rank] - edges[rank]
+            if new and all(component[target] != component[key] for target in new):
+                edges[key].add(rank)
+                edges[rank] |= new
+                has_added = True
+    return has_added
 
 
 def _list_sinks(

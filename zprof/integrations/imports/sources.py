@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
+from zprof.collectors.flight_recorder.watchdog_log import has_watchdog_lines
 from zprof.integrations.imports.file_ranks import search_rank
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
@@ -97,6 +98,8 @@ def _make_file_source(path: Path) -> Sources:
     kind = detect_kind(path)
     if kind in _KINDS or kind is FileKind.JSON:
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
+    if kind in (FileKind.LOG, FileKind.OTHER) and _is_watchdog_log(path):
+        return Sources(kind=SourceKind.DUMP, files=(path,))
     if kind is FileKind.TORCH_ARCHIVE:
         raise BadInput(
             f"{path}: an archive from torch.save, which contains tensors and not a trace", hint=_HINT
@@ -106,6 +109,15 @@ def _make_file_source(path: Path) -> Sources:
         "or a flight-recorder dump",
         hint=_HINT,
     )
+
+
+def _is_watchdog_log(path: Path) -> bool:
+    """Return True for a log in which the NCCL watchdog tells what timed out; only if passed by name."""
+    try:
+        with open_plain(path) as file:
+            return has_watchdog_lines(file)
+    except OSError:
+        return False
 
 
 def _find_folder_sources(folder: Path) -> Sources:

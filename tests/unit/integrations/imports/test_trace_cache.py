@@ -34,7 +34,7 @@ def import_folder(path: Path) -> Path:
 def open_cached(path: Path) -> tuple[Path, bool]:
     """Return the run, and whether it came from the cache."""
     before = {each: each.stat().st_ino for each in import_folder(path).glob("*.zprof-cache")}
-    run = import_cached(path, lambda note: None, NoImportProgress())
+    run = import_cached([path], lambda note: None, NoImportProgress())
     return run, before.get(run.parent) == run.parent.stat().st_ino
 
 
@@ -85,7 +85,7 @@ def test_a_cache_that_is_a_link_is_not_used(folder: Path, tmp_path: Path) -> Non
     cached.rename(tmp_path / "planted")
     cached.symlink_to(tmp_path / "planted")
     before = sorted((tmp_path / "planted").rglob("*"))
-    run = import_cached(folder, lambda note: None, NoImportProgress())
+    run = import_cached([folder], lambda note: None, NoImportProgress())
     assert cached not in run.parents
     assert cached.is_symlink()
     assert sorted((tmp_path / "planted").rglob("*")) == before, "nothing is written where it leads"
@@ -102,7 +102,7 @@ def test_without_a_cache_the_import_is_kept_while_the_command_runs(
         "from zprof.integrations.imports.cache import import_cached\n"
         "from zprof.integrations.imports.options import NoImportProgress\n"
         "from zprof.run.reader import load\n"
-        "run = import_cached(Path(sys.argv[1]), print, NoImportProgress())\n"
+        "run = import_cached([Path(sys.argv[1])], print, NoImportProgress())\n"
         "assert load(run).ranks == (0,); assert run.is_relative_to(os.environ['TMPDIR']), run\n"
     )
     home = str(tmp_path / cache_home) if cache_home == "home" else cache_home
@@ -119,7 +119,7 @@ def test_leftovers_of_a_killed_import_are_removed_and_work_in_progress_is_not(fo
         "def work(*_, **__):\n"
         "    print('there', flush=True); signal.pause()\n"
         "cache.import_paths = work\n"
-        "cache.import_cached(Path(sys.argv[1]), lambda note: None, NoImportProgress())\n"
+        "cache.import_cached([Path(sys.argv[1])], lambda note: None, NoImportProgress())\n"
     )
     command, environment = [sys.executable, "-c", code, str(folder)], os.environ | ENVIRONMENT
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
