@@ -15,7 +15,7 @@ from zprof.run.reader import Run, load
 
 PROGRAM = Path(__file__).with_name("hanging.py")
 ROOT = Path(__file__).parents[3]
-WATCH_S = 3
+WATCH_S = 2
 TIME_LIMIT_S = 60.0
 #: The program's, which cannot be imported here: torch would be.
 FAULT_STEP = 5
