@@ -4,8 +4,8 @@ The line that is to blame has a comment ``# fault: NAME``. A hang ends by gloo's
 
 skipped_all_reduce   rank 1 does not enter one all_reduce, and waits in the next collective
 skipped_barrier      rank 1 returns early from a function that ends with a barrier, and computes on
-more_elements        rank 1 reduces a larger tensor: gloo aborts, it does not hang
-different_kind       rank 1 broadcasts where the others reduce: gloo aborts or hangs, by the sizes
+more_elements        rank 1 reduces a larger tensor; small ones abort the process in gloo, large ones hang
+different_kind       rank 1 broadcasts where the others reduce
 different_order      two ranks enter the collectives of two groups in a different order
 killed               rank 1 kills itself: gloo notices, and its peers end with an error
 stopped              rank 1 stops itself (SIGSTOP), which nobody notices
