@@ -109,13 +109,15 @@ class RankWatch:
         return self._run_id
 
     def attach(self, recorder: StallWriter) -> None:
-        """Save into a recording from now on; a stall before its first step is saved into it again."""
+        """Save into a recording from now on.
+
+        A stall that has not ended is saved into it again; one that ended before the first step, as imports
+        and compilation do, is forgotten.
+        """
         with self._lock:
             self._writer = recorder
-            if self._last_save is not None:
+            if self._last_save is not None and self._detector.is_saved:
                 recorder.save_stall(StallMark.STUCK, *self._last_save)
-                if not self._detector.is_saved:
-                    recorder.save_stall(StallMark.RESUMED, self._last_save[0], {}, ())
 
     def _count_step(self, *_: object) -> None:
         self._steps += 1
