@@ -217,6 +217,12 @@ def _find_skipping(job: Job, root: Root) -> tuple[int, ...]:
 
 def _describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -> Hang:
     causes = [operation for root in roots for operation in root.held_up]
+    if (
+        kind is HangClass.NEVER_ENTERED
+    ):  # of a circle, what was skipped is the cause, not what was entered then
+        skipping = {rank for root in roots if len(root.ranks) > 1 for rank in _find_skipping(job, root)}
+        skipped = [operation for operation in causes if skipping & set(operation.late)]
+        causes = [each for each in causes if not skipping & each.entries.keys() or each in skipped]
     if kind is HangClass.DEVICE_STOPPED:
         stopped = {rank for root in roots for rank in root.ranks}
         causes += [each for each in job.operations if each.finished and stopped & each.entries.keys()]
@@ -229,7 +235,9 @@ def _describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -
         if kind is HangClass.RANK_MISSING and not ranks:
             ranks = tuple(sorted({rank for operation in root.operations for rank in operation.unknown}))
         for rank in ranks:
-            place = next((each for each, held_up in enumerate(operations) if rank in held_up.members), 0)
+            places = [each for each, held_up in enumerate(operations) if rank in held_up.members]
+            late = [each for each in places if rank in operations[each].late]
+            place = next(iter([*late, *places]), 0)
             flight = job.flights.get(rank)
             culprits.append(
                 RankAtHang(rank=rank, operation=place)
