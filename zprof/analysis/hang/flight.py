@@ -8,6 +8,7 @@ numbers and signatures, since a job of a thousand ranks has millions of entries.
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -233,16 +234,18 @@ class _Entries:
         finished = state.is_value(_COMPLETED)
         for name in _BACKENDS_RETIRING_FINISHED:
             finished = finished | (columns["is_retired"] & backend.is_value(name))
-        # Parts of a coalesced operation have no state of their own: they finish with its last entry.
-        ends = np.flatnonzero(self._operation.is_value(_COALESCED))
-        if not len(ends):
-            return finished
+        # Parts of a coalesced operation have no state of their own: they finish with its last entry, which a
+        # dump of pending entries leaves out when it has finished.
         key = np.stack([self._group, self._sequence, self._p2p_sequence], axis=1)
-        for end in ends:
-            start = end
-            while start and (key[start - 1] == key[end]).all():
-                start -= 1
-            finished[start:end] = finished[end]
+        is_same = np.zeros(len(key), dtype=bool)
+        is_same[1:] = (key[1:] == key[:-1]).all(axis=1) & self._is_p2p[1:]
+        starts = np.flatnonzero(~is_same).tolist()
+        for start, end in pairwise([*starts, len(key)]):
+            last = end - 1
+            if self._operation[last] == _COALESCED:
+                finished[start:last] = finished[last]
+            elif end - start > 1 and end < len(key):
+                finished[start:end] = True
         return finished
 
     def _number_signatures(self) -> Integers:
