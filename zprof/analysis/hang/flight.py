@@ -8,7 +8,6 @@ numbers and signatures, since a job of a thousand ranks has millions of entries.
 
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -234,19 +233,33 @@ class _Entries:
         finished = state.is_value(_COMPLETED)
         for name in _BACKENDS_RETIRING_FINISHED:
             finished = finished | (columns["is_retired"] & backend.is_value(name))
-        # Parts of a coalesced operation have no state of their own: they finish with its last entry, which a
-        # dump of pending entries leaves out when it has finished.
-        key = np.stack([self._group, self._sequence, self._p2p_sequence], axis=1)
-        is_same = np.zeros(len(key), dtype=bool)
-        is_same[1:] = (key[1:] == key[:-1]).all(axis=1) & self._is_p2p[1:]
-        starts = np.flatnonzero(~is_same).tolist()
-        for start, end in pairwise([*starts, len(key)]):
-            last = end - 1
-            if self._operation[last] == _COALESCED:
-                finished[start:last] = finished[last]
-            elif end - start > 1 and end < len(key):
-                finished[start:end] = True
+        if self._is_p2p.any() or _COALESCED in self._operation.distinct:
+            self._finish_batches(finished)
         return finished
+
+    def _finish_batches(self, finished: Any) -> None:
+        """Set the state of the parts of coalesced operations, which have none of their own.
+
+        They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
+        finished, but not the parts. A batch of one send looks like a plain send: its group tells.
+        """
+        key = np.stack([self._group, self._sequence, self._p2p_sequence], axis=1)
+        is_end = self._operation.is_value(_COALESCED)
+        is_same = np.zeros(len(key), dtype=bool)
+        is_same[1:] = (key[1:] == key[:-1]).all(axis=1) & (self._is_p2p | is_end)[1:]
+        starts = np.flatnonzero(~is_same & (self._is_p2p | is_end)).tolist()
+        borders = np.append(np.flatnonzero(~is_same), len(key))  # where the next batch or operation starts
+        ends = borders[np.searchsorted(borders, starts, side="right")].tolist()
+        coalescing = {
+            int(self._group[start])
+            for start, end in zip(starts, ends, strict=True)
+            if end - start > 1 or is_end[start]
+        }
+        for start, end in zip(starts, ends, strict=True):
+            if is_end[end - 1]:
+                finished[start : end - 1] = finished[end - 1]
+            elif int(self._group[start]) in coalescing:
+                finished[start:end] = True
 
     def _number_signatures(self) -> Integers:
         """Number each row by what must agree between ranks."""
