@@ -128,16 +128,20 @@ class History(Struct, frozen=True, kw_only=True):
 class RankFlight(Struct, frozen=True, kw_only=True):
     """What the flight recorder of one rank says.
 
-    ``progress`` by name of the group. ``fronts``: the first unfinished operation of each group, and of each
-    peer and direction of its sends and receives, in the order in which they were entered. ``last``: the last
-    operation that it entered. ``main_stack``: frames of the main thread, innermost first, if a watch saved
-    them; ``is_in_operation``: that thread waits in an operation; None if unknown. ``newest_ns``: when the
-    rank last entered, started or finished something, on its clock; ``saved_ns``: when its dump was written.
+    ``progress`` by name of the group, from the entries; ``status``: the numbers that the group itself counted
+    (last enqueued, last completed). ``p2p_groups``: groups with sends or receives. ``fronts``: the first
+    unfinished operation of each group, and of each peer and direction of its sends and receives, in the order
+    in which they were entered. ``last``: the last operation that it entered. ``main_stack``: frames of the
+    main thread, innermost first, if a watch saved them; ``is_in_operation``: that thread waits in an
+    operation; None if unknown. ``newest_ns``: when the rank last entered, started or finished something, on
+    its clock; ``saved_ns``: when its dump was written.
     """
 
     rank: int
     groups: Mapping[str, Group]
     progress: Mapping[str, Progress]
+    status: Mapping[str, tuple[int | None, int | None]]
+    p2p_groups: frozenset[str]
     fronts: tuple[Entry, ...]
     history: History
     last: Entry | None = None
@@ -180,6 +184,8 @@ def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | Non
         rank=rank,
         groups=entries.groups,
         progress=entries.measure_progress(),
+        status=entries.list_status(),
+        p2p_groups=entries.list_p2p_groups(),
         fronts=entries.list_fronts(),
         history=history,
         last=entries.make_entry(len(entries.order) - 1) if len(entries.order) else None,
@@ -274,29 +280,31 @@ class _Entries:
         )
 
     def measure_progress(self) -> dict[str, Progress]:
-        """Return how far the rank is in the collectives of each group."""
+        """Return how far the rank is in the collectives of each group, by its entries."""
         progress = {}
         for number, group in enumerate(self._group_list):
             rows = np.flatnonzero((self._group == number) & ~self._is_p2p)
-            has_p2p = bool((self._is_p2p & (self._group == number)).any())
             sequences = self._sequence[rows]
-            enqueued, completed = self._status.get(group.name, (None, None))
-            # The status of a group counts whatever came last; NCCL alone counts as the entries do.
-            is_counted = self._is_nccl and not has_p2p
             entered = int(sequences.max()) if len(rows) else 0
-            if is_counted and enqueued is not None:
-                entered = max(entered, enqueued)
             pending = sequences[~self._finished[rows]]
-            finished = int(pending.min()) - 1 if len(pending) else entered
-            if is_counted and completed is not None and completed >= 0:
-                finished = min(finished, completed)
-            is_exact = len(rows) > 0 or (is_counted and enqueued is not None) or self._has_whole_history()
-            progress[group.name] = Progress(entered=entered, finished=finished, is_exact=is_exact)
+            progress[group.name] = Progress(
+                entered=entered,
+                finished=int(pending.min()) - 1 if len(pending) else entered,
+                is_exact=len(rows) > 0,
+            )
         return progress
 
-    def _has_whole_history(self) -> bool:
-        """Return True if no entry was overwritten, or left out because it had finished."""
-        return len(self.order) == 0 or int(self.order[0]) == 0
+    def list_status(self) -> dict[str, tuple[int | None, int | None]]:
+        """Return the last operation that was enqueued and completed, by group, where it counts as entries do.
+
+        Whatever came last is counted: for a group with sends, that says nothing of its collectives.
+        """
+        return self._status if self._is_nccl else {}
+
+    def list_p2p_groups(self) -> frozenset[str]:
+        """Return the names of the groups with sends or receives."""
+        numbers = np.unique(self._group[self._is_p2p]).tolist()
+        return frozenset(self._group_list[number].name for number in numbers)
 
     def list_fronts(self) -> tuple[Entry, ...]:
         """Return the first unfinished operation of each group, and of each peer and direction, in order."""

@@ -128,11 +128,12 @@ def _judge_place(group: str, places: _Places, sequence: int, values: Any, *, by_
     here = places.sequences == sequence
     entered = dict(zip(places.ranks[here].tolist(), values[here].tolist(), strict=True))
     usual = _list_common(places, values, sequence)
-    expected = _expect(usual, sequence)
-    if expected is None or expected not in entered.values():
-        ((first, count), *others) = Counter(entered.values()).most_common()
-        has_majority = not others or count > others[0][1]
-        expected = first if has_majority and len(entered) > 2 else None
+    ((most, count), (_, second), *_) = Counter(entered.values()).most_common()
+    expected: int | None = most
+    if count == second or len(entered) == 2:  # no majority: what came here in earlier rounds
+        expected = _expect(usual, sequence)
+        if expected not in entered.values():
+            expected = None
     odd = tuple(sorted(rank for rank, value in entered.items() if value != expected))
     return Divergence(
         group=group,
