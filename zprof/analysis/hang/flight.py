@@ -7,7 +7,7 @@ numbers and signatures, since a job of a thousand ranks has millions of entries.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,11 +92,18 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Signatures:
-    """Numbers for what must be equal on all ranks of an operation; equal signatures have equal numbers."""
+    """Numbers for what must be equal on all ranks of an operation; equal signatures have equal numbers.
+
+    Ranks repeat each other: what was derived from a text once is kept for the next rank.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._texts: list[tuple[str, ...]] = []
+        self._by_operation: dict[tuple[str, ...], int] = {}
+        self._by_frame: dict[tuple[str, int, str], int] = {}
+        self._groups: dict[tuple[str, str, str], Group] = {}
+        self._ranks: dict[str, tuple[int, ...]] = {}
 
     def number(self, signature: tuple[str, ...]) -> int:
         """Return the number of a signature."""
@@ -104,6 +111,34 @@ class Signatures:
         if found is None:
             found = self._numbers[signature] = len(self._texts)
             self._texts.append(signature)
+        return found
+
+    def number_operation(self, operation: str, sizes: str, dtypes: str, outputs: str) -> int:
+        """Return the number of what must be equal on all ranks of an operation."""
+        key = (operation, sizes, dtypes, outputs)
+        found = self._by_operation.get(key)
+        if found is None:
+            found = self._by_operation[key] = self.number(_make_signature(*key))
+        return found
+
+    def number_frame(self, file: str, line: int, function: str) -> int:
+        """Return the number of the line of a frame; -1 if it is not the user's code."""
+        key = (file, line, function)
+        found = self._by_frame.get(key)
+        if found is None:
+            place = make_user_location(file, line, function)
+            found = self.number((place.file, str(place.line))) if place is not None else -1
+            self._by_frame[key] = found
+        return found
+
+    def make_group(self, name: str, description: str, ranks: str) -> Group:
+        """Return a group; ``ranks`` is "0,4,8"."""
+        key = (name, description, ranks)
+        found = self._groups.get(key)
+        if found is None:
+            if ranks not in self._ranks:
+                self._ranks[ranks] = parse_ranks(ranks)
+            found = self._groups[key] = Group(name, description, self._ranks[ranks])
         return found
 
     def get(self, number: int) -> tuple[str, ...]:
@@ -177,7 +212,7 @@ def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | Non
     if not run.has_table(rank, FLIGHT) and not run.has_table(rank, FLIGHT_GROUP):
         return None
     entries = _Entries(run, rank, signatures)
-    stacks = _read_stacks(run, rank)
+    stacks = _Stacks(run, rank)
     history = entries.make_history(stacks)
     main_stack = _read_main_stack(run, rank, stacks)
     return RankFlight(
@@ -203,13 +238,14 @@ class _Entries:
     def __init__(self, run: Run, rank: int, signatures: Signatures) -> None:
         self.rank, self._signatures = rank, signatures
         rows = _read_group_rows(run, rank)
-        self.groups = {name: Group(name, description, ranks) for name, description, ranks, *_ in rows}
+        self.groups = {name: signatures.make_group(name, *facts) for name, *facts, _, _ in rows}
         self._status = {name: (enqueued, completed) for name, _, _, enqueued, completed in rows}
         columns = _read_columns(run, rank)
         self.order = columns["record_id"]
         names = columns["group"]
         for name in names.distinct:
-            self.groups.setdefault(name, Group(name, "", ()))
+            if name not in self.groups:
+                self.groups[name] = signatures.make_group(name, "", "")
         self._group_list = tuple(self.groups.values())
         index = {group.name: number for number, group in enumerate(self._group_list)}
         self._group = names.map_codes([index[name] for name in names.distinct])
@@ -237,12 +273,13 @@ class _Entries:
         ends = np.flatnonzero(self._operation.is_value(_COALESCED))
         if not len(ends):
             return finished
-        key = np.stack([self._group, self._sequence, self._p2p_sequence], axis=1)
-        for end in ends:
-            start = end
-            while start and (key[start - 1] == key[end]).all():
-                start -= 1
-            finished[start:end] = finished[end]
+        key = np.stack([self._group, self._sequence, self._p2p_sequence])
+        operation = np.cumsum(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))) - 1
+        last = np.full(int(operation[-1]) + 1, -1)
+        last[operation[ends]] = ends
+        end = last[operation]
+        parts = np.flatnonzero(np.arange(len(end)) < end)
+        finished[parts] = finished[end[parts]]
         return finished
 
     def _number_signatures(self) -> Integers:
@@ -250,33 +287,26 @@ class _Entries:
         parts = (self._operation, self._sizes, self._dtypes, self._outputs)
         if not len(self.order):
             return np.zeros(0, dtype=np.int64)
-        codes = np.stack([part.codes for part in parts], axis=1)
-        distinct, inverse = np.unique(codes, axis=0, return_inverse=True)
-        numbers = [
-            self._signatures.number(
-                _make_signature(*(part.distinct[code] for part, code in zip(parts, row, strict=True)))
-            )
-            for row in distinct
-        ]
-        return np.asarray(numbers, dtype=np.int64)[inverse.reshape(-1)]
+        key = np.zeros(len(self.order), dtype=np.int64)
+        for part in parts:
+            # The numbers of a table's texts and rows are below 2 ** 31: this does not overflow.
+            _, key = np.unique(key * max(len(part.distinct), 1) + part.codes, return_inverse=True)
+        _, rows, inverse = np.unique(key, return_index=True, return_inverse=True)
+        numbers = [self._signatures.number_operation(*(part[row] for part in parts)) for row in rows.tolist()]
+        return np.asarray(numbers, dtype=np.int64)[inverse]
 
-    def make_history(self, stacks: Mapping[int, tuple[SourceLocation, ...]]) -> History:
+    def make_history(self, stacks: "_Stacks") -> History:
         """Return the arrays of the collectives."""
         rows = np.flatnonzero(~self._is_p2p & ~self._operation.is_value(_COALESCED))
-        lines = {number: find_user_line(frames) for number, frames in stacks.items()}
-        numbers = {
-            number: self._signatures.number((line.file, str(line.line))) if line else -1
-            for number, line in lines.items()
-        }
-        location = np.fromiter(
-            (numbers.get(int(each), -1) for each in self._stack[rows]), np.int64, len(rows)
-        )
+        used, inverse = np.unique(self._stack[rows], return_inverse=True)
+        lines = stacks.number_lines(self._signatures)
+        location = np.asarray([lines.get(number, -1) for number in used.tolist()], dtype=np.int64)
         return History(
             groups=self._group_list,
             group=self._group[rows],
             sequence=self._sequence[rows],
             signature=self._signature[rows],
-            location=location,
+            location=location[inverse],
         )
 
     def measure_progress(self) -> dict[str, Progress]:
@@ -376,10 +406,11 @@ def _make_signature(operation: str, sizes: str, dtypes: str, outputs: str) -> tu
 class _Texts:
     """A column of repeated texts: a code per row, and the distinct texts."""
 
-    def __init__(self, column: Any) -> None:
-        chunk = column.combine_chunks()
+    def __init__(self, column: Any, order: Any = None) -> None:
+        chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         self.distinct: list[str] = chunk.dictionary.to_pylist()
-        self.codes: Integers = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        self.codes: Integers = codes if order is None else codes[order]
 
     def __getitem__(self, row: int) -> str:
         return self.distinct[int(self.codes[row])]
@@ -412,25 +443,17 @@ def _read_columns(run: Run, rank: int) -> dict[str, Any]:
         elif pa.types.is_boolean(column.type):
             columns[name] = column.to_numpy().astype(bool)
         else:
-            columns[name] = column.fill_null(-1).to_numpy().astype(np.int64)
+            filled = column.fill_null(-1) if column.null_count else column
+            columns[name] = filled.to_numpy().astype(np.int64, copy=False)
     return columns
 
 
-def _read_group_rows(run: Run, rank: int) -> list[tuple[str, str, tuple[int, ...], int | None, int | None]]:
+def _read_group_rows(run: Run, rank: int) -> list[tuple[str, str, str, int | None, int | None]]:
     if not run.has_table(rank, FLIGHT_GROUP):
         return []
     columns = ("group", "description", "ranks", "last_enqueued", "last_completed")
-    table = run.table(rank, FLIGHT_GROUP, columns).to_pylist()
-    return [
-        (
-            row["group"],
-            row["description"],
-            parse_ranks(row["ranks"]),
-            row["last_enqueued"],
-            row["last_completed"],
-        )
-        for row in table
-    ]
+    table = run.table(rank, FLIGHT_GROUP, columns)
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -438,17 +461,46 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",")) if text else ()
 
 
-def _read_stacks(run: Run, rank: int) -> dict[int, tuple[SourceLocation, ...]]:
-    if not run.has_table(rank, FLIGHT_STACK):
-        return {}
-    stacks: dict[int, list[tuple[int, SourceLocation]]] = {}
-    for row in run.table(rank, FLIGHT_STACK).to_pylist():
-        frame = SourceLocation(file=row["file"], line=row["line"], function=row["function"])
-        stacks.setdefault(row["stack"], []).append((row["depth"], frame))
-    return {
-        number: tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0]))
-        for number, frames in stacks.items()
-    }
+class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
+    """The stacks of a rank by number, innermost frame first; frames are made when a stack is asked for."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._starts: dict[int, tuple[int, int]] = {}
+        self._files, self._functions, self._lines = (), (), ()  # type: Any, Any, Any
+        if not run.has_table(rank, FLIGHT_STACK):
+            return
+        table = run.table(rank, FLIGHT_STACK)
+        stack, depth = table["stack"].to_numpy(), table["depth"].to_numpy()
+        order = np.lexsort((depth, stack))
+        self._files, self._functions = _Texts(table["file"], order), _Texts(table["function"], order)
+        self._lines = table["line"].to_numpy()[order]
+        numbers, starts = np.unique(stack[order], return_index=True)
+        ends = [*starts[1:].tolist(), len(stack)]
+        self._starts = dict(zip(numbers.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
+
+    def __getitem__(self, number: int) -> tuple[SourceLocation, ...]:
+        return tuple(
+            SourceLocation(file=file, line=line, function=function)
+            for file, line, function in self._list_frames(*self._starts[number])
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def number_lines(self, signatures: Signatures) -> dict[int, int]:
+        """Return the number of the innermost line of the user's code in each stack that has one."""
+        lines = {}
+        for number, (start, end) in self._starts.items():
+            found = (signatures.number_frame(*frame) for frame in self._list_frames(start, end))
+            lines[number] = next((line for line in found if line >= 0), -1)
+        return lines
+
+    def _list_frames(self, start: int, end: int) -> Iterator[tuple[str, int, str]]:
+        for row in range(start, end):
+            yield self._files[row], int(self._lines[row]), self._functions[row]
 
 
 def _read_main_stack(
