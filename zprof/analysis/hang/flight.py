@@ -27,6 +27,8 @@ _BACKENDS_RETIRING_FINISHED = frozenset({"gloo"})
 #: Operations whose sizes may differ between ranks, or belong to one of them: only kind and dtype must agree.
 _UNEVEN = re.compile(r"all_?to_?all|gather$|scatter$|barrier|coalesced|_v$|send|recv")
 _EVEN_GATHERS = re.compile(r"all_?gather|reduce_?scatter")
+#: Numbers made of the codes of several columns stay below, so that 64 bits hold them.
+_MAX_KEY = 1 << 62
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 _COLUMNS = (
     "record_id",
@@ -287,13 +289,17 @@ class _Entries:
         parts = (self._operation, self._sizes, self._dtypes, self._outputs)
         if not len(self.order):
             return np.zeros(0, dtype=np.int64)
-        key = np.zeros(len(self.order), dtype=np.int64)
+        key, size = np.zeros(len(self.order), dtype=np.int64), 1
         for part in parts:
-            # The numbers of a table's texts and rows are below 2 ** 31: this does not overflow.
-            _, key = np.unique(key * max(len(part.distinct), 1) + part.codes, return_inverse=True)
+            count = max(len(part.distinct), 1)
+            if size * count > _MAX_KEY:
+                key = np.unique(key, return_inverse=True)[1]
+                size = len(key)
+            key = key * count + part.codes
+            size *= count
         _, rows, inverse = np.unique(key, return_index=True, return_inverse=True)
-        numbers = [self._signatures.number_operation(*(part[row] for part in parts)) for row in rows.tolist()]
-        return np.asarray(numbers, dtype=np.int64)[inverse]
+        numbers = map(self._signatures.number_operation, *(part.list_texts(rows) for part in parts))
+        return np.asarray(list(numbers), dtype=np.int64)[inverse]
 
     def make_history(self, stacks: "_Stacks") -> History:
         """Return the arrays of the collectives."""
@@ -406,14 +412,17 @@ def _make_signature(operation: str, sizes: str, dtypes: str, outputs: str) -> tu
 class _Texts:
     """A column of repeated texts: a code per row, and the distinct texts."""
 
-    def __init__(self, column: Any, order: Any = None) -> None:
+    def __init__(self, column: Any) -> None:
         chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         self.distinct: list[str] = chunk.dictionary.to_pylist()
-        codes = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        self.codes: Integers = codes if order is None else codes[order]
+        self.codes: Integers = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
     def __getitem__(self, row: int) -> str:
         return self.distinct[int(self.codes[row])]
+
+    def list_texts(self, rows: Any) -> list[str]:
+        """Return the texts of some rows."""
+        return list(map(self.distinct.__getitem__, self.codes[rows].tolist()))
 
     def is_value(self, text: str) -> Any:
         """Return a mask of the rows with this text."""
@@ -466,14 +475,14 @@ class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
 
     def __init__(self, run: Run, rank: int) -> None:
         self._starts: dict[int, tuple[int, int]] = {}
-        self._files, self._functions, self._lines = (), (), ()  # type: Any, Any, Any
         if not run.has_table(rank, FLIGHT_STACK):
             return
         table = run.table(rank, FLIGHT_STACK)
         stack, depth = table["stack"].to_numpy(), table["depth"].to_numpy()
         order = np.lexsort((depth, stack))
-        self._files, self._functions = _Texts(table["file"], order), _Texts(table["function"], order)
-        self._lines = table["line"].to_numpy()[order]
+        files, functions = _Texts(table["file"]), _Texts(table["function"])
+        lines = table["line"].to_numpy()[order].tolist()
+        self._frames = list(zip(files.list_texts(order), lines, functions.list_texts(order), strict=True))
         numbers, starts = np.unique(stack[order], return_index=True)
         ends = [*starts[1:].tolist(), len(stack)]
         self._starts = dict(zip(numbers.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
@@ -481,7 +490,7 @@ class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
     def __getitem__(self, number: int) -> tuple[SourceLocation, ...]:
         return tuple(
             SourceLocation(file=file, line=line, function=function)
-            for file, line, function in self._list_frames(*self._starts[number])
+            for file, line, function in self._frames[slice(*self._starts[number])]
         )
 
     def __iter__(self) -> Iterator[int]:
@@ -494,13 +503,9 @@ class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
         """Return the number of the innermost line of the user's code in each stack that has one."""
         lines = {}
         for number, (start, end) in self._starts.items():
-            found = (signatures.number_frame(*frame) for frame in self._list_frames(start, end))
+            found = (signatures.number_frame(*frame) for frame in self._frames[start:end])
             lines[number] = next((line for line in found if line >= 0), -1)
         return lines
-
-    def _list_frames(self, start: int, end: int) -> Iterator[tuple[str, int, str]]:
-        for row in range(start, end):
-            yield self._files[row], int(self._lines[row]), self._functions[row]
 
 
 def _read_main_stack(
