@@ -475,6 +475,7 @@ class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
 
     def __init__(self, run: Run, rank: int) -> None:
         self._starts: dict[int, tuple[int, int]] = {}
+        self._frames: list[tuple[str, int, str]] = []
         if not run.has_table(rank, FLIGHT_STACK):
             return
         table = run.table(rank, FLIGHT_STACK)
