@@ -485,8 +485,9 @@ class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
         lines = table["line"].to_numpy()[order].tolist()
         self._frames = list(zip(files.list_texts(order), lines, functions.list_texts(order), strict=True))
         numbers, starts = np.unique(stack[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(stack)]
-        self._starts = dict(zip(numbers.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
+        ends = np.append(starts[1:], len(stack))[: len(starts)]
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        self._starts = dict(zip(numbers.tolist(), places, strict=True))
 
     def __getitem__(self, number: int) -> tuple[SourceLocation, ...]:
         return tuple(
