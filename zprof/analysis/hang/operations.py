@@ -228,8 +228,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
                     behind.add(rank)
                 else:
                     (late if progress.is_exact else untold).add(rank)
-        # Either most have finished it and a few hang in it, or most hang in it and a few have not entered it.
-        (finished if len(untold) > len(entries) else late).update(untold)
+        beyond = {rank for rank in untold if self._stands_beyond(rank, entries)}
+        # Either most have finished it and a few hang in it, or most hang in it and a few have skipped it.
+        have_finished = beyond if len(beyond) > len(entries) else set[int]()
+        finished |= have_finished
+        late |= untold - have_finished
         return PendingOperation(
             key=key,
             entries=entries,
@@ -237,6 +240,17 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             late=frozenset(late),
             finished=frozenset(finished),
             unknown=frozenset(unknown),
+        )
+
+    def _stands_beyond(self, rank: int, entries: Mapping[int, Entry]) -> bool:
+        """Return True if a rank stands in a collective that ranks in this operation have entered after it."""
+        standing = next((front for front in self.fronts[rank] if not front.is_p2p), None)
+        return standing is not None and any(
+            front.group.name == standing.group.name
+            and front.sequence <= standing.sequence
+            and front.order > entry.order
+            for other, entry in entries.items()
+            for front in self.fronts[other]
         )
 
     def _stands_before(self, flight: RankFlight, entry: Entry) -> bool:
