@@ -196,9 +196,18 @@ def record(case: Case, folder: Path) -> Run:
             raise RuntimeError("the job did not end") from None
         finally:
             if process.poll() is None:
-                process.kill()
-                process.wait()
+                _end(process)
     return load(run)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Let the launcher end its ranks, which takes half a minute for one that is stopped."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(TIME_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_until_saved(run: Path, ranks: int, process: "subprocess.Popen[bytes]") -> None:

@@ -1,7 +1,7 @@
 """Train on 2 or 4 gloo ranks, and hang, or seem to: ``--fault NAME``.
 
-The line that is to blame has a comment ``# fault: NAME``, and that in which the others wait ``# waits: NAME``,
-if it is another one. A hang ends by gloo's timeout, or by itself.
+The line that is to blame has a comment ``# fault: NAME``; if the others wait in another one, that has ``#
+waits: NAME``. A hang ends by gloo's timeout, or by itself.
 
 skipped_all_reduce   rank 1 does not enter one all_reduce, and waits in the next collective
 skipped_barrier      rank 1 returns early from a function that ends with a barrier, and computes on
@@ -110,7 +110,7 @@ def stop_process(job: Job) -> None:
 
 def loop_endlessly(job: Job) -> None:
     end = time.monotonic() + TIMEOUT_S
-    while job.rank == 1 and time.monotonic() < end:
+    while job.rank == 1 and time.monotonic() < end:  # fault: endless_loop
         pass  # fault: endless_loop
 
 
@@ -137,6 +137,7 @@ def evaluate(job: Job) -> None:
     end = time.monotonic() + job.pause_s
     while job.rank == 0 and time.monotonic() < end:
         job.model(torch.ones(4, WIDTH))  # fault: evaluation
+        time.sleep(0.005)
     dist.broadcast(torch.ones(1), src=0)
 
 
