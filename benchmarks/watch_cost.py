@@ -76,8 +76,8 @@ def format_cost(result: dict[str, Any]) -> str:
     low, ratio, high = (result[name] - 1 for name in ("ratio_low", "ratio", "ratio_high"))
     return (
         f"watching costs {ratio:+.2%} of a step ({low:+.2%} to {high:+.2%}), "
-        f"median of {result['pairs']} pairs of {result['steps_per_block']} steps: {result['step_alone_ms']:.2f} ms/step alone, "
-        f"{result['step_watched_ms']:.2f} watched"
+        f"median of {result['pairs']} pairs of {result['steps_per_block']} steps: "
+        f"{result['step_alone_ms']:.2f} ms/step alone, {result['step_watched_ms']:.2f} watched"
     )
 
 
