@@ -65,10 +65,19 @@ def save_silent_ranks(run: Path, *, has_job_ended: bool = False) -> list[int]:
 
 
 def list_stuck_states(run: Path) -> list[RankState]:
-    """Return the states of all ranks of a job if each was saved and has not moved since; else nothing."""
+    """Return the states of all ranks of a job if each was saved and has not moved since; else nothing.
+
+    A job that has not entered its first collective is still starting.
+    """
     states = [state for state, _ in _read_states(run)]
     is_complete = bool(states) and len(states) == max(state.world_size for state in states)
-    if not is_complete or not list_stalls(run) or not all(is_saved(run, state) for state in states):
+    has_begun = any((group.enqueued or 0) > 0 for state in states for group in state.groups)
+    if (
+        not is_complete
+        or not has_begun
+        or not list_stalls(run)
+        or not all(is_saved(run, state) for state in states)
+    ):
         return []
     return states
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class RankWatch:
         self._was_distributed = False
         self._moves = self._progress_ns = 0
         self._run_id = ""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def start(self) -> None:
         """Start the thread."""
@@ -110,6 +111,10 @@ class RankWatch:
         if not self._run_id:
             self._run_id = agree_on_run_id(self._plan.run, own_id, self._plan.since_ns)
         return self._run_id
+
+    def hold_writes(self) -> AbstractContextManager[object]:
+        """Return a context in which nothing is saved: the folder of this rank is created anew."""
+        return self._lock
 
     def attach(self, recorder: StallWriter) -> None:
         """Save into a recording from now on.
@@ -148,7 +153,10 @@ class RankWatch:
 
     def _look(self) -> None:
         assert self._files is not None
-        if text := self._files.read_text():
+        text = self._files.read_text()
+        if (
+            text and not self._detector.is_saved
+        ):  # one that is saved has not ended because this thread was late
             self._save_held(text)
         now_ns = time.monotonic_ns()
         # Nobody waits for a rank that has left all groups, whatever it still does.
