@@ -154,9 +154,7 @@ class RankWatch:
     def _look(self) -> None:
         assert self._files is not None
         text = self._files.read_text()
-        if (
-            text and not self._detector.is_saved
-        ):  # one that is saved has not ended because this thread was late
+        if text and not self._detector.is_saved:  # a stall that is saved may go on: this thread was late
             self._save_held(text)
         now_ns = time.monotonic_ns()
         # Nobody waits for a rank that has left all groups, whatever it still does.

@@ -29,18 +29,8 @@ def record(fault: str, folder: Path, *options: str, until_stuck: bool = False, c
     """Run the program, with SIGTERM once rank 0 is stuck in the faulty step and had time to save others."""
     run = folder / "run.zprof"
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    command = [
-        "zprof",
-        "record",
-        "--watch",
-        str(WATCH_S),
-        *options,
-        "-o",
-        str(run),
-        "--",
-        sys.executable,
-        *launch,
-    ]
+    command = ["zprof", "record", "--watch", str(WATCH_S), *options, "-o", str(run), "--"]
+    command += [sys.executable, *launch]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
