@@ -46,6 +46,8 @@ _ASCENDING = frozenset({"start_ns", "time_ns"})
 _FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
 #: Tables for which the encodings were measured.
 _TRACE_TABLES = frozenset({"events", "collectives", "mark"})
+#: Small tables of a thousand ranks are read together: here, time matters more than size.
+_FLIGHT_TABLES = frozenset({"flight", "flight_group", "flight_stack"})
 
 
 class RankWriter:
@@ -269,6 +271,8 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 
 
 def _get_options(name: str) -> dict[str, Any]:
+    if name in _FLIGHT_TABLES:
+        return {"compression": "lz4", "write_statistics": False, **_choose_small_encodings(TABLES[name])}
     options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
     return {"compression": "zstd", "compression_level": 3, **options}
 
@@ -293,6 +297,16 @@ def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if not encoding],
         "column_encoding": {name: encoding for name, encoding in encodings.items() if encoding},
+    }
+
+
+def _choose_small_encodings(schema: pa.Schema) -> dict[str, Any]:
+    """Return the fastest encoding options for a table of at most a few thousand rows."""
+    return {
+        "use_dictionary": [field.name for field in schema if pa.types.is_dictionary(field.type)],
+        "column_encoding": {
+            field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()
+        },
     }
 
 

@@ -81,7 +81,10 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     by_class: dict[HangClass, list[Root]] = {}
     for root in roots:
         by_class.setdefault(_classify(job, root, stopped), []).append(root)
-    kind = next((each for each in _PRECEDENCE if each in by_class), HangClass.NOT_FINISHED)
+    if len(by_class) > 1:
+        unfinished = by_class.get(HangClass.NOT_FINISHED, [])
+        by_class[HangClass.NOT_FINISHED] = [root for root in unfinished if not _is_passed(root)]
+    kind = next((each for each in _PRECEDENCE if by_class.get(each)), HangClass.NOT_FINISHED)
     return _describe_roots(job, folder, kind, by_class.get(kind, []))
 
 
@@ -145,9 +148,15 @@ def _find_stopped(job: Job) -> frozenset[int]:
     return frozenset(
         rank
         for operation in job.operations
-        if operation.finished and not operation.key.is_p2p and is_symmetric(operation.entry.operation)
+        if operation.finished and not operation.key.is_p2p and _proves_stop(operation)
         for rank in operation.entries
     )
+
+
+def _proves_stop(operation: PendingOperation) -> bool:
+    """Return True if an operation that a peer has finished should have finished everywhere."""
+    has_left = len(operation.entries) == 1 and not (operation.late or operation.behind or operation.unknown)
+    return has_left or is_symmetric(operation.entry.operation)
 
 
 def _find_blocking_divergence(job: Job) -> Divergence | None:
@@ -179,6 +188,8 @@ def _is_other_operation(job: Job, divergence: Divergence) -> bool:
 
 def _classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
     if not root.ranks:
+        if any(_differs(operation) for operation in root.operations):
+            return HangClass.MISMATCHED
         is_unknown = any(operation.unknown for operation in root.operations)
         return HangClass.RANK_MISSING if is_unknown else HangClass.NOT_FINISHED
     if stopped.intersection(root.ranks):
@@ -189,6 +200,17 @@ def _classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
         return HangClass.NEVER_ENTERED if _find_skipping(job, root) else HangClass.CIRCULAR_WAIT
     went_on = any(_went_past(job, root.ranks[0], operation) for operation in root.held_up)
     return HangClass.NEVER_ENTERED if went_on else HangClass.HOST_STUCK
+
+
+def _differs(operation: PendingOperation) -> bool:
+    """Return True if a send and its receive have other sizes or dtypes."""
+    sides = {(entry.sizes, entry.dtypes) for entry in operation.entries.values()}
+    return operation.key.is_p2p and len(sides) > 1
+
+
+def _is_passed(root: Root) -> bool:
+    """Return True if no rank stands in the operations of a root: they may be left over in the buffer."""
+    return all(entry.is_passed for operation in root.operations for entry in operation.entries.values())
 
 
 def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
@@ -208,8 +230,15 @@ def _find_skipping(job: Job, root: Root) -> tuple[int, ...]:
     the other stands in, earlier rounds tell.
     """
     late = {rank for operation in root.operations for rank in operation.late}.intersection(root.ranks)
-    if late and len(late) < len(root.ranks):
-        return tuple(sorted(late))
+    few = {
+        rank
+        for operation in root.operations
+        if len(operation.entries) > 2 * len(operation.late)
+        for rank in operation.late
+    }.intersection(root.ranks)
+    for odd in (late, few):
+        if odd and len(odd) < len(root.ranks):
+            return tuple(sorted(odd))
     skipping = {
         rank
         for entered in root.operations
@@ -238,6 +267,10 @@ def _describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -
         ranks = root.ranks
         if kind is HangClass.NEVER_ENTERED and len(ranks) > 1:
             ranks = _find_skipping(job, root)
+        if kind is HangClass.MISMATCHED and not ranks:
+            ranks = tuple(
+                sorted({rank for each in root.operations if _differs(each) for rank in each.entries})
+            )
         if kind is HangClass.RANK_MISSING and not ranks:
             ranks = tuple(sorted({rank for operation in root.operations for rank in operation.unknown}))
         for rank in ranks:

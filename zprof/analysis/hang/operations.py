@@ -209,6 +209,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     def _examine(self, key: OperationKey, entries: dict[int, Entry]) -> PendingOperation:
         behind, late, finished, unknown = set[int](), set[int](), set[int](), set[int]()
+        untold = set[int]()  # nothing of the group is pending on them, and nothing counts what they entered
         members = (key.sender, key.receiver) if key.is_p2p else key.ranks
         for rank in members:
             flight = self.flights.get(rank)
@@ -225,8 +226,10 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
                     finished.add(rank)
                 elif progress.entered >= key.sequence:
                     behind.add(rank)
-                else:  # what it has entered, it has finished, or it would be pending
-                    late.add(rank)
+                else:
+                    (late if progress.is_exact else untold).add(rank)
+        # Either most have finished it and a few hang in it, or most hang in it and a few have not entered it.
+        (finished if len(untold) > len(entries) else late).update(untold)
         return PendingOperation(
             key=key,
             entries=entries,
