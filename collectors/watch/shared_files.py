@@ -42,7 +42,7 @@ class RankState(Struct, frozen=True, kw_only=True):
     """What a rank last said of itself.
 
     ``limit_ns`` is the time without progress after which it is stuck; ``progress_ns``: when it was last seen
-    to move.
+    to move; ``has_begun``: it has entered a collective, or ended a step.
     """
 
     rank: int
@@ -53,6 +53,7 @@ class RankState(Struct, frozen=True, kw_only=True):
     time_ns: int
     limit_ns: int
     progress_ns: int = 0
+    has_begun: bool = False
     run_id: str = ""
     groups: tuple[GroupProgress, ...] = ()
 

@@ -25,6 +25,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.run.atomic_files import write_atomically
 from zprof.run.manifest import (
     RANK_NAME,
+    STEPS_NAME,
     RankManifest,
     TableFile,
     rank_folder,
@@ -32,6 +33,7 @@ from zprof.run.manifest import (
     read_run_manifest,
     to_json,
 )
+from zprof.run.step_log import read_last_end_ns
 
 #: A rank whose watch has been silent for this many of its limits is saved by others. faulthandler writes
 #: before that.
@@ -71,15 +73,9 @@ def list_stuck_states(run: Path) -> list[RankState]:
     """
     states = [state for state, _ in _read_states(run)]
     is_complete = bool(states) and len(states) == max(state.world_size for state in states)
-    has_begun = any((group.enqueued or 0) > 0 for state in states for group in state.groups)
-    if (
-        not is_complete
-        or not has_begun
-        or not list_stalls(run)
-        or not all(is_saved(run, state) for state in states)
-    ):
-        return []
-    return states
+    has_begun = any(state.has_begun for state in states)
+    is_stuck = is_complete and has_begun and bool(list_stalls(run))
+    return states if is_stuck and all(is_saved(run, state) for state in states) else []
 
 
 def mark_ended_stalls(run: Path) -> None:
@@ -103,7 +99,8 @@ def is_saved(run: Path, state: RankState) -> bool:
     if manifest.run_id != run_id or "flight_thread" not in manifest.files:
         return False
     stalls = _list_stalls_of(_read_marks(run, manifest))
-    return bool(stalls) and stalls[-1][1] == _STUCK and stalls[-1][0] >= state.progress_ns
+    moved_ns = max(state.progress_ns, read_last_end_ns(rank_folder(run, state.rank) / STEPS_NAME) or 0)
+    return bool(stalls) and stalls[-1][1] == _STUCK and stalls[-1][0] >= moved_ns
 
 
 def _list_stalls_of(marks: dict[str, list[Any]]) -> list[tuple[int, str]]:

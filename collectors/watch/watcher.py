@@ -236,6 +236,7 @@ class RankWatch:
             time_ns=time.time_ns(),
             limit_ns=self._limit_ns,
             progress_ns=self._progress_ns,
+            has_begun=self._moves > 1,  # the first is the first look
             run_id=self._run_id,
             groups=list_group_progress() if is_distributed else (),
         )

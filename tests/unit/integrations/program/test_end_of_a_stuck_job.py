@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.collectors.watch.run_files import BareRank, make_bare_manifest
-from zprof.collectors.watch.shared_files import GroupProgress, RankFiles, RankState
+from zprof.collectors.watch.shared_files import RankFiles, RankState
 from zprof.integrations.program.command import CommandObserver, run_command
 from zprof.integrations.program.session import Session
 from zprof.integrations.program.stalls import StuckJob, finish_watch
@@ -28,7 +28,7 @@ EMPTY = {
 class Rank:
     """One of two ranks, as its watch writes it."""
 
-    def __init__(self, run: Path, rank: int, enqueued: int = 5) -> None:
+    def __init__(self, run: Path, rank: int, has_begun: bool = True) -> None:
         self.files = RankFiles(run, rank)
         self.writer = BareRank(run, rank, make_bare_manifest(2, "gloo", "job"))
         self.state = RankState(
@@ -41,7 +41,7 @@ class Rank:
             limit_ns=SECOND,
             progress_ns=time.time_ns() - SECOND,
             run_id="job",
-            groups=(GroupProgress(name="0", description="", ranks=(0, 1), enqueued=enqueued),),
+            has_begun=has_begun,
         )
         self.files.write_state(self.state)
 
@@ -82,7 +82,7 @@ def test_a_job_is_ended_only_if_no_rank_moves(
 def test_a_job_before_its_first_collective_is_not_ended(tmp_path: Path) -> None:
     run = tmp_path / "a.zprof"
     job = StuckJob(run, 0.01)
-    for rank in (Rank(run, 0, enqueued=-1), Rank(run, 1, enqueued=-1)):
+    for rank in (Rank(run, 0, has_begun=False), Rank(run, 1, has_begun=False)):
         rank.save()
     assert not any(job.is_over() or time.sleep(0.02) for _ in range(3))
 
