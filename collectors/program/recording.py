@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -227,7 +228,11 @@ class ProgramRecording(OutsideRecording):
             devices=self._devices,
             set_writing=lambda is_writing: self._plan.set_writing(identity.rank, is_writing),
         )
-        if not recorder.open():
+        with nullcontext() if self._watch is None else self._watch.hold_writes():
+            has_opened = recorder.open()
+            if has_opened and self._watch is not None:
+                self._watch.attach(recorder)
+        if not has_opened:
             self._plan.say(f"nothing was recorded as rank {identity.rank}: {recorder.get_failure_reason()}")
             return None
         atexit.unregister(self.finish)
@@ -240,8 +245,6 @@ class ProgramRecording(OutsideRecording):
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None
-        if self._watch is not None:
-            self._watch.attach(recorder)
         return recorder
 
     def _make_collectors(self) -> "Collectors":

@@ -23,6 +23,9 @@ class StallDetector:
         self._limit_ns, self._progress_ns = limit_ns, now_ns
         self._progress: Hashable = None
         self._answered: Set[Hashable] = frozenset()
+        self._forget_ns = now_ns
+        #: How often the rank has moved.
+        self.moves = 0
         self.is_stuck = False
         #: The state was saved, and the stall has not ended.
         self.is_saved = False
@@ -31,7 +34,8 @@ class StallDetector:
         """Return what is to be done.
 
         A rank that moves is saved too, once per request: others may wait for it. That stall ends when nobody
-        is stuck any more.
+        is stuck any more. After a stall of its own that ended, it is saved for the same others only if they
+        are still stuck one limit later.
 
         Args:
             now_ns: The time of this observation.
@@ -41,10 +45,14 @@ class StallDetector:
         has_moved = progress != self._progress
         if has_moved:
             self._progress, self._progress_ns = progress, now_ns
+            self.moves += 1
+        if not self.is_saved and now_ns >= self._forget_ns:
+            self._answered = frozenset()
         if self.is_stuck:
             self._answered |= requests
             if has_moved:
                 self.is_stuck = self.is_saved = False
+                self._forget_ns = now_ns + self._limit_ns
                 return StallAction.RESUME
             return None
         if now_ns - self._progress_ns >= self._limit_ns:
@@ -57,6 +65,10 @@ class StallDetector:
         self._answered |= requests
         self.is_saved = True
         return StallAction.SAVE
+
+    def is_at(self, progress: Hashable) -> bool:
+        """Return True if the rank has not moved since the last observation."""
+        return progress == self._progress
 
     def get_stall_ns(self, now_ns: int) -> int:
         """Return how long the rank has made no progress."""

@@ -2,8 +2,9 @@
 
 ``rank3.stuck`` is there while rank 3 is stuck, its content numbers the stall. ``rank3.state`` has the last
 progress of the rank as one line of JSON; what follows is the text that faulthandler writes if the GIL is held
-for so long that the watch cannot run. A rank that ends removes its files. ``run_id.0`` is the id of the run,
-which all ranks of a job take (0: the number of the launcher's restarts).
+for so long that the watch cannot run. A rank that ends removes its files; ``rank3.ended`` is left by one that
+ended, without an error, where it had been saved. ``run_id.0`` is the id of the run, which all ranks of a job
+take (0: the number of the launcher's restarts).
 """
 
 import os
@@ -22,6 +23,7 @@ from zprof.run.plain_file import open_plain
 _FOLDER = ".watch"
 _STUCK = re.compile(r"rank(\d{1,7})\.stuck")
 _STATE = re.compile(r"rank(\d{1,7})\.state")
+_ENDED = re.compile(r"rank(\d{1,7})\.ended")
 _MAX_STATE_BYTES = 4 << 20
 _MAX_ID_BYTES = 200
 
@@ -37,7 +39,11 @@ class GroupProgress(Struct, frozen=True, kw_only=True):
 
 
 class RankState(Struct, frozen=True, kw_only=True):
-    """What a rank last said of itself; ``limit_ns`` is the time without progress after which it is stuck."""
+    """What a rank last said of itself.
+
+    ``limit_ns`` is the time without progress after which it is stuck; ``progress_ns``: when it was last seen
+    to move; ``has_begun``: it has entered a collective, or ended a step.
+    """
 
     rank: int
     world_size: int
@@ -46,6 +52,8 @@ class RankState(Struct, frozen=True, kw_only=True):
     process: int
     time_ns: int
     limit_ns: int
+    progress_ns: int = 0
+    has_begun: bool = False
     run_id: str = ""
     groups: tuple[GroupProgress, ...] = ()
 
@@ -75,6 +83,12 @@ def list_stalls(run: Path) -> frozenset[Stall]:
 def list_states(run: Path) -> dict[int, Path]:
     """Return the state files by rank."""
     return {int(match[1]): path for name, path in _list_files(run) if (match := _STATE.fullmatch(name))}
+
+
+def list_ended(run: Path) -> tuple[int, ...]:
+    """Return the ranks that ended without an error in a stall that was saved."""
+    names = (name for name, _ in _list_files(run))
+    return tuple(sorted(int(match[1]) for name in names if (match := _ENDED.fullmatch(name))))
 
 
 def read_state(path: Path) -> tuple[RankState, str] | None:
@@ -153,12 +167,19 @@ class RankFiles:
         temporary.write_text(str(time.time_ns()), encoding="utf-8")
         temporary.rename(self._stuck)
 
-    def remove(self) -> None:
-        """Remove the files, and the folder after the last rank."""
+    def remove(self, *, is_saved: bool = False) -> None:
+        """Remove the files, and the folder after the last rank.
+
+        ``is_saved``: the rank ends, without an error, in a stall that was saved; whether that was one is
+        known when the job has ended.
+        """
         os.close(self.descriptor)
+        if is_saved:
+            self._state.with_suffix(".ended").touch()
         for path in (self._stuck, self._state):
             path.unlink(missing_ok=True)
-        if not any(_STATE.fullmatch(name) for name, _ in _list_files(self._folder.parent)):
+        left = [name for name, _ in _list_files(self._folder.parent)]
+        if not any(_STATE.fullmatch(name) or _ENDED.fullmatch(name) for name in left):
             remove_watch_folder(self._folder.parent)
 
 

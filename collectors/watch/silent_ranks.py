@@ -12,13 +12,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from zprof.collectors.watch.shared_files import RankState, list_stalls, list_states, read_state
+from zprof.collectors.watch.shared_files import (
+    RankState,
+    list_ended,
+    list_stalls,
+    list_states,
+    read_state,
+)
 from zprof.collectors.watch.thread_text import make_thread_tables, parse_thread_text
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 from zprof.run.atomic_files import write_atomically
 from zprof.run.manifest import (
     RANK_NAME,
+    STEPS_NAME,
     RankManifest,
     TableFile,
     rank_folder,
@@ -26,10 +33,12 @@ from zprof.run.manifest import (
     read_run_manifest,
     to_json,
 )
+from zprof.run.step_log import read_last_end_ns
 
 #: A rank whose watch has been silent for this many of its limits is saved by others. faulthandler writes
 #: before that.
 TEXT_AFTER_LIMITS, SAVE_AFTER_LIMITS = 1.5, 2.0
+_STUCK, _RESUMED = "stuck", "resumed"
 _PROC = Path("/proc")
 _STATES = {
     "T": "stopped",
@@ -44,37 +53,70 @@ def save_silent_ranks(run: Path, *, has_job_ended: bool = False) -> list[int]:
 
     ``has_job_ended``: no rank runs any more; those whose text was written are saved too.
     """
-    try:
-        run_id = read_run_manifest(run).run_id
-    except BadInput:
-        run_id = ""  # no rank has written anything
     is_stuck = bool(list_stalls(run))
     saved = []
-    for rank, path in sorted(list_states(run).items()):
-        found = read_state(path)
-        if found is None or found[0].rank != rank:
-            continue
-        state, text = found
+    for state, text in _read_states(run):
         silent_ns = time.time_ns() - state.time_ns
         is_silent = silent_ns > SAVE_AFTER_LIMITS * state.limit_ns
         is_due = (text and has_job_ended) or (is_stuck and is_silent)
-        if is_due and not _is_saved(run, rank, run_id):
+        if is_due and not is_saved(run, state):
             with suppress(OSError, BadInput):
                 _save(run, state, text, silent_ns)
-                saved.append(rank)
+                saved.append(state.rank)
     return saved
 
 
-def _is_saved(run: Path, rank: int, run_id: str) -> bool:
-    """Return True if a stall of the rank that has not ended is saved already, by itself or by others."""
+def list_stuck_states(run: Path) -> list[RankState]:
+    """Return the states of all ranks of a job if each was saved and has not moved since; else nothing.
+
+    A job that has not entered its first collective is still starting.
+    """
+    states = [state for state, _ in _read_states(run)]
+    is_complete = bool(states) and len(states) == max(state.world_size for state in states)
+    has_begun = any(state.has_begun for state in states)
+    is_stuck = is_complete and has_begun and bool(list_stalls(run))
+    return states if is_stuck and all(is_saved(run, state) for state in states) else []
+
+
+def mark_ended_stalls(run: Path) -> None:
+    """Mark the stalls of ranks that ended in them as ended: the job has ended without an error."""
+    for rank in list_ended(run):
+        with suppress(OSError, BadInput):
+            manifest = read_rank_manifest(run, rank)
+            marks, now_ns = _read_marks(run, manifest), time.time_ns()
+            stalls = [time_ns for time_ns, kind in _list_stalls_of(marks) if kind == _STUCK]
+            marks = _add_mark(marks, _RESUMED, now_ns, now_ns - max(stalls, default=now_ns))
+            _place_marks(rank_folder(run, rank), manifest, marks)
+
+
+def is_saved(run: Path, state: RankState) -> bool:
+    """Return True if a rank was saved as stuck, by itself or by others, and has not moved since."""
     try:
-        manifest = read_rank_manifest(run, rank)
+        manifest = read_rank_manifest(run, state.rank)
+        run_id = read_run_manifest(run).run_id
     except BadInput:
         return False
     if manifest.run_id != run_id or "flight_thread" not in manifest.files:
         return False
-    kinds = [kind for kind in _read_marks(run, manifest)["kind"] if kind in ("stuck", "resumed")]
-    return kinds[-1:] == ["stuck"]
+    stalls = _list_stalls_of(_read_marks(run, manifest))
+    moved_ns = max(state.progress_ns, read_last_end_ns(rank_folder(run, state.rank) / STEPS_NAME) or 0)
+    return bool(stalls) and stalls[-1][1] == _STUCK and stalls[-1][0] >= moved_ns
+
+
+def _list_stalls_of(marks: dict[str, list[Any]]) -> list[tuple[int, str]]:
+    """Return time and kind of the marks of a watch."""
+    pairs = zip(marks["time_ns"], marks["kind"], strict=True)
+    return [pair for pair in pairs if pair[1] in (_STUCK, _RESUMED)]
+
+
+def _read_states(run: Path) -> list[tuple[RankState, str]]:
+    """Return the state of each rank, and what faulthandler wrote."""
+    states = []
+    for rank, path in sorted(list_states(run).items()):
+        found = read_state(path)
+        if found is not None and found[0].rank == rank:
+            states.append(found)
+    return states
 
 
 def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
@@ -103,7 +145,8 @@ def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
         },
         **make_thread_tables(parse_thread_text(text)),
     }
-    tables["mark"] = _add_mark(run, manifest, state.time_ns + state.limit_ns, silent_ns)
+    marks = _read_marks(run, manifest)
+    tables["mark"] = _add_mark(marks, _STUCK, state.time_ns + state.limit_ns, silent_ns)
     files: dict[str, TableFile] = {
         name: stage_table(folder, name, columns) for name, columns in tables.items()
     }
@@ -118,10 +161,17 @@ def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
         place_table(folder, name)
 
 
-def _add_mark(run: Path, manifest: RankManifest, time_ns: int, stall_ns: int) -> dict[str, list[Any]]:
-    """Return the rank's marks with one more: that it is stuck."""
-    mark = {"time_ns": time_ns, "kind": "stuck", "number": stall_ns, "name": ""}
-    marks = _read_marks(run, manifest)
+def _place_marks(folder: Path, manifest: RankManifest, marks: dict[str, list[Any]]) -> None:
+    from zprof.run.writer import place_table, stage_table
+
+    files = manifest.files | {"mark": stage_table(folder, "mark", marks)}
+    write_atomically(folder / RANK_NAME, to_json(replace(manifest, files=files)).encode())
+    place_table(folder, "mark")
+
+
+def _add_mark(marks: dict[str, list[Any]], kind: str, time_ns: int, stall_ns: int) -> dict[str, list[Any]]:
+    """Return a rank's marks with one more."""
+    mark = {"time_ns": time_ns, "kind": kind, "number": stall_ns, "name": ""}
     return {name: [*column, mark.get(name)] for name, column in marks.items()}
 
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ class RankWatch:
         self._rank, self._errors = 0, 0
         self._stall_start_ns = 0
         self._was_distributed = False
+        self._moves = self._progress_ns = 0
         self._run_id = ""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def start(self) -> None:
         """Start the thread."""
@@ -94,11 +96,13 @@ class RankWatch:
         self._step_hook.remove()
         faulthandler.cancel_dump_traceback_later()
         try:
-            # An error ends the program with its stall; otherwise it has left the stall by itself.
-            if self._detector.is_saved and getattr(sys, "last_type", None) is None:
+            has_failed = getattr(sys, "last_type", None) is not None
+            is_saved = self._detector.is_saved and not has_failed
+            has_gone_on = is_saved and self._has_gone_on()
+            if has_gone_on:
                 self._resume()
             if self._files is not None:
-                self._files.remove()
+                self._files.remove(is_saved=is_saved and not has_gone_on)
         except Exception:
             return  # the program has ended
 
@@ -107,6 +111,10 @@ class RankWatch:
         if not self._run_id:
             self._run_id = agree_on_run_id(self._plan.run, own_id, self._plan.since_ns)
         return self._run_id
+
+    def hold_writes(self) -> AbstractContextManager[object]:
+        """Return a context in which nothing is saved: the folder of this rank is created anew."""
+        return self._lock
 
     def attach(self, recorder: StallWriter) -> None:
         """Save into a recording from now on.
@@ -145,18 +153,21 @@ class RankWatch:
 
     def _look(self) -> None:
         assert self._files is not None
-        if text := self._files.read_text():
+        text = self._files.read_text()
+        if text and not self._detector.is_saved:  # a stall that is saved may go on: this thread was late
             self._save_held(text)
         now_ns = time.monotonic_ns()
         # Nobody waits for a rank that has left all groups, whatever it still does.
         progress = now_ns if self._has_left() else (self._steps, read_progress())
+        stalls = list_stalls(self._plan.run)
+        requests = frozenset(each for each in stalls if each.rank != self._rank)
+        action = self._detector.observe(now_ns, progress, requests)
+        if self._detector.moves != self._moves:
+            self._moves, self._progress_ns = self._detector.moves, time.time_ns()
         self._files.write_state(self._describe())
         faulthandler.dump_traceback_later(
             TEXT_AFTER_LIMITS * self._plan.limit_s, exit=False, file=self._files.descriptor
         )
-        stalls = list_stalls(self._plan.run)
-        requests = frozenset(each for each in stalls if each.rank != self._rank)
-        action = self._detector.observe(now_ns, progress, requests)
         if action is StallAction.SAVE:
             self._save(self._detector.get_stall_ns(now_ns), stalls)
         elif action is StallAction.RESUME:
@@ -165,6 +176,12 @@ class RankWatch:
             (each for each in stalls if each.rank == self._rank), default=None
         ):
             save_silent_ranks(self._plan.run)
+
+    def _has_gone_on(self) -> bool:
+        """Return True if the program, at its end, is known to have left the stall in which it was saved."""
+        if self._detector.is_stuck:
+            return self._has_left() or not self._detector.is_at((self._steps, read_progress()))
+        return all(each.rank == self._rank for each in list_stalls(self._plan.run))
 
     def _has_left(self) -> bool:
         return self._was_distributed and not dist.is_initialized()
@@ -218,6 +235,8 @@ class RankWatch:
             process=os.getpid(),
             time_ns=time.time_ns(),
             limit_ns=self._limit_ns,
+            progress_ns=self._progress_ns,
+            has_begun=self._moves > 1,  # the first is the first look
             run_id=self._run_id,
             groups=list_group_progress() if is_distributed else (),
         )

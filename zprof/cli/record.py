@@ -33,7 +33,9 @@ class RecordCommand:
     With --watch SECONDS, a rank that enters no collective and ends no step for SECONDS is
     saved into RUN together with the other ranks: the last collectives, and the Python
     stacks of all threads. The program is not touched; a slow checkpoint is marked as ended
-    when it ends. zprof diagnose RUN says what the job waits for.
+    when it ends. zprof diagnose RUN says what the job waits for. With --end-stuck SECONDS
+    too, a command of which no rank has moved for SECONDS after all of them were saved gets
+    SIGTERM, and SIGKILL 10 seconds later; the exit code is then 1.
 
     With --live the terminal shows the run step by step. The program then runs as a child
     process without input, and its output goes to RUN/job.log. q closes the view and the
@@ -81,6 +83,11 @@ class RecordCommand:
             "continue (default: off)",
         )  # fmt: skip
         parser.add_argument(
+            "--end-stuck", metavar="SECONDS", type=parse_positive, default=0.0,
+            help="with --watch: end the command if no rank moves for SECONDS after all of them were saved "
+            "(default: off)",
+        )  # fmt: skip
+        parser.add_argument(
             "--grace", metavar="S", type=parse_positive, default=GRACE_S,
             help="seconds to wait for the command to exit after ctrl+c (default: %(default)g)",
         )  # fmt: skip
@@ -102,11 +109,24 @@ class RecordCommand:
             init=not arguments.no_init,
             watch_s=arguments.watch,
         )
+        if arguments.end_stuck and not arguments.watch:
+            raise BadInput("--end-stuck: needs --watch", hint="for example: --watch 60 --end-stuck 30")
+        if arguments.end_stuck and is_python_program(command) and not arguments.live:
+            raise BadInput(
+                "--end-stuck: a script that runs in this process cannot be ended",
+                hint="pass it to its interpreter: zprof record -o RUN --watch 60 --end-stuck 30 -- python …",
+            )
         is_enabled = os.environ.get("ZPROF") != "0"
         if is_enabled:
             check_torch(command)
         if is_enabled and should_show_live(arguments.live, Path(arguments.output)):
-            return _record_live(command, settings, force=arguments.force, grace_s=arguments.grace)
+            return _record_live(
+                command,
+                settings,
+                force=arguments.force,
+                grace_s=arguments.grace,
+                end_stuck_s=arguments.end_stuck,
+            )
         if is_python_program(command):
             raise Handover(
                 record_here(
@@ -120,10 +140,13 @@ class RecordCommand:
             enabled=is_enabled,
             print_note=_print_note,
             grace_s=arguments.grace,
+            end_stuck_s=arguments.end_stuck,
         )
 
 
-def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float) -> int:
+def _record_live(
+    command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float, end_stuck_s: float
+) -> int:
     """Record next to the live view; a script runs as a child as well, because the view owns the terminal."""
     from zprof.integrations.program.in_process import check_program, is_python_program
     from zprof.integrations.program.record import record_command
@@ -147,6 +170,7 @@ def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: 
             output=output,
             observer=view,
             grace_s=grace_s,
+            end_stuck_s=end_stuck_s,
         )
         if code:
             print_log_tail(path)

@@ -72,8 +72,11 @@ def judge(
 
     A hang comes first: what was measured before it is of the part that was recorded.
     """
+    ending = describe_ending(gaps, memory)
     if hang is not None and not time.per_rank:
-        return _make_verdict(_HANG_STATUS[hang.status], describe_hang(hang))
+        if hang.status is HangStatus.STUCK or not ending:
+            return _make_verdict(_HANG_STATUS[hang.status], describe_hang(hang))
+        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{ending}; {describe_hang(hang)}")
     status, sentence = _judge(
         run,
         time,
@@ -85,7 +88,6 @@ def judge(
         unexplained=unexplained,
         volume=volume,
     )
-    ending = describe_ending(gaps, memory)
     if ending:
         sentence = f"{ending}; in the recorded part: {sentence}"
         if has_run_out_of_memory(gaps, memory):

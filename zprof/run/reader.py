@@ -32,7 +32,7 @@ from zprof.run.manifest import (
 )
 from zprof.run.manifest_limits import check_rank_facts, check_run_facts
 from zprof.run.near_paths import make_missing_error
-from zprof.run.plain_file import open_plain
+from zprof.run.step_log import read_last_end_ns, read_last_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
 #: Bytes read from the end of the step log; its last complete line lies within them.
-_LAST_LINES_BYTES = 1 << 16
 
 
 class Run:
@@ -122,19 +121,16 @@ class Run:
 
     def last_step(self, rank: int) -> int | None:
         """Return the last finished step of a rank, even if it was killed; None if there is none."""
-        path = rank_folder(self.path, rank) / STEPS_NAME
-        try:
-            with open_plain(path) as content:
-                content.seek(max(0, os.fstat(content.fileno()).st_size - _LAST_LINES_BYTES))
-                lines = content.read(_LAST_LINES_BYTES).decode(errors="replace").splitlines()
-        except OSError:
-            return None
-        for line in reversed(lines):
+        for line in read_last_lines(rank_folder(self.path, rank) / STEPS_NAME):
             try:
                 return int(json.loads(line)["step"])
             except (ValueError, KeyError, TypeError):
                 continue
         return None
+
+    def last_step_end_ns(self, rank: int) -> int | None:
+        """Return when the last finished step of a rank ended, even if it was killed; None if unknown."""
+        return read_last_end_ns(rank_folder(self.path, rank) / STEPS_NAME)
 
     def _folders(self) -> list[int]:
         """Return the ranks of this run that have a folder. The job may have many more ranks."""

@@ -6,13 +6,18 @@
 :data:`MAX_WRITTEN_LINE_BYTES`. It is written without fsync, so a reader may see an incomplete last line.
 """
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from zprof.run.plain_file import open_plain
+
 MAX_WRITTEN_LINE_BYTES = 300
+_LAST_LINES_BYTES = 1 << 16
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Name = Annotated[str, msgspec.Meta(max_length=16)]
 
@@ -58,3 +63,19 @@ def decode_step(text: bytes) -> StepLine | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return line if line.begin_ns <= line.end_ns else None
+
+
+def read_last_lines(path: Path) -> list[bytes]:
+    """Return the last lines of a step log, the last one first; they may be damaged."""
+    try:
+        with open_plain(path) as content:
+            content.seek(max(0, os.fstat(content.fileno()).st_size - _LAST_LINES_BYTES))
+            return content.read(_LAST_LINES_BYTES).splitlines()[::-1]
+    except OSError:
+        return []
+
+
+def read_last_end_ns(path: Path) -> int | None:
+    """Return when the last finished step of a log ended; None if there is none."""
+    steps = (decode_step(line) for line in read_last_lines(path))
+    return next((step.end_ns for step in steps if step is not None), None)

@@ -74,7 +74,7 @@ class RankWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
             _delete_extra_ranks(run, manifest.world_size)
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)  # another rank may save this one at this moment
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
         self._write_manifest()
 

@@ -1,6 +1,7 @@
 """Train on 2 or 4 gloo ranks, and hang, or seem to: ``--fault NAME``.
 
-The line that is to blame has a comment ``# fault: NAME``. A hang ends by gloo's timeout, or by itself.
+The line that is to blame has a comment ``# fault: NAME``; if the others wait in another one, that has ``#
+waits: NAME``. A hang ends by gloo's timeout, or by itself.
 
 skipped_all_reduce   rank 1 does not enter one all_reduce, and waits in the next collective
 skipped_barrier      rank 1 returns early from a function that ends with a barrier, and computes on
@@ -69,14 +70,14 @@ class Job:
 
     def reduce_gradients(self) -> None:
         for parameter in self.model.parameters():
-            dist.all_reduce(parameter.grad)
+            dist.all_reduce(parameter.grad)  # waits: stopped, endless_loop, lock_held, gil_held
 
 
 def skip_barrier(job: Job) -> None:
     if job.rank == 1:
         sleep_long()  # fault: skipped_barrier
     else:
-        dist.barrier()
+        dist.barrier()  # waits: skipped_barrier
 
 
 def reduce_more_elements(job: Job) -> None:
@@ -88,7 +89,7 @@ def enter_different_kind(job: Job) -> None:
     if job.rank == 1:
         dist.broadcast(torch.ones(7), src=0)  # fault: different_kind
     else:
-        dist.reduce(torch.ones(7), dst=0)
+        dist.reduce(torch.ones(7), dst=0)  # waits: different_kind
 
 
 def enter_different_order(job: Job) -> None:
@@ -109,7 +110,7 @@ def stop_process(job: Job) -> None:
 
 def loop_endlessly(job: Job) -> None:
     end = time.monotonic() + TIMEOUT_S
-    while job.rank == 1 and time.monotonic() < end:
+    while job.rank == 1 and time.monotonic() < end:  # fault: endless_loop
         pass  # fault: endless_loop
 
 
@@ -136,6 +137,7 @@ def evaluate(job: Job) -> None:
     end = time.monotonic() + job.pause_s
     while job.rank == 0 and time.monotonic() < end:
         job.model(torch.ones(4, WIDTH))  # fault: evaluation
+        time.sleep(0.005)
     dist.broadcast(torch.ones(1), src=0)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked_ranks import free_port
+from zprof.analysis.hang.find_hang import find_hang
 from zprof.model.errors import BadInput
+from zprof.model.hang import HangClass
 from zprof.run.reader import Run, load
 
 PROGRAM = Path(__file__).with_name("hanging.py")
@@ -23,11 +25,12 @@ FAULT_STEP = 5
 pytestmark = pytest.mark.ranks
 
 
-def record(fault: str, folder: Path, *, until_stuck: bool) -> Run:
+def record(fault: str, folder: Path, *options: str, until_stuck: bool = False, code: int = 0) -> Run:
     """Run the program, with SIGTERM once rank 0 is stuck in the faulty step and had time to save others."""
     run = folder / "run.zprof"
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    command = ["zprof", "record", "--watch", str(WATCH_S), "-o", str(run), "--", sys.executable, *launch]
+    command = ["zprof", "record", "--watch", str(WATCH_S), *options, "-o", str(run), "--"]
+    command += [sys.executable, *launch]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -50,7 +53,7 @@ def record(fault: str, folder: Path, *, until_stuck: bool) -> Run:
     if until_stuck:
         assert "no progress for" in (folder / "log").read_text(errors="replace")
     else:
-        assert process.returncode == 0
+        assert process.returncode == code
     return load(run)
 
 
@@ -107,6 +110,17 @@ def test_a_rank_that_holds_the_gil_is_saved_by_the_other(tmp_path: Path) -> None
     run = record("gil_held", tmp_path, until_stuck=True)
     assert list_main_lines(run, 1)[0] == find_fault_line("gil_held")
     assert list_main_lines(run, 0)
+
+
+def test_a_stuck_job_is_ended_and_says_why(tmp_path: Path) -> None:
+    run = record("skipped_all_reduce", tmp_path, "--end-stuck", "4", code=1)
+    assert (tmp_path / "log").read_text(errors="replace").count("no rank moved") == 1
+    hang = find_hang(run)
+    assert hang is not None
+    assert (hang.kind, [each.rank for each in hang.culprits]) == (HangClass.NEVER_ENTERED, [1])
+    location = hang.operations[0].location
+    assert location is not None
+    assert location.line == find_fault_line("skipped_all_reduce")
 
 
 def test_a_slow_checkpoint_is_marked_as_ended(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import claim, run_of
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.hang import Hang, HangStatus
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, Verdict, Volume, WorkUnit
 from zprof.model.report import VerdictStatus as Status
 from zprof.model.time import Time
@@ -51,6 +52,16 @@ def test_a_run_that_lost_ranks_is_never_ok_and_names_them(kind: GapKind, ranks: 
     made = verdict(comparison=SAME, gaps=gaps)
     assert made.status is Status.INCONCLUSIVE
     assert ", ".join(map(str, ranks)) in made.sentence
+
+
+@pytest.mark.parametrize("status", [HangStatus.RESUMED, HangStatus.FINISHED])
+def test_a_stall_that_ended_does_not_make_a_run_that_was_cut_short_ok(status: HangStatus) -> None:
+    gap = Gap(kind=GapKind.RANK_CUT_SHORT, what="", reason="it was killed", remedy="", rank=1)
+    untimed, hang = replace(RUN.time, per_rank=()), Hang(status=status)
+    assert verdict(untimed, hang=hang).status is Status.OK
+    made = verdict(untimed, hang=hang, gaps=[gap])
+    assert made.status is Status.INCONCLUSIVE
+    assert "rank 1" in made.sentence
 
 
 def test_a_run_of_few_of_its_ranks_is_not_ok() -> None:

@@ -10,7 +10,7 @@ from zprof.analysis.group_roles import find_role
 from zprof.analysis.hang.flight import Group, RankFlight, Signatures, find_user_line, read_flight
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric, list_ranks
 from zprof.analysis.hang.order import Divergence, find_divergences, leaves_usual_order
-from zprof.analysis.hang.stalls import Stall, find_stall, list_resumed
+from zprof.analysis.hang.stalls import Stall, find_stall
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation, Wait
@@ -43,16 +43,16 @@ def find_hang(run: Run) -> Hang | None:
     if not job.flights:
         return None
     stall = find_stall(run)
-    hang = _judge(job, run.manifest.folder, stall)
-    facts = replace(
+    if stall is not None and stall.status is not HangStatus.STUCK:
+        hang = Hang(status=stall.status)
+    else:
+        hang = _judge(job, run.manifest.folder, stall)
+    return replace(
         hang,
         ranks_seen=len(job.flights),
         ranks_missing=tuple(sorted(job.missing)),
         stall_ns=stall.duration_ns if stall is not None else None,
     )
-    if list_resumed(run) and set(list_resumed(run)) >= set(job.flights):
-        return replace(facts, status=HangStatus.RESUMED)
-    return facts
 
 
 def read_job(run: Run) -> Job:
@@ -95,7 +95,8 @@ def _judge_hosts(job: Job, folder: str, stall: Stall | None) -> Hang:
         for rank, flight in job.flights.items()
         if stall is not None and rank in stall.ranks and flight.is_in_operation is False
     ]
-    if not standing:
+    has_begun = any(flight.last is not None or _has_progress(flight) for flight in job.flights.values())
+    if not standing or not has_begun:  # nobody waits for a rank that starts, or compiles, before all others
         return Hang(status=HangStatus.FINISHED)
     culprits = tuple(_describe_rank(job, flight, folder, operation=0) for flight in standing)
     is_sure = len(standing) < len(job.flights)
@@ -105,6 +106,11 @@ def _judge_hosts(job: Job, folder: str, stall: Stall | None) -> Hang:
         confidence=Confidence.MEDIUM if is_sure else Confidence.LOW,
         culprits=culprits,
     )
+
+
+def _has_progress(flight: RankFlight) -> bool:
+    """Return True if the counts of a rank's groups show that it has entered a collective."""
+    return any(enqueued is not None and enqueued > 0 for enqueued, _ in flight.status.values())
 
 
 def _is_moving(job: Job) -> bool:

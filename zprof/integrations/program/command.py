@@ -21,6 +21,8 @@ from zprof.model.interrupts import raise_lost_interrupt
 
 #: From the interrupt to SIGTERM, and from there to SIGKILL.
 GRACE_S = 3.0
+#: From SIGTERM to SIGKILL for a command that is stuck.
+_END_GRACE_S = 10.0
 #: Launchers may forward a signal that the terminal sent to the entire group: not a second interrupt.
 _SAME_INTERRUPT_S = 0.25
 _MAX_LISTED = 8
@@ -38,6 +40,7 @@ _FORWARDED_SIGNALS = (
 )
 _SIGNAL_BASE = 128
 _INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
+_ENDED = 1
 #: Polling interval for processes that are left after an interrupt.
 _POLL_S = 0.1
 #: Polling interval of an observer.
@@ -73,6 +76,8 @@ class TreeTerminator:
         self._root, self._grace_s = root, grace_s
         self._known: set[ProcessId] = set()
         self._interrupted_s: float | None = None
+        #: Terminated because it was stuck.
+        self.is_ended = False
         self._deadline_s = 0.0
         self._signals = [signal.SIGTERM, signal.SIGKILL]
         self._sent: dict[ProcessId, tuple[str, signal.Signals]] = {}
@@ -89,6 +94,11 @@ class TreeTerminator:
             self._interrupted_s, self._deadline_s = now, now + self._grace_s
         elif now > self._interrupted_s + _SAME_INTERRUPT_S:
             self._signals, self._deadline_s = [signal.SIGKILL], now
+
+    def end(self) -> None:
+        """Start the termination of a command that is stuck, with SIGTERM now."""
+        self.is_ended, self._grace_s = True, _END_GRACE_S
+        self._interrupted_s = self._deadline_s = time.monotonic()
 
     def advance(self) -> bool:
         """Send the signal that is due; return False if no process is left or the rest cannot be killed."""
@@ -114,9 +124,8 @@ class TreeTerminator:
             f"{name} {process.number} ({number.name})" for process, (name, number) in self._sent.items()
         ]
         rest = len(entries) - _MAX_LISTED
-        return "terminated after the interrupt: " + ", ".join(
-            [*entries[:_MAX_LISTED], *([f"{rest} more"] if rest > 0 else [])]
-        )
+        reason = "ended, because no rank moved" if self.is_ended else "terminated after the interrupt"
+        return f"{reason}: " + ", ".join([*entries[:_MAX_LISTED], *([f"{rest} more"] if rest > 0 else [])])
 
     def _find_running(self) -> list[_ProcessEntry]:
         """Return the processes of the tree that are still running."""
@@ -169,8 +178,9 @@ def run_command(
     observer: CommandObserver | None = None,
     grace_s: float = GRACE_S,
     print_note: Callable[[str], None] = lambda note: None,
+    is_stuck: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run a command and return its exit code: 128 + n for signal n, 130 after an interrupt.
+    """Run a command and return its exit code: 128 + n for signal n, 130 after an interrupt, 1 if stuck.
 
     Args:
         command: The command line.
@@ -179,16 +189,17 @@ def run_command(
         observer: Owner of the terminal while the command runs.
         grace_s: Time from an interrupt to SIGTERM, and from there to SIGKILL, for all remaining processes.
         print_note: Called with one line if processes had to be terminated, once the terminal is available.
+        is_stuck: Called once a second, if there is an observer; True ends the command and its processes.
 
     Raises:
         BadInput: the command does not exist or cannot be run.
     """
     if observer is None:
-        code, note = _run_watched(command, environment, output, None, grace_s)
+        code, note = _run_watched(command, environment, output, None, grace_s, is_stuck)
     else:
         observer.start()
         try:
-            code, note = _run_watched(command, environment, output, observer, grace_s)
+            code, note = _run_watched(command, environment, output, observer, grace_s, is_stuck)
             observer.finish_job(code)
         finally:
             observer.close()
@@ -221,6 +232,7 @@ def _run_watched(
     output: IO[bytes] | None,
     observer: CommandObserver | None,
     grace_s: float,
+    is_stuck: Callable[[], bool],
 ) -> tuple[int, str]:
     """Return the exit code, and a summary of terminated processes."""
     raise_lost_interrupt()
@@ -232,6 +244,8 @@ def _run_watched(
         while child.poll() is None or tree.is_interrupted:
             if observer is not None:
                 observer.poll()
+            if not tree.is_interrupted and is_stuck():
+                tree.end()
             if tree.is_interrupted and not tree.advance():
                 break
             received = _wait_for_signal(signals, tree, observer)
@@ -262,7 +276,9 @@ def _get_exit_code(child: subprocess.Popen[bytes], tree: TreeTerminator) -> int:
         code = child.wait(_POLL_S if tree.is_interrupted else None)
     except subprocess.TimeoutExpired:
         # Not even SIGKILL ends a process that is waiting for a dead device or file server.
-        return _INTERRUPTED
+        return _ENDED if tree.is_ended else _INTERRUPTED
+    if tree.is_ended:
+        return _ENDED
     if tree.is_interrupted:
         # Launchers turn the interrupt into an exception, or not, as their threads happen to run.
         return _INTERRUPTED

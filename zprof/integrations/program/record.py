@@ -21,7 +21,7 @@ from zprof.integrations.program.session import (
     make_child_environment,
     turn_on_flight_recorder,
 )
-from zprof.integrations.program.stalls import finish_watch, format_stall
+from zprof.integrations.program.stalls import StuckJob, finish_watch, format_stall
 from zprof.integrations.program.torch_watch import call_after_import
 from zprof.integrations.program.writing import WritingObserver
 from zprof.model.errors import BadInput
@@ -68,11 +68,13 @@ def record_command(
     output: IO[bytes] | None = None,
     observer: CommandObserver | None = None,
     grace_s: float = GRACE_S,
+    end_stuck_s: float = 0.0,
 ) -> int:
     """Run a command, record the training processes in it, and return its exit code.
 
     ``output`` gets the command's output while ``observer`` owns the terminal. ``grace_s`` is the time from an
-    interrupt to SIGTERM, and from there to SIGKILL.
+    interrupt to SIGTERM, and from there to SIGKILL. ``end_stuck_s``: the command is ended if no rank has
+    moved for so long after all of them were saved; 0 for never.
 
     Raises:
         BadInput: the command cannot be run, or the run already exists.
@@ -86,6 +88,7 @@ def record_command(
         session = Session(folder)
         with replace_run(run, force=force):
             environment = make_child_environment(replace(settings, session=str(folder)))
+            stuck_job = StuckJob(run, end_stuck_s)
             code = run_command(
                 command,
                 environment,
@@ -93,9 +96,10 @@ def record_command(
                 observer=observer or WritingObserver(session, run, print_note),
                 grace_s=grace_s,
                 print_note=print_note,
+                is_stuck=stuck_job.is_over if end_stuck_s else lambda: False,
             )
             if settings.watch_s:
-                _print_notes(lambda: finish_watch(run), print_note)
+                _print_notes(lambda: finish_watch(run, code), print_note)
         _print_notes(lambda: list_notes(session.notes(), run, start_ns), print_note)
     return code
 

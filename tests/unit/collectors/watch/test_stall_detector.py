@@ -52,3 +52,13 @@ def test_a_rank_that_went_on_is_not_saved_again_for_the_same_stall(still_asked: 
     assert detector.observe(13, "b", other) is RESUME
     assert detector.observe(14, "c", other if still_asked else NOBODY) is None
     assert detector.observe(15, "d", frozenset({"rank 1, second"})) is SAVE
+
+
+def test_a_rank_is_saved_again_for_others_that_stay_stuck_after_its_own_stall() -> None:
+    detector = StallDetector(LIMIT, 0)
+    other = frozenset({"rank 1, first"})
+    for now in range(1, 13):
+        detector.observe(now, "a", other if now > 10 else NOBODY)
+    actions = [detector.observe(now, now, other) for now in range(13, 40)]
+    assert (actions[0], [each for each in actions[1:] if each]) == (RESUME, [SAVE])
+    assert actions.index(SAVE) == LIMIT
