@@ -22,12 +22,18 @@ def describe_hang(hang: Hang) -> str:
 
 
 def describe_operation(operation: StuckOperation) -> str:
-    """Return "all_reduce #12 [[1024]] Float of the tensor group (ranks 0 and 1)"."""
-    sizes = shorten(" ".join(part for part in (operation.sizes, operation.dtypes) if part), _MAX_SIZES_LENGTH)
+    """Return "all_reduce #12 [1024] Float of the tensor group (ranks 0 and 1)"."""
+    sizes = shorten(format_sizes(operation.sizes, operation.dtypes), _MAX_SIZES_LENGTH)
     role = f"{operation.role} group" if operation.role else "group"
     name = shorten(operation.description or operation.group, _MAX_NAME_LENGTH)
     title = f"{operation.operation} #{operation.sequence}{f' {sizes}' if sizes else ''}"
     return printable(f"{title} of the {role} {name} ({name_ranks(operation.ranks, _MAX_CULPRITS)})")
+
+
+def format_sizes(sizes: str, dtypes: str) -> str:
+    """Return "[1024,8] Float" for the sizes of one tensor, "[8],[16] Float,Float" for several."""
+    inner = sizes[1:-1] if sizes.startswith("[[") else sizes
+    return " ".join(part for part in (inner, dtypes) if part)
 
 
 def describe_location(location: SourceLocation) -> str:

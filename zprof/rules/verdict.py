@@ -70,10 +70,10 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a run; if ranks were killed or could not write, it lists them and is never ok.
 
-    A hang comes first: what was measured before it is of the part that was recorded.
+    A hang is the whole verdict: what was measured before it is not why the job does not go on.
     """
     ending = describe_ending(gaps, memory)
-    if hang is not None and not time.per_rank:
+    if hang is not None and (hang.status is HangStatus.STUCK or not time.per_rank):
         if hang.status is HangStatus.STUCK or not ending:
             return _make_verdict(_HANG_STATUS[hang.status], describe_hang(hang))
         return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{ending}; {describe_hang(hang)}")
@@ -94,8 +94,6 @@ def judge(
             status = VerdictStatus.RISK
         elif status is VerdictStatus.OK:
             status = VerdictStatus.INCONCLUSIVE
-    if hang is not None and hang.status is HangStatus.STUCK:
-        status, sentence = VerdictStatus.RISK, f"{describe_hang(hang)}; in the recorded part: {sentence}"
     return _make_verdict(status, sentence)
 
 
