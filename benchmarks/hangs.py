@@ -3,7 +3,8 @@
     python -m benchmarks.hangs [--jobs 55] [--first-seed 1000] [--faults NAME ...] [--large 10]
     python -m benchmarks.hangs --show SEED --faults NAME      one job: its truth, and the answer
     python -m benchmarks.hangs --keep FOLDER                  the dumps too
-    python -m benchmarks.hangs --scale                        one job of 1024 ranks with 2000 entries each
+    python -m benchmarks.hangs --scale [--keep FOLDER]        one job of 1024 ranks with 2000 entries each;
+                                                              dumps that are there already are used again
 
 The jobs are of :mod:`benchmarks.hang_jobs`, which was written without knowledge of the analyser. Where two
 answers are as defensible from the dumps, either counts. *Accused* are ranks outside of every right answer
@@ -14,7 +15,8 @@ were drawn.
 import argparse
 import gc
 import json
-import resource
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,10 +29,24 @@ from msgspec.json import encode
 from benchmarks.conditions import conditions, today
 from benchmarks.diagnosis import spread
 from benchmarks.hang_jobs import FAULTS, HEALTHY, Truth, draw_job, make_large_job, write_dumps
+from benchmarks.processes import ProcessUse, run_process
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangClass, HangStatus
 
 RESULTS = Path(__file__).parent / "results"
+_IMPORT = """# import
+import sys
+from pathlib import Path
+from zprof.integrations.imports.import_paths import import_paths
+import_paths([Path(sys.argv[1])], Path(sys.argv[2]))
+"""
+_ANALYSIS = """# analysis
+import sys
+from pathlib import Path
+from zprof.analysis.hang.find_hang import find_hang
+from zprof.run.reader import Run
+find_hang(Run(Path(sys.argv[2])))
+"""
 COLUMNS = ("jobs", "class", "culprits", "operation", "accused", "failed")
 
 
@@ -65,7 +81,7 @@ def main() -> None:
     """Draw, write, judge, print and write the results."""
     arguments = _parse_arguments()
     if arguments.scale:
-        _measure_scale(arguments.first_seed)
+        _measure_scale(arguments.first_seed, arguments.keep)
         return
     faults = arguments.faults or [*FAULTS, *HEALTHY]
     if arguments.show is not None:
@@ -205,30 +221,43 @@ def _show(verdict: Verdict) -> None:
             print(f"  found: {found}")
 
 
-def _measure_scale(seed: int) -> None:
-    """Write and judge one job of 1024 ranks; print the times, and the most memory of a child."""
-    gc.disable()  # millions of entries without a cycle: collecting them takes longer than making them
-    start = time.perf_counter()
-    job = make_large_job(seed)
-    print(f"simulated in {time.perf_counter() - start:.1f} s")
+def _measure_scale(seed: int, keep: str) -> None:
+    """Write and judge one job of 1024 ranks; print the seconds and the memory that this takes."""
     with tempfile.TemporaryDirectory() as temporary:
-        start = time.perf_counter()
-        paths = write_dumps(job, Path(temporary) / "dumps")
+        folder = Path(keep or temporary) / f"scale-{seed}"
+        if not folder.exists():
+            spread(_write_large_job, [(seed, str(folder))], 1)
+        paths = list(folder.iterdir())
         size = sum(path.stat().st_size for path in paths)
-        print(f"{len(paths)} dumps, {size / 1e6:.0f} MB, written in {time.perf_counter() - start:.1f} s")
-        truth = job.truth
-        del job
-        _show(spread(_judge_folder, [(truth, str(paths[0].parent))], 1)[0])
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"most memory of a child process: {peak / 1024:.0f} MiB")
+        print(f"{len(paths)} dumps, {size / 1e6:.0f} MB")
+        for work in (_IMPORT, _ANALYSIS):
+            used = run_process([sys.executable, "-c", work, str(folder), str(Path(temporary) / "run.zprof")])
+            print(f"{work.splitlines()[0][2:]:9} {_format_use(used)}")
+        command = [sys.executable, "-m", "zprof", "hang", str(folder)]
+        for is_tree_sampled in (False, True):
+            cache = Path(temporary) / f"cache{is_tree_sampled}"
+            used = run_process(
+                command,
+                environment={**os.environ, "XDG_CACHE_HOME": str(cache)},
+                is_tree_sampled=is_tree_sampled,
+            )
+            print(f"zprof hang {_format_use(used)}")
 
 
-def _judge_folder(case: tuple[Truth, str]) -> Verdict:
-    start = time.perf_counter()
-    hang = judge(Path(case[1]))
-    verdict = compare(case[0], hang, time.perf_counter() - start)
-    print(f"judged in {verdict.seconds:.1f} s")
-    return verdict
+def _format_use(used: ProcessUse) -> str:
+    peak = f"{used.peak_mib:.0f} MiB in the largest process"
+    if used.tree_peak_mib is not None:
+        return f"{peak}, {used.tree_peak_mib:.0f} MiB in all at the same time (sampled)"
+    return f"{used.cpu_s:.1f} processor s, {used.seconds:.1f} s, {peak}"
+
+
+def _write_large_job(case: tuple[int, str]) -> None:
+    gc.disable()  # millions of entries without a cycle: collecting them takes longer than making them
+    seed, folder = case
+    job = make_large_job(seed)
+    temporary = Path(f"{folder}.part")
+    write_dumps(job, temporary)
+    temporary.rename(folder)
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -46,46 +46,54 @@ class MarkLog(Struct):
     thread_cpu_ns: list[int | None] = field(default_factory=list)
     thread_queued_ns: list[int | None] = field(default_factory=list)
     loop_thread: int | None = None
+    _lock: Any = field(default_factory=threading.Lock)
 
     def add(self, kind: str, number: int, name: str = "", at_ns: int | None = None) -> int:
         """Add a mark, by default at the current time, and return its time."""
-        at_ns = time.time_ns() if at_ns is None else at_ns
-        self.time_ns.append(at_ns)
-        self.kind.append(kind)
-        self.number.append(number)
-        self.name.append(name)
-        self.thread_cpu_ns.append(None)
-        self.thread_queued_ns.append(None)
+        return self._add(kind, number, name, at_ns, (None, None))
+
+    def _add(
+        self, kind: str, number: int, name: str, at_ns: int | None, cpu: tuple[int | None, int | None]
+    ) -> int:
+        with self._lock:  # a watch adds marks from a thread of its own
+            at_ns = time.time_ns() if at_ns is None else at_ns
+            self.time_ns.append(at_ns)
+            self.kind.append(kind)
+            self.number.append(number)
+            self.name.append(name)
+            self.thread_cpu_ns.append(cpu[0])
+            self.thread_queued_ns.append(cpu[1])
         return at_ns
 
     def add_step_mark(self, kind: str, number: int) -> int:
         """Add the start or the end of a step with the times of its thread; return its time."""
         thread = threading.get_ident()
         self.loop_thread = self.loop_thread or thread
-        time_ns = self.add(kind, number)
-        if thread == self.loop_thread:
-            self.thread_cpu_ns[-1], self.thread_queued_ns[-1] = _read_thread_times()
-        return time_ns
+        at_ns = time.time_ns()
+        cpu = _read_thread_times() if thread == self.loop_thread else (None, None)
+        return self._add(kind, number, "", at_ns, cpu)
 
     def extend(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Append the marks of a collector."""
-        self.time_ns.extend(columns["time_ns"])
-        self.kind.extend(columns["kind"])
-        self.number.extend(columns["number"])
-        self.name.extend(columns["name"])
-        self.thread_cpu_ns.extend([None] * len(columns["name"]))
-        self.thread_queued_ns.extend([None] * len(columns["name"]))
+        with self._lock:
+            self.time_ns.extend(columns["time_ns"])
+            self.kind.extend(columns["kind"])
+            self.number.extend(columns["number"])
+            self.name.extend(columns["name"])
+            self.thread_cpu_ns.extend([None] * len(columns["name"]))
+            self.thread_queued_ns.extend([None] * len(columns["name"]))
 
     def columns(self) -> dict[str, Sequence[Any]]:
         """Return the columns of the table."""
-        return {
-            "time_ns": self.time_ns,
-            "kind": self.kind,
-            "number": self.number,
-            "name": self.name,
-            "thread_cpu_ns": self.thread_cpu_ns,
-            "thread_queued_ns": self.thread_queued_ns,
-        }
+        with self._lock:
+            return {
+                "time_ns": [*self.time_ns],
+                "kind": [*self.kind],
+                "number": [*self.number],
+                "name": [*self.name],
+                "thread_cpu_ns": [*self.thread_cpu_ns],
+                "thread_queued_ns": [*self.thread_queued_ns],
+            }
 
 
 def _read_thread_times() -> tuple[int, int | None]:

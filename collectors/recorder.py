@@ -43,7 +43,12 @@ from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.logs import MarkLog, SampleLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers, as_sequence
 from zprof.collectors.memory.out_of_memory import read_failed_allocation, take_census, was_logged
-from zprof.collectors.recorder_gaps import list_skipped_gaps, make_cut_short_gap, make_error_gap
+from zprof.collectors.recorder_gaps import (
+    NO_MEMORY_AT_STALL,
+    list_skipped_gaps,
+    make_cut_short_gap,
+    make_error_gap,
+)
 from zprof.collectors.schedule import MemoryMode, RecordingSchedule, ScheduledWindow
 from zprof.collectors.training import detect_framework, detect_training
 from zprof.collectors.windows import Collectors, WindowRecorder
@@ -216,6 +221,27 @@ class Recorder:
             self._write(take_census(failure, error, model, optimizers, -1 if step is None else step))
         if not self.active:
             self._flush("failed")
+
+    def save_stall(
+        self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]
+    ) -> None:
+        """Add the mark of a stall and replace its tables, from any thread, also after the recording.
+
+        Of the memory there is what was recorded before: a program that does not go on is not touched.
+        """
+        if kind:
+            self._marks.add(kind, stall_ns)
+        if tables and not self._windows.recorded_steps[ScheduledWindow.MEMORY]:
+            gaps = [*gaps, NO_MEMORY_AT_STALL]
+        new_gaps = [gap for gap in gaps if gap not in self._guard.gaps]
+        self._guard.gaps.extend(new_gaps)
+        self._guard.run("stall", lambda: self._write_stall(tables, new_gaps))
+
+    def _write_stall(self, tables: Mapping[str, Columns], gaps: Sequence[Gap]) -> None:
+        assert self._writer is not None
+        for name, columns in {**tables, "mark": self._marks.columns()}.items():
+            self._writer.write_table(name, columns)
+        self._writer.publish(gaps)
 
     def close(self, status: str, *, steps: int = 0) -> None:
         """End the recording, if it has not ended. ``steps`` is the number of steps that the program

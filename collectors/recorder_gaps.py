@@ -7,6 +7,12 @@ from zprof.model.gaps import Gap, GapKind
 
 #: Step numbers that a gap lists.
 _MAX_LISTED = 8
+NO_MEMORY_AT_STALL = Gap(
+    kind=GapKind.MEMORY_PART,
+    what="memory by tenant when the rank made no progress",
+    reason="no step of the memory window had ended before",
+    remedy="record memory earlier: --skip-steps 2 --memory-steps 2",
+)
 
 
 def make_error_gap(error: BaseException, step: int | None) -> Gap:

@@ -291,6 +291,62 @@ def default_store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
+class ProcessGroupFacts(NamedTuple):
+    """One process group that this rank is in; ``ranks`` are global, in the order of the group."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+def list_process_groups() -> list[ProcessGroupFacts]:
+    """Return the process groups of this rank in the order of their creation."""
+    world: Any = dist.distributed_c10d._world
+    return [
+        ProcessGroupFacts(
+            name=str(world.pg_names.get(group, "")),
+            description=str(getattr(group, "group_desc", "")),
+            ranks=tuple(sorted(ranks, key=ranks.__getitem__)),
+        )
+        for group, ranks in list(world.pg_group_ranks.items())
+        if group is not None and ranks
+    ]
+
+
+class FlightStatus(NamedTuple):
+    """The counters of the flight recorders as JSON; empty without one."""
+
+    nccl: bytes
+    others: bytes
+
+
+def dump_flight_status() -> FlightStatus:
+    """Return the counters of all process groups, without entries."""
+    return FlightStatus(
+        _call_recorder("_dump_nccl_trace_json", False, False) or b"",
+        _call_recorder("_dump_fr_trace_json", False, False) or b"",
+    )
+
+
+def dump_flight_recorder() -> bytes | None:
+    """Return the flight recorder with Python frames as a pickle, None without one.
+
+    NCCL has one of its own; a program that uses it is asked for that one.
+    """
+    uses_nccl = dist.is_initialized() and "nccl" in dist.get_backend()
+    own = _call_recorder("_dump_nccl_trace", True, True, False) if uses_nccl else None
+    return own or _call_recorder("_dump_fr_trace", True, True, False)
+
+
+def _call_recorder(name: str, *arguments: bool) -> bytes | None:
+    bindings: Any = getattr(_torch_c, "_distributed_c10d", None)
+    function = getattr(bindings, name, None)
+    if function is None:
+        return None
+    content = function(*arguments)
+    return content.encode() if isinstance(content, str) else bytes(content)
+
+
 class FlatShard(NamedTuple):
     """One flat parameter of FSDP1; the elements are those of all ranks of its shard group.
 

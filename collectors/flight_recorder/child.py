@@ -15,7 +15,8 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
-from zprof.collectors.flight_recorder.convert import DUMP_AGAIN, FlightTables, convert_dump, load_json
+from zprof.collectors.flight_recorder.convert import FlightTables, convert_dump
+from zprof.collectors.flight_recorder.entries import DUMP_AGAIN, load_json
 from zprof.collectors.pickle_sandbox import format_name, inflate, load_plain_data
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap

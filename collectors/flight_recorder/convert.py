@@ -8,12 +8,18 @@ missing.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from zprof.collectors.flight_recorder.entries import (
+    DUMP_AGAIN,
+    Columns,
+    make_damaged_error,
+    read_entries,
+)
 from zprof.collectors.flight_recorder.groups import GroupRow, list_groups
 from zprof.collectors.pickle_sandbox import format_name
 from zprof.collectors.snapshot.columns import Budget, Integers, factorize_texts, nullable_integers
@@ -21,23 +27,10 @@ from zprof.collectors.snapshot.stacks import StackTable
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
 
-DUMP_AGAIN = "dump the flight recorder again; if it fails again, please report it"
-#: torch's default is 2,000 entries.
-_MAX_ENTRIES = 500_000
 _MAX_STACK_ROWS = 5_000_000
-_MAX_TENSORS = 1 << 16
-_MAX_LISTED = 3
 _MAJOR_VERSION = "2"
 _UNKNOWN = -1
 _KEYS = ("pg_config", "pg_status", "entries")
-
-_Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-_Name = Annotated[str, Meta(max_length=4096)]
-_Sizes = Annotated[
-    list[Annotated[list[_Count], Meta(max_length=64)]],
-    Meta(max_length=_MAX_TENSORS),
-]
-_Dtypes = Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=_MAX_TENSORS)]
 
 
 class FlightTables(Struct, frozen=True, kw_only=True):
@@ -52,57 +45,6 @@ class FlightTables(Struct, frozen=True, kw_only=True):
     backend: str
 
 
-class _JsonDump(Struct, kw_only=True):
-    """The keys of a dump that are read."""
-
-    version: Any = None
-    pg_config: Any = None
-    pg_status: Any = None
-    entries: "list[_Entry] | None" = None
-
-
-class _Entry(Struct, kw_only=True):
-    """The keys of an entry that are read."""
-
-    process_group: tuple[_Name, _Name]
-    profiling_name: _Name
-    collective_seq_id: _Count
-    state: Literal["scheduled", "started", "completed"]
-    record_id: _Count | None = None
-    pg_id: _Count = 0
-    p2p_seq_id: _Count = 0
-    op_id: _Count = 0
-    is_p2p: bool | None = None
-    retired: bool = False
-    input_sizes: _Sizes = []
-    input_dtypes: _Dtypes = []
-    output_sizes: _Sizes = []
-    output_dtypes: _Dtypes = []
-    time_created_ns: _Count | None = None
-    time_discovered_started_ns: _Count | None = None
-    time_discovered_completed_ns: _Count | None = None
-    timeout_ms: _Count | None = None
-    frames: Any = None
-
-
-def load_json(content: bytes) -> object:
-    """Return the data of a dump in JSON for ``convert_dump``; valid entries are checked while they are read.
-
-    Raises:
-        BadInput: it is damaged.
-    """
-    try:
-        try:
-            dump = msgspec.json.decode(content, type=_JsonDump)
-        except msgspec.ValidationError:
-            return msgspec.json.decode(content)  # tells the wrong entries from the others
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise BadInput(f"damaged JSON ({format_name(str(error))})", hint="copy the file again") from None
-    except RecursionError:
-        raise BadInput("JSON that is nested too deeply for a dump", hint=DUMP_AGAIN) from None
-    return {key: getattr(dump, key) for key in dump.__struct_fields__ if getattr(dump, key) is not None}
-
-
 def convert_dump(data: object) -> FlightTables:
     """Return the tables of a dump.
 
@@ -113,11 +55,12 @@ def convert_dump(data: object) -> FlightTables:
         raise make_damaged_error("it has none of pg_config, pg_status and entries")
     gaps: list[Gap] = []
     _check_version(data.get("version"), gaps)
-    entries = _read_entries(data.get("entries"), gaps)
-    stack_numbers, stacks = _number_stacks(entries, gaps)
-    group_names = {(entry.pg_id, *entry.process_group) for entry in entries}
-    groups = list_groups(data.get("pg_config"), data.get("pg_status"), sorted(group_names), gaps)
-    backends, operations = _split_names(entries)
+    entries = read_entries(data.get("entries"), gaps)
+    stack_numbers, stacks = _number_stacks(entries["frames"], gaps)
+    groups_of_entries = set(zip(entries["pg_id"], entries["process_group"], strict=True))
+    group_names = [(number, *names) for number, names in sorted(groups_of_entries)]
+    groups = list_groups(data.get("pg_config"), data.get("pg_status"), group_names, gaps)
+    backends, operations = _split_names(entries["profiling_name"])
     tables = {
         "flight": _make_entry_columns(entries, backends, operations, stack_numbers),
         "flight_group": _make_group_columns(groups),
@@ -129,11 +72,6 @@ def convert_dump(data: object) -> FlightTables:
         group_ranks=tuple(group.ranks for group in groups if group.ranks),
         backend=max(Counter(backends).items(), key=lambda item: item[1])[0] if backends else "",
     )
-
-
-def make_damaged_error(what: str) -> BadInput:
-    """Return the error for a dump that does not have torch's format."""
-    return BadInput(f"not in the format of torch's flight recorder: {what}", hint=DUMP_AGAIN)
 
 
 def _check_version(version: object, gaps: list[Gap]) -> None:
@@ -148,50 +86,9 @@ def _check_version(version: object, gaps: list[Gap]) -> None:
         )
 
 
-def _read_entries(value: object, gaps: list[Gap]) -> list[_Entry]:
-    """Return the valid entries, oldest first; JSON without any entries has no key for them."""
-    if value is None:
-        return []
-    if type(value) is not list and type(value) is not tuple:
-        raise make_damaged_error(f"entries is {type(value).__name__}, not a list")
-    if len(value) > _MAX_ENTRIES:
-        raise BadInput(
-            f"{len(value)} entries, at most {_MAX_ENTRIES}",
-            hint="set a smaller TORCH_FR_BUFFER_SIZE, and dump it again",
-        )
-    try:
-        entries = msgspec.convert(value, list[_Entry])  # returns those of load_json
-    except (msgspec.ValidationError, UnicodeError, RecursionError):
-        entries = _read_valid_entries(value, gaps)
-    if all(entry.record_id is not None for entry in entries):
-        entries.sort(key=lambda entry: entry.record_id or 0)
-    return entries
-
-
-def _read_valid_entries(rows: Sequence[object], gaps: list[Gap]) -> list[_Entry]:
-    """Return the entries that are valid, with one gap for the others."""
-    entries: list[_Entry] = []
-    reasons: list[str] = []
-    for row in rows:
-        try:
-            entries.append(msgspec.convert(row, _Entry))
-        except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
-            reasons.append(format_name(str(error)))
-    examples = "; ".join(list(dict.fromkeys(reasons))[:_MAX_LISTED])
-    gaps.append(
-        _make_gap(
-            "operations of the flight recorder",
-            f"{len(reasons)} of {len(rows)} entries are not in torch's format ({examples})",
-            DUMP_AGAIN,
-        )
-    )
-    return entries
-
-
-def _number_stacks(entries: Sequence[_Entry], gaps: list[Gap]) -> tuple[Integers, StackTable]:
+def _number_stacks(frames: Sequence[object], gaps: list[Gap]) -> tuple[Integers, StackTable]:
     """Return the number of each entry's stack, -1 if it has none, and the stacks."""
     stacks = StackTable(Budget(_MAX_STACK_ROWS))
-    frames = [entry.frames for entry in entries]
     try:
         return stacks.numbers(frames, "an entry"), stacks
     except BadInput:
@@ -214,54 +111,59 @@ def _number_stacks(entries: Sequence[_Entry], gaps: list[Gap]) -> tuple[Integers
     return numbers, stacks
 
 
-def _split_names(entries: Sequence[_Entry]) -> tuple[list[str], list[str]]:
+def _split_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the backend and the operation of each entry: ``nccl:send 0->3`` has both."""
-    parts = {name: name.partition(":") for name in {entry.profiling_name for entry in entries}}
-    split = {
-        name: (head, tail) if colon else ("unknown", head) for name, (head, colon, tail) in parts.items()
-    }
-    pairs = [split[entry.profiling_name] for entry in entries]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    backends: dict[str, str] = {}
+    operations: dict[str, str] = {}
+    for name in set(names):
+        head, colon, tail = name.partition(":")
+        backends[name], operations[name] = (head, tail) if colon else ("unknown", head)
+    return list(map(backends.__getitem__, names)), list(map(operations.__getitem__, names))
 
 
 def _make_entry_columns(
-    entries: Sequence[_Entry], backends: list[str], operations: list[str], stack_numbers: Integers
+    entries: Columns, backends: list[str], operations: list[str], stack_numbers: Integers
 ) -> dict[str, Any]:
-    encode = msgspec.json.encode
-    numbers: dict[str, list[int]] = {
-        "record_id": [
-            index if entry.record_id is None else entry.record_id for index, entry in enumerate(entries)
-        ],
-        "group_id": [entry.pg_id for entry in entries],
-        "sequence": [entry.collective_seq_id for entry in entries],
-        "p2p_sequence": [entry.p2p_seq_id for entry in entries],
-        "op_id": [entry.op_id for entry in entries],
+    ids = entries["record_id"]
+    numbers: dict[str, Sequence[int]] = {
+        "record_id": [index if number is None else number for index, number in enumerate(ids)],
+        "group_id": entries["pg_id"],
+        "sequence": entries["collective_seq_id"],
+        "p2p_sequence": entries["p2p_seq_id"],
+        "op_id": entries["op_id"],
         # A time of 0 is JSON's spelling of an unknown one.
-        "created_ns": [entry.time_created_ns or _UNKNOWN for entry in entries],
-        "started_ns": [entry.time_discovered_started_ns or _UNKNOWN for entry in entries],
-        "completed_ns": [entry.time_discovered_completed_ns or _UNKNOWN for entry in entries],
-        "timeout_ms": [_UNKNOWN if entry.timeout_ms is None else entry.timeout_ms for entry in entries],
+        "created_ns": [time or _UNKNOWN for time in entries["time_created_ns"]],
+        "started_ns": [time or _UNKNOWN for time in entries["time_discovered_started_ns"]],
+        "completed_ns": [time or _UNKNOWN for time in entries["time_discovered_completed_ns"]],
+        "timeout_ms": [_UNKNOWN if time is None else time for time in entries["timeout_ms"]],
     }
-    texts: dict[str, list[str]] = {
-        "group": [entry.process_group[0] for entry in entries],
+    texts: dict[str, Sequence[str]] = {
+        "group": [names[0] for names in entries["process_group"]],
         "backend": backends,
         "operation": operations,
-        "input_sizes": [encode(entry.input_sizes).decode() for entry in entries],
-        "input_dtypes": [",".join(entry.input_dtypes) for entry in entries],
-        "output_sizes": [encode(entry.output_sizes).decode() for entry in entries],
-        "output_dtypes": [",".join(entry.output_dtypes) for entry in entries],
-        "state": [entry.state for entry in entries],
+        "input_sizes": _format_sizes(entries["input_sizes"]),
+        "input_dtypes": list(map(",".join, entries["input_dtypes"])),
+        "output_sizes": _format_sizes(entries["output_sizes"]),
+        "output_dtypes": list(map(",".join, entries["output_dtypes"])),
+        "state": entries["state"],
     }
     return {
         **{name: nullable_integers(np.array(column, dtype=np.int64)) for name, column in numbers.items()},
         **{name: factorize_texts(column) for name, column in texts.items()},
         "is_p2p": [
-            operation.startswith(("send ", "recv ")) if entry.is_p2p is None else entry.is_p2p
-            for entry, operation in zip(entries, operations, strict=True)
+            operation.startswith(("send ", "recv ")) if is_p2p is None else is_p2p
+            for is_p2p, operation in zip(entries["is_p2p"], operations, strict=True)
         ],
-        "is_retired": [entry.retired for entry in entries],
+        "is_retired": entries["retired"],
         "stack": nullable_integers(stack_numbers),
     }
+
+
+def _format_sizes(sizes: Sequence[list[list[int]]]) -> list[str]:
+    """Return the sizes as JSON; few are distinct."""
+    encoded = list(map(msgspec.json.encode, sizes))
+    texts = {text: text.decode() for text in set(encoded)}
+    return list(map(texts.__getitem__, encoded))
 
 
 def _make_group_columns(groups: Sequence[GroupRow]) -> dict[str, Any]:

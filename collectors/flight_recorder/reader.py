@@ -17,7 +17,7 @@ from zprof.collectors.flight_recorder.child import (
     DumpAnswer,
     DumpJob,
 )
-from zprof.collectors.flight_recorder.convert import DUMP_AGAIN
+from zprof.collectors.flight_recorder.entries import DUMP_AGAIN
 from zprof.model.sandbox import ChildFailure, Limits, Sandbox, make_program
 
 _MEBIBYTE = 1 << 20

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.collectors.base import FaultGuard
 from zprof.collectors.devices.watch import DeviceWatch
@@ -31,6 +32,7 @@ from zprof.model.training import TrainingFacts
 
 if TYPE_CHECKING:
     from zprof.collectors.recorder import Recorder
+    from zprof.collectors.watch.watcher import RankWatch, WatchPlan
     from zprof.collectors.windows import Collectors
 
 
@@ -59,6 +61,7 @@ class RecordingPlan(Struct, frozen=True, kw_only=True):
     may_record: Callable[[int], bool] = lambda rank: True
     say: Callable[[str], None] = lambda note: None
     set_writing: Callable[[int, bool], None] = lambda rank, is_writing: None
+    watch: "WatchPlan | None" = None
 
 
 class ProgramRecording(OutsideRecording):
@@ -80,6 +83,7 @@ class ProgramRecording(OutsideRecording):
         )  # from the start, because a group's first collective precedes the windows
         self._stepped_optimizers: dict[int, weakref.ref[Optimizer]] = {}
         self._recorder: Recorder | None = None
+        self._watch: RankWatch | None = None
         self._has_started = False
         self._steps_to_wait = MAX_STEPS_TO_WAIT
         self._backwards = self._backwards_of_step = 0
@@ -96,6 +100,7 @@ class ProgramRecording(OutsideRecording):
         if self._init is not None:
             self._guard.run("init window", self._init.arm)
         self._guard.run("device counters", self._devices.start)
+        self._guard.run("watch for stalls", self._start_watch)
         atexit.register(self.finish)
         self._previous_hook = sys.excepthook
         sys.excepthook = self._on_error
@@ -132,7 +137,16 @@ class ProgramRecording(OutsideRecording):
         """Stop recording, because the program records itself."""
         self._plan.say("the program records itself with zprof.record(); only that recording is kept")
         self._has_stood_down = True
+        if self._watch is not None:
+            self._watch.stop()
         self._stop()
+
+    def _start_watch(self) -> None:
+        if self._plan.watch is not None:
+            from zprof.collectors.watch.watcher import RankWatch
+
+            self._watch = RankWatch(self._plan.watch)
+            self._watch.start()
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._guard.run("program recording", lambda: self._add_optimizer(optimizer))
@@ -201,6 +215,8 @@ class ProgramRecording(OutsideRecording):
         identity = identify_rank()
         if not self._plan.may_record(identity.rank):
             return None
+        if self._watch is not None:  # a rank that hangs before its first step cannot ask the others
+            identity = replace(identity, run_id=self._watch.agree_on_run_id(identity.run_id))
         recorder = Recorder(
             self._plan.path,
             self._plan.schedule,
@@ -224,6 +240,8 @@ class ProgramRecording(OutsideRecording):
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None
+        if self._watch is not None:
+            self._watch.attach(recorder)
         return recorder
 
     def _make_collectors(self) -> "Collectors":
@@ -297,6 +315,7 @@ class ProgramRecording(OutsideRecording):
         os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._is_fork = True
         self._devices = DeviceWatch()  # the parent's thread does not exist in this process
+        self._guard.run("watch for stalls", self._start_watch)
 
 
 def _make_model_by_size_gap(trained: Trained) -> Gap:

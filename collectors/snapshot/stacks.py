@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ class StackTable:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._by_list: dict[int, int] = {}
+        self._by_sample: dict[tuple[int, int, int, int], tuple[Sequence[object], int]] = {}
         self._by_identities: dict[tuple[int, ...], int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._by_identity: dict[int, int] = {}
@@ -64,8 +66,19 @@ class StackTable:
             raise make_damaged_error(f"{where}: frames is {type(frames).__name__}, not a list")
         if not frames:
             return -1
-        used_frames = frames[:_MAX_DEPTH]
-        self._budget.spend(len(used_frames), f"frames of {where}")
+        used_frames = frames[:_MAX_DEPTH] if len(frames) > _MAX_DEPTH else frames
+        depth = len(used_frames)
+        self._budget.spend(depth, f"frames of {where}")
+        # Most lists have the same frames as an earlier one: comparing them is faster than hashing them.
+        sample = (depth, id(used_frames[0]), id(used_frames[depth // 2]), id(used_frames[-1]))
+        similar = self._by_sample.get(sample)
+        if similar is not None and all(map(is_, used_frames, similar[0])):
+            return similar[1]
+        number = self._number_stack(used_frames, where)
+        self._by_sample[sample] = (used_frames, number)
+        return number
+
+    def _number_stack(self, used_frames: Sequence[object], where: str) -> int:
         identities = tuple(map(id, used_frames))
         number = self._by_identities.get(identities)
         if number is None:

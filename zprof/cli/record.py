@@ -30,6 +30,11 @@ class RecordCommand:
     recorded. If ctrl+c does not end the command, it gets SIGTERM after --grace seconds and
     SIGKILL after another --grace seconds; a second ctrl+c kills it at once.
 
+    With --watch SECONDS, a rank that enters no collective and ends no step for SECONDS is
+    saved into RUN together with the other ranks: the last collectives, and the Python
+    stacks of all threads. The program is not touched; a slow checkpoint is marked as ended
+    when it ends. zprof diagnose RUN says what the job waits for.
+
     With --live the terminal shows the run step by step. The program then runs as a child
     process without input, and its output goes to RUN/job.log. q closes the view and the
     program continues; ctrl+c ends the program as it would without --live.
@@ -38,6 +43,7 @@ class RecordCommand:
       zprof record -o run.zprof -- python train.py --lr 3e-4
       zprof record -o run.zprof -- torchrun --nproc-per-node 8 train.py
       torchrun --nproc-per-node 8 -m zprof record -o run.zprof -- train.py
+      zprof record --watch 60 -o run.zprof -- torchrun --nproc-per-node 8 train.py
       zprof record --live -o run.zprof -- torchrun --nproc-per-node 8 train.py
     """
 
@@ -70,6 +76,11 @@ class RecordCommand:
             "--no-init", action="store_true", help="do not record memory before the first step"
         )
         parser.add_argument(
+            "--watch", metavar="SECONDS", type=parse_positive, default=0.0,
+            help="save the state of all ranks if one makes no progress for SECONDS, and let the program "
+            "continue (default: off)",
+        )  # fmt: skip
+        parser.add_argument(
             "--grace", metavar="S", type=parse_positive, default=GRACE_S,
             help="seconds to wait for the command to exit after ctrl+c (default: %(default)g)",
         )  # fmt: skip
@@ -89,6 +100,7 @@ class RecordCommand:
             time=arguments.time_steps,
             memory_mode=arguments.memory_mode,
             init=not arguments.no_init,
+            watch_s=arguments.watch,
         )
         is_enabled = os.environ.get("ZPROF") != "0"
         if is_enabled:

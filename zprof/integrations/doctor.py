@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from zprof.cache.folder import find_cache_folder, list_entries
+from zprof.integrations.flight_recorder_settings import check_flight_recorder
 from zprof.model.cache import CacheKind
 from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
 from zprof.model.extras import Extra, get_install_command, is_installed
@@ -109,6 +110,7 @@ def examine(probe: Probe = run_probe) -> Doctor:
     checks += [
         _check_hta(probe(_HTA)),
         _check_kernel(probe(_KERNEL)),
+        check_flight_recorder(),
         _check_dask(),
         _check_disk(),
         _check_cache(),

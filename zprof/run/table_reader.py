@@ -115,7 +115,7 @@ def _read(
 ) -> pa.Table:
     """Return the requested columns; columns missing in an old file become null."""
     requested = list(columns) if columns else TABLES[name].names
-    available = set(parquet.schema_arrow.names)
+    available = set(parquet.schema.names)
     present = [column for column in requested if column in available]
     table = parquet.read(columns=present, use_threads=use_threads)
     if parquet.metadata.num_row_groups > 1:

@@ -11,6 +11,7 @@ dictionary. On real traces this takes half the size of Parquet's defaults.
 import hashlib
 import shutil
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,14 @@ _ASCENDING = frozenset({"start_ns", "time_ns"})
 _FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
 #: Tables for which the encodings were measured.
 _TRACE_TABLES = frozenset({"events", "collectives", "mark"})
+#: Small tables of a thousand ranks are read together: here, time matters more than size.
+_FLIGHT_TABLES = frozenset({"flight", "flight_group", "flight_stack"})
 
 
 class RankWriter:
-    """Writer of the folder of one rank. Creating it deletes leftovers of an earlier run.
+    """Writer of the folder of one rank, usable from several threads.
+
+    Creating it deletes leftovers of an earlier run.
 
     Raises:
         BadInput: the path contains something other than a run.
@@ -64,6 +69,7 @@ class RankWriter:
         self._tails: dict[str, TablePart] = {}
         self._obsolete: list[Path] = []
         self._next_part = 0
+        self._lock = threading.RLock()
         _refuse_foreign(run, self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
@@ -83,23 +89,26 @@ class RankWriter:
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write a complete table of ``zprof.run.schema``; only nullable columns may be missing."""
-        files = self._manifest.files | {name: stage_table(self.folder, name, columns)}
-        self._manifest = replace(self._manifest, files=files)
-        self._staged.add(name)
+        with self._lock:
+            files = self._manifest.files | {name: stage_table(self.folder, name, columns)}
+            self._manifest = replace(self._manifest, files=files)
+            self._staged.add(name)
 
     def append(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write rows that are complete as the next part of a table."""
-        part = self._write_part(name, columns)
-        if part is not None:
-            self._parts.setdefault(name, []).append(part)
+        with self._lock:
+            part = self._write_part(name, columns)
+            if part is not None:
+                self._parts.setdefault(name, []).append(part)
 
     def replace_tail(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write the rows of a table that may still change, in place of those written by the last call."""
-        previous, tail = self._tails.pop(name, None), self._write_part(name, columns)
-        if previous is not None:
-            self._obsolete.append(self._get_part_path(name, previous))
-        if tail is not None:
-            self._tails[name] = tail
+        with self._lock:
+            previous, tail = self._tails.pop(name, None), self._write_part(name, columns)
+            if previous is not None:
+                self._obsolete.append(self._get_part_path(name, previous))
+            if tail is not None:
+                self._tails[name] = tail
 
     def merge_parts(self, name: str, last_rows: Mapping[str, Sequence[Any]]) -> None:
         """Write the last rows of a table, then make its parts one file, with one part in memory at a time.
@@ -107,17 +116,18 @@ class RankWriter:
         Raises:
             OSError: it cannot be written; the parts stay.
         """
-        self.append(name, last_rows)
-        parts = self._parts.get(name, [])
-        tail = self._tails.pop(name, None)
-        if tail is not None:
-            self._obsolete.append(self._get_part_path(name, tail))
-        paths = [self._get_part_path(name, part) for part in parts]
-        files = self._manifest.files | {name: _stage_parts(self.folder, name, paths)}
-        self._manifest = replace(self._manifest, files=files)
-        self._staged.add(name)
-        self._obsolete += paths
-        self._parts.pop(name, None)
+        with self._lock:
+            self.append(name, last_rows)
+            parts = self._parts.get(name, [])
+            tail = self._tails.pop(name, None)
+            if tail is not None:
+                self._obsolete.append(self._get_part_path(name, tail))
+            paths = [self._get_part_path(name, part) for part in parts]
+            files = self._manifest.files | {name: _stage_parts(self.folder, name, paths)}
+            self._manifest = replace(self._manifest, files=files)
+            self._staged.add(name)
+            self._obsolete += paths
+            self._parts.pop(name, None)
 
     def list_unmerged(self) -> list[str]:
         """Return the names of the tables that are still in parts."""
@@ -133,23 +143,37 @@ class RankWriter:
         memory_mode: str = "",
     ) -> None:
         """List the tables in ``rank.json``; readers use them only after that."""
-        self._manifest = replace(
-            self._manifest,
-            status=status,
-            memory_steps=tuple(memory_steps),
-            time_steps=tuple(time_steps),
-            gaps=tuple(gaps),
-            memory_mode=memory_mode,
-            parts={
-                name: (*self._parts.get(name, ()), *([self._tails[name]] if name in self._tails else ()))
-                for name in {*self._parts, *self._tails}
-            },
-        )
-        self._write_manifest()
-        while self._staged:
-            place_table(self.folder, self._staged.pop())
-        while self._obsolete:
-            self._obsolete.pop().unlink(missing_ok=True)
+        with self._lock:
+            self._manifest = replace(
+                self._manifest,
+                status=status,
+                memory_steps=tuple(memory_steps),
+                time_steps=tuple(time_steps),
+                gaps=tuple(gaps),
+                memory_mode=memory_mode,
+                parts={
+                    name: (*self._parts.get(name, ()), *([self._tails[name]] if name in self._tails else ()))
+                    for name in {*self._parts, *self._tails}
+                },
+            )
+            self._write_manifest()
+            while self._staged:
+                place_table(self.folder, self._staged.pop())
+            while self._obsolete:
+                self._obsolete.pop().unlink(missing_ok=True)
+
+    def publish(self, gaps: Sequence[Gap]) -> None:
+        """List the tables written so far, with more gaps; the recording goes on, or has ended before."""
+        with self._lock:
+            has_begun = self._manifest.status != "recording"
+            self._manifest = replace(
+                self._manifest,
+                status=self._manifest.status if has_begun else "partial",
+                gaps=(*self._manifest.gaps, *gaps),
+            )
+            self._write_manifest()
+            while self._staged:
+                place_table(self.folder, self._staged.pop())
 
     def _write_part(self, name: str, columns: Mapping[str, Sequence[Any]]) -> TablePart | None:
         """Write one part of a table; None if it adds no rows to those before."""
@@ -247,6 +271,8 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 
 
 def _get_options(name: str) -> dict[str, Any]:
+    if name in _FLIGHT_TABLES:
+        return {"compression": "lz4", "write_statistics": False, **_choose_small_encodings(TABLES[name])}
     options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
     return {"compression": "zstd", "compression_level": 3, **options}
 
@@ -271,6 +297,16 @@ def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if not encoding],
         "column_encoding": {name: encoding for name, encoding in encodings.items() if encoding},
+    }
+
+
+def _choose_small_encodings(schema: pa.Schema) -> dict[str, Any]:
+    """Return the fastest encoding options for a table of at most a few thousand rows."""
+    return {
+        "use_dictionary": [field.name for field in schema if pa.types.is_dictionary(field.type)],
+        "column_encoding": {
+            field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()
+        },
     }
 
 

@@ -81,7 +81,10 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     by_class: dict[HangClass, list[Root]] = {}
     for root in roots:
         by_class.setdefault(_classify(job, root, stopped), []).append(root)
-    kind = next((each for each in _PRECEDENCE if each in by_class), HangClass.NOT_FINISHED)
+    if len(by_class) > 1:
+        unfinished = by_class.get(HangClass.NOT_FINISHED, [])
+        by_class[HangClass.NOT_FINISHED] = [root for root in unfinished if not _is_passed(root)]
+    kind = next((each for each in _PRECEDENCE if by_class.get(each)), HangClass.NOT_FINISHED)
     return _describe_roots(job, folder, kind, by_class.get(kind, []))
 
 
@@ -94,7 +97,7 @@ def _judge_hosts(job: Job, folder: str, stall: Stall | None) -> Hang:
     ]
     if not standing:
         return Hang(status=HangStatus.FINISHED)
-    culprits = tuple(_describe_rank(flight, folder, operation=0) for flight in standing)
+    culprits = tuple(_describe_rank(job, flight, folder, operation=0) for flight in standing)
     is_sure = len(standing) < len(job.flights)
     return Hang(
         status=HangStatus.STUCK,
@@ -113,7 +116,7 @@ def _is_moving(job: Job) -> bool:
     finished: dict[str, int] = {}
     groups: dict[str, Group] = {}
     for flight in job.flights.values():
-        for name, progress in flight.progress.items():
+        for name, progress in job.progress[flight.rank].items():
             groups[name] = flight.groups[name]
             finished[name] = max(progress.finished, finished.get(name, 0))
             if progress.is_exact:
@@ -139,9 +142,15 @@ def _find_stopped(job: Job) -> frozenset[int]:
     return frozenset(
         rank
         for operation in job.operations
-        if operation.finished and not operation.key.is_p2p and is_symmetric(operation.entry.operation)
+        if operation.finished and not operation.key.is_p2p and _proves_stop(operation)
         for rank in operation.entries
     )
+
+
+def _proves_stop(operation: PendingOperation) -> bool:
+    """Return True if an operation that a peer has finished should have finished everywhere."""
+    has_left = len(operation.entries) == 1 and not (operation.late or operation.behind or operation.unknown)
+    return has_left or is_symmetric(operation.entry.operation)
 
 
 def _find_blocking_divergence(job: Job) -> Divergence | None:
@@ -173,6 +182,8 @@ def _is_other_operation(job: Job, divergence: Divergence) -> bool:
 
 def _classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
     if not root.ranks:
+        if any(_differs(operation) for operation in root.operations):
+            return HangClass.MISMATCHED
         is_unknown = any(operation.unknown for operation in root.operations)
         return HangClass.RANK_MISSING if is_unknown else HangClass.NOT_FINISHED
     if stopped.intersection(root.ranks):
@@ -185,18 +196,43 @@ def _classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
     return HangClass.NEVER_ENTERED if went_on else HangClass.HOST_STUCK
 
 
+def _differs(operation: PendingOperation) -> bool:
+    """Return True if a send and its receive have other sizes or dtypes."""
+    sides = {(entry.sizes, entry.dtypes) for entry in operation.entries.values()}
+    return operation.key.is_p2p and len(sides) > 1
+
+
+def _is_passed(root: Root) -> bool:
+    """Return True if no rank stands in the operations of a root: they may be left over in the buffer."""
+    return all(entry.is_passed for operation in root.operations for entry in operation.entries.values())
+
+
 def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
     """Return True if a rank has entered collectives that ranks which wait for it have not reached."""
-    own = job.flights[rank].progress
+    own = job.progress[rank]
     return any(
         name in own and other.is_exact and own[name].entered > other.entered
         for waiting in held_up.entries
-        for name, other in job.flights[waiting].progress.items()
+        for name, other in job.progress[waiting].items()
     )
 
 
 def _find_skipping(job: Job, root: Root) -> tuple[int, ...]:
-    """Return the ranks of a circle that left their usual order; none if all did, or nothing tells."""
+    """Return the ranks of a circle that left the order of the others; none if all did, or nothing tells.
+
+    If some are late for operations that all others have entered, they skipped them. If each is late for what
+    the other stands in, earlier rounds tell.
+    """
+    late = {rank for operation in root.operations for rank in operation.late}.intersection(root.ranks)
+    few = {
+        rank
+        for operation in root.operations
+        if len(operation.entries) > 2 * len(operation.late)
+        for rank in operation.late
+    }.intersection(root.ranks)
+    for odd in (late, few):
+        if odd and len(odd) < len(root.ranks):
+            return tuple(sorted(odd))
     skipping = {
         rank
         for entered in root.operations
@@ -210,6 +246,12 @@ def _find_skipping(job: Job, root: Root) -> tuple[int, ...]:
 
 def _describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -> Hang:
     causes = [operation for root in roots for operation in root.held_up]
+    if (
+        kind is HangClass.NEVER_ENTERED
+    ):  # of a circle, what was skipped is the cause, not what was entered then
+        skipping = {rank for root in roots if len(root.ranks) > 1 for rank in _find_skipping(job, root)}
+        skipped = [operation for operation in causes if skipping & set(operation.late)]
+        causes = [each for each in causes if not skipping & each.entries.keys() or each in skipped]
     if kind is HangClass.DEVICE_STOPPED:
         stopped = {rank for root in roots for rank in root.ranks}
         causes += [each for each in job.operations if each.finished and stopped & each.entries.keys()]
@@ -219,15 +261,21 @@ def _describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -
         ranks = root.ranks
         if kind is HangClass.NEVER_ENTERED and len(ranks) > 1:
             ranks = _find_skipping(job, root)
+        if kind is HangClass.MISMATCHED and not ranks:
+            ranks = tuple(
+                sorted({rank for each in root.operations if _differs(each) for rank in each.entries})
+            )
         if kind is HangClass.RANK_MISSING and not ranks:
             ranks = tuple(sorted({rank for operation in root.operations for rank in operation.unknown}))
         for rank in ranks:
-            place = next((each for each, held_up in enumerate(operations) if rank in held_up.members), 0)
+            places = [each for each, held_up in enumerate(operations) if rank in held_up.members]
+            late = [each for each in places if rank in operations[each].late]
+            place = next(iter([*late, *places]), 0)
             flight = job.flights.get(rank)
             culprits.append(
                 RankAtHang(rank=rank, operation=place)
                 if flight is None
-                else _describe_rank(flight, folder, operation=place, held_up=operations[place])
+                else _describe_rank(job, flight, folder, operation=place, held_up=operations[place])
             )
     return Hang(
         status=HangStatus.STUCK,
@@ -268,7 +316,7 @@ def _describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
     odd = divergence.odd if divergence.expected is not None else tuple(sorted(entered))
     culprits = tuple(
         replace(
-            _describe_rank(job.flights[rank], folder, operation=0),
+            _describe_rank(job, job.flights[rank], folder, operation=0),
             entered_instead=_format_signature(job, divergence, rank),
             location=_locate_place(job, rank, divergence, folder),
         )
@@ -352,11 +400,11 @@ def _describe_operation(
 
 
 def _describe_rank(
-    flight: RankFlight, folder: str, *, operation: int, held_up: PendingOperation | None = None
+    job: Job, flight: RankFlight, folder: str, *, operation: int, held_up: PendingOperation | None = None
 ) -> RankAtHang:
     last = flight.last
     if last is None and held_up is not None:
-        group, progress = held_up.entry.group, flight.progress.get(held_up.key.group)
+        group, progress = held_up.entry.group, job.progress[flight.rank].get(held_up.key.group)
         return RankAtHang(
             rank=flight.rank,
             operation=operation,

@@ -7,7 +7,7 @@ numbers and signatures, since a job of a thousand ranks has millions of entries.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ _BACKENDS_RETIRING_FINISHED = frozenset({"gloo"})
 #: Operations whose sizes may differ between ranks, or belong to one of them: only kind and dtype must agree.
 _UNEVEN = re.compile(r"all_?to_?all|gather$|scatter$|barrier|coalesced|_v$|send|recv")
 _EVEN_GATHERS = re.compile(r"all_?gather|reduce_?scatter")
+#: Numbers made of the codes of several columns stay below, so that 64 bits hold them.
+_MAX_KEY = 1 << 62
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 _COLUMNS = (
     "record_id",
@@ -92,11 +94,18 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Signatures:
-    """Numbers for what must be equal on all ranks of an operation; equal signatures have equal numbers."""
+    """Numbers for what must be equal on all ranks of an operation; equal signatures have equal numbers.
+
+    Ranks repeat each other: what was derived from a text once is kept for the next rank.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._texts: list[tuple[str, ...]] = []
+        self._by_operation: dict[tuple[str, ...], int] = {}
+        self._by_frame: dict[tuple[str, int, str], int] = {}
+        self._groups: dict[tuple[str, str, str], Group] = {}
+        self._ranks: dict[str, tuple[int, ...]] = {}
 
     def number(self, signature: tuple[str, ...]) -> int:
         """Return the number of a signature."""
@@ -104,6 +113,34 @@ class Signatures:
         if found is None:
             found = self._numbers[signature] = len(self._texts)
             self._texts.append(signature)
+        return found
+
+    def number_operation(self, operation: str, sizes: str, dtypes: str, outputs: str) -> int:
+        """Return the number of what must be equal on all ranks of an operation."""
+        key = (operation, sizes, dtypes, outputs)
+        found = self._by_operation.get(key)
+        if found is None:
+            found = self._by_operation[key] = self.number(_make_signature(*key))
+        return found
+
+    def number_frame(self, file: str, line: int, function: str) -> int:
+        """Return the number of the line of a frame; -1 if it is not the user's code."""
+        key = (file, line, function)
+        found = self._by_frame.get(key)
+        if found is None:
+            place = make_user_location(file, line, function)
+            found = self.number((place.file, str(place.line))) if place is not None else -1
+            self._by_frame[key] = found
+        return found
+
+    def make_group(self, name: str, description: str, ranks: str) -> Group:
+        """Return a group; ``ranks`` is "0,4,8"."""
+        key = (name, description, ranks)
+        found = self._groups.get(key)
+        if found is None:
+            if ranks not in self._ranks:
+                self._ranks[ranks] = parse_ranks(ranks)
+            found = self._groups[key] = Group(name, description, self._ranks[ranks])
         return found
 
     def get(self, number: int) -> tuple[str, ...]:
@@ -128,16 +165,20 @@ class History(Struct, frozen=True, kw_only=True):
 class RankFlight(Struct, frozen=True, kw_only=True):
     """What the flight recorder of one rank says.
 
-    ``progress`` by name of the group. ``fronts``: the first unfinished operation of each group, and of each
-    peer and direction of its sends and receives, in the order in which they were entered. ``last``: the last
-    operation that it entered. ``main_stack``: frames of the main thread, innermost first, if a watch saved
-    them; ``is_in_operation``: that thread waits in an operation; None if unknown. ``newest_ns``: when the
-    rank last entered, started or finished something, on its clock; ``saved_ns``: when its dump was written.
+    ``progress`` by name of the group, from the entries; ``status``: the numbers that the group itself counted
+    (last enqueued, last completed). ``p2p_groups``: groups with sends or receives. ``fronts``: the first
+    unfinished operation of each group, and of each peer and direction of its sends and receives, in the order
+    in which they were entered. ``last``: the last operation that it entered. ``main_stack``: frames of the
+    main thread, innermost first, if a watch saved them; ``is_in_operation``: that thread waits in an
+    operation; None if unknown. ``newest_ns``: when the rank last entered, started or finished something, on
+    its clock; ``saved_ns``: when its dump was written.
     """
 
     rank: int
     groups: Mapping[str, Group]
     progress: Mapping[str, Progress]
+    status: Mapping[str, tuple[int | None, int | None]]
+    p2p_groups: frozenset[str]
     fronts: tuple[Entry, ...]
     history: History
     last: Entry | None = None
@@ -173,13 +214,15 @@ def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | Non
     if not run.has_table(rank, FLIGHT) and not run.has_table(rank, FLIGHT_GROUP):
         return None
     entries = _Entries(run, rank, signatures)
-    stacks = _read_stacks(run, rank)
+    stacks = _Stacks(run, rank)
     history = entries.make_history(stacks)
     main_stack = _read_main_stack(run, rank, stacks)
     return RankFlight(
         rank=rank,
         groups=entries.groups,
         progress=entries.measure_progress(),
+        status=entries.list_status(),
+        p2p_groups=entries.list_p2p_groups(),
         fronts=entries.list_fronts(),
         history=history,
         last=entries.make_entry(len(entries.order) - 1) if len(entries.order) else None,
@@ -197,13 +240,14 @@ class _Entries:
     def __init__(self, run: Run, rank: int, signatures: Signatures) -> None:
         self.rank, self._signatures = rank, signatures
         rows = _read_group_rows(run, rank)
-        self.groups = {name: Group(name, description, ranks) for name, description, ranks, *_ in rows}
+        self.groups = {name: signatures.make_group(name, *facts) for name, *facts, _, _ in rows}
         self._status = {name: (enqueued, completed) for name, _, _, enqueued, completed in rows}
         columns = _read_columns(run, rank)
         self.order = columns["record_id"]
         names = columns["group"]
         for name in names.distinct:
-            self.groups.setdefault(name, Group(name, "", ()))
+            if name not in self.groups:
+                self.groups[name] = signatures.make_group(name, "", "")
         self._group_list = tuple(self.groups.values())
         index = {group.name: number for number, group in enumerate(self._group_list)}
         self._group = names.map_codes([index[name] for name in names.distinct])
@@ -227,76 +271,86 @@ class _Entries:
         finished = state.is_value(_COMPLETED)
         for name in _BACKENDS_RETIRING_FINISHED:
             finished = finished | (columns["is_retired"] & backend.is_value(name))
-        # Parts of a coalesced operation have no state of their own: they finish with its last entry.
-        ends = np.flatnonzero(self._operation.is_value(_COALESCED))
-        if not len(ends):
-            return finished
-        key = np.stack([self._group, self._sequence, self._p2p_sequence], axis=1)
-        for end in ends:
-            start = end
-            while start and (key[start - 1] == key[end]).all():
-                start -= 1
-            finished[start:end] = finished[end]
+        if self._is_p2p.any() or _COALESCED in self._operation.distinct:
+            self._finish_batches(finished)
         return finished
+
+    def _finish_batches(self, finished: Any) -> None:
+        """Set the state of the parts of coalesced operations, which have none of their own.
+
+        They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
+        finished, but not the parts. A batch of one send looks like a plain send: its group tells.
+        """
+        key = np.stack([self._group, self._sequence, self._p2p_sequence])
+        is_first = np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))
+        first = np.flatnonzero(is_first)
+        last = np.append(first[1:], key.shape[1]) - 1
+        is_end = self._operation.is_value(_COALESCED)
+        has_end = is_end[last]
+        is_batch = has_end | (last > first)
+        is_coalescing = np.isin(self._group, self._group[first[is_batch]])
+        batch = np.cumsum(is_first) - 1
+        parts = has_end[batch] & ~is_end
+        finished[parts] = finished[last[batch]][parts]
+        finished[is_coalescing & ~has_end[batch] & (self._is_p2p | is_batch[batch])] = True
 
     def _number_signatures(self) -> Integers:
         """Number each row by what must agree between ranks."""
         parts = (self._operation, self._sizes, self._dtypes, self._outputs)
         if not len(self.order):
             return np.zeros(0, dtype=np.int64)
-        codes = np.stack([part.codes for part in parts], axis=1)
-        distinct, inverse = np.unique(codes, axis=0, return_inverse=True)
-        numbers = [
-            self._signatures.number(
-                _make_signature(*(part.distinct[code] for part, code in zip(parts, row, strict=True)))
-            )
-            for row in distinct
-        ]
-        return np.asarray(numbers, dtype=np.int64)[inverse.reshape(-1)]
+        key, size = np.zeros(len(self.order), dtype=np.int64), 1
+        for part in parts:
+            count = max(len(part.distinct), 1)
+            if size * count > _MAX_KEY:
+                key = np.unique(key, return_inverse=True)[1]
+                size = len(key)
+            key = key * count + part.codes
+            size *= count
+        _, rows, inverse = np.unique(key, return_index=True, return_inverse=True)
+        numbers = map(self._signatures.number_operation, *(part.list_texts(rows) for part in parts))
+        return np.asarray(list(numbers), dtype=np.int64)[inverse]
 
-    def make_history(self, stacks: Mapping[int, tuple[SourceLocation, ...]]) -> History:
+    def make_history(self, stacks: "_Stacks") -> History:
         """Return the arrays of the collectives."""
         rows = np.flatnonzero(~self._is_p2p & ~self._operation.is_value(_COALESCED))
-        lines = {number: find_user_line(frames) for number, frames in stacks.items()}
-        numbers = {
-            number: self._signatures.number((line.file, str(line.line))) if line else -1
-            for number, line in lines.items()
-        }
-        location = np.fromiter(
-            (numbers.get(int(each), -1) for each in self._stack[rows]), np.int64, len(rows)
-        )
+        used, inverse = np.unique(self._stack[rows], return_inverse=True)
+        lines = stacks.number_lines(self._signatures)
+        location = np.asarray([lines.get(number, -1) for number in used.tolist()], dtype=np.int64)
         return History(
             groups=self._group_list,
             group=self._group[rows],
             sequence=self._sequence[rows],
             signature=self._signature[rows],
-            location=location,
+            location=location[inverse],
         )
 
     def measure_progress(self) -> dict[str, Progress]:
-        """Return how far the rank is in the collectives of each group."""
+        """Return how far the rank is in the collectives of each group, by its entries."""
         progress = {}
         for number, group in enumerate(self._group_list):
             rows = np.flatnonzero((self._group == number) & ~self._is_p2p)
-            has_p2p = bool((self._is_p2p & (self._group == number)).any())
             sequences = self._sequence[rows]
-            enqueued, completed = self._status.get(group.name, (None, None))
-            # The status of a group counts whatever came last; NCCL alone counts as the entries do.
-            is_counted = self._is_nccl and not has_p2p
             entered = int(sequences.max()) if len(rows) else 0
-            if is_counted and enqueued is not None:
-                entered = max(entered, enqueued)
             pending = sequences[~self._finished[rows]]
-            finished = int(pending.min()) - 1 if len(pending) else entered
-            if is_counted and completed is not None and completed >= 0:
-                finished = min(finished, completed)
-            is_exact = len(rows) > 0 or (is_counted and enqueued is not None) or self._has_whole_history()
-            progress[group.name] = Progress(entered=entered, finished=finished, is_exact=is_exact)
+            progress[group.name] = Progress(
+                entered=entered,
+                finished=int(pending.min()) - 1 if len(pending) else entered,
+                is_exact=len(rows) > 0,
+            )
         return progress
 
-    def _has_whole_history(self) -> bool:
-        """Return True if no entry was overwritten, or left out because it had finished."""
-        return len(self.order) == 0 or int(self.order[0]) == 0
+    def list_status(self) -> dict[str, tuple[int | None, int | None]]:
+        """Return the last operation that was enqueued and completed, by group, where it counts as entries do.
+
+        Whatever came last is counted: for a group with sends, that says nothing of its collectives.
+        """
+        return self._status if self._is_nccl else {}
+
+    def list_p2p_groups(self) -> frozenset[str]:
+        """Return the names of the groups with sends or receives."""
+        numbers = np.unique(self._group[self._is_p2p]).tolist()
+        return frozenset(self._group_list[number].name for number in numbers)
 
     def list_fronts(self) -> tuple[Entry, ...]:
         """Return the first unfinished operation of each group, and of each peer and direction, in order."""
@@ -369,12 +423,16 @@ class _Texts:
     """A column of repeated texts: a code per row, and the distinct texts."""
 
     def __init__(self, column: Any) -> None:
-        chunk = column.combine_chunks()
+        chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         self.distinct: list[str] = chunk.dictionary.to_pylist()
         self.codes: Integers = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
     def __getitem__(self, row: int) -> str:
         return self.distinct[int(self.codes[row])]
+
+    def list_texts(self, rows: Any) -> list[str]:
+        """Return the texts of some rows."""
+        return list(map(self.distinct.__getitem__, self.codes[rows].tolist()))
 
     def is_value(self, text: str) -> Any:
         """Return a mask of the rows with this text."""
@@ -404,25 +462,17 @@ def _read_columns(run: Run, rank: int) -> dict[str, Any]:
         elif pa.types.is_boolean(column.type):
             columns[name] = column.to_numpy().astype(bool)
         else:
-            columns[name] = column.fill_null(-1).to_numpy().astype(np.int64)
+            filled = column.fill_null(-1) if column.null_count else column
+            columns[name] = filled.to_numpy().astype(np.int64, copy=False)
     return columns
 
 
-def _read_group_rows(run: Run, rank: int) -> list[tuple[str, str, tuple[int, ...], int | None, int | None]]:
+def _read_group_rows(run: Run, rank: int) -> list[tuple[str, str, str, int | None, int | None]]:
     if not run.has_table(rank, FLIGHT_GROUP):
         return []
     columns = ("group", "description", "ranks", "last_enqueued", "last_completed")
-    table = run.table(rank, FLIGHT_GROUP, columns).to_pylist()
-    return [
-        (
-            row["group"],
-            row["description"],
-            parse_ranks(row["ranks"]),
-            row["last_enqueued"],
-            row["last_completed"],
-        )
-        for row in table
-    ]
+    table = run.table(rank, FLIGHT_GROUP, columns)
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
@@ -430,17 +480,44 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",")) if text else ()
 
 
-def _read_stacks(run: Run, rank: int) -> dict[int, tuple[SourceLocation, ...]]:
-    if not run.has_table(rank, FLIGHT_STACK):
-        return {}
-    stacks: dict[int, list[tuple[int, SourceLocation]]] = {}
-    for row in run.table(rank, FLIGHT_STACK).to_pylist():
-        frame = SourceLocation(file=row["file"], line=row["line"], function=row["function"])
-        stacks.setdefault(row["stack"], []).append((row["depth"], frame))
-    return {
-        number: tuple(frame for _, frame in sorted(frames, key=lambda pair: pair[0]))
-        for number, frames in stacks.items()
-    }
+class _Stacks(Mapping[int, tuple[SourceLocation, ...]]):
+    """The stacks of a rank by number, innermost frame first; frames are made when a stack is asked for."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._starts: dict[int, tuple[int, int]] = {}
+        self._frames: list[tuple[str, int, str]] = []
+        if not run.has_table(rank, FLIGHT_STACK):
+            return
+        table = run.table(rank, FLIGHT_STACK)
+        stack, depth = table["stack"].to_numpy(), table["depth"].to_numpy()
+        order = np.lexsort((depth, stack))
+        files, functions = _Texts(table["file"]), _Texts(table["function"])
+        lines = table["line"].to_numpy()[order].tolist()
+        self._frames = list(zip(files.list_texts(order), lines, functions.list_texts(order), strict=True))
+        numbers, starts = np.unique(stack[order], return_index=True)
+        ends = np.append(starts[1:], len(stack))[: len(starts)]
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        self._starts = dict(zip(numbers.tolist(), places, strict=True))
+
+    def __getitem__(self, number: int) -> tuple[SourceLocation, ...]:
+        return tuple(
+            SourceLocation(file=file, line=line, function=function)
+            for file, line, function in self._frames[slice(*self._starts[number])]
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def number_lines(self, signatures: Signatures) -> dict[int, int]:
+        """Return the number of the innermost line of the user's code in each stack that has one."""
+        lines = {}
+        for number, (start, end) in self._starts.items():
+            found = (signatures.number_frame(*frame) for frame in self._frames[start:end])
+            lines[number] = next((line for line in found if line >= 0), -1)
+        return lines
 
 
 def _read_main_stack(

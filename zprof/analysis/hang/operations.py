@@ -4,6 +4,7 @@ A collective is identified by its group and sequence number. A send is paired wi
 the first unfinished one of each direction on either side.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.hang.flight import Entry, Group, RankFlight, Signatures
+from zprof.analysis.hang.flight import Entry, Group, Progress, RankFlight, Signatures
 
 #: Operations that finish on one rank only after all have entered; in others the root may leave first.
 _SYMMETRIC = (
@@ -25,6 +26,11 @@ _SYMMETRIC = (
     "alltoall",
 )
 _ONE_SIDED = ("send", "recv", "broadcast", "reduce", "gather", "scatter")
+
+
+_NO_PROGRESS = Progress(entered=0, finished=0, is_exact=False)
+#: An operation that no dump names.
+_UNKNOWN_OPERATION = "collective"
 
 
 class OperationKey(Struct, frozen=True, order=True):
@@ -92,15 +98,40 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(self._examine(key, entries) for key, entries in keys.items())
 
     @cached_property
+    def progress(self) -> Mapping[int, Mapping[str, Progress]]:
+        """How far each rank is in the collectives of each group, by its entries and the group's own count."""
+        mixed = frozenset[str]().union(*(flight.p2p_groups for flight in self.flights.values()))
+        return {
+            rank: {
+                name: progress if name in mixed else _add_status(progress, flight.status.get(name))
+                for name, progress in flight.progress.items()
+            }
+            for rank, flight in self.flights.items()
+        }
+
+    @cached_property
     def fronts(self) -> Mapping[int, tuple[Entry, ...]]:
         """The first unfinished operations of each rank, those included that its buffer no longer has."""
         return {rank: self._complete_fronts(flight) for rank, flight in self.flights.items()}
+
+    @cached_property
+    def standing(self) -> Mapping[int, int]:
+        """The place in the order of a rank where it stands: at its first unfinished collective.
+
+        Sends and receives before it may be unfinished too; what it entered later has to wait.
+        """
+        return {
+            rank: next(
+                (front.order for front in fronts if not front.is_p2p and not front.is_passed), sys.maxsize
+            )
+            for rank, fronts in self.fronts.items()
+        }
 
     def _complete_fronts(self, flight: RankFlight) -> tuple[Entry, ...]:
         """Return the fronts; an operation that was overwritten is taken from the dump of a peer."""
         fronts = []
         for entry in flight.fronts:
-            first = flight.progress[entry.group.name].finished + 1
+            first = self.progress[flight.rank][entry.group.name].finished + 1
             if entry.is_p2p or entry.sequence <= first:
                 fronts.append(entry)
             else:
@@ -135,7 +166,17 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
                 operation, sizes, dtypes = self.signatures.get(number)
                 sizes = sizes.partition(" -> ")[0]
                 return {"operation": operation, "sizes": sizes, "dtypes": dtypes, "signature": number}
-        return {"operation": "collective", "sizes": "", "dtypes": ""}
+        return {"operation": self._name_any(group), "sizes": "", "dtypes": ""}
+
+    def _name_any(self, group: Group) -> str:
+        """Return the last collective of a group that any dump has."""
+        for flight in self.flights.values():
+            history = flight.history
+            if group in history.groups:
+                rows = np.flatnonzero(history.group == history.groups.index(group))
+                if len(rows):
+                    return self.signatures.get(int(history.signature[rows[-1]]))[0]
+        return _UNKNOWN_OPERATION
 
     @cached_property
     def _ranks_by_group(self) -> dict[str, tuple[int, ...]]:
@@ -168,6 +209,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     def _examine(self, key: OperationKey, entries: dict[int, Entry]) -> PendingOperation:
         behind, late, finished, unknown = set[int](), set[int](), set[int](), set[int]()
+        untold = set[int]()  # nothing of the group is pending on them, and nothing counts what they entered
         members = (key.sender, key.receiver) if key.is_p2p else key.ranks
         for rank in members:
             flight = self.flights.get(rank)
@@ -179,15 +221,15 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             elif key.is_p2p:
                 late.add(rank)
             else:
-                progress = flight.progress.get(key.group)
-                if progress is None:
-                    unknown.add(rank)
-                elif progress.finished >= key.sequence:
+                progress = self.progress[rank].get(key.group, _NO_PROGRESS)
+                if progress.finished >= key.sequence:
                     finished.add(rank)
                 elif progress.entered >= key.sequence:
                     behind.add(rank)
                 else:
-                    (late if progress.is_exact else unknown).add(rank)
+                    (late if progress.is_exact else untold).add(rank)
+        # Either most have finished it and a few hang in it, or most hang in it and a few have not entered it.
+        (finished if len(untold) > len(entries) else late).update(untold)
         return PendingOperation(
             key=key,
             entries=entries,
@@ -203,12 +245,25 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         return first is not None and first.order < entry.order
 
 
+def _add_status(progress: Progress, status: tuple[int | None, int | None] | None) -> Progress:
+    """Return the progress with what the group itself counted; its buffer may have lost entries."""
+    enqueued, completed = status or (None, None)
+    if enqueued is None:
+        return progress
+    has_pending = progress.finished < progress.entered
+    entered = max(progress.entered, enqueued)
+    finished = progress.finished if has_pending else entered
+    if completed is not None and completed >= 0:
+        finished = min(finished, completed)
+    return Progress(entered=entered, finished=finished)
+
+
 def is_symmetric(operation: str) -> bool:
     """Return True if no rank can leave the operation before all have entered it."""
     name = operation.lower()
     if any(word in name for word in _SYMMETRIC) or name == "barrier":
         return True
-    return not any(word in name for word in _ONE_SIDED)
+    return name != _UNKNOWN_OPERATION and not any(word in name for word in _ONE_SIDED)
 
 
 def list_ranks(operations: Iterable[PendingOperation]) -> tuple[int, ...]:

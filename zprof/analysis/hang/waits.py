@@ -118,8 +118,12 @@ def _list_edges(
         for rank in operation.members:
             edges.setdefault(rank, set())
         for rank, entry in operation.entries.items():
-            if rank not in stopped:
-                (passed.setdefault(rank, set()) if entry.is_passed else edges[rank]).add(key)
+            if rank in stopped:
+                continue
+            if entry.is_passed:
+                passed.setdefault(rank, set()).add(key)
+            elif entry.order <= job.standing[rank]:
+                edges[rank].add(key)
     for rank, keys in passed.items():
         edges[rank] = edges[rank] or keys
     return edges

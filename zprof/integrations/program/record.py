@@ -19,7 +19,9 @@ from zprof.integrations.program.session import (
     RecordedProcess,
     Session,
     make_child_environment,
+    turn_on_flight_recorder,
 )
+from zprof.integrations.program.stalls import finish_watch, format_stall
 from zprof.integrations.program.torch_watch import call_after_import
 from zprof.integrations.program.writing import WritingObserver
 from zprof.model.errors import BadInput
@@ -78,6 +80,7 @@ def record_command(
     if not enabled:
         return run_command(command, os.environ, grace_s=grace_s, print_note=print_note)
     run, start_ns = Path(settings.run), time.time_ns()
+    settings = replace(settings, since_ns=start_ns)
     remove_leftovers()
     with open_scratch_folder("record") as folder:
         session = Session(folder)
@@ -87,10 +90,12 @@ def record_command(
                 command,
                 environment,
                 output=output,
-                observer=observer or WritingObserver(session, print_note),
+                observer=observer or WritingObserver(session, run, print_note),
                 grace_s=grace_s,
                 print_note=print_note,
             )
+            if settings.watch_s:
+                _print_notes(lambda: finish_watch(run), print_note)
         _print_notes(lambda: list_notes(session.notes(), run, start_ns), print_note)
     return code
 
@@ -138,7 +143,11 @@ def _record_here(
 ) -> None:
     start_ns, process_id = get_launcher_start_ns(), os.getpid()
     session = Session(folder)  # ranks may be forks of this process
-    process = RecordedProcess(settings, session)
+    run = Path(settings.run)
+    if settings.watch_s:
+        settings = replace(settings, since_ns=start_ns)
+        turn_on_flight_recorder(os.environ)
+    process = RecordedProcess(settings, session, lambda rank, seconds: print_note(format_stall(run, seconds)))
     call_after_import(process.start)
     try:
         in_process.run_program(command)

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +12,18 @@ from msgspec import Struct, to_builtins
 
 if TYPE_CHECKING:
     from zprof.collectors.program.recording import ProgramRecording
+    from zprof.collectors.watch.watcher import WatchPlan
 
 
+#: Entries of the flight recorder, and what torch reads before it starts one.
+_FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+_OLDER_NAMES = {"TORCH_FR_BUFFER_SIZE": ("TORCH_NCCL_TRACE_BUFFER_SIZE",)}
 _MAX_NOTES = 1000
 _MAX_NOTE_LENGTH = 500
 #: Start of the name of the file that is there while a rank writes.
 _WRITING = "writing."
+#: Start of the name of the file of a rank that was saved because it is stuck.
+_STALL = "stall."
 VARIABLE = "ZPROF_RECORD"
 #: Prepended to PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
 STARTUP_FOLDER = Path(__file__).parents[1] / "startup"
@@ -58,6 +64,22 @@ class Session:
         with suppress(OSError):  # as for notes
             path.touch() if is_writing else path.unlink(missing_ok=True)
 
+    def report_stall(self, rank: int, seconds: float) -> None:
+        """Tell the parent that a rank is stuck and was saved."""
+        with suppress(OSError):  # as for notes
+            path = self._folder / f".{_STALL}{rank}"
+            path.write_text(f"{seconds:.0f}", encoding="utf-8")
+            path.rename(self._folder / f"{_STALL}{rank}")
+
+    def take_stalls(self) -> list[float]:
+        """Return how long ranks had made no progress when they were saved, each stall once."""
+        stalls = []
+        for path in self._folder.glob(f"{_STALL}*"):
+            with suppress(OSError, ValueError):
+                stalls.append(float(path.read_text(encoding="utf-8")))
+                path.unlink()
+        return stalls
+
     def list_writing_ranks(self) -> list[int]:
         """Return the ranks that are writing, in order."""
         names = [path.name.removeprefix(_WRITING) for path in self._folder.glob(f"{_WRITING}*")]
@@ -74,7 +96,10 @@ class Session:
 
 
 class ProgramSettings(Struct, frozen=True, kw_only=True):
-    """Settings of a recording; ``session`` is the folder for notes of children, or empty."""
+    """Settings of a recording; ``session`` is the folder for notes of children, or empty.
+
+    ``watch_s``: a rank without progress for so long is saved, 0 for never; ``since_ns``: start of the job.
+    """
 
     run: str
     skip: int = 2
@@ -82,6 +107,8 @@ class ProgramSettings(Struct, frozen=True, kw_only=True):
     time: int = 8
     memory_mode: str = "full"
     init: bool = True
+    watch_s: float = 0
+    since_ns: int = 0
     session: str = ""
     home: str = str(PACKAGE_PARENT)
 
@@ -101,7 +128,16 @@ def make_child_environment(settings: ProgramSettings) -> dict[str, str]:
     previous = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP_FOLDER), *([previous] if previous else [])])
     environment[VARIABLE] = settings.to_json()
+    if settings.watch_s:
+        turn_on_flight_recorder(environment)
     return environment
+
+
+def turn_on_flight_recorder(environment: MutableMapping[str, str]) -> None:
+    """Let torch keep the last collectives, and NCCL write them at a timeout, unless the user has decided."""
+    for name, value in _FLIGHT_RECORDER.items():
+        if not any(each in environment for each in (name, *_OLDER_NAMES.get(name, ()))):
+            environment[name] = value
 
 
 def remove_recording(environment: MutableMapping[str, str]) -> None:
@@ -120,8 +156,13 @@ def remove_recording(environment: MutableMapping[str, str]) -> None:
 class RecordedProcess:
     """Recording of this process, from the import of torch to the end of the program."""
 
-    def __init__(self, settings: ProgramSettings, session: Session) -> None:
-        self._settings, self._session = settings, session
+    def __init__(
+        self,
+        settings: ProgramSettings,
+        session: Session,
+        say_stuck: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._settings, self._session, self._say_stuck = settings, session, say_stuck
         self._recording: ProgramRecording | None = None
 
     def start(self) -> None:
@@ -151,10 +192,24 @@ class RecordedProcess:
             may_record=self._may_record,
             say=self._session.write_note,
             set_writing=self._session.set_writing,
+            watch=self._make_watch_plan(),
         )
         recording = ProgramRecording(plan)
         recording.arm()
         return recording
+
+    def _make_watch_plan(self) -> "WatchPlan | None":
+        from zprof.collectors.watch.watcher import WatchPlan
+
+        settings = self._settings
+        if not settings.watch_s:
+            return None
+        return WatchPlan(
+            run=Path(settings.run),
+            limit_s=settings.watch_s,
+            since_ns=settings.since_ns,
+            say_stuck=self._say_stuck or self._session.report_stall,
+        )
 
     def _may_record(self, rank: int) -> bool:
         remove_recording(os.environ)

@@ -1,0 +1,236 @@
+"""Watch this rank on a thread of its own: save what it has when it makes no progress.
+
+Progress is a collective that any thread has entered, or a step of an optimizer. The thread looks about once a
+second at counters that torch keeps anyway; nothing is hooked per collective. It raises nothing and ends
+nothing. If the GIL is held for so long that this thread cannot run, a thread of faulthandler, which needs no
+GIL, writes where all threads are.
+"""
+
+import atexit
+import faulthandler
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from msgspec import Struct
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from zprof.collectors.base import Columns, first_line
+from zprof.collectors.identity import describe_device
+from zprof.collectors.watch.detector import StallAction, StallDetector
+from zprof.collectors.watch.rank_state import (
+    list_group_progress,
+    read_progress,
+    read_tables,
+    read_threads,
+)
+from zprof.collectors.watch.run_files import BareRank, StallMark, StallWriter, make_bare_manifest
+from zprof.collectors.watch.shared_files import RankFiles, RankState, Stall, agree_on_run_id, list_stalls
+from zprof.collectors.watch.silent_ranks import TEXT_AFTER_LIMITS, save_silent_ranks
+from zprof.collectors.watch.thread_text import parse_thread_text
+from zprof.model.gaps import Gap, GapKind
+
+_MAX_PERIOD_S = 1.0
+_PERIODS_PER_LIMIT = 5
+_MAX_ERRORS = 5
+_JOIN_S = 2.0
+
+
+class WatchPlan(Struct, frozen=True, kw_only=True):
+    """What is watched. ``since_ns``: files in the run that are older belong to another job. ``say_stuck`` is
+    called with the rank and the seconds without progress when a rank was saved because it is stuck.
+    """
+
+    run: Path
+    limit_s: float
+    since_ns: int = 0
+    say_stuck: Callable[[int, float], None] = lambda rank, seconds: None
+
+
+class RankWatch:
+    """Watches this process from the time at which it is a rank of a process group."""
+
+    def __init__(self, plan: WatchPlan) -> None:
+        self._plan = plan
+        self._limit_ns = int(plan.limit_s * 1e9)
+        self._steps = 0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._step_hook: Any = None
+        self._process_id = 0
+        self._files: RankFiles | None = None
+        self._detector = StallDetector(self._limit_ns, time.monotonic_ns())
+        self._writer: StallWriter | None = None
+        self._last_save: tuple[int, Mapping[str, Columns], Sequence[Gap]] | None = None
+        self._rank, self._errors = 0, 0
+        self._stall_start_ns = 0
+        self._was_distributed = False
+        self._run_id = ""
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._process_id = os.getpid()
+        self._step_hook = register_optimizer_step_post_hook(self._count_step)
+        self._thread = threading.Thread(target=self._run, name="zprof-watch", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Stop watching, at the end of the program; a stall that it outlived is over."""
+        if self._process_id != os.getpid():
+            return
+        self._process_id = 0
+        atexit.unregister(self.stop)
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        self._step_hook.remove()
+        faulthandler.cancel_dump_traceback_later()
+        try:
+            # An error ends the program with its stall; otherwise it has left the stall by itself.
+            if self._detector.is_saved and getattr(sys, "last_type", None) is None:
+                self._resume()
+            if self._files is not None:
+                self._files.remove()
+        except Exception:
+            return  # the program has ended
+
+    def agree_on_run_id(self, own_id: str) -> str:
+        """Return the id of the run that all ranks of this job take."""
+        if not self._run_id:
+            self._run_id = agree_on_run_id(self._plan.run, own_id, self._plan.since_ns)
+        return self._run_id
+
+    def attach(self, recorder: StallWriter) -> None:
+        """Save into a recording from now on.
+
+        A stall that has not ended is saved into it again; one that ended before the first step, as imports
+        and compilation do, is forgotten.
+        """
+        with self._lock:
+            self._writer = recorder
+            if self._last_save is not None and self._detector.is_saved:
+                recorder.save_stall(StallMark.STUCK, *self._last_save)
+
+    def _count_step(self, *_: object) -> None:
+        self._steps += 1
+
+    def _run(self) -> None:
+        period_s = min(_MAX_PERIOD_S, self._plan.limit_s / _PERIODS_PER_LIMIT)
+        while not self._ended.wait(period_s) and self._errors < _MAX_ERRORS:
+            try:
+                if self._files is not None or self._find_rank():
+                    self._look()
+            except Exception as error:  # an error in zprof must never reach the program
+                self._errors += 1
+                self._note_error(error)
+
+    def _find_rank(self) -> bool:
+        """Return True if this process is a rank of a group, or has recorded a step."""
+        is_distributed = dist.is_available() and dist.is_initialized()
+        if not is_distributed and self._writer is None:
+            return False
+        self._was_distributed = is_distributed
+        self._rank = dist.get_rank() if is_distributed else int(os.environ.get("RANK", "0"))
+        self.agree_on_run_id(f"{time.time_ns()}-{os.getpid()}")
+        self._files = RankFiles(self._plan.run, self._rank)
+        return True
+
+    def _look(self) -> None:
+        assert self._files is not None
+        if text := self._files.read_text():
+            self._save_held(text)
+        now_ns = time.monotonic_ns()
+        # Nobody waits for a rank that has left all groups, whatever it still does.
+        progress = now_ns if self._has_left() else (self._steps, read_progress())
+        self._files.write_state(self._describe())
+        faulthandler.dump_traceback_later(
+            TEXT_AFTER_LIMITS * self._plan.limit_s, exit=False, file=self._files.descriptor
+        )
+        stalls = list_stalls(self._plan.run)
+        requests = frozenset(each for each in stalls if each.rank != self._rank)
+        action = self._detector.observe(now_ns, progress, requests)
+        if action is StallAction.SAVE:
+            self._save(self._detector.get_stall_ns(now_ns), stalls)
+        elif action is StallAction.RESUME:
+            self._resume()
+        if self._detector.is_stuck and min(stalls, default=None) == min(
+            (each for each in stalls if each.rank == self._rank), default=None
+        ):
+            save_silent_ranks(self._plan.run)
+
+    def _has_left(self) -> bool:
+        return self._was_distributed and not dist.is_initialized()
+
+    def _save(self, stall_ns: int, stalls: frozenset[Stall]) -> None:
+        assert self._files is not None
+        self._stall_start_ns = time.monotonic_ns() - stall_ns
+        if self._detector.is_stuck:
+            self._files.set_stuck(True)
+        tables, gaps = read_tables(read_threads())
+        self._write(StallMark.STUCK, stall_ns, tables, gaps)
+        if self._detector.is_stuck and not stalls:
+            self._plan.say_stuck(self._rank, stall_ns / 1e9)
+
+    def _save_held(self, text: str) -> None:
+        """Save a stall that has ended: the GIL was held, and is free again."""
+        tables, gaps = read_tables(parse_thread_text(text))
+        stall_ns = int(TEXT_AFTER_LIMITS * self._limit_ns)
+        self._write(StallMark.STUCK, stall_ns, tables, gaps)
+        self._write(StallMark.RESUMED, stall_ns, {}, ())
+
+    def _resume(self) -> None:
+        if self._files is not None:
+            self._files.set_stuck(False)
+        self._write(StallMark.RESUMED, time.monotonic_ns() - self._stall_start_ns, {}, ())
+
+    def _write(self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]) -> None:
+        with self._lock:
+            if self._writer is None:
+                self._writer = BareRank(self._plan.run, self._rank, self._make_manifest())
+            if kind == StallMark.STUCK:
+                self._last_save = stall_ns, tables, gaps
+            self._writer.save_stall(kind, stall_ns, tables, gaps)
+
+    def _make_manifest(self) -> Any:
+        is_distributed = dist.is_available() and dist.is_initialized()
+        return make_bare_manifest(
+            dist.get_world_size() if is_distributed else 1,
+            dist.get_backend() if is_distributed else "none",
+            self._run_id,
+            describe_device(),
+        )
+
+    def _describe(self) -> RankState:
+        is_distributed = dist.is_available() and dist.is_initialized()
+        return RankState(
+            rank=self._rank,
+            world_size=dist.get_world_size() if is_distributed else 1,
+            backend=dist.get_backend() if is_distributed else "none",
+            host=socket.gethostname(),
+            process=os.getpid(),
+            time_ns=time.time_ns(),
+            limit_ns=self._limit_ns,
+            run_id=self._run_id,
+            groups=list_group_progress() if is_distributed else (),
+        )
+
+    def _note_error(self, error: Exception) -> None:
+        gap = Gap(
+            kind=GapKind.RECORDING,
+            what="watch for stalls",
+            reason=first_line(error),
+            remedy="please report this; training was not affected",
+        )
+        if self._writer is not None and self._errors == 1:
+            try:
+                self._writer.save_stall("", 0, {}, [gap])
+            except Exception:
+                return

@@ -1,0 +1,104 @@
+"""Ranks that could not save themselves are saved by others, from what they wrote before."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from zprof.collectors.watch.shared_files import (
+    GroupProgress,
+    RankFiles,
+    RankState,
+    agree_on_run_id,
+    find_watch_folder,
+    list_stalls,
+)
+from zprof.collectors.watch.silent_ranks import save_silent_ranks
+from zprof.run.reader import load
+
+SECOND = 10**9
+TEXT = """Timeout!
+Thread 0x00007f3c91c2b740 (most recent call first):
+  File "/job/train.py", line 40 in hold
+"""
+
+
+def make_state(rank: int, age_s: float = 0) -> RankState:
+    return RankState(
+        rank=rank,
+        world_size=2,
+        backend="gloo",
+        host="elsewhere",
+        process=1,
+        time_ns=time.time_ns() - int(age_s * SECOND),
+        limit_ns=2 * SECOND,
+        run_id="job",
+        groups=(GroupProgress(name="0", description="default_pg", ranks=(0, 1), enqueued=5, completed=4),),
+    )
+
+
+def write_text(run: Path, rank: int, text: str) -> None:
+    with (find_watch_folder(run) / f"rank{rank}.state").open("a") as file:
+        file.write(text)
+
+
+def test_a_rank_that_held_the_gil_has_its_progress_and_its_stack(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    waiting, held = RankFiles(run, 0), RankFiles(run, 1)
+    waiting.write_state(make_state(0))
+    held.write_state(make_state(1, age_s=9))
+    assert save_silent_ranks(run) == [], "nobody is stuck"
+    waiting.set_stuck(True)
+    write_text(run, 1, TEXT)
+    assert save_silent_ranks(run) == [1]
+    assert save_silent_ranks(run) == [], "once"
+    saved = load(run)
+    assert saved.ranks == (1,)
+    assert saved.frame(1, "flight_stack")[["file", "line"]].to_numpy().tolist() == [["/job/train.py", 40]]
+    group = saved.frame(1, "flight_group").iloc[0]
+    assert (group["ranks"], group["last_enqueued"], group["last_completed"]) == ("0,1", 5, 4)
+    mark = saved.frame(1, "mark").iloc[-1]
+    assert mark["kind"] == "stuck"
+    assert mark["number"] >= 9 * SECOND
+    assert "GIL held" in {gap.detail for gap in saved.gaps()}
+
+
+def test_a_stopped_rank_is_saved_without_a_stack(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    waiting, stopped = RankFiles(run, 0), RankFiles(run, 1)
+    waiting.write_state(make_state(0))
+    waiting.set_stuck(True)
+    stopped.write_state(make_state(1, age_s=9))
+    assert save_silent_ranks(run) == [1]
+    saved = load(run)
+    assert len(saved.frame(1, "flight_thread")) == 0
+    assert len(saved.frame(1, "flight_group")) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[1", b"\xff\xfe", b'{"rank": -1}\n', json.dumps({"rank": 1}).encode(), b"0" * 99],
+)
+def test_a_damaged_state_is_left_out(tmp_path: Path, content: bytes) -> None:
+    run = tmp_path / "a.zprof"
+    RankFiles(run, 0).set_stuck(True)
+    (find_watch_folder(run) / "rank1.state").write_bytes(content)
+    assert save_silent_ranks(run, has_job_ended=True) == []
+
+
+def test_the_ranks_of_a_job_take_one_id(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    assert agree_on_run_id(run, "first", 0) == "first"
+    assert agree_on_run_id(run, "second", 0) == "first"
+    assert agree_on_run_id(run, "third", time.time_ns() + SECOND) == "third", "it was of an earlier job"
+
+
+def test_the_last_rank_removes_everything(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    ranks = [RankFiles(run, rank) for rank in range(2)]
+    ranks[0].set_stuck(True)
+    assert {stall.rank for stall in list_stalls(run)} == {0}
+    for rank in ranks:
+        rank.remove()
+    assert not run.exists()
