@@ -11,7 +11,7 @@ from zprof.model.hang_text import (
     describe_operation,
     name_operation,
 )
-from zprof.model.hang_waits import group_waits, name_cause
+from zprof.model.hang_waits import group_waits, mark_cause
 from zprof.model.report import Report
 from zprof.reports.page import (
     Block,
@@ -57,7 +57,7 @@ def _draw_waits(hang: Hang) -> Code | None:
     lines = []
     for group in groups[:_MAX_WAITS]:
         first, *more = group.operations
-        mark = f" ◀ {name_cause(hang)}" if group.is_cause else ""
+        mark = f" ◀ {mark_cause(hang, group)}" if group.causes else ""
         others = f" and {len(more)} more" if more else ""
         lines += [
             f"{name_ranks(group.ranks, MAX_RANKS)} {_ARROW} {name_ranks(group.for_ranks, MAX_RANKS)}{mark}",

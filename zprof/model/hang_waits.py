@@ -5,20 +5,22 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zprof.model.formatting import name_ranks
 from zprof.model.hang import Hang, HangClass
+from zprof.model.hang_text import MAX_RANKS
 
 
 class WaitingRanks(Struct, frozen=True, kw_only=True):
     """Ranks that wait for the same ranks.
 
-    ``operations``: numbers in ``Hang.operations`` of all that they wait in, the cause first. ``is_cause``: a
-    culprit is among those that they wait for. ``for_ranks`` is empty if all members are in the operation.
+    ``operations``: numbers in ``Hang.operations`` of all that they wait in, the cause first. ``causes``: the
+    culprits among those that they wait for. ``for_ranks`` is empty if all members are in the operation.
     """
 
     ranks: tuple[int, ...]
     for_ranks: tuple[int, ...]
     operations: tuple[int, ...]
-    is_cause: bool
+    causes: tuple[int, ...] = ()
 
 
 def group_waits(hang: Hang) -> tuple[WaitingRanks, ...]:
@@ -32,16 +34,24 @@ def group_waits(hang: Hang) -> tuple[WaitingRanks, ...]:
             ranks=ranks,
             for_ranks=for_ranks,
             operations=tuple(operations),
-            is_cause=not accused.isdisjoint(for_ranks),
+            causes=tuple(rank for rank in for_ranks if rank in accused),
         )
         for (ranks, for_ranks), operations in numbers.items()
     ]
-    return tuple(sorted(groups, key=lambda group: (not group.is_cause, -len(group.ranks))))
+    return tuple(sorted(groups, key=lambda group: (not group.causes, -len(group.ranks))))
 
 
 def name_cause(hang: Hang) -> str:
     """Return what marks the ranks that everything waits for: nobody is accused for a dump that is missing."""
     return "no dump" if hang.kind is HangClass.RANK_MISSING else "cause"
+
+
+def mark_cause(hang: Hang, wait: WaitingRanks) -> str:
+    """Return "cause", or "cause: 8" if others are waited for too; empty if no culprit is among them."""
+    if not wait.causes or wait.causes == wait.for_ranks:
+        return name_cause(hang) if wait.causes else ""
+    numbers = name_ranks(wait.causes, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
+    return f"{name_cause(hang)}: {numbers}"
 
 
 class RankState(StrEnum):

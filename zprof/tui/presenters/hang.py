@@ -14,6 +14,7 @@ from zprof.model.hang_waits import (
     WaitingRanks,
     group_waits,
     list_standings,
+    mark_cause,
     name_cause,
 )
 from zprof.model.report import Report
@@ -45,7 +46,7 @@ def replaces_times(report: Report) -> bool:
 def list_waits(hang: Hang) -> Sequence[WaitingRanks]:
     """Return who waits for whom; if nobody waits for a rank, operations that all are in and none leaves."""
     return group_waits(hang) or [
-        WaitingRanks(ranks=operation.entered, for_ranks=(), operations=(number,), is_cause=number == 0)
+        WaitingRanks(ranks=operation.entered, for_ranks=(), operations=(number,))
         for number, operation in enumerate(hang.operations)
     ]
 
@@ -85,7 +86,7 @@ def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> ScreenLine:
         cells=(
             TextCell(_number_ranks(wait.ranks)),
             TextCell(_number_ranks(wait.for_ranks) if wait.for_ranks else _NOBODY),
-            TextCell(name_cause(hang) if wait.is_cause and wait.for_ranks else "", Mark.BAD),
+            TextCell(mark_cause(hang, wait), Mark.BAD),
             TextCell(f"{name} +{others}" if others else name),
             TextCell(operation.role),
             TextCell(operation.description or operation.group),
@@ -191,7 +192,7 @@ def describe_wait(report: Report, number: int) -> tuple[str, TextLayout]:
     waiting = name_ranks(wait.ranks, MAX_RANKS)
     if not wait.for_ranks:
         return f"{waiting}: in an operation that none leaves", layout_text
-    mark = f" ({name_cause(hang)})" if wait.is_cause else ""
+    mark = f" ({mark_cause(hang, wait)})" if wait.causes else ""
     verb = "waits" if len(wait.ranks) == 1 else "wait"
     return f"{waiting} {verb} for {name_ranks(wait.for_ranks, MAX_RANKS)}{mark}", layout_text
 
@@ -246,7 +247,7 @@ def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
         yield f"rank {rank}"
         waits = [wait for wait in list_waits(hang) if rank in wait.ranks]
         for wait in waits[:_MAX_OPERATIONS]:
-            mark = f", the {name_cause(hang)}" if wait.is_cause and wait.for_ranks else ""
+            mark = f" ({mark_cause(hang, wait)})" if wait.causes else ""
             others = name_ranks(wait.for_ranks, MAX_RANKS) if wait.for_ranks else "nobody"
             what = f"{others}{mark}, in {name_operation(hang.operations[wait.operations[0]])}"
             yield from _format_fact("waits for", what, columns)
