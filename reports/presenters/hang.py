@@ -4,7 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import name_ranks, printable, shorten
 from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
-from zprof.model.hang_text import describe_location, describe_operation
+from zprof.model.hang_text import (
+    MAX_RANKS,
+    describe_last,
+    describe_location,
+    describe_operation,
+    name_operation,
+)
+from zprof.model.hang_waits import group_waits, mark_cause
 from zprof.model.report import Report
 from zprof.reports.page import (
     Block,
@@ -22,8 +29,7 @@ from zprof.reports.page import (
 )
 
 _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
-_MAX_RANKS = 6
-_MAX_NAME_LENGTH, _MAX_GROUP_LENGTH = 40, 24
+_MAX_SIZES_LENGTH, _MAX_GROUP_LENGTH = 40, 24
 _ARROW = "──waits for──▶"
 
 
@@ -45,31 +51,21 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
 
 def _draw_waits(hang: Hang) -> Code | None:
     """Draw who waits for whom: one line for each set of ranks, with the first operation that they wait in."""
-    accused = {culprit.rank for culprit in hang.culprits}
-    cause = " ◀ no dump" if hang.kind is HangClass.RANK_MISSING else " ◀ cause"
-    drawn: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    for wait in hang.waits:
-        drawn.setdefault((wait.ranks, wait.for_ranks), []).append(wait.operation)
-    if not drawn:
+    groups = group_waits(hang)
+    if not groups:
         return None
-    order = sorted(drawn, key=lambda pair: (accused.isdisjoint(pair[1]), -len(pair[0])))
     lines = []
-    for ranks, for_ranks in order[:_MAX_WAITS]:
-        first, *more = drawn[ranks, for_ranks]
-        mark = cause if not accused.isdisjoint(for_ranks) else ""
+    for group in groups[:_MAX_WAITS]:
+        first, *more = group.operations
+        mark = f" ◀ {mark_cause(hang, group)}" if group.causes else ""
         others = f" and {len(more)} more" if more else ""
         lines += [
-            f"{name_ranks(ranks, _MAX_RANKS)} {_ARROW} {name_ranks(for_ranks, _MAX_RANKS)}{mark}",
-            f"    in {_shorten_operation(hang.operations[first])}{others}",
+            f"{name_ranks(group.ranks, MAX_RANKS)} {_ARROW} {name_ranks(group.for_ranks, MAX_RANKS)}{mark}",
+            f"    in {name_operation(hang.operations[first])}{others}",
         ]
-    if len(order) > _MAX_WAITS:
-        lines.append(f"and {len(order) - _MAX_WAITS} more sets of ranks")
+    if len(groups) > _MAX_WAITS:
+        lines.append(f"and {len(groups) - _MAX_WAITS} more sets of ranks")
     return Code(title="waits", lines=tuple(lines))
-
-
-def _shorten_operation(operation: StuckOperation) -> str:
-    name = shorten(operation.description or operation.group, _MAX_NAME_LENGTH)
-    return printable(f"{operation.operation} #{operation.sequence} of {name}")
 
 
 def _list_culprits(hang: Hang) -> ItemList | None:
@@ -93,13 +89,9 @@ def _describe_culprit(culprit: RankAtHang) -> Item:
 def _list_details(culprit: RankAtHang) -> Iterator[tuple[str, str]]:
     if culprit.entered_instead:
         yield "entered", printable(culprit.entered_instead)
-    if culprit.last_sequence is not None:
-        where = f" at {describe_location(culprit.last_location)}" if culprit.last_location is not None else ""
-        group = printable(shorten(culprit.last_group, _MAX_NAME_LENGTH))
-        yield (
-            "last entered",
-            f"{printable(culprit.last_operation)} #{culprit.last_sequence} of {group}{where}",
-        )
+    last = describe_last(culprit)
+    if last:
+        yield "last entered", last
     if culprit.stack:
         frames = [describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]]
         yield "stack", " ← ".join(frames)
@@ -124,7 +116,7 @@ def _build_operation_table(operations: Sequence[StuckOperation]) -> Block | None
             str(len(each.late)),
             str(len(each.finished)),
             *[str(len(each.unknown))] * has_unknown,
-            printable(shorten(f"{each.sizes} {each.dtypes}", _MAX_NAME_LENGTH)),
+            printable(shorten(f"{each.sizes} {each.dtypes}", _MAX_SIZES_LENGTH)),
             describe_location(each.location) if each.location is not None else "",
         )
         for each in operations
@@ -143,5 +135,5 @@ def _list_notes(hang: Hang) -> Iterator[Note]:
     if hang.operations:
         yield Note(text=f"First: {describe_operation(hang.operations[0])}.")
     if hang.ranks_missing:
-        missing = name_ranks(hang.ranks_missing, _MAX_RANKS)
+        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
         yield Note(label="NO DUMP", text=f"{missing}: what they did is unknown, and nothing is said of them.")

@@ -2,15 +2,20 @@
 
 import html as html_escapes
 import re
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from tests.support import diagnosis_reports, plans
+from tests.support.hung_runs import import_hung_job
 from tests.support.judged_checks import CHECKS
 from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report
+from zprof.analysis.analysis import analyse
 from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
@@ -22,6 +27,8 @@ from zprof.reports.presenters.plan import build_plan_page
 from zprof.reports.presenters.report import build_report_page
 from zprof.reports.presenters.side_by_side import build_side_by_side_page
 from zprof.reports.presenters.whatif import build_whatif_page
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import Run
 
 SETTINGS = (
     Setting(where="run", name="world_size", a="2", b="2"),
@@ -52,6 +59,13 @@ def both_runs() -> SideBySide:
     )
 
 
+@cache
+def hung_report() -> Report:
+    """The report of a job that hangs, from simulated dumps."""
+    with tempfile.TemporaryDirectory() as name:
+        return diagnose(analyse(Run(import_hung_job(Path(name)))))
+
+
 def _report(make: Callable[[], Report]) -> Callable[[], Page]:
     return lambda: build_report_page(replace(make(), zprof_version="0.0.0"))
 
@@ -64,6 +78,7 @@ PAGES: dict[str, Callable[[], Page]] = {
     "diagnosis": lambda: build_diagnosis_page(
         replace(diagnosis_reports.against_baseline(), zprof_version="0.0.0")
     ),
+    "hang": lambda: build_diagnosis_page(replace(hung_report(), zprof_version="0.0.0")),
     "plan": lambda: build_plan_page(plans.full()),
     "whatif": lambda: build_whatif_page(plans.whatif()),
     "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),

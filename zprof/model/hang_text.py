@@ -6,6 +6,8 @@ from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOpera
 
 _MAX_NAME_LENGTH, _MAX_SIZES_LENGTH = 60, 40
 _MAX_CULPRITS = 4
+#: Ranks that a line of a list or a table names, and characters of a group's name in it.
+MAX_RANKS, _MAX_SHORT_NAME_LENGTH = 6, 40
 
 
 def describe_hang(hang: Hang) -> str:
@@ -34,6 +36,22 @@ def format_sizes(sizes: str, dtypes: str) -> str:
     """Return "[1024,8] Float" for the sizes of one tensor, "[8],[16] Float,Float" for several."""
     inner = sizes[1:-1] if sizes.startswith("[[") else sizes
     return " ".join(part for part in (inner, dtypes) if part)
+
+
+def name_operation(operation: StuckOperation) -> str:
+    """Return "all_reduce #12 of TENSOR_GROUP"."""
+    name = shorten(operation.description or operation.group, _MAX_SHORT_NAME_LENGTH)
+    return printable(f"{operation.operation} #{operation.sequence} of {name}")
+
+
+def describe_last(culprit: RankAtHang) -> str:
+    """Return the last that it entered, "all_reduce #11 of GROUP at train.py:42 in step"; empty if unknown."""
+    if culprit.last_sequence is None:
+        return ""
+    name = " ".join(part for part in (culprit.last_operation, f"#{culprit.last_sequence}") if part)
+    group = shorten(culprit.last_group, _MAX_SHORT_NAME_LENGTH)
+    where = f" at {describe_location(culprit.last_location)}" if culprit.last_location is not None else ""
+    return printable(f"{name} of {group}") + where
 
 
 def describe_location(location: SourceLocation) -> str:

@@ -30,6 +30,7 @@ from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
 from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.presenters.compare import describe_row
+from zprof.tui.presenters.hang import build_waits_table, describe_standing, describe_wait
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.session import LoadedRun
@@ -70,9 +71,15 @@ def open_row(app: Shell, line: ScreenLine) -> Popup[None] | None:
     if loaded is not None and line.opens is Opens.GAP:
         return TextPopup("what could not be measured", format_gaps(app))
     if loaded is not None and line.opens is Opens.COLLECTIVE:
-        return InstancesPopup(loaded, line.target)
+        return TablePopup(build_instances_table(loaded, line.target))
     if loaded is not None and line.opens is Opens.COMPARED:
         return TextPopup(*describe_row(loaded, line.key))
+    if loaded is not None and line.opens is Opens.HANG:
+        return TablePopup(build_waits_table(loaded.report))
+    if loaded is not None and line.opens is Opens.WAIT:
+        return TextPopup(*describe_wait(loaded.report, line.target))
+    if loaded is not None and line.opens is Opens.STANDING:
+        return TextPopup(*describe_standing(loaded.report, line.target))
     if loaded is None or line.opens is not Opens.FINDING:
         return None
     return _open_finding(loaded, line.target)
@@ -201,26 +208,26 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
     ]
 
 
-class InstancesPopup(Popup[None]):
-    """Popup with the instances of one collective of the report."""
+class TablePopup(Popup[None]):
+    """Popup with a table, such as the instances of one collective, or who waits for whom."""
 
     CSS: ClassVar[str] = """
-    InstancesPopup #popup { width: 100%; max-width: 190; height: 90%; padding: 0; }
-    InstancesPopup FactTable { height: 1fr; border: none; }
-    InstancesPopup FactTable:focus { border: none; }
+    TablePopup #popup { width: 100%; max-width: 190; height: 90%; padding: 0; }
+    TablePopup FactTable { height: 1fr; border: none; }
+    TablePopup FactTable:focus { border: none; }
     """
 
-    def __init__(self, loaded: LoadedRun, index: int) -> None:
+    def __init__(self, table: ScreenTable) -> None:
         super().__init__()
-        self.instances = build_instances_table(loaded, index)
+        self._table = table
 
     def compose(self) -> ComposeResult:
         """Yield the table in a frame."""
         with Vertical(id="popup") as frame:
-            frame.border_title = Text(printable(self.instances.title))
-            frame.border_subtitle = Text(printable(f"{self.instances.note}  esc: back"))
-            yield FactTable(id="instances", classes="fill")
+            frame.border_title = Text(printable(self._table.title))
+            frame.border_subtitle = Text(printable(f"{self._table.note}  esc: back"))
+            yield FactTable(id=self._table.name, classes="fill")
 
     def on_mount(self) -> None:
         """Fill the table."""
-        self.query_one(FactTable).show(self.instances)
+        self.query_one(FactTable).show(self._table)

@@ -41,6 +41,9 @@ class Opens(StrEnum):
     FORMULA = "formula"
     GAP = "gap"
     COMPARED = "compared"
+    HANG = "hang"
+    WAIT = "wait"
+    STANDING = "standing"
 
 
 class TextCell(Struct, frozen=True):

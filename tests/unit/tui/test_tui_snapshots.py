@@ -1,13 +1,16 @@
 """Pictures of screens and states; ``--snapshot-update`` takes them anew."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+from tests.support.hung_runs import import_hung_job
 from tests.support.pinned import is_pinned
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, press, settle
-from zprof.tui.session import LoadedRun
+from zprof.run.reader import load as open_run
+from zprof.tui.session import LoadedRun, RunRequest, load
 
 #: Name of the picture: keys, size of the terminal, theme or look.
 PICTURES: dict[str, tuple[tuple[str, ...], tuple[int, int], str]] = {
@@ -27,10 +30,13 @@ PICTURES: dict[str, tuple[tuple[str, ...], tuple[int, int], str]] = {
 }
 
 
-@pytest.mark.skipif(
+_PINNED = pytest.mark.skipif(
     not (is_pinned("textual") and is_pinned("rich")),
     reason="pictures are those of the versions of textual and rich in constraints.txt",
 )
+
+
+@_PINNED
 @pytest.mark.parametrize("name", PICTURES)
 def test_picture(loaded: LoadedRun, snap_compare: Callable[..., bool], name: str) -> None:
     keys, size, look = PICTURES[name]
@@ -42,3 +48,15 @@ def test_picture(loaded: LoadedRun, snap_compare: Callable[..., bool], name: str
         await press(app, pilot, *keys)
 
     assert snap_compare(app, terminal_size=size, run_before=show)
+
+
+@_PINNED
+def test_picture_of_a_hang(tmp_path: Path, snap_compare: Callable[..., bool]) -> None:
+    loaded = load(RunRequest(path=import_hung_job(tmp_path), opener=open_run), lambda doing: None)
+
+    async def show(pilot: Pilot[int]) -> None:
+        await settle(app, pilot)
+
+    app = app_on(loaded)
+    app.theme = "textual-dark"
+    assert snap_compare(app, terminal_size=SMALL, run_before=show)

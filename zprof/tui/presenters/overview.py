@@ -16,6 +16,7 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import format_location, merge_gaps
 from zprof.reports.presenters.time_figures import ledger, step_change_ns
+from zprof.tui.presenters.hang import find_stuck
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import BarCell, Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
@@ -156,8 +157,9 @@ def _is_multiline(text: str) -> bool:
 
 
 def build_rest_table(loaded: LoadedRun) -> ScreenTable:
-    """Build one row each for memory, headroom, unclaimed time and untested rules."""
+    """Build one row each for a hang beside a ledger, memory, headroom, unclaimed time and untested rules."""
     lines = [
+        *_list_hang_lines(loaded.report),
         *_list_memory_lines(loaded),
         *_list_headroom_lines(loaded),
         *_list_unclaimed_lines(loaded),
@@ -177,6 +179,18 @@ def build_rest_table(loaded: LoadedRun) -> ScreenTable:
         "reasons and remedies."
     )
     return ScreenTable(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
+
+
+def _list_hang_lines(report: Report) -> list[ScreenLine]:
+    """Return the row that opens who waits for whom, if the ledger has the place of that table."""
+    hang = find_stuck(report)
+    if hang is None or not report.time.per_rank:
+        return []
+    ranks = f"{len(hang.victims)} rank{'s wait' if len(hang.victims) != 1 else ' waits'}"
+    line = _make_line(
+        "hang", "stuck", TextCell(""), "", TextCell(""), f"{ranks}; press enter for who waits for whom"
+    )
+    return [ScreenLine(key=line.key, cells=line.cells, opens=Opens.HANG)]
 
 
 def _list_memory_lines(loaded: LoadedRun) -> list[ScreenLine]:

@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import printable_lines
 from zprof.tui.presenters.communication_parts import build_units_table
+from zprof.tui.presenters.hang import build_waits_table, replaces_times
 from zprof.tui.presenters.overview import (
     build_evidence_table,
     build_findings_table,
@@ -43,7 +44,7 @@ _EVIDENCE_TABLES = ("evidence", "worst")
 
 
 class OverviewScreen(PageScreen):
-    """Verdict, ledger, findings, and the remaining facts."""
+    """Verdict, ledger (or who waits for whom, of a stuck job without times), findings, and other facts."""
 
     name_of: ClassVar[str] = "overview"
     page_help: ClassVar[str] = _HELP
@@ -54,11 +55,12 @@ class OverviewScreen(PageScreen):
         self._verdict, self._warning, self._sizes = Text(""), TextCell(""), OverviewLayout()
 
     def parts(self) -> ComposeResult:
-        """Yield the verdict, warnings, ledger, findings and the tables below them."""
+        """Yield the verdict, warnings, ledger or waits, findings and the tables below them."""
         with Vertical(id="answer"):
             yield Static("", id="verdict")
             yield Static("", id="warnings")
             yield FactTable(id="ledger")
+            yield FactTable(id="waits")
             yield FactTable(id="findings", classes="fill")
             yield Static("", id="description")
             with Horizontal(id="behind"):
@@ -85,6 +87,9 @@ class OverviewScreen(PageScreen):
         for name, make in tables.items():
             self.query_one(f"#{name}", FactTable).show(make(loaded))
         self.query_one("#ledger", FactTable).display = bool(report.time.per_rank)
+        waits = self.query_one("#waits", FactTable)
+        waits.show(build_waits_table(report))
+        waits.display = replaces_times(report) and waits.row_count > 0
         self._arrange()
         self._focus_first_table()
 
@@ -111,11 +116,14 @@ class OverviewScreen(PageScreen):
         warning = replace(self._warning, raw=shorten_warning(self._warning.text, width - _SIDE_MARGIN))
         self.query_one("#warnings", Static).update(render_cell(warning, get_look(self.app)))
         lines_above = len(lines) + bool(self.query_one("#warnings").display)
-        terms, rows, rest = (self._visible_rows(name) for name in ("ledger", "findings", "rest"))
-        self._sizes = compute_layout(width, height - _CHROME_LINES - lines_above - rest, terms, rows)
+        terms, waits, rows, rest = (
+            self._visible_rows(name) for name in ("ledger", "waits", "findings", "rest")
+        )
+        self._sizes = compute_layout(width, height - _CHROME_LINES - lines_above - rest, terms or waits, rows)
         is_free, description = self._sizes.is_free, self.query_one("#description").styles
         findings = self.query_one("#findings").styles
-        self.query_one("#ledger").styles.max_height = self._sizes.ledger
+        for name in ("ledger", "waits"):
+            self.query_one(f"#{name}").styles.max_height = self._sizes.ledger
         if is_free:
             findings.height = findings.max_height = description.height = description.max_height = None
         elif rows:
@@ -189,9 +197,9 @@ _MIN_EVIDENCE_HEIGHT = 7
 class OverviewLayout(Struct, frozen=True, kw_only=True):
     """Heights of the parts.
 
-    ``ledger``: limit on its lines, None if it fits. ``description``: lines for the description of the focused
-    finding, or of the untested rules if there are no findings. ``is_free``: the description fits in full.
-    ``below``: lines left below the findings.
+    ``ledger``: limit on its lines, or on those of the waits in its place, None if they fit. ``description``:
+    lines for the description of the focused finding, or of the untested rules if there are no findings.
+    ``is_free``: the description fits in full. ``below``: lines left below the findings.
     """
 
     ledger: int | None = None

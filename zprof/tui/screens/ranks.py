@@ -1,4 +1,7 @@
-"""The ranks screen: a heat map of ranks and steps, the critical path in one line, the table of ranks."""
+"""The ranks screen: a heat map of ranks and steps, the critical path in one line, the table of ranks.
+
+Of a stuck job without times only a table: what each rank does, the cause first.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -12,6 +15,7 @@ from textual.widgets import Static
 from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.number_popup import NumberPopup
+from zprof.tui.presenters.hang import build_standings_table, replaces_times
 from zprof.tui.presenters.ranks import MetricGrids, RankMetric, build_path_parts, build_ranks_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
@@ -25,18 +29,25 @@ from zprof.tui.widgets.text import render_cell
 _METRIC_KEYS = ("m", "M")
 
 
+_HELP = (
+    "The heat map has a row per rank and a column per step; the number under the cursor is shown below.\n"
+    "If not all ranks fit, several share a row, which shows the worst of them; f gives each its own.\n"
+    "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory.\n"
+    "enter: select this rank and step on all screens, and open its timeline. space: the number's formula "
+    "and rows.\n"
+    "! far above the rest, ? unknown."
+)
+_HANG_HELP = (
+    "The job is stuck, and no step was timed: the table has what each rank does, the cause first.\n"
+    "enter: all operations that the rank waits in; of the cause its last operation and its stack."
+)
+
+
 class RanksScreen(PageScreen):
     """Heat map, critical path and table. ``metric`` is the metric of the heat map."""
 
     name_of: ClassVar[str] = "ranks"
-    page_help: ClassVar[str] = (
-        "The heat map has a row per rank and a column per step; the number under the cursor is shown below.\n"
-        "If not all ranks fit, several share a row, which shows the worst of them; f gives each its own.\n"
-        "m, M: lateness, step time, compute, exposed wait, exposed transfer, idle, peak memory.\n"
-        "enter: select this rank and step on all screens, and open its timeline. space: the number's formula "
-        "and rows.\n"
-        "! far above the rest, ? unknown."
-    )
+    page_help: ClassVar[str] = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
         binding for binding in bindings(Where.RANKS) if binding.key in _METRIC_KEYS
     ]
@@ -54,8 +65,27 @@ class RanksScreen(PageScreen):
         yield FigureLine(id="path")
         yield FactTable(id="ranks", classes="fill")
 
+    def refill(self) -> None:
+        """Refill the screen; the heat map is left out if a hang is all that is known."""
+        super().refill()
+        if self._is_stuck:
+            for name in ("#heat", "#path"):
+                self.query_one(name).display = False
+            if not isinstance(self.focused, FactTable):
+                self.set_focus(self.query_one(FactTable), scroll_visible=False)
+
+    @property
+    def _is_stuck(self) -> bool:
+        loaded = self.zprof.loaded
+        return loaded is not None and replaces_times(loaded.report)
+
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Fill from the report; parts that do not depend on the selection are built once per run."""
+        self.page_help = _HANG_HELP if self._is_stuck else _HELP  # type: ignore[misc]
+        if self._is_stuck:
+            self.query_one(FactTable).show(build_standings_table(loaded.report))
+            self.refresh_bindings()
+            return
         if self._grids is None or self._grids.loaded is not loaded:
             self._grids, self.metric = MetricGrids(loaded), None
         if self.metric is None:
@@ -72,6 +102,10 @@ class RanksScreen(PageScreen):
             self._filled_state = state
             self.query_one(FigureLine).show(build_path_parts(loaded))
             self.query_one(FactTable).show(build_ranks_table(loaded))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return False for the keys of the heat map while it is left out."""
+        return action != "metric" or not self._is_stuck
 
     def action_metric(self, by: int) -> None:
         """Show the next or previous metric."""

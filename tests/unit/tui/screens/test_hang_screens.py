@@ -1,0 +1,106 @@
+"""A stuck job on the screens: who waits for whom, what each rank does, and what both open."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from tests.support.hung_runs import import_hostile_dumps, import_hung_job
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, text_after
+from tests.unit.tui.test_tui_hostile_names import assert_inert
+from zprof.model.hang import HangStatus
+from zprof.run.reader import load as open_run
+from zprof.tui.app import ZprofApp
+from zprof.tui.session import LoadedRun, RunRequest, load
+from zprof.tui.widgets.fact_table import FactTable
+
+
+def open_hung(run: Path) -> LoadedRun:
+    return load(RunRequest(path=run, opener=open_run), lambda doing: None)
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+    """Rank 8 of 16 does not go on."""
+    return open_hung(import_hung_job(tmp_path_factory.mktemp("hung")))
+
+
+@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=str)
+def test_the_overview_has_the_cause_first(hung: LoadedRun, size: tuple[int, int]) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        waits = app.screen.query_one("#waits", FactTable)
+        assert waits.display
+        assert waits.table is not None
+        first = [cell.text for cell in waits.table.lines[0].cells]
+        assert first[1:3] == ["8 and 9", "cause: 8"]
+        assert "who waits for whom" in screen_text(app)
+        assert "ZP602" in screen_text(app)
+        app.screen.set_focus(waits)
+        text = await press(app, pilot, "enter")
+        assert "its ranks     8-11" in text
+
+    play(app_on(hung), act, size)
+
+
+@pytest.mark.parametrize("looks", [{"mono": True}, {"ascii_only": True}], ids=str)
+def test_all_is_readable_without_colours_and_in_ascii(hung: LoadedRun, looks: dict[str, bool]) -> None:
+    text = text_after(app_on(hung, **looks))
+    assert "cause" in text
+    assert not looks.get("ascii_only") or text.isascii()
+
+
+def test_the_ranks_screen_has_a_state_for_each_rank_instead_of_the_map(hung: LoadedRun) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "5")
+        table = app.screen.query_one("#ranks", FactTable)
+        assert app.focused is table
+        assert table.table is not None
+        states = {line.target: line.cells[1].text for line in table.table.lines}
+        assert states == {8: "cause"} | {rank: "waits" for rank in range(16) if rank != 8}
+        assert not app.screen.query_one("#heat").display
+        await press(app, pilot, "m", "1", "5")
+        assert not app.screen.query_one("#heat").display
+        assert "rank 8, the cause" in await press(app, pilot, "enter")
+
+    play(app_on(hung), act)
+
+
+def test_a_run_with_times_keeps_its_ledger_and_a_row_opens_the_waits(
+    alone: LoadedRun, hung: LoadedRun
+) -> None:
+    both = replace(alone, report=replace(alone.report, hang=hung.report.hang))
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        text = screen_text(app)
+        assert "where the time goes" in text
+        assert "who waits for whom" in text  # the row that opens them
+        app.screen.set_focus(app.screen.query_one("#rest"))
+        assert "cause" in await press(app, pilot, "enter")
+        assert "its ranks" in await press(app, pilot, "enter")
+        await press(app, pilot, "escape", "escape", "5")
+        assert app.screen.query_one("#heat").display
+
+    play(app_on(both), act)
+
+
+def test_a_job_that_is_not_stuck_shows_no_waits(hung: LoadedRun) -> None:
+    assert hung.report.hang is not None
+    ended = replace(hung.report.hang, status=HangStatus.RESUMED)
+    text = text_after(app_on(replace(hung, report=replace(hung.report, hang=ended))))
+    assert "who waits for whom" not in text
+
+
+def test_names_from_dumps_are_inert(tmp_path: Path) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        assert_inert(app)
+        app.screen.set_focus(app.screen.query_one("#waits"))
+        await press(app, pilot, "enter")
+        assert "\\x1b" in screen_text(app)
+        assert_inert(app)
+        await press(app, pilot, "escape", "5")
+        assert_inert(app)
+        await press(app, pilot, "down", "enter")
+        assert_inert(app)
+
+    play(app_on(open_hung(import_hostile_dumps(tmp_path))), act, LARGE)

@@ -1,0 +1,283 @@
+"""Build what the screens show of a stuck job: who waits for whom, what each rank does, and the operations.
+
+All functions are pure functions of a report.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from zprof.model.formatting import name_ranks, printable
+from zprof.model.hang import Hang, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang_text import MAX_RANKS, describe_last, describe_location, name_operation
+from zprof.model.hang_waits import (
+    RankStanding,
+    RankState,
+    WaitingRanks,
+    group_waits,
+    list_standings,
+    mark_cause,
+    name_cause,
+)
+from zprof.model.report import Report
+from zprof.reports.layout import wrap
+from zprof.tui.popups import TextLayout
+from zprof.tui.tables import MAX_LINES, Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
+
+#: Minimum table width for the name of a group beside its role.
+_WIDE = 100
+#: Operations and stack frames that a popup lists.
+_MAX_OPERATIONS, _MAX_FRAMES = 12, 40
+_LABEL_WIDTH = 14
+_NOBODY = "nobody: all are in it"
+_UNKNOWN = TextCell("unknown", Mark.MUTED)
+_MARKS = {RankState.CAUSE: Mark.BAD, RankState.LATE: Mark.DOUBTFUL, RankState.NO_DUMP: Mark.DOUBTFUL}
+
+
+def find_stuck(report: Report) -> Hang | None:
+    """Return what a stuck job waits for; None if the job is not stuck, or has no flight recorder."""
+    hang = report.hang
+    return hang if hang is not None and hang.status is HangStatus.STUCK else None
+
+
+def replaces_times(report: Report) -> bool:
+    """Return True if the job is stuck and no step was timed: a hang is all that the screens can show."""
+    return find_stuck(report) is not None and not report.time.per_rank
+
+
+def list_waits(hang: Hang) -> Sequence[WaitingRanks]:
+    """Return who waits for whom; if nobody waits for a rank, operations that all are in and none leaves."""
+    return group_waits(hang) or [
+        WaitingRanks(ranks=operation.entered, for_ranks=(), operations=(number,))
+        for number, operation in enumerate(hang.operations)
+    ]
+
+
+def build_waits_table(report: Report) -> ScreenTable:
+    """Build the table of who waits for whom, the causes first; empty if the job is not stuck."""
+    hang = find_stuck(report)
+    waits = list_waits(hang)[:MAX_LINES] if hang is not None else ()
+    return ScreenTable(
+        name="waits",
+        title="who waits for whom, the cause first",
+        columns=(
+            ScreenColumn(title="ranks", says="ranks that wait"),
+            ScreenColumn(title="wait for", says="ranks that have not entered or not finished it"),
+            ScreenColumn(title="", says="cause: nothing holds these ranks up"),
+            ScreenColumn(title="in", says="the first operation that they wait in, +1: and one more"),
+            ScreenColumn(title="role", says="what the ranks of the group share"),
+            ScreenColumn(
+                title="group",
+                says="description of the process group, or its name",
+                from_width=_WIDE,
+                rest=True,
+            ),
+        ),
+        lines=tuple(_make_wait_line(hang, number, wait) for number, wait in enumerate(waits)) if hang else (),
+        help="One row for each set of ranks that wait for the same ranks. Ranks that wait for the cause come "
+        "first; each other row leads to it.",
+        note="enter: sizes, all ranks of the group, where it was entered" if waits else "nobody waits",
+    )
+
+
+def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> ScreenLine:
+    operation, others = hang.operations[wait.operations[0]], len(wait.operations) - 1
+    name = f"{operation.operation} #{operation.sequence}"
+    return ScreenLine(
+        key=str(number),
+        cells=(
+            TextCell(_number_ranks(wait.ranks)),
+            TextCell(_number_ranks(wait.for_ranks) if wait.for_ranks else _NOBODY),
+            TextCell(mark_cause(hang, wait), Mark.BAD),
+            TextCell(f"{name} +{others}" if others else name),
+            TextCell(operation.role),
+            TextCell(operation.description or operation.group),
+        ),
+        opens=Opens.WAIT,
+        target=number,
+    )
+
+
+def _number_ranks(ranks: Sequence[int]) -> str:
+    return name_ranks(ranks, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
+
+
+def build_standings_table(report: Report) -> ScreenTable:
+    """Build the table of what each rank of a stuck job does; empty if the job is not stuck."""
+    hang = find_stuck(report)
+    standings = list_standings(hang, report.run.ranks_loaded) if hang is not None else ()
+    is_cut = len(standings) > MAX_LINES
+    return ScreenTable(
+        name="standings",
+        title="ranks, the cause first",
+        columns=(
+            ScreenColumn(title="rank"),
+            ScreenColumn(
+                title="state",
+                says="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
+                "pending; nothing pending: neither; no dump: what it did is unknown",
+            ),
+            ScreenColumn(title="stands in", says="the operation that it waits in, or the last it entered"),
+            ScreenColumn(title="group", says="description of the process group, or its name", rest=True),
+            ScreenColumn(title="line", says="line of the program", rest=True),
+        ),
+        lines=tuple(_make_standing_line(hang, each) for each in standings[:MAX_LINES]) if hang else (),
+        help="Press enter on a rank for all operations that it waits in and, for the cause, its last "
+        "operation and its stack.",
+        note=f"{MAX_LINES} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
+    )
+
+
+def _make_standing_line(hang: Hang, standing: RankStanding) -> ScreenLine:
+    return ScreenLine(
+        key=str(standing.rank),
+        cells=(
+            TextCell(f"r{standing.rank}"),
+            TextCell(standing.state.value, _MARKS.get(standing.state, Mark.PLAIN)),
+            *_describe_standing(hang, standing),
+        ),
+        opens=Opens.STANDING,
+        target=standing.rank,
+    )
+
+
+def _describe_standing(hang: Hang, standing: RankStanding) -> tuple[Cell, Cell, Cell]:
+    """Return the operation in which a rank stands, its group, and the line of the program."""
+    culprit = find_culprit(hang, standing.rank)
+    if standing.state is RankState.CAUSE and culprit is not None:
+        location = culprit.location or culprit.last_location
+        name = " ".join(part for part in (culprit.last_operation, _format_sequence(culprit)) if part)
+        return (
+            TextCell(f"after {name}") if name else TextCell("-", Mark.MUTED),
+            TextCell(culprit.last_group) if culprit.last_group else TextCell("-", Mark.MUTED),
+            TextCell(describe_location(location)) if location is not None else _UNKNOWN,
+        )
+    if standing.state is RankState.WAITS and standing.operation is not None:
+        operation = hang.operations[standing.operation]
+        return (
+            TextCell(f"{operation.operation} #{operation.sequence}"),
+            TextCell(operation.description or operation.group),
+            TextCell(describe_location(operation.location)) if operation.location is not None else _UNKNOWN,
+        )
+    if standing.state in (RankState.LATE, RankState.NOTHING_PENDING):
+        return TextCell("-", Mark.MUTED), TextCell("-", Mark.MUTED), _UNKNOWN
+    return _UNKNOWN, _UNKNOWN, _UNKNOWN
+
+
+def _format_sequence(culprit: RankAtHang) -> str:
+    return "" if culprit.last_sequence is None else f"#{culprit.last_sequence}"
+
+
+def find_culprit(hang: Hang, rank: int) -> RankAtHang | None:
+    """Return the entry of a rank that holds the others up, or None."""
+    return next((culprit for culprit in hang.culprits if culprit.rank == rank), None)
+
+
+def describe_wait(report: Report, number: int) -> tuple[str, TextLayout]:
+    """Return title and text of a row of the waits: its operations, and the ranks that they wait for."""
+    hang = find_stuck(report)
+    assert hang is not None
+    wait = list_waits(hang)[number]
+
+    def layout_text(columns: int) -> str:
+        lines = []
+        for operation in wait.operations[:_MAX_OPERATIONS]:
+            lines += [*_format_operation(hang.operations[operation], columns), ""]
+        if len(wait.operations) > _MAX_OPERATIONS:
+            lines += [f"and {len(wait.operations) - _MAX_OPERATIONS} more operations", ""]
+        for rank in wait.for_ranks[:MAX_RANKS]:
+            lines += [*_format_rank(hang, rank, columns), ""]
+        if len(wait.for_ranks) > MAX_RANKS:
+            lines.append(f"and {len(wait.for_ranks) - MAX_RANKS} more ranks: screen 5 has all")
+        return "\n".join(lines).rstrip()
+
+    waiting = name_ranks(wait.ranks, MAX_RANKS)
+    if not wait.for_ranks:
+        return f"{waiting}: in an operation that none leaves", layout_text
+    mark = f" ({mark_cause(hang, wait)})" if wait.causes else ""
+    verb = "waits" if len(wait.ranks) == 1 else "wait"
+    return f"{waiting} {verb} for {name_ranks(wait.for_ranks, MAX_RANKS)}{mark}", layout_text
+
+
+def describe_standing(report: Report, rank: int) -> tuple[str, TextLayout]:
+    """Return title and text of a rank: what it does, and all operations that it waits in or is late for."""
+    hang = find_stuck(report)
+    assert hang is not None
+    state = list_standings(hang, (rank,))
+    title = next(f"rank {rank}: {each.state.value}" for each in state if each.rank == rank)
+
+    def layout_text(columns: int) -> str:
+        own = [each for each in hang.operations if rank in (*each.entered, *each.late, *each.unknown)]
+        lines = [*_format_rank(hang, rank, columns), ""]
+        for operation in own[:_MAX_OPERATIONS]:
+            lines += [*_format_operation(operation, columns), ""]
+        if len(own) > _MAX_OPERATIONS:
+            lines.append(f"and {len(own) - _MAX_OPERATIONS} more operations")
+        return "\n".join(lines).rstrip()
+
+    return title, layout_text
+
+
+def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
+    yield printable(f"{operation.operation} #{operation.sequence}")
+    is_named = operation.description not in ("", operation.group)
+    name = f"{operation.description} (process group {operation.group})" if is_named else operation.group
+    facts = {
+        "sizes": operation.sizes or "unknown",
+        "dtypes": operation.dtypes or "unknown",
+        "group": name,
+        "role": operation.role or "unknown",
+        "its ranks": format_ranges(operation.ranks) or "unknown",
+        "in it": format_ranges(operation.entered),
+        "late": format_ranges(operation.late) or "none",
+        "left it": format_ranges(operation.finished),
+        "unknown of": format_ranges(operation.unknown),
+        "entered at": describe_location(operation.location) if operation.location else "unknown: no frames",
+    }
+    for label, fact in facts.items():
+        if fact:
+            yield from _format_fact(label, fact, columns)
+
+
+def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
+    """Format what a rank does: the last operation and the stack of the cause, or for whom another waits."""
+    culprit = find_culprit(hang, rank)
+    if rank in hang.ranks_missing:
+        yield f"rank {rank} left no dump: what it did is unknown"
+        return
+    if culprit is None:
+        yield f"rank {rank}"
+        waits = [wait for wait in list_waits(hang) if rank in wait.ranks]
+        for wait in waits[:_MAX_OPERATIONS]:
+            mark = f" ({mark_cause(hang, wait)})" if wait.causes else ""
+            others = name_ranks(wait.for_ranks, MAX_RANKS) if wait.for_ranks else "nobody"
+            what = f"{others}{mark}, in {name_operation(hang.operations[wait.operations[0]])}"
+            yield from _format_fact("waits for", what, columns)
+        if not waits:
+            yield from _format_fact("waits for", "nobody that is known", columns)
+        return
+    yield f"rank {rank}, the {name_cause(hang)}"
+    if culprit.entered_instead:
+        yield from _format_fact("entered", f"{culprit.entered_instead} instead", columns)
+    yield from _format_fact("last entered", describe_last(culprit) or "nothing that is known", columns)
+    if culprit.location is not None:
+        yield from _format_fact("stands at", describe_location(culprit.location), columns)
+    frames = [describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]]
+    if frames:
+        yield "  stack, innermost first"
+        yield from (f"    {frame}" for frame in frames)
+    elif culprit.location is None:
+        yield from _format_fact("stack", "unknown: a dump has none; zprof record --watch saves it", columns)
+
+
+def _format_fact(label: str, fact: str, columns: int) -> list[str]:
+    return wrap(printable(fact), first=f"  {label:<{_LABEL_WIDTH}}", width=columns)
+
+
+def format_ranges(ranks: Sequence[int]) -> str:
+    """Return "0-3, 8, 10-13"."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
