@@ -81,7 +81,10 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     by_class: dict[HangClass, list[Root]] = {}
     for root in roots:
         by_class.setdefault(_classify(job, root, stopped), []).append(root)
-    kind = next((each for each in _PRECEDENCE if each in by_class), HangClass.NOT_FINISHED)
+    if len(by_class) > 1:
+        unfinished = by_class.get(HangClass.NOT_FINISHED, [])
+        by_class[HangClass.NOT_FINISHED] = [root for root in unfinished if not _is_passed(root)]
+    kind = next((each for each in _PRECEDENCE if by_class.get(each)), HangClass.NOT_FINISHED)
     return _describe_roots(job, folder, kind, by_class.get(kind, []))
 
 
@@ -183,6 +186,11 @@ def _classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
         return HangClass.NEVER_ENTERED if _find_skipping(job, root) else HangClass.CIRCULAR_WAIT
     went_on = any(_went_past(job, root.ranks[0], operation) for operation in root.held_up)
     return HangClass.NEVER_ENTERED if went_on else HangClass.HOST_STUCK
+
+
+def _is_passed(root: Root) -> bool:
+    """Return True if no rank stands in the operations of a root: they may be left over in the buffer."""
+    return all(entry.is_passed for operation in root.operations for entry in operation.entries.values())
 
 
 def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:

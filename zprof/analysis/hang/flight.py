@@ -271,17 +271,19 @@ class _Entries:
         finished = state.is_value(_COMPLETED)
         for name in _BACKENDS_RETIRING_FINISHED:
             finished = finished | (columns["is_retired"] & backend.is_value(name))
-        # Parts of a coalesced operation have no state of their own: they finish with its last entry.
-        ends = np.flatnonzero(self._operation.is_value(_COALESCED))
-        if not len(ends):
+        if not len(finished):
             return finished
+        # Parts of a coalesced operation have no state of their own: they finish with its last entry, which a
+        # dump of pending entries leaves out when it has finished.
         key = np.stack([self._group, self._sequence, self._p2p_sequence])
-        operation = np.cumsum(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))) - 1
-        last = np.full(int(operation[-1]) + 1, -1)
-        last[operation[ends]] = ends
-        end = last[operation]
-        parts = np.flatnonzero(np.arange(len(end)) < end)
-        finished[parts] = finished[end[parts]]
+        is_start = np.ones(len(finished), dtype=bool)
+        is_start[1:] = (key[:, 1:] != key[:, :-1]).any(axis=0) | ~self._is_p2p[1:]
+        starts = np.flatnonzero(is_start)
+        ends = np.append(starts[1:], len(finished))
+        is_whole = self._operation.is_value(_COALESCED)[ends - 1]
+        has_parts = (ends - starts > 1) & (is_whole | (ends < len(finished)))
+        run = np.cumsum(is_start) - 1
+        finished = np.where(has_parts[run], (finished[ends - 1] | ~is_whole)[run], finished)
         return finished
 
     def _number_signatures(self) -> Integers:

@@ -51,7 +51,7 @@ def find_divergences(job: Job) -> tuple[Divergence, ...]:
     """Return the first place at which the ranks of a group differ, for each group in which they do."""
     found = []
     for group, places in _gather_places(job).items():
-        divergence = _compare_operations(group, places) or _compare_lines(group, places)
+        divergence = _compare_operations(job, group, places) or _compare_lines(group, places)
         if divergence is not None:
             found.append(divergence)
     return tuple(found)
@@ -97,12 +97,23 @@ def _find_mixed(sequences: Any, values: Any) -> Any:
     return sequences[starts][lowest != highest]
 
 
-def _compare_operations(group: str, places: _Places) -> Divergence | None:
-    mixed = _find_mixed(places.sequences, places.signatures)
-    if not len(mixed):
-        return None
-    sequence = int(mixed[0])
-    return _judge_place(group, places, sequence, places.signatures, by_line=False)
+def _compare_operations(job: Job, group: str, places: _Places) -> Divergence | None:
+    """Return the first place with different operations, or with different sizes in one that cannot finish.
+
+    An operation that has finished with different sizes is meant to have them.
+    """
+    finished = max(
+        (progress[group].finished for progress in job.progress.values() if group in progress), default=0
+    )
+    uneven: set[str] = set()
+    for sequence in _find_mixed(places.sequences, places.signatures).tolist():
+        here = places.signatures[places.sequences == sequence]
+        operations = {job.signatures.get(number)[0] for number in set(here.tolist())}
+        if len(operations) == 1 and (sequence <= finished or operations & uneven):
+            uneven |= operations
+            continue
+        return _judge_place(group, places, sequence, places.signatures, by_line=False)
+    return None
 
 
 def _compare_lines(group: str, places: _Places) -> Divergence | None:
@@ -121,7 +132,7 @@ def _compare_lines(group: str, places: _Places) -> Divergence | None:
         return None  # rank-dependent lines from the start on
     sequence = int(shared[agreeing[-1] + 1])
     found = _judge_place(group, places, sequence, places.lines, by_line=True)
-    return found if found.odd and found.expected is not None else None
+    return found if found.is_skip else None
 
 
 def _judge_place(group: str, places: _Places, sequence: int, values: Any, *, by_line: bool) -> Divergence:

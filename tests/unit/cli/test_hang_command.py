@@ -1,0 +1,63 @@
+"""``zprof hang``: dumps, folders, runs and what is none of them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hang_jobs import draw_job, write_dumps
+from zprof.cli.entry import main
+from zprof.model.hang import HangStatus
+
+
+@pytest.fixture
+def dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths: list[Path] = write_dumps(draw_job(40_000, "host_stuck"), tmp_path / "dumps")
+    return paths
+
+
+def read_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main([*arguments, "-f", "json"]) == 0
+    report: dict[str, object] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def test_a_folder_and_its_files_give_one_answer(
+    dumps: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = read_json(capsys, "hang", str(dumps[0].parent))
+    listed = read_json(capsys, "hang", *map(str, dumps))
+    assert whole["hang"] == listed["hang"]
+    assert whole["hang"]["status"] == HangStatus.STUCK  # type: ignore[index]
+    assert whole["verdict"]["sentence"].startswith("RISK stuck: ")  # type: ignore[index]
+    assert [finding["id"] for finding in whole["findings"]] == ["ZP602"]  # type: ignore[attr-defined]
+    assert read_json(capsys, "diagnose", str(dumps[0].parent))["hang"] == whole["hang"]
+
+
+@pytest.mark.parametrize("command", ["report", "diagnose", "tui"])
+def test_other_commands_take_dumps_too(
+    dumps: list[Path], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(dumps[0].parent)]) == 0
+    assert "waits for" in capsys.readouterr().out
+
+
+def test_a_run_without_a_recorder_is_not_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run.zprof"
+    assert main(["simulate", "-o", str(run), "--ranks", "2", "--steps", "3"]) == 0
+    capsys.readouterr()
+    assert main(["hang", str(run)]) == 3
+    assert "no flight recorder" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_file_that_is_no_dump_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_bytes(os.urandom(1000))
+    assert main(["hang", str(tmp_path / "x")]) == 2
+    assert main(["hang", str(tmp_path / "nothing")]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert err.count("\n") == 2
