@@ -23,7 +23,7 @@ from benchmarks.conditions import ROOT, conditions, load_average
 from tests.support.forked_ranks import free_port
 
 RANKS, WATCH_S = 2, 60
-PAIRS, STEPS, WARM_UP_STEPS = 200, 10, 40
+PAIRS, STEPS, WARM_UP_STEPS = 150, 10, 20
 LAYERS, WIDTH, BATCH = 4, 256, 32
 #: Half the width of a normal distribution's interval of 95 %.
 _NORMAL_95 = 1.96
