@@ -236,7 +236,7 @@ def _find_skipping(job: Job, root: Root) -> tuple[int, ...]:
         if len(operation.entries) > 2 * len(operation.late)
         for rank in operation.late
     }.intersection(root.ranks)
-    for odd in (late, few):
+    for odd in (late, few if len(few) == 1 else set[int]()):
         if odd and len(odd) < len(root.ranks):
             return tuple(sorted(odd))
     skipping = {
@@ -298,6 +298,8 @@ def _rate(job: Job, kind: HangClass, roots: list[Root]) -> Confidence:
     """Rate how sure the culprits are: nobody is accused for a dump that is missing."""
     if kind is HangClass.RANK_MISSING or not roots:
         return Confidence.LOW
+    if kind is HangClass.CIRCULAR_WAIT and any(len(root.ranks) > 2 for root in roots):
+        return Confidence.LOW  # most ranks of a large circle did what they should
     if kind in (HangClass.NOT_FINISHED, HangClass.CIRCULAR_WAIT):
         return Confidence.MEDIUM
     # With dumps missing, what holds the culprit up may be in them.

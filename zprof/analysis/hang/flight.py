@@ -279,7 +279,8 @@ class _Entries:
         """Set the state of the parts of coalesced operations, which have none of their own.
 
         They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
-        finished, but not the parts. A batch of one send looks like a plain send: its group tells.
+        finished, but not the parts. A batch of one send looks like a plain send: its group tells, and what
+        the group itself counted as completed last.
         """
         key = np.stack([self._group, self._sequence, self._p2p_sequence])
         is_first = np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))
@@ -293,6 +294,12 @@ class _Entries:
         parts = has_end[batch] & ~is_end
         finished[parts] = finished[last[batch]][parts]
         finished[is_coalescing & ~has_end[batch] & (self._is_p2p | is_batch[batch])] = True
+        if self._is_nccl:
+            for number, group in enumerate(self._group_list):
+                completed = self._status.get(group.name, (None, None))[1]
+                rows = self._group == number
+                if completed is not None and self._is_p2p[rows].all():
+                    finished[rows & (self._p2p_sequence == completed)] = True
 
     def _number_signatures(self) -> Integers:
         """Number each row by what must agree between ranks."""
