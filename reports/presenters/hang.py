@@ -9,6 +9,7 @@ from zprof.model.hang_text import (
     describe_last,
     describe_location,
     describe_operation,
+    format_sizes,
     name_operation,
 )
 from zprof.model.hang_waits import group_waits, mark_cause
@@ -116,7 +117,7 @@ def _build_operation_table(operations: Sequence[StuckOperation]) -> Block | None
             str(len(each.late)),
             str(len(each.finished)),
             *[str(len(each.unknown))] * has_unknown,
-            printable(shorten(f"{each.sizes} {each.dtypes}", _MAX_SIZES_LENGTH)),
+            printable(shorten(format_sizes(each.sizes, each.dtypes), _MAX_SIZES_LENGTH)),
             describe_location(each.location) if each.location is not None else "",
         )
         for each in operations

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from zprof.analysis.group_roles import find_role
-from zprof.analysis.hang.flight import Group, RankFlight, Signatures, find_user_line, read_flight
+from zprof.analysis.hang.flight import Group, RankFlight, Signatures, find_user_line, read_flight, trim_stack
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric, list_ranks
 from zprof.analysis.hang.order import Divergence, find_divergences, leaves_usual_order
 from zprof.analysis.hang.stalls import Stall, find_stall
@@ -419,7 +419,7 @@ def _describe_rank(
             last_group=group.description or group.name,
             last_sequence=None if progress is None else progress.entered,
             location=find_user_line(flight.main_stack, folder),
-            stack=flight.main_stack,
+            stack=trim_stack(flight.main_stack, folder),
         )
     return RankAtHang(
         rank=flight.rank,
@@ -429,7 +429,7 @@ def _describe_rank(
         last_sequence=None if last is None else last.sequence,
         last_location=flight.locate(last, folder),
         location=find_user_line(flight.main_stack, folder),
-        stack=flight.main_stack,
+        stack=trim_stack(flight.main_stack, folder),
     )
 
 

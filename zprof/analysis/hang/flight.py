@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from zprof.analysis.user_code import make_user_location
+from zprof.analysis.user_code import CodeOwner, find_code_owner, make_user_location
 from zprof.model.findings import SourceLocation
 from zprof.run.reader import Run
 
@@ -198,6 +199,18 @@ def find_user_line(frames: tuple[SourceLocation, ...], folder: str = "") -> Sour
     """Return the innermost frame of the user's code, relative to its folder."""
     located = (make_user_location(frame.file, frame.line, frame.function, folder) for frame in frames)
     return next((location for location in located if location is not None), None)
+
+
+def trim_stack(frames: tuple[SourceLocation, ...], folder: str = "") -> tuple[SourceLocation, ...]:
+    """Return a stack without the recorder's own frames; packages are named without their folder."""
+    trimmed = []
+    for frame in frames:
+        path = frame.file.replace("\\", "/")
+        if "/zprof/" in path and find_code_owner(path) is CodeOwner.LIBRARY:
+            continue
+        located = make_user_location(frame.file, frame.line, frame.function, folder)
+        trimmed.append(located or replace(frame, file=path.rpartition("-packages/")[2]))
+    return tuple(trimmed)
 
 
 def has_flight(run: Run) -> bool:
