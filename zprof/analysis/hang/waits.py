@@ -95,7 +95,7 @@ def _list_sinks(
         if number in leads_on:
             continue
         ranks = tuple(sorted(node for node in nodes if isinstance(node, int)))
-        inside = tuple(operations[node] for node in nodes if not isinstance(node, int))
+        inside = tuple(operations[key] for key in sorted(node for node in nodes if not isinstance(node, int)))
         held_up = tuple(
             operation
             for key, operation in operations.items()
@@ -103,7 +103,7 @@ def _list_sinks(
         )
         if held_up or inside or stopped.intersection(ranks):
             roots.append(Root(ranks=ranks, operations=inside, held_up=held_up or inside))
-    return tuple(roots)
+    return tuple(sorted(roots, key=lambda root: (root.ranks, [each.key for each in root.operations])))
 
 
 def _list_edges(
