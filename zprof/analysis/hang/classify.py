@@ -1,0 +1,71 @@
+"""Tell the class of a hang from what is left at the end of all waits."""
+
+from zprof.analysis.hang.operations import Job, PendingOperation
+from zprof.analysis.hang.order import leaves_usual_order
+from zprof.analysis.hang.waits import Root
+from zprof.model.hang import HangClass
+
+
+def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
+    """Return the class of one root of the waits."""
+    if not root.ranks:
+        if any(differs(operation) for operation in root.operations):
+            return HangClass.MISMATCHED
+        is_unknown = any(operation.unknown for operation in root.operations)
+        return HangClass.RANK_MISSING if is_unknown else HangClass.NOT_FINISHED
+    if stopped.intersection(root.ranks):
+        return HangClass.DEVICE_STOPPED
+    if not set(root.ranks) <= set(job.flights):
+        return HangClass.RANK_MISSING
+    if len(root.ranks) > 1:
+        return HangClass.NEVER_ENTERED if find_skipping(job, root) else HangClass.CIRCULAR_WAIT
+    went_on = any(_went_past(job, root.ranks[0], operation) for operation in root.held_up)
+    return HangClass.NEVER_ENTERED if went_on else HangClass.HOST_STUCK
+
+
+def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
+    """Return True if a rank has entered collectives that ranks which wait for it have not reached."""
+    own = job.progress[rank]
+    return any(
+        name in own and other.is_exact and own[name].entered > other.entered
+        for waiting in held_up.entries
+        for name, other in job.progress[waiting].items()
+    )
+
+
+def find_skipping(job: Job, root: Root) -> tuple[int, ...]:
+    """Return the ranks of a circle that left the order of the others; none if all did, or nothing tells.
+
+    If some are late for operations that all others have entered, they skipped them. If each is late for what
+    the other stands in, earlier rounds tell.
+    """
+    late = {rank for operation in root.operations for rank in operation.late}.intersection(root.ranks)
+    few = {
+        rank
+        for operation in root.operations
+        if len(operation.entries) > 2 * len(operation.late)
+        for rank in operation.late
+    }.intersection(root.ranks)
+    for odd in (late, few if len(few) == 1 else set[int]()):
+        if odd and len(odd) < len(root.ranks):
+            return tuple(sorted(odd))
+    skipping = {
+        rank
+        for entered in root.operations
+        for skipped in root.operations
+        for rank in entered.entries.keys() & skipped.late
+        if not entered.key.is_p2p
+        and leaves_usual_order(job, rank, entered.key.group, entered.key.sequence, skipped.key.group)
+    }
+    return tuple(sorted(skipping)) if len(skipping) < len(root.ranks) else ()
+
+
+def differs(operation: PendingOperation) -> bool:
+    """Return True if a send and its receive have other sizes or dtypes."""
+    sides = {(entry.sizes, entry.dtypes) for entry in operation.entries.values()}
+    return operation.key.is_p2p and len(sides) > 1
+
+
+def is_passed(root: Root) -> bool:
+    """Return True if no rank stands in the operations of a root: they may be left over in the buffer."""
+    return all(entry.is_passed for operation in root.operations for entry in operation.entries.values())

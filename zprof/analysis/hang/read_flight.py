@@ -1,0 +1,248 @@
+"""Read the flight recorder of a rank: its progress, its fronts, and the arrays of its history."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zprof.analysis.hang.flight import (
+    FLIGHT,
+    FLIGHT_GROUP,
+    Entry,
+    History,
+    Integers,
+    Progress,
+    RankFlight,
+)
+from zprof.analysis.hang.flight_tables import (
+    Stacks,
+    is_in_operation,
+    read_columns,
+    read_group_rows,
+    read_main_stack,
+)
+from zprof.analysis.hang.signatures import Signatures
+from zprof.run.reader import Run
+
+_COMPLETED = "completed"
+_COALESCED = "coalesced"
+#: Backends that retire an operation only when it is done; NCCL also retires those that timed out.
+_BACKENDS_RETIRING_FINISHED = frozenset({"gloo"})
+#: Numbers made of the codes of several columns stay below, so that 64 bits hold them.
+_MAX_KEY = 1 << 62
+_P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
+
+
+def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | None:
+    """Return what a rank's flight recorder says; None if the rank has none.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    if not run.has_table(rank, FLIGHT) and not run.has_table(rank, FLIGHT_GROUP):
+        return None
+    entries = _Entries(run, rank, signatures)
+    stacks = Stacks(run, rank)
+    history = entries.make_history(stacks)
+    main_stack = read_main_stack(run, rank, stacks)
+    return RankFlight(
+        rank=rank,
+        groups=entries.groups,
+        progress=entries.measure_progress(),
+        status=entries.list_status(),
+        p2p_groups=entries.list_p2p_groups(),
+        fronts=entries.list_fronts(),
+        history=history,
+        last=entries.make_entry(len(entries.order) - 1) if len(entries.order) else None,
+        stacks=stacks,
+        main_stack=main_stack,
+        is_in_operation=is_in_operation(main_stack) if main_stack else None,
+        newest_ns=entries.newest_ns,
+        saved_ns=run.rank_manifests[rank].saved_ns,
+    )
+
+
+class _Entries:
+    """The table of one rank as arrays, in the order in which the operations were entered."""
+
+    def __init__(self, run: Run, rank: int, signatures: Signatures) -> None:
+        self.rank, self._signatures = rank, signatures
+        rows = read_group_rows(run, rank)
+        self.groups = {name: signatures.make_group(name, *facts) for name, *facts, _, _ in rows}
+        self._status = {name: (enqueued, completed) for name, _, _, enqueued, completed in rows}
+        columns = read_columns(run, rank)
+        self.order = columns["record_id"]
+        names = columns["group"]
+        for name in names.distinct:
+            if name not in self.groups:
+                self.groups[name] = signatures.make_group(name, "", "")
+        self._group_list = tuple(self.groups.values())
+        index = {group.name: number for number, group in enumerate(self._group_list)}
+        self._group = names.map_codes([index[name] for name in names.distinct])
+        self._operation, self._sizes = columns["operation"], columns["input_sizes"]
+        self._dtypes, self._outputs = columns["input_dtypes"], columns["output_sizes"]
+        self._is_p2p, self._sequence = columns["is_p2p"], columns["sequence"]
+        self._p2p_sequence, self._created = columns["p2p_sequence"], columns["created_ns"]
+        self._stack = columns["stack"]
+        newest_ns = max(
+            (int(columns[name].max()) for name in ("created_ns", "started_ns", "completed_ns"))
+            if len(self.order)
+            else (-1,)
+        )
+        self.newest_ns = newest_ns if newest_ns > 0 else None
+        self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns["backend"].distinct)
+        self._finished = self._find_finished(columns)
+        self._signature = self._number_signatures()
+
+    def _find_finished(self, columns: Mapping[str, Any]) -> Any:
+        state, backend = columns["state"], columns["backend"]
+        finished = state.is_value(_COMPLETED)
+        for name in _BACKENDS_RETIRING_FINISHED:
+            finished = finished | (columns["is_retired"] & backend.is_value(name))
+        if self._is_p2p.any() or _COALESCED in self._operation.distinct:
+            self._finish_batches(finished)
+        return finished
+
+    def _finish_batches(self, finished: Any) -> None:
+        """Set the state of the parts of coalesced operations, which have none of their own.
+
+        They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
+        finished, but not the parts. A batch of one send looks like a plain send: its group tells, and what
+        the group itself counted as completed last.
+        """
+        key = np.stack([self._group, self._sequence, self._p2p_sequence])
+        is_first = np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))
+        first = np.flatnonzero(is_first)
+        last = np.append(first[1:], key.shape[1]) - 1
+        is_end = self._operation.is_value(_COALESCED)
+        has_end = is_end[last]
+        is_batch = has_end | (last > first)
+        is_coalescing = np.isin(self._group, self._group[first[is_batch]])
+        batch = np.cumsum(is_first) - 1
+        parts = has_end[batch] & ~is_end
+        finished[parts] = finished[last[batch]][parts]
+        finished[is_coalescing & ~has_end[batch] & (self._is_p2p | is_batch[batch])] = True
+        if self._is_nccl:
+            for number, group in enumerate(self._group_list):
+                completed = self._status.get(group.name, (None, None))[1]
+                rows = self._group == number
+                if completed is not None and self._is_p2p[rows].all():
+                    finished[rows & (self._p2p_sequence == completed)] = True
+
+    def _number_signatures(self) -> Integers:
+        """Number each row by what must agree between ranks."""
+        parts = (self._operation, self._sizes, self._dtypes, self._outputs)
+        if not len(self.order):
+            return np.zeros(0, dtype=np.int64)
+        key, size = np.zeros(len(self.order), dtype=np.int64), 1
+        for part in parts:
+            count = max(len(part.distinct), 1)
+            if size * count > _MAX_KEY:
+                key = np.unique(key, return_inverse=True)[1]
+                size = len(key)
+            key = key * count + part.codes
+            size *= count
+        _, rows, inverse = np.unique(key, return_index=True, return_inverse=True)
+        numbers = map(self._signatures.number_operation, *(part.list_texts(rows) for part in parts))
+        return np.asarray(list(numbers), dtype=np.int64)[inverse]
+
+    def make_history(self, stacks: "Stacks") -> History:
+        """Return the arrays of the collectives."""
+        rows = np.flatnonzero(~self._is_p2p & ~self._operation.is_value(_COALESCED))
+        used, inverse = np.unique(self._stack[rows], return_inverse=True)
+        lines = stacks.number_lines(self._signatures)
+        location = np.asarray([lines.get(number, -1) for number in used.tolist()], dtype=np.int64)
+        return History(
+            groups=self._group_list,
+            group=self._group[rows],
+            sequence=self._sequence[rows],
+            signature=self._signature[rows],
+            location=location[inverse],
+        )
+
+    def measure_progress(self) -> dict[str, Progress]:
+        """Return how far the rank is in the collectives of each group, by its entries."""
+        progress = {}
+        for number, group in enumerate(self._group_list):
+            rows = np.flatnonzero((self._group == number) & ~self._is_p2p)
+            sequences = self._sequence[rows]
+            entered = int(sequences.max()) if len(rows) else 0
+            pending = sequences[~self._finished[rows]]
+            progress[group.name] = Progress(
+                entered=entered,
+                finished=int(pending.min()) - 1 if len(pending) else entered,
+                is_exact=len(rows) > 0,
+            )
+        return progress
+
+    def list_status(self) -> dict[str, tuple[int | None, int | None]]:
+        """Return the last operation that was enqueued and completed, by group, where it counts as entries do.
+
+        Whatever came last is counted: for a group with sends, that says nothing of its collectives.
+        """
+        return self._status if self._is_nccl else {}
+
+    def list_p2p_groups(self) -> frozenset[str]:
+        """Return the names of the groups with sends or receives."""
+        numbers = np.unique(self._group[self._is_p2p]).tolist()
+        return frozenset(self._group_list[number].name for number in numbers)
+
+    def list_fronts(self) -> tuple[Entry, ...]:
+        """Return the first unfinished operation of each group, and of each peer and direction, in order."""
+        last_finished = self._find_last_finished()
+        seen: set[tuple[Any, ...]] = set()
+        fronts = []
+        for row in np.flatnonzero(~self._finished).tolist():
+            if self._operation[row] == _COALESCED and self._is_part_of_coalesced(row):
+                continue
+            entry = self.make_entry(row, is_passed=int(self.order[row]) < last_finished)
+            key = (entry.group.name, entry.peer, entry.sends) if entry.is_p2p else (entry.group.name,)
+            if key not in seen:
+                seen.add(key)
+                fronts.append(entry)
+        return tuple(fronts)
+
+    def _is_part_of_coalesced(self, row: int) -> bool:
+        """Return True if the entry before it is of the same coalesced operation, and stands for it."""
+        return row > 0 and bool(
+            self._group[row - 1] == self._group[row]
+            and self._sequence[row - 1] == self._sequence[row]
+            and self._p2p_sequence[row - 1] == self._p2p_sequence[row]
+        )
+
+    def _find_last_finished(self) -> int:
+        """Return the record of the last finished operation; those that a dump leaves out had finished."""
+        finished = self.order[self._finished]
+        last = int(finished[-1]) if len(finished) else -1
+        if len(self.order) > 1 and not len(finished):
+            holes = np.flatnonzero(np.diff(self.order) > 1)
+            if len(holes):
+                last = int(self.order[holes[-1] + 1]) - 1
+        return last
+
+    def make_entry(self, row: int, *, is_passed: bool = False) -> Entry:
+        """Return one row as an entry."""
+        group = self._group_list[int(self._group[row])]
+        operation, is_p2p = self._operation[row], bool(self._is_p2p[row])
+        match = _P2P.fullmatch(operation) if is_p2p else None
+        peer = int(match[3]) if match else None
+        if peer is not None and group.ranks:
+            peer = group.ranks[peer] if peer < len(group.ranks) else None
+        created_ns, stack = int(self._created[row]), int(self._stack[row])
+        return Entry(
+            rank=self.rank,
+            group=group,
+            operation=match[1] if match else operation,
+            is_p2p=is_p2p,
+            sequence=int(self._p2p_sequence[row] if is_p2p else self._sequence[row]),
+            order=int(self.order[row]),
+            sizes=self._sizes[row],
+            dtypes=self._dtypes[row],
+            signature=int(self._signature[row]),
+            created_ns=created_ns if created_ns > 0 else None,
+            stack=stack if stack >= 0 else None,
+            peer=peer,
+            sends=bool(match and match[1] == "send"),
+            is_passed=is_passed,
+        )
