@@ -1,6 +1,7 @@
 """Processes that keep what they have loaded from one call to the next, so that only results travel."""
 
 import multiprocessing
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -8,6 +9,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from zprof.model.interrupts import raise_lost_interrupt
 from zprof.model.memory_limit import read_memory_limit
 from zprof.model.worker_start import choose_start_method, hide_main_module, set_up_worker
+
+#: How long an interrupt may take to reach this process after it ended the others.
+_INTERRUPT_S = 0.1
 
 _State = TypeVar("_State")
 _State_co = TypeVar("_State_co", covariant=True)
@@ -93,12 +97,17 @@ class ProcessWorkers(Generic[_State]):
             WorkerFailed: one of them died or raised an error.
         """
         raise_lost_interrupt()
+        outcomes: list[tuple[Any, str]] = []
+        lost: Exception | None = None
         try:
             for connection, argument in zip(self._connections, arguments, strict=True):
                 connection.send((work, argument))
             outcomes = [connection.recv() for connection in self._connections]
         except (OSError, EOFError) as error:
-            raise WorkerFailed("a process died") from error
+            lost = error
+        if lost is not None:
+            time.sleep(_INTERRUPT_S)  # a Ctrl-C that ended the processes may reach this one a moment later
+            raise WorkerFailed("a process died") from lost
         failures = [failure for _, failure in outcomes if failure]
         if failures:
             raise WorkerFailed(failures[0])

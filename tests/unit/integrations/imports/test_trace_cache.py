@@ -178,7 +178,7 @@ def test_a_run_has_the_name_of_its_file_without_endings(folder: Path) -> None:
     names = {"qwen_0.5b.pt.trace.json.gz": "qwen_0.5b", "a.JSON": "a", "a.b": "a.b", ".json": "trace"}
     for file, run in names.items():
         (folder / file).write_bytes((folder / "rank0.json").read_bytes())
-        assert import_cached(folder / file, print, NoImportProgress()).name == f"{run}.zprof"
+        assert import_cached([folder / file], print, NoImportProgress()).name == f"{run}.zprof"
 
 
 @pytest.fixture
