@@ -100,9 +100,9 @@ def _find_mixed(sequences: Any, values: Any) -> Any:
 def _compare_operations(job: Job, group: str, places: _Places) -> Divergence | None:
     """Return the first place with different operations, or with different sizes in one that cannot finish.
 
-    An operation that has finished with different sizes is meant to have them.
+    An operation that has finished everywhere with different sizes is meant to have them.
     """
-    finished = max(
+    finished = min(
         (progress[group].finished for progress in job.progress.values() if group in progress), default=0
     )
     uneven: set[str] = set()
