@@ -59,9 +59,13 @@ def hide_main_module() -> Iterator[None]:
 
 
 def set_up_worker() -> None:
-    """Set up a new process, before numpy is imported: it ends at a Ctrl-C, and with its parent."""
+    """Set up a new process, before numpy is imported: it ends at a Ctrl-C, and with its parent.
+
+    If the parent ignores SIGINT, as a background job of a script does, so does the new process.
+    """
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

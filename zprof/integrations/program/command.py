@@ -3,6 +3,9 @@
 A child that does not exit after an interrupt (SIGINT from the terminal, or forwarded) is terminated with all
 its descendants: by SIGTERM after a grace period, and by SIGKILL after another. A second interrupt sends
 SIGKILL at once.
+
+Background jobs of a script, and what ``nohup`` starts, ignore SIGINT. The child inherits that, and an interrupt
+then ends neither: the command runs as it would without zprof. SIGTERM is forwarded as always.
 """
 
 import os
@@ -237,6 +240,7 @@ def _run_watched(
     """Return the exit code, and a summary of terminated processes."""
     raise_lost_interrupt()
     signals = {*_FORWARDED_SIGNALS, signal.SIGCHLD}
+    ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         child = _start_child(command, environment, before, output)
@@ -251,7 +255,10 @@ def _run_watched(
             received = _wait_for_signal(signals, tree, observer)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
-            if received.si_signo == signal.SIGINT:
+            # Blocked, an ignored SIGINT arrives all the same. The observer's own is a user's request.
+            if received.si_signo == signal.SIGINT and (
+                not ignores_interrupts or received.si_pid == os.getpid()
+            ):
                 tree.interrupt()
             if _is_sent_to_us_only(received):
                 child.send_signal(received.si_signo)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,11 +94,38 @@ def test_a_damaged_table_is_the_same_error(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     """Interrupted while its processes are busy: none is left, and only the parent says where it was."""
-    script = tmp_path / "script.py"
+    parent, children = start_busy_processes(tmp_path, signal.SIG_DFL)
+    os.killpg(parent.pid, signal.SIGINT)
+    _, error = parent.communicate(timeout=60)
+    assert error.count("Traceback") == 1
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+@pytest.mark.ranks
+def test_processes_of_a_background_job_ignore_an_interrupt(tmp_path: Path) -> None:
+    parent, children = start_busy_processes(tmp_path, signal.SIG_IGN)
+    try:
+        for process in (parent.pid, *children):
+            ignored = re.search(r"^SigIgn:\s*(\w+)", Path(f"/proc/{process}/status").read_text(), re.M)
+            assert ignored is not None
+            assert int(ignored[1], 16) & 1 << signal.SIGINT - 1
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
+
+
+def start_busy_processes(
+    folder: Path, disposition: signal.Handlers
+) -> tuple["subprocess.Popen[str]", list[int]]:
+    """Return a process that starts with this disposition of SIGINT, and its two busy workers."""
+    script = folder / "script.py"
     script.write_text(
         "import multiprocessing, operator, signal\n"
         "from zprof.model.interrupts import keep_interrupts\n"
-        "from zprof.model.stateful_workers import LocalWorker, ProcessWorkers\n"
+        "from zprof.model.stateful_workers import ProcessWorkers\n"
         "with keep_interrupts(), ProcessWorkers([{signal.SIGUSR1}] * 2) as workers:\n"
         "    workers.call(operator.contains, [1, 1])\n"
         "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
@@ -108,15 +136,12 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
         start_new_session=True,
+        # A background job of a script ignores SIGINT, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, disposition),
     )
     assert parent.stdout is not None
     children = [int(number) for number in parent.stdout.readline().split()]
     assert len(children) == 2
-    os.killpg(parent.pid, signal.SIGINT)
-    _, error = parent.communicate(timeout=60)
-    assert error.count("Traceback") == 1
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    return parent, children

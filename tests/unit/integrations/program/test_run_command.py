@@ -101,16 +101,23 @@ def test_the_terminal_is_freed_if_nothing_can_be_run(command: str) -> None:
     assert observer.told == ["start", "close"]
 
 
-def start_parent(child: list[str], *, grace_s: float, number: int = signal.SIGINT) -> subprocess.Popen[str]:
+def start_parent(
+    child: list[str],
+    *,
+    grace_s: float,
+    number: int = signal.SIGINT,
+    disposition: signal.Handlers = signal.SIG_DFL,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PARENT, str(grace_s), *child],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": ROOT},
         start_new_session=True,
         # A shell cannot trap what was ignored when it began: tests in the background ignore SIGINT.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(number, disposition),
     )
 
 
@@ -181,3 +188,28 @@ def test_processes_that_outlive_an_interrupt_are_ended(
 
 def test_a_program_that_ends_in_time_is_left_alone() -> None:
     assert interrupt(SAVING, grace_s=10.0) == (["ready", "saved"], "", 130)
+
+
+#: Goes on until it is told to end.
+LISTENING = """
+import sys
+print("ready", flush=True)
+print("got", sys.stdin.readline().strip())
+"""
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_a_background_job_goes_on_after_an_interrupt(to_all: bool) -> None:
+    """A shell's Ctrl-C reaches its background jobs, which ignore it: with zprof as without."""
+    parent = start_parent([sys.executable, "-c", LISTENING], grace_s=0.1, disposition=signal.SIG_IGN)
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        for _ in range(2):
+            (os.killpg if to_all else os.kill)(parent.pid, signal.SIGINT)
+            time.sleep(0.4)  # longer than the grace period
+        assert parent.communicate("the end\n", timeout=30) == ("got the end\n", "")
+        assert parent.returncode == 0
+    finally:
+        parent.kill()
+        parent.wait()
