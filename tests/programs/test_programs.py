@@ -68,7 +68,9 @@ def test_a_healthy_program_is_accused_of_nothing(name: str, tmp_path: Path) -> N
     if HEALTHY[name]:
         pytest.importorskip(HEALTHY[name], reason=f"{HEALTHY[name]} is not installed")
     report = record_program(FOLDER / f"{name}.py", tmp_path)
-    assert [each.cause for each in report.findings if each.confidence is not Confidence.LOW] == []
+    # On a busy machine the recording may be disturbed, which is said, and is nothing that the program does.
+    accused = {each.cause for each in report.findings if each.confidence is not Confidence.LOW}
+    assert accused <= {Cause.MEASUREMENT_ARTIFACT}
     if name == "sleeping":  # what nobody can tell is a gap, and no reason to call it OK
         assert Cause.CPU_BOUND_LAUNCH in {cause for gap in report.gaps for cause in gap.causes}
         assert report.verdict.status == "inconclusive"

@@ -6,7 +6,9 @@ There are five signs. A sign that invalidates the times has high severity.
   to several milliseconds apart. A rank waits for that in the first collective of the window, in addition to
   its usual wait in the first collective of a step. If compute hides the wait, the rank gets ahead and waits
   in a later collective of the same step. The cost is then the exposed waiting of that step in excess of other
-  steps, limited by the wait in the first collective.
+  steps, limited by the wait in the first collective. Any step may be slow by chance: the excess must exceed
+  what the spread of the others makes likely. If the recorder's pings opened the window, no profiler started
+  later than its rank left the last of them, and the cost is at most that difference.
 - The same skew occurred before the first step, in the part that the means exclude.
 - The clock uncertainty exceeds the measured waits.
 - The ranks' windows contain different steps.
@@ -15,6 +17,8 @@ There are five signs. A sign that invalidates the times has high severity.
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
@@ -43,6 +47,8 @@ _MAX_UNLAUNCHED_RATIO = 0.01
 _SIGNIFICANT_SKEW_RATIO = 0.05
 #: Above this share it is listed before all causes: it distorts the means more than most causes cost.
 _DOMINANT_SKEW_RATIO = 0.10
+#: Student's t for a one-sided bound of 99 %, by degrees of freedom from 1; the last one is used beyond.
+_T_99 = (31.82, 6.96, 4.54, 3.75, 3.36, 3.14, 3.00, 2.90, 2.82, 2.76, 2.72, 2.68, 2.65, 2.62, 2.60)
 #: A straggler costs a twentieth of a step and must be ten times the clock uncertainty.
 _MAX_CLOCK_UNCERTAINTY_RATIO = 0.05 / 10
 
@@ -125,15 +131,18 @@ def _find_start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     if rows.empty:
         return None
     total = float(rows["exposed_wait_ns"].sum())
-    costs = _start_costs_ns(rows)
+    costs = _start_costs_ns(rows).clip(upper=_max_start_skew_ns(analysis))
     first_ns = float(costs.sum())
     if first_ns <= _MIN_FIRST_WAIT_RATIO * total or first_ns <= max_noise_floor_ns(analysis):
         return None
-    per_step_ns = float(costs.max()) / max(1, analysis.steps["step"].nunique())
+    steps = analysis.steps["step"].nunique()
+    per_step_ns = float(costs.max()) / max(1, steps)
     wall = mean_wall_ns(analysis)
     confidence = Confidence.MEDIUM if per_step_ns > MIN_GAIN_RATIO * wall else Confidence.LOW
     if per_step_ns > _DOMINANT_SKEW_RATIO * wall:
         confidence = Confidence.HIGH
+    if steps <= 2:  # the spread of a single other step is unknown
+        confidence = Confidence.LOW
     return _Sign(
         sentence=f"{format_percent(first_ns / total)} of all exposed waiting starts in the window's first "
         f"collective: the ranks' profilers started at different times (the rank that waits longest loses "
@@ -149,6 +158,14 @@ def _find_start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     )
 
 
+def _max_start_skew_ns(analysis: RunAnalysis) -> float:
+    """Return how far apart the profilers can have started; infinite if not all ranks have pings."""
+    opened = [tracks.opened_ns for tracks in analysis.tracks if tracks.opened_ns is not None]
+    if not opened or len(opened) < len(analysis.tracks):
+        return float("inf")
+    return float(max(opened) - min(opened))
+
+
 def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
     """Measure each rank's exposed wait for the other ranks' profilers to start.
 
@@ -161,7 +178,7 @@ def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
     first_of_step = rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()
     later_rows = rows[~is_first_step]
     later_first_rows = later_rows[later_rows.index.isin(first_of_step)]
-    immediate = _sum_beyond_usual(first_rows, later_first_rows, "exposed_wait_ns").clip(lower=0.0)
+    immediate = _sum_beyond_usual(first_rows, later_first_rows, "exposed_wait_ns")
     if later_first_rows.empty:
         return immediate
     waited_ns = _sum_beyond_usual(first_rows, later_first_rows, "wait_ns")
@@ -173,16 +190,28 @@ def _sum_beyond_usual(rows: pd.DataFrame, later_rows: pd.DataFrame, column: str)
     """Return each rank's sum in excess of the usual sum: the largest of any rank in later steps (median).
 
     The reference is the largest rank because a different rank may wait in each step, if ranks take turns
-    being late.
+    being late. The excess is zero if a further step like the later ones reaches the sum by chance.
     """
-    usual = (
-        later_rows.groupby(["step", "rank"])[column].sum().groupby("step").max().median()
-        if len(later_rows)
-        else 0.0
-    )
-    by_rank = rows.groupby("rank")
-    excess: pd.Series[float] = by_rank[column].sum() - float(usual) * by_rank["step"].nunique()
-    return excess
+    sums = rows.groupby("rank")[column].sum().astype(float)
+    steps = rows.groupby("rank")["step"].nunique()
+    if not len(later_rows):
+        return sums
+    later = later_rows.groupby(["step", "rank"])[column].sum().groupby("step").max().to_numpy(float)
+    excess: pd.Series[float] = sums - float(np.median(later)) * steps
+    return excess.where(sums > steps * _max_likely_sum(later), 0.0).clip(lower=0.0)
+
+
+def _max_likely_sum(later: npt.NDArray[np.float64]) -> float:
+    """Return what one more step reaches in at most 1 % of cases.
+
+    Waits have heavier tails than Student's t allows for, so it is no less than the largest of these steps
+    plus their range.
+    """
+    largest = later.max() + np.ptp(later)
+    if len(later) < 2:
+        return float(largest)
+    t = _T_99[min(len(later) - 1, len(_T_99)) - 1]
+    return float(max(largest, later.mean() + t * later.std(ddof=1) * np.sqrt(1 + 1 / len(later))))
 
 
 def _find_skew_before_first_step(analysis: RunAnalysis) -> _Sign | None:

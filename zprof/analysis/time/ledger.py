@@ -191,7 +191,8 @@ class RankTracks(Struct, frozen=True, kw_only=True):
     ``waiting`` and ``moving``: blocked by a collective before and after the last rank's arrival. Clipped to
     ``steps`` they are the exposed wait and transfer of the ledger. ``host_steps``: the same steps by the
     host's marks. ``wait_before_ns``: wait in the recording's first collective, if launched before the first
-    step.
+    step. ``opened_ns``: when the rank left the recorder's last ping before the first step, with its profiler
+    running; None without pings.
     """
 
     rank: int
@@ -203,6 +204,7 @@ class RankTracks(Struct, frozen=True, kw_only=True):
     waiting: Intervals
     moving: Intervals
     wait_before_ns: int = 0
+    opened_ns: int | None = None
 
 
 def make_rank_tracks(
@@ -219,4 +221,13 @@ def make_rank_tracks(
         waiting=exposure.waiting,
         moving=exposure.moving,
         wait_before_ns=wait_before_ns,
+        opened_ns=_find_opening(timeline, clock),
     )
+
+
+def _find_opening(timeline: RankTimeline, clock: RankClock) -> int | None:
+    if not len(timeline.host_steps):
+        return None
+    ping_ends = clock.common(np.array([end for _, end in timeline.pings.values()], dtype=np.int64))
+    before = ping_ends[ping_ends <= timeline.host_steps.begin_ns[0]]
+    return int(before.max()) if len(before) else None

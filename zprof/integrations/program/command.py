@@ -4,8 +4,8 @@ A child that does not exit after an interrupt (SIGINT from the terminal, or forw
 its descendants: by SIGTERM after a grace period, and by SIGKILL after another. A second interrupt sends
 SIGKILL at once.
 
-Background jobs of a script, and what ``nohup`` starts, ignore SIGINT. The child inherits that, and an interrupt
-then ends neither: the command runs as it would without zprof. SIGTERM is forwarded as always.
+Background jobs of a script ignore SIGINT. The child inherits that, and an interrupt then ends neither: the
+command runs as it would without zprof. SIGTERM is forwarded as always.
 """
 
 import os
