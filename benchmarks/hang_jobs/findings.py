@@ -212,8 +212,9 @@ def read_recv_cycle(outcome: Outcome) -> Finding | None:
         return None
     pair = tuple(sorted((one.rank, other.rank)))
     return Finding(
-        kinds=(HangClass.CIRCULAR_WAIT,),
-        culprits=(pair,),
+        kinds=(HangClass.CIRCULAR_WAIT, HangClass.NEVER_ENTERED),
+        culprits=(pair, outcome.plan.culprits[:1]),
+        note="as a rank that skipped its send; its earlier steps may tell which",
         operations=(one.keys[0], other.keys[0]),
         evidence=(one, other),
     )

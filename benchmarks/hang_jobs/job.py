@@ -9,14 +9,17 @@ from msgspec.structs import replace
 from benchmarks.hang_jobs.engine import Entry, Key, Schedule, Speed, Stops, run_programs
 from benchmarks.hang_jobs.faults import FAULTS, HEALTHY
 from benchmarks.hang_jobs.findings import Finding, Outcome
-from benchmarks.hang_jobs.mesh import Mesh, draw_mesh, make_megatron_mesh
+from benchmarks.hang_jobs.mesh import Mesh, draw_mesh, draw_pair_mesh, make_megatron_mesh
 from benchmarks.hang_jobs.plans import Plan
-from benchmarks.hang_jobs.program import Shape, draw_shape, write_programs
+from benchmarks.hang_jobs.program import Program, Shape, draw_shape, write_programs
 from zprof.model.hang import HangClass
 
 KINDS = ("ddp", "fsdp", "3d", "expert")
 WORLDS = (2, 4, 8, 8, 16, 16, 32, 64, 128)
 LARGE_WORLDS = (256, 512, 1024)
+#: Jobs with groups of two, in which the faults are planted.
+PAIR_KINDS = ("pairs", "pairs", "fsdp", "3d", "expert")
+PAIR_WORLDS = (4, 4, 6, 8, 12, 16)
 #: 2.3 has pg_status, 2.7 the version of NCCL, 2.9 threads; 2.10 renames that version.
 #: (2.2 has no pg_status; it is older than the dumps that zprof reads.)
 VERSIONS = ("2.3", "2.4", "2.7", "2.9", "2.10")
@@ -24,6 +27,10 @@ NAME_STYLES = ("_dump_{rank}", "nccl_trace_rank_{rank}", "rank{rank}")
 #: Faults whose dumps lead nowhere else if a member of the stuck group left none.
 NEEDS_MEMBERS = {HangClass.NOT_FINISHED, HangClass.DIFFERENT_COLLECTIVES, HangClass.MISMATCHED}
 MAX_TRIES, PLANS_PER_JOB = 400, 20
+#: Whole steps before that of a fault, from which a reader knows what a rank repeats.
+MIN_EARLIER_STEPS = 3
+#: Faults of a rank that leaves the order of its earlier steps.
+ORDER_FAULTS = ("never_entered", "circular_wait")
 RANKS_PER_NODE = 8
 
 
@@ -60,7 +67,8 @@ class TrueOperation(Struct, frozen=True, kw_only=True):
 class Truth(Struct, frozen=True, kw_only=True):
     """What a reader of the dumps must find; the first of each is what was planted, the others as defensible.
 
-    ``kinds`` is empty if the job does not hang. ``note``: why more than one answer is right.
+    ``kinds`` is empty if the job does not hang. ``planted``: the ranks with the fault. ``note``: why more
+    than one answer is right.
     """
 
     seed: int
@@ -68,6 +76,7 @@ class Truth(Struct, frozen=True, kw_only=True):
     kinds: tuple[HangClass, ...] = ()
     culprits: tuple[tuple[int, ...], ...] = ((),)
     operations: tuple[TrueOperation, ...] = ()
+    planted: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
     note: str = ""
 
@@ -88,13 +97,16 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.outcome.schedule
 
 
-def draw_job(seed: int, fault: str | None = None, *, large: bool = False) -> Job:
-    """Return the job of a seed, with one of ``FAULTS`` or ``HEALTHY``."""
-    rng = random.Random(f"{seed} {fault} {large}")
+def draw_job(seed: int, fault: str | None = None, *, large: bool = False, has_pairs: bool = False) -> Job:
+    """Return the job of a seed, with one of ``FAULTS`` or ``HEALTHY``; with pairs, they have the fault."""
+    rng = random.Random(f"{seed} {fault} {large}" + " pairs" * has_pairs)
     faults = [*FAULTS, *HEALTHY]
     fault = fault or faults[seed % len(faults)]
     for _ in range(MAX_TRIES):
-        job = _try_job(rng, seed, fault, rng.choice(LARGE_WORLDS if large else WORLDS))
+        if has_pairs:
+            job = _try_pair_job(rng, seed, fault)
+        else:
+            job = _try_job(rng, seed, fault, rng.choice(LARGE_WORLDS if large else WORLDS))
         if job is not None:
             return job
     raise RuntimeError(f"no job of seed {seed} shows the fault {fault}")
@@ -143,18 +155,60 @@ def _try_job(rng: random.Random, seed: int, fault: str, world: int) -> Job | Non
     if fault == "receive_cycle":
         shape = replace(shape, is_batched=False)
     dialect = _draw_dialect(rng, world, fault)
-    programs = write_programs(rng, mesh, shape)
+    return _plant_fault(rng, seed, fault, mesh, shape, dialect, write_programs(rng, mesh, shape))
+
+
+def _try_pair_job(rng: random.Random, seed: int, fault: str) -> Job | None:
+    kind = "3d" if fault == "receive_cycle" else rng.choice(PAIR_KINDS)
+    mesh = draw_pair_mesh(
+        rng, kind, rng.choice([each for each in PAIR_WORLDS if kind == "pairs" or each % 4 == 0])
+    )
+    shape = draw_shape(rng, mesh, steps=rng.randint(3, 8))
+    shape = replace(shape, log_every=rng.choice((0, 0, 1, 2)))
+    if fault == "receive_cycle":
+        shape = replace(shape, is_batched=False)
+    dialect = _draw_dialect(rng, mesh.world, fault)
+    return _plant_fault(
+        rng, seed, fault, mesh, shape, dialect, write_programs(rng, mesh, shape), in_pair=True
+    )
+
+
+def _plant_fault(
+    rng: random.Random,
+    seed: int,
+    fault: str,
+    mesh: Mesh,
+    shape: Shape,
+    dialect: Dialect,
+    programs: list[Program],
+    *,
+    in_pair: bool = False,
+) -> Job | None:
     if fault not in FAULTS:
         return _run_plan(rng, seed, fault, mesh, shape, dialect, Plan(programs=programs))
     for _ in range(PLANS_PER_JOB):
         plan = FAULTS[fault][0](rng, mesh, programs)
-        if plan is not None:
-            return _run_plan(rng, seed, fault, mesh, shape, dialect, plan)
+        if plan is not None and (not in_pair or _is_in_pair(plan, programs)):
+            return _run_plan(rng, seed, fault, mesh, shape, dialect, plan, by_order=in_pair)
     return None
 
 
+def _is_in_pair(plan: Plan, programs: list[Program]) -> bool:
+    """Tell whether a fault is in an operation of a group of two."""
+    groups = [programs[rank][index].group for rank, index in plan.places if index < len(programs[rank])]
+    return any(group is not None and len(group.ranks) == 2 for group in groups)
+
+
 def _run_plan(
-    rng: random.Random, seed: int, fault: str, mesh: Mesh, shape: Shape, dialect: Dialect, plan: Plan
+    rng: random.Random,
+    seed: int,
+    fault: str,
+    mesh: Mesh,
+    shape: Shape,
+    dialect: Dialect,
+    plan: Plan,
+    *,
+    by_order: bool = False,
 ) -> Job | None:
     speeds = _draw_speeds(rng, mesh, plan.is_sync)
     outcome = Outcome(plan, mesh, run_programs(plan.programs, speeds, plan.stops))
@@ -164,10 +218,39 @@ def _run_plan(
     dump_ns = _draw_dump_times(rng, outcome, fault)
     missing = _draw_missing(rng, outcome, fault, finding)
     dialect = _widen_buffer(outcome, dialect, finding, missing)
-    truth = Truth(seed=seed, fault=fault, missing=missing)
+    planted = tuple(sorted({rank for rank, _ in plan.places} & set(plan.culprits)))
+    truth = Truth(seed=seed, fault=fault, planted=planted, missing=missing)
     if finding is not None:
+        if by_order and fault in ORDER_FAULTS:
+            finding = _settle_order(finding, outcome, shape, dialect)
         truth = _make_truth(truth, outcome, dialect, finding)
     return Job(mesh=mesh, shape=shape, outcome=outcome, dialect=dialect, dump_ns=dump_ns, truth=truth)
+
+
+def _settle_order(finding: Finding, outcome: Outcome, shape: Shape, dialect: Dialect) -> Finding:
+    """Settle who of a pair is odd: its earlier steps tell, else either is as defensible."""
+    culprits = outcome.plan.culprits
+    if _shows_order(outcome, shape, dialect):
+        return replace(finding, culprits=(culprits,), note="its earlier steps tell")
+    peers = [outcome.list_members(key) for key in finding.operations if len(key) == 2]
+    pairs = tuple(each for each in peers if len(each) == 2 and set(culprits) <= set(each))
+    return replace(
+        finding,
+        kinds=tuple(dict.fromkeys((*finding.kinds, HangClass.CIRCULAR_WAIT))),
+        culprits=(*finding.culprits, *pairs),
+        note="no earlier steps tell which of two left the order",
+    )
+
+
+def _shows_order(outcome: Outcome, shape: Shape, dialect: Dialect) -> bool:
+    """Tell whether the dump of the odd rank has several whole steps before the one with the fault."""
+    (rank, index), *_ = outcome.plan.places
+    entries = outcome.schedule.entries[rank]
+    per_step = -(-len(outcome.plan.programs[rank]) // shape.steps)
+    earlier = [entry for entry in entries if index - MIN_EARLIER_STEPS * per_step <= entry.index < index]
+    is_whole = index >= MIN_EARLIER_STEPS * per_step
+    is_kept = len(entries) - earlier[0].record_id < dialect.buffer if earlier else False
+    return is_whole and is_kept and not dialect.only_active
 
 
 def _draw_dialect(rng: random.Random, world: int, fault: str) -> Dialect:

@@ -17,6 +17,8 @@ DESCRIPTIONS = {
     "expert_data": ("EXPERT_DATA_PARALLEL_GROUP", "mesh_dp_ep"),
     "shard": ("mesh_shard", "mesh_shard"),
     "replicate": ("mesh_replicate", "mesh_replicate"),
+    "pair": ("TENSOR_MODEL_PARALLEL_GROUP", "mesh_tp"),
+    "cross_pair": ("DATA_PARALLEL_GROUP", "mesh_dp"),
 }
 #: Sizes of a mesh (tensor, pipeline, expert) that are drawn for a world, if they fit.
 TENSOR_SIZES, PIPELINE_SIZES = (2, 4, 8), (2, 4)
@@ -63,6 +65,23 @@ def draw_mesh(rng: random.Random, kind: str, world: int) -> Mesh:
     stage = world // pipeline
     expert = rng.choice([size for size in (tensor, 2 * tensor, 4 * tensor) if stage % size == 0])
     return make_megatron_mesh(kind, world, tensor, pipeline, expert, is_megatron=is_megatron)
+
+
+def draw_pair_mesh(rng: random.Random, kind: str, world: int) -> Mesh:
+    """Return a mesh of 4 to 16 ranks with groups of two: "pairs", "fsdp", "3d" or "expert"."""
+    is_megatron = rng.random() < 0.5
+    if kind == "pairs":
+        half = world // 2
+        members: dict[str, list[Sequence[int]]] = {
+            "world": [range(world)],
+            "pair": [range(first, first + 2) for first in range(0, world, 2)],
+            "cross_pair": [(first, first + half) for first in range(half)],
+        }
+        return _make_mesh(kind, world, members, is_megatron)
+    if kind == "fsdp":
+        return _make_mesh(kind, world, _list_fsdp(world, rng.choice((2, world // 2))), is_megatron)
+    pipeline = rng.choice((1, 2)) if kind == "expert" else 2
+    return make_megatron_mesh(kind, world, 2, pipeline, 2, is_megatron=is_megatron)
 
 
 def make_megatron_mesh(

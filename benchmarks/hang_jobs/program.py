@@ -40,7 +40,7 @@ class Op(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """The sizes of a program."""
+    """The sizes of a program. ``log_every``: steps from one report of the loss to the next; 0: none."""
 
     steps: int
     layers: int
@@ -48,6 +48,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     buckets: int
     syncs_per_layer: bool = False
     is_batched: bool = False
+    log_every: int = 0
 
 
 Program = list[Op]
@@ -70,12 +71,15 @@ def write_programs(
     rng: random.Random, mesh: Mesh, shape: Shape, ranks: Sequence[int] | None = None
 ) -> list[Program]:
     """Return the program of each rank, or of each of ``ranks``."""
-    write_step = {"ddp": _write_ddp_step, "fsdp": _write_fsdp_step}.get(mesh.kind, _write_mesh_step)
+    writers = {"ddp": _write_ddp_step, "fsdp": _write_fsdp_step, "pairs": _write_pair_step}
+    write_step = writers.get(mesh.kind, _write_mesh_step)
     programs = []
     for rank in range(mesh.world) if ranks is None else ranks:
         program: Program = []
-        for _ in range(shape.steps):
+        for step in range(shape.steps):
             write_step(program, rng, mesh, shape, rank)
+            if shape.log_every and step % shape.log_every == 0:
+                program.append(reduce_all(mesh.of_rank[rank]["world"], [2], "Float", site="report"))
         program.append(Op(kind=JOIN))
         program.append(Op(kind=SYNC))
         programs.append(program)
@@ -103,6 +107,25 @@ def _write_fsdp_step(program: Program, rng: random.Random, mesh: Mesh, shape: Sh
         program.append(reduce_scatter(shard, [numel], waits=False, site="backward"))
         if "replicate" in groups:
             program.append(reduce_all(groups["replicate"], [numel], "Float", waits=False, site="backward"))
+    program.append(Op(kind=JOIN))
+    program.append(reduce_all(groups["world"], [1], "Float", site="clip_gradients"))
+    program.append(Op(kind=SYNC))
+
+
+def _write_pair_step(program: Program, rng: random.Random, mesh: Mesh, shape: Shape, rank: int) -> None:
+    """Append one step of a small script: activations within pairs, gradients among all."""
+    groups = mesh.of_rank[rank]
+    for layer in range(shape.layers):
+        program.append(reduce_all(groups["pair"], [TOKENS, HIDDEN * (layer + 1)], "Float", site="forward"))
+    if shape.is_batched:
+        program.append(reduce_all(groups["world"], [1], "Float", site="loss"))
+    for layer in reversed(range(shape.layers)):
+        program.append(reduce_all(groups["pair"], [TOKENS, HIDDEN * (layer + 1)], "Float", site="backward"))
+        program.append(reduce_all(groups["cross_pair"], [HIDDEN, HIDDEN * (layer + 1)], "Float", site="mix"))
+    for bucket in range(shape.buckets):
+        numel = 40_320 * (bucket + 1)
+        waits = shape.syncs_per_layer
+        program.append(reduce_all(groups["world"], [numel], "Float", waits=waits, site="gradients"))
     program.append(Op(kind=JOIN))
     program.append(reduce_all(groups["world"], [1], "Float", site="clip_gradients"))
     program.append(Op(kind=SYNC))

@@ -80,6 +80,8 @@ def _describe_cause(hang: Hang) -> str:
             )
         case HangClass.CIRCULAR_WAIT:
             others = " and ".join(describe_operation(each) for each in hang.operations[:2])
+            if len(hang.culprits) == 1:
+                return f"{who} entered {others} in another order than before, and all wait in a circle{at}"
             return f"{who} wait for one another in {others}, entered in different orders{at}"
         case HangClass.DEVICE_STOPPED:
             peers = _describe_peers(hang)

@@ -121,6 +121,15 @@ def find_signature(dump: dict[str, Any], operation: Any) -> str | None:
     return None
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_pairs_are_in_groups_of_two(fault: str) -> None:
+    for seed in SEEDS:
+        job = draw_job(seed, fault, has_pairs=True)
+        assert job.mesh.world <= 16
+        assert any(len(each.ranks) == 2 for each in job.truth.operations)
+        assert {rank for rank, _ in job.outcome.plan.places} >= set(job.truth.planted)
+
+
 def test_a_stopped_device_is_behind_its_peers(tmp_path: Path) -> None:
     drawn = (draw_job(seed, "device_stopped") for seed in range(60))
     jobs = [

@@ -1,7 +1,7 @@
 """Tell the class of a hang from what is left at the end of all waits."""
 
 from zprof.analysis.hang.operations import Job, PendingOperation
-from zprof.analysis.hang.order import leaves_usual_order
+from zprof.analysis.hang.order import leaves_own_order
 from zprof.analysis.hang.waits import Root
 from zprof.model.hang import HangClass
 
@@ -18,7 +18,9 @@ def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
     if not set(root.ranks) <= set(job.flights):
         return HangClass.RANK_MISSING
     if len(root.ranks) > 1:
-        return HangClass.NEVER_ENTERED if find_skipping(job, root) else HangClass.CIRCULAR_WAIT
+        late = {rank for operation in root.operations for rank in operation.late}
+        is_skip = late.intersection(find_skipping(job, root))
+        return HangClass.NEVER_ENTERED if is_skip else HangClass.CIRCULAR_WAIT
     went_on = any(_went_past(job, root.ranks[0], operation) for operation in root.held_up)
     return HangClass.NEVER_ENTERED if went_on else HangClass.HOST_STUCK
 
@@ -34,30 +36,31 @@ def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:
 
 
 def find_skipping(job: Job, root: Root) -> tuple[int, ...]:
-    """Return the ranks of a circle that left the order of the others; none if all did, or nothing tells.
+    """Return the ranks of a circle that left the usual order; none if all did, or nothing tells.
 
-    If some are late for operations that all others have entered, they skipped them. If each is late for what
-    the other stands in, earlier rounds tell.
+    Each rank's own earlier rounds tell first. Without them, ranks that are late for what all others of the
+    circle have entered are those. How many ranks stand in an operation says nothing: the victims' group may
+    be the larger one.
     """
-    late = {rank for operation in root.operations for rank in operation.late}.intersection(root.ranks)
-    few = {
-        rank
-        for operation in root.operations
-        if len(operation.entries) > 2 * len(operation.late)
-        for rank in operation.late
-    }.intersection(root.ranks)
-    for odd in (late, few if len(few) == 1 else set[int]()):
-        if odd and len(odd) < len(root.ranks):
-            return tuple(sorted(odd))
-    skipping = {
+    return find_leaving(job, root) or _find_late(root)
+
+
+def find_leaving(job: Job, root: Root) -> tuple[int, ...]:
+    """Return the ranks of a circle that left the order of their own earlier rounds, if not all did."""
+    leaving = {
         rank
         for entered in root.operations
         for skipped in root.operations
-        for rank in entered.entries.keys() & skipped.late
-        if not entered.key.is_p2p
-        and leaves_usual_order(job, rank, entered.key.group, entered.key.sequence, skipped.key.group)
+        if skipped is not entered
+        for rank in entered.entries.keys() & (skipped.late | skipped.behind)
+        if leaves_own_order(job, rank, entered.entries[rank].order, skipped.key.group)
     }
-    return tuple(sorted(skipping)) if len(skipping) < len(root.ranks) else ()
+    return tuple(sorted(leaving)) if len(leaving) < len(root.ranks) else ()
+
+
+def _find_late(root: Root) -> tuple[int, ...]:
+    late = {rank for operation in root.operations for rank in operation.late}.intersection(root.ranks)
+    return tuple(sorted(late)) if len(late) < len(root.ranks) else ()
 
 
 def differs(operation: PendingOperation) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from zprof.analysis.group_roles import find_role
-from zprof.analysis.hang.classify import differs, find_skipping
+from zprof.analysis.hang.classify import differs, find_leaving, find_skipping
 from zprof.analysis.hang.flight import RankFlight, find_user_line, trim_stack
 from zprof.analysis.hang.operations import Job, PendingOperation, list_ranks
 from zprof.analysis.hang.order import Divergence
@@ -34,8 +34,8 @@ def describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) ->
     culprits = []
     for root in roots:
         ranks = root.ranks
-        if kind is HangClass.NEVER_ENTERED and len(ranks) > 1:
-            ranks = find_skipping(job, root)
+        if kind in (HangClass.NEVER_ENTERED, HangClass.CIRCULAR_WAIT) and len(ranks) > 1:
+            ranks = find_skipping(job, root) or ranks
         if kind is HangClass.MISMATCHED and not ranks:
             ranks = tuple(
                 sorted({rank for each in root.operations if differs(each) for rank in each.entries})
@@ -67,9 +67,13 @@ def _rate(job: Job, kind: HangClass, roots: list[Root]) -> Confidence:
     """Rate how sure the culprits are: nobody is accused for a dump that is missing."""
     if kind is HangClass.RANK_MISSING or not roots:
         return Confidence.LOW
-    if kind is HangClass.CIRCULAR_WAIT and any(len(root.ranks) > 2 for root in roots):
+    circles = [root for root in roots if len(root.ranks) > 1]
+    if kind is HangClass.CIRCULAR_WAIT and any(
+        len(root.ranks) > 2 and not find_skipping(job, root) for root in circles
+    ):
         return Confidence.LOW  # most ranks of a large circle did what they should
-    if kind in (HangClass.NOT_FINISHED, HangClass.CIRCULAR_WAIT):
+    is_in_order = any(not find_leaving(job, root) for root in circles)
+    if kind is HangClass.NOT_FINISHED or is_in_order:
         return Confidence.MEDIUM
     # With dumps missing, what holds the culprit up may be in them.
     is_complete = not any(operation.unknown for root in roots for operation in root.held_up)
@@ -102,7 +106,9 @@ def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
     return Hang(
         status=HangStatus.STUCK,
         kind=kind,
-        confidence=Confidence.HIGH if divergence.expected is not None else Confidence.MEDIUM,
+        confidence=Confidence.HIGH
+        if divergence.expected is not None and divergence.is_sure
+        else Confidence.MEDIUM,
         operations=tuple(
             _describe_operation(job, folder, operation, frozenset(divergence.odd)) for operation in operations
         ),

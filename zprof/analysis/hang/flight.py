@@ -69,7 +69,7 @@ class History(Struct, frozen=True, kw_only=True):
     """Arrays of all collectives of a rank in its recorder, oldest first.
 
     ``group`` is an index into ``groups``; ``signature`` and ``location`` are numbers of the job's
-    :class:`Signatures` (``location`` -1: unknown).
+    :class:`Signatures` (``location`` -1: unknown). ``place``: where it is in ``own``.
     """
 
     groups: tuple[Group, ...]
@@ -77,6 +77,20 @@ class History(Struct, frozen=True, kw_only=True):
     sequence: Integers
     signature: Integers
     location: Integers
+    place: Integers
+    own: "OwnOrder"
+
+
+class OwnOrder(Struct, frozen=True, kw_only=True):
+    """Arrays of all that a rank entered, sends and receives too, oldest first.
+
+    ``token``: equal for the same operation of the same group. ``group``: as in :class:`History`. ``order``:
+    as in :class:`Entry`.
+    """
+
+    token: Integers
+    group: Integers
+    order: Integers
 
 
 class RankFlight(Struct, frozen=True, kw_only=True):

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.hang.flight import OwnOrder
 from zprof.analysis.hang.operations import Job
 
 #: Sequence numbers before a place that must agree with an earlier place for the two to have one context.
 _MAX_CONTEXT = 4
 _MIN_CONTEXT = 1
-#: Earlier rounds that must show the same count before a rank is said to have left its usual order.
-_MIN_ROUNDS = 2
+#: Operations of a rank that must be as before, if a whole round is longer; and how many are compared.
+_LONG = 24
+#: Operations of a round that a rank may have left out.
+_MAX_LEFT_OUT = 8
+_MAX_LENGTH = 2048
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
@@ -26,7 +30,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     ``entered``: the number of the signature per rank. ``expected``: what the place usually holds; None if
     nothing tells. ``odd``: the ranks that entered something else. ``by_line``: the operations are equal, but
     the lines of the program differ, here and at every later place. ``is_skip``: the odd ranks entered what
-    usually follows.
+    usually follows. ``is_sure``: the order of each rank's own earlier rounds does not say otherwise.
     """
 
     group: str
@@ -36,6 +40,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     odd: tuple[int, ...]
     by_line: bool = False
     is_skip: bool = False
+    is_sure: bool = True
 
 
 class _Places(Struct, frozen=True, kw_only=True):
@@ -112,7 +117,8 @@ def _compare_operations(job: Job, group: str, places: _Places) -> Divergence | N
         if len(operations) == 1 and (sequence <= finished or operations & uneven):
             uneven |= operations
             continue
-        return _judge_place(group, places, sequence, places.signatures, by_line=False)
+        own = _ask_own_order(job, group, sequence)
+        return _judge_place(group, places, sequence, places.signatures, own=own)
     return None
 
 
@@ -131,17 +137,44 @@ def _compare_lines(group: str, places: _Places) -> Divergence | None:
     if not len(agreeing):
         return None  # rank-dependent lines from the start on
     sequence = int(shared[agreeing[-1] + 1])
-    found = _judge_place(group, places, sequence, places.lines, by_line=True)
+    found = _judge_place(group, places, sequence, places.lines, own=None)
     return found if found.is_skip else None
 
 
-def _judge_place(group: str, places: _Places, sequence: int, values: Any, *, by_line: bool) -> Divergence:
+def _ask_own_order(job: Job, group: str, sequence: int) -> dict[int, bool]:
+    """Return whether each rank came to a place of a group as in its own earlier rounds, if known."""
+    fits = {}
+    for rank, flight in job.flights.items():
+        history = flight.history
+        names = [each.name for each in history.groups]
+        if group not in names:
+            continue
+        is_here = (history.group == names.index(group)) & (history.sequence == sequence)
+        for place in history.place[is_here].tolist()[:1]:
+            has_left = _has_left_order(history.own, names.index(group), place)
+            if has_left is not None:
+                fits[rank] = not has_left
+    return fits
+
+
+def _judge_place(
+    group: str, places: _Places, sequence: int, values: Any, own: Mapping[int, bool] | None
+) -> Divergence:
+    """Judge who is odd: by the ranks' own order (None: the values are lines), else by most ranks."""
     here = places.sequences == sequence
     entered = dict(zip(places.ranks[here].tolist(), values[here].tolist(), strict=True))
     usual = _list_common(places, values, sequence)
     ((most, count), (_, second), *_) = Counter(entered.values()).most_common()
+    by_order = {entered[rank] for rank, fits in (own or {}).items() if fits}
+    left = {entered[rank] for rank, fits in (own or {}).items() if not fits}
+    has_majority = count > second and len(entered) > 2
     expected: int | None = most
-    if count == second or len(entered) == 2:  # no majority: what came here in earlier rounds
+    is_sure = True
+    if len(by_order) == 1 and left and not by_order & left:
+        (kept,) = by_order
+        # A rank that repeats its round, while most go another way together, is the odd one.
+        expected, is_sure = (most, False) if has_majority and kept != most else (kept, True)
+    elif not has_majority:  # what came here in earlier rounds
         expected = _expect(usual, sequence)
         if expected not in entered.values():
             expected = None
@@ -152,9 +185,10 @@ def _judge_place(group: str, places: _Places, sequence: int, values: Any, *, by_
         entered=entered,
         expected=expected,
         odd=odd,
-        by_line=by_line,
+        by_line=own is None,
         is_skip=expected is not None
         and _is_shifted(places, values, sequence, odd, {**usual, sequence: expected}),
+        is_sure=is_sure,
     )
 
 
@@ -193,36 +227,81 @@ def _list_common(places: _Places, values: Any, before: int) -> dict[int, int]:
 
 
 def _expect(usual: Mapping[int, int | None], sequence: int) -> int | None:
-    """Return what followed an earlier place with the same context, the longest that occurs."""
+    """Return what followed all earlier places with the same context, the longest that occurs."""
     for length in range(_MAX_CONTEXT, _MIN_CONTEXT - 1, -1):
         context = [usual.get(sequence - back) for back in range(1, length + 1)]
         if None in context:
             continue
-        for place in range(sequence - 1, sequence - 1 - len(usual), -1):
-            if place in usual and all(
-                usual.get(place - back) == value for back, value in enumerate(context, start=1)
-            ):
-                return usual[place]
+        followed = {
+            value
+            for place, value in usual.items()
+            if place < sequence
+            and all(usual.get(place - back) == each for back, each in enumerate(context, start=1))
+        }
+        if followed:
+            return followed.pop() if len(followed) == 1 else None
     return None
 
 
-def leaves_usual_order(job: Job, rank: int, entered: str, entered_sequence: int, skipped: str) -> bool:
-    """Return True if a rank usually entered a collective of one group before this one of another group.
+def leaves_own_order(job: Job, rank: int, entered_order: int, skipped: str) -> bool:
+    """Return True if a rank went another way than in its earlier rounds, since its last part in a group.
 
-    ``entered`` and ``skipped`` are names of groups. The rounds between earlier occurrences of the same
-    operation are counted: each had as many collectives of the skipped group, and the last has fewer.
+    ``entered_order``: the place in its order of what it stands in. ``skipped``: the name of the group in
+    which others wait for it.
     """
     history = job.flights[rank].history
     names = [group.name for group in history.groups]
-    if entered not in names or skipped not in names:
+    place = int(np.searchsorted(history.own.order, entered_order))
+    if skipped not in names or place >= len(history.own.order):
         return False
-    is_entered = history.group == names.index(entered)
-    rows = np.flatnonzero(is_entered & (history.sequence == entered_sequence))
-    if not len(rows):
-        return False
-    row = int(rows[-1])
-    same = np.flatnonzero(is_entered & (history.signature == history.signature[row]))
-    same = same[same <= row]
-    counted = np.cumsum(history.group == names.index(skipped))
-    rounds = np.diff(counted[same])
-    return bool(len(rounds) > _MIN_ROUNDS and (rounds[:-1] == rounds[0]).all() and rounds[-1] < rounds[0])
+    return _has_left_order(history.own, names.index(skipped), place) is True
+
+
+def _has_left_order(own: OwnOrder, group: int, place: int) -> bool | None:
+    """Return True if a rank left out a part in a group that it repeats, since its last one there.
+
+    None: nothing tells, or it has no part in the group before.
+    """
+    before = np.flatnonzero(own.group[:place] == group)
+    if not len(before):
+        return None
+    is_usual = None
+    for each in range(int(before[-1]) + 1, place + 1):
+        earlier = find_earlier(own.token, each)
+        if earlier is not None:
+            is_usual = bool(own.token[earlier] == own.token[each]) and is_usual is not False
+            if own.token[earlier] != own.token[each] and _leaves_out(own, group, earlier, each, place):
+                return True
+    return False if is_usual else None
+
+
+def _leaves_out(own: OwnOrder, group: int, earlier: int, start: int, end: int) -> bool:
+    """Return True if what was entered from ``start`` to ``end`` came soon after ``earlier``, with less.
+
+    A rank that goes on with something new may have come to the end of a loop.
+    """
+    actual = own.token[start : end + 1]
+    return any(
+        np.array_equal(own.token[earlier + count : earlier + count + len(actual)], actual)
+        and (own.group[earlier : earlier + count] == group).any()
+        for count in range(1, min(_MAX_LEFT_OUT, start - earlier - len(actual)) + 1)
+    )
+
+
+def find_earlier(tokens: Any, place: int) -> int | None:
+    """Return the last place before which came the same operations as before ``place``, as many as possible.
+
+    None if less than a whole round, or a long part of it, is the same, or if other such places were followed
+    by something else.
+    """
+    ends = np.flatnonzero(tokens[: max(place - 1, 0)] == tokens[place - 1]) + 1 if place else np.zeros(0, int)
+    length = 1
+    while len(ends) and length < _MAX_LENGTH:
+        longer = ends[ends > length]
+        longer = longer[tokens[longer - 1 - length] == tokens[place - 1 - length]]
+        if not len(longer):
+            break
+        ends, length = longer, length + 1
+    if not len(ends) or length < min(place - int(ends[-1]), _LONG):
+        return None
+    return int(ends[-1]) if (tokens[ends] == tokens[ends[-1]]).all() else None

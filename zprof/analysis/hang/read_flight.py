@@ -12,6 +12,7 @@ from zprof.analysis.hang.flight import (
     Entry,
     History,
     Integers,
+    OwnOrder,
     Progress,
     RankFlight,
 )
@@ -159,6 +160,12 @@ class _Entries:
             sequence=self._sequence[rows],
             signature=self._signature[rows],
             location=location[inverse],
+            place=rows,
+            own=OwnOrder(
+                token=self._signature * len(self._group_list) + self._group,
+                group=self._group,
+                order=self.order,
+            ),
         )
 
     def measure_progress(self) -> dict[str, Progress]:

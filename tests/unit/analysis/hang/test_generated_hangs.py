@@ -23,6 +23,18 @@ def test_class_and_ranks_are_those_that_were_planted(fault: str, seed: int) -> N
     assert verdict.is_right, (verdict.truth, verdict.hang)
 
 
+@pytest.mark.parametrize(
+    ("fault", "seed"),
+    [("circular_wait", 5), ("circular_wait", 65), ("never_entered", 85), ("skipped_and_shifted", 14)],
+)
+def test_in_a_pair_its_own_order_tells_who_left_it(fault: str, seed: int) -> None:
+    """Most ranks wait for the victim, which waits for the rank that skipped the operation of the two."""
+    verdict = judge_case(Case(seed, fault, has_pairs=True))
+    assert verdict.hang is not None
+    assert {each.rank for each in verdict.hang.culprits} >= set(verdict.truth.planted)
+    assert verdict.is_right
+
+
 def is_sure(hang: Hang) -> bool:
     return hang.status is HangStatus.STUCK and hang.confidence is not Confidence.LOW
 
