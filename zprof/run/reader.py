@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+#: How often a table is looked for again because its rank has written a newer one.
+_MAX_NEW_MANIFESTS = 20
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
 #: Bytes read from the end of the step log; its last complete line lies within them.
 
@@ -101,12 +103,30 @@ class Run:
         Raises:
             BadInput: the rank or table does not exist, is damaged, or does not match the manifest.
         """
+        for _ in range(_MAX_NEW_MANIFESTS):
+            try:
+                return self._read_table(rank, name, columns)
+            except BadInput:
+                if not self._reread_rank(rank):
+                    raise
+        return self._read_table(rank, name, columns)
+
+    def _read_table(self, rank: int, name: str, columns: Sequence[str] | None) -> "pa.Table":
         from zprof.run.table_reader import read_parts, read_table
 
         path = rank_folder(self.path, rank) / f"{name}.parquet"
         if parts := self._list_parts(rank, name):
             return read_parts(path, name, parts, columns)
         return read_table(path, name, self._table_file(rank, name), columns)
+
+    def _reread_rank(self, rank: int) -> bool:
+        """Return True if the rank has written since its manifest was read; the new one is used from now on."""
+        known = self.rank_manifests.get(rank)
+        manifest = self._read_rank(rank) if known is not None else None
+        if manifest is None or manifest == known:
+            return False
+        self.rank_manifests[rank] = manifest
+        return True
 
     def has_table(self, rank: int, name: str) -> bool:
         """Return True if a rank recorded this table."""
@@ -139,8 +159,9 @@ class Run:
 
     def _read_rank(self, rank: int) -> RankManifest | None:
         """Return the manifest of a rank, or None if the folder is absent or left over from an earlier run."""
-        if not rank_folder(self.path, rank).is_dir():
-            return None
+        folder = rank_folder(self.path, rank)
+        if not folder.is_dir() or not any(True for name in os.listdir(folder) if not name.startswith(".")):
+            return None  # the rank is about to write its manifest
         manifest = read_rank_manifest(self.path, rank)
         check_rank_facts(manifest, rank, rank_folder(self.path, rank) / RANK_NAME)
         return manifest if manifest.run_id == self.manifest.run_id else None
@@ -181,7 +202,8 @@ class Run:
             rank=rank,
             step=None if last is None else last + 1,
             detail="killed, or still running",
-            reason=f"the rank was killed or is still running: its recording ends after step {last}",
+            reason="the rank was killed or is still running: its recording ends "
+            + ("before its first step" if last is None else f"after step {last}"),
             remedy="check this rank's log; the data written before is used",
         )
 
