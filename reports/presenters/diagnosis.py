@@ -22,6 +22,7 @@ from zprof.reports.page import (
     make_section,
 )
 from zprof.reports.presenters.comparison import build_equal_work_table
+from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import (
     build_location_parts,
     describe_savings,
@@ -71,6 +72,7 @@ def build_diagnosis_page(report: Report) -> Page:
         subject=report.run.name,
         head=tuple(block for block in head if block is not None),
         sections=(
+            *build_ending_section(report),
             *_build_main_sections(report),
             *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
             *_build_change_section(report),
@@ -143,6 +145,8 @@ def _build_change_section(report: Report) -> tuple[Section, ...]:
     title, lead = "What to change", "Fixes, largest saving first."
     confident = [entry for entry in report.findings if entry.confidence is not Confidence.LOW]
     guesses = [entry for entry in report.findings if entry.confidence is Confidence.LOW]
+    if not report.findings and report.endings:
+        return ()  # what ended the job is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."
         return make_section("changes", title, lead, Paragraph(text=text))

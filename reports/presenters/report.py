@@ -4,6 +4,7 @@ from zprof.model.report import Report
 from zprof.reports.page import Page
 from zprof.reports.presenters.communication import build_communication_section
 from zprof.reports.presenters.comparison import build_difference_section, build_run_section
+from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
 from zprof.reports.presenters.hang import build_hang_section
 from zprof.reports.presenters.head import build_head_blocks
@@ -34,6 +35,7 @@ def build_report_page(report: Report) -> Page:
         subject=report.run.name,
         head=build_head_blocks(report),
         sections=(
+            *build_ending_section(report),
             *build_finding_section(report),
             *build_hang_section(report),
             *build_ledger_section(report),

@@ -7,12 +7,14 @@ from typing import Any, TypeVar
 import pandas as pd
 from msgspec import Struct, field
 
+from zprof.analysis.endings import find_endings
 from zprof.analysis.engine_names import find_engine
 from zprof.analysis.facts import describe_run
 from zprof.analysis.hang.flight import has_flight
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.ledger import RankTracks
+from zprof.model.endings import RankEnd
 from zprof.model.gaps import Gap
 from zprof.model.hang import Hang
 from zprof.model.memory import Memory
@@ -35,7 +37,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     recording does not contain the data. ``hosts``: host name of each rank, if known. ``tracks``: the
     intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
     single events. ``engine``: as declared, or else as the events show; None if neither tells. ``hang``: what
-    the flight recorders of the ranks show; None if there are none.
+    the flight recorders of the ranks show; None if there are none. ``endings``: how the ranks of a job ended
+    that failed.
     """
 
     run: RunFacts
@@ -55,6 +58,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     source: Run | None = None
     engine: Engine | None = None
     hang: Hang | None = None
+    endings: tuple[RankEnd, ...] = ()
 
     @cached_property
     def _results(self) -> dict[Callable[["RunAnalysis"], Any], Any]:
@@ -98,6 +102,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         source=run,
         engine=find_engine(run),
         hang=_find_hang(run),
+        endings=find_endings(run),
     )
 
 
@@ -118,6 +123,7 @@ def analyse_memory_only(run: Run) -> RunAnalysis:
         collectives=pd.DataFrame(),
         gaps=(*run.gaps(), *memory.gaps),
         engine=find_engine(run),
+        endings=find_endings(run),
     )
 
 
@@ -145,6 +151,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         tracks=time.tracks,
         source=run,
         engine=find_engine(run),
+        endings=find_endings(run),
     )
 
 

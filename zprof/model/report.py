@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from zprof.model.endings import RankEnd
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.hang import Hang
@@ -169,7 +170,8 @@ class Report(Struct, frozen=True, kw_only=True):
     ``unclaimed``: lost time per mean step that no finding explains, by ledger term, on one rank so that the
     terms add up. ``unclaimed_rank`` is that rank, the one with the largest unexplained loss. ``outlook``:
     predicted effect of single changes; None if it was not requested or nothing is predicted. ``hang``: what a
-    stuck job waits for; None if the run has no flight recorder.
+    stuck job waits for; None if the run has no flight recorder. ``endings``: how the ranks of a job ended
+    that failed, the first one first.
     """
 
     schema: str = REPORT_SCHEMA
@@ -187,6 +189,7 @@ class Report(Struct, frozen=True, kw_only=True):
     unclaimed_rank: int | None = None
     outlook: Outlook | None = None
     hang: Hang | None = None
+    endings: tuple[RankEnd, ...] = ()
 
 
 WHATIF_SCHEMA = "zprof.whatif/1"

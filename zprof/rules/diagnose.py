@@ -84,6 +84,7 @@ def _build_report(
         unexplained=unexplained,
         volume=analysis.volume,
         hang=analysis.hang,
+        endings=analysis.endings,
     )
     report = _assemble_report(analysis, verdict, comparison, findings, gaps)
     return replace(report, unclaimed=unexplained.terms, unclaimed_rank=unexplained.rank)
@@ -126,6 +127,7 @@ def _assemble_report(
         findings=tuple(findings),
         gaps=tuple(gaps),
         hang=analysis.hang,
+        endings=analysis.endings,
     )
 
 

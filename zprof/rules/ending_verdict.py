@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from zprof.model.ending_text import describe_endings
+from zprof.model.endings import RankEnd
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory
@@ -18,12 +20,16 @@ _LOST_RANKS = {
 #: Maximum number of ranks listed, and of failures described.
 _MAX_NAMED_RANKS = 4
 UNTAGGED = "untagged"
+#: What a user, a scheduler or a closed terminal ends a job with.
+_INTERRUPTS = frozenset({"SIGINT", "SIGTERM", "SIGHUP"})
+_INTERRUPT_ERROR = "KeyboardInterrupt"
 
 
-def describe_ending(gaps: Sequence[Gap], memory: Memory | None) -> str:
+def describe_ending(gaps: Sequence[Gap], memory: Memory | None, endings: Sequence[RankEnd] = ()) -> str:
     """Return what the verdict does not cover: "rank 1 ended before the recording"; empty if nothing.
 
-    A program that ended because an allocation failed is described by its memory at that moment.
+    A program that ended because an allocation failed is described by its memory at that moment, others by
+    how their processes ended, if that is known.
     """
     failed_ranks = {gap.rank for gap in gaps if gap.kind is GapKind.PROGRAM_FAILED}
     failures = [entry for entry in memory.out_of_memory if entry.rank in failed_ranks] if memory else []
@@ -31,10 +37,15 @@ def describe_ending(gaps: Sequence[Gap], memory: Memory | None) -> str:
     descriptions = [_describe_failure(entry) for entry in list(last_by_rank.values())[:1]]
     if len(last_by_rank) > 1:
         descriptions.append(f"{len(last_by_rank) - 1} more ranks did as well")
+    described = {end.rank for end in endings}
+    if endings and not failures:
+        descriptions.append(describe_endings(endings))
     for kind, verb in _LOST_RANKS.items():
         found = {gap.rank: gap for gap in gaps if gap.kind is kind and gap.rank is not None}
         ranks = sorted(
-            rank for rank in found if kind is not GapKind.PROGRAM_FAILED or rank not in last_by_rank
+            rank
+            for rank in found
+            if kind is GapKind.DISK_FULL or (rank not in described and rank not in last_by_rank)
         )
         if not ranks:
             continue
@@ -46,6 +57,12 @@ def describe_ending(gaps: Sequence[Gap], memory: Memory | None) -> str:
         detail = f" ({found[ranks[0]].detail})" if found[ranks[0]].detail else ""
         descriptions.append(f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more} {verb}{when}{detail}")
     return ", ".join(descriptions)
+
+
+def has_failed(endings: Sequence[RankEnd]) -> bool:
+    """Return True if a job failed by itself, and was not ended from outside."""
+    causes = [end for end in endings if end.is_first] or [end for end in endings if end.has_failed]
+    return any(end.signal not in _INTERRUPTS and end.error != _INTERRUPT_ERROR for end in causes)
 
 
 def has_run_out_of_memory(gaps: Sequence[Gap], memory: Memory | None) -> bool:

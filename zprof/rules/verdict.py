@@ -10,6 +10,7 @@ a tenth of the step or more is exposed and no finding explains it. If no step wa
 
 from collections.abc import Sequence
 
+from zprof.model.endings import RankEnd
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.gaps import Gap, GapKind
@@ -22,7 +23,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
 from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained
-from zprof.rules.ending_verdict import describe_ending, has_run_out_of_memory
+from zprof.rules.ending_verdict import describe_ending, has_failed, has_run_out_of_memory
 from zprof.rules.rule import Rule, list_untested
 
 #: Causes that must have been tested for a run without a baseline to be ok.
@@ -67,16 +68,18 @@ def judge(
     unexplained: Unexplained | None = None,
     volume: Volume | None = None,
     hang: Hang | None = None,
+    endings: Sequence[RankEnd] = (),
 ) -> Verdict:
     """Return the verdict on a run; if ranks were killed or could not write, it lists them and is never ok.
 
     A hang is the whole verdict: what was measured before it is not why the job does not go on.
     """
-    ending = describe_ending(gaps, memory)
+    ending = describe_ending(gaps, memory, endings)
     if hang is not None and (hang.status is HangStatus.STUCK or not time.per_rank):
         if hang.status is HangStatus.STUCK or not ending:
             return _make_verdict(_HANG_STATUS[hang.status], describe_hang(hang))
-        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{ending}; {describe_hang(hang)}")
+        status = VerdictStatus.RISK if has_failed(endings) else VerdictStatus.INCONCLUSIVE
+        return _make_verdict(status, f"{ending}; {describe_hang(hang)}")
     status, sentence = _judge(
         run,
         time,
@@ -90,7 +93,7 @@ def judge(
     )
     if ending:
         sentence = f"{ending}; in the recorded part: {sentence}"
-        if has_run_out_of_memory(gaps, memory):
+        if has_run_out_of_memory(gaps, memory) or has_failed(endings):
             status = VerdictStatus.RISK
         elif status is VerdictStatus.OK:
             status = VerdictStatus.INCONCLUSIVE

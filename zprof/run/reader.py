@@ -120,7 +120,7 @@ class Run:
         return read_table(path, name, self._table_file(rank, name), columns)
 
     def _reread_rank(self, rank: int) -> bool:
-        """Return True if the rank has written since its manifest was read; the new one is used from now on."""
+        """Read the manifest of a rank again; return True if it is a newer one, which is used from now on."""
         known = self.rank_manifests.get(rank)
         manifest = self._read_rank(rank) if known is not None else None
         if manifest is None or manifest == known:

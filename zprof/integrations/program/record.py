@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from zprof.integrations.program import in_process
 from zprof.integrations.program.command import GRACE_S, CommandObserver, run_command
+from zprof.integrations.program.rank_ends import ProcessFollower, write_own_end, write_rank_ends
 from zprof.integrations.program.session import (
     ProgramSettings,
     RecordedProcess,
@@ -24,11 +25,12 @@ from zprof.integrations.program.session import (
 from zprof.integrations.program.stalls import StuckJob, finish_watch, format_stall
 from zprof.integrations.program.torch_watch import call_after_import
 from zprof.integrations.program.writing import WritingObserver
+from zprof.model.ending_text import describe_endings
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
 from zprof.model.gaps import GapKind
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
-from zprof.run.output_lock import lock_output
+from zprof.run.output_lock import find_write_error, lock_output
 from zprof.run.output_path import check_output_path, replace_run
 from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, remove_leftovers
 
@@ -88,7 +90,12 @@ def record_command(
         session = Session(folder)
         with replace_run(run, force=force):
             environment = make_child_environment(replace(settings, session=str(folder)))
-            stuck_job = StuckJob(run, end_stuck_s)
+            stuck_job, follower = StuckJob(run, end_stuck_s), ProcessFollower(folder)
+
+            def look_at_job() -> bool:
+                follower.start()
+                return end_stuck_s > 0 and stuck_job.is_over()
+
             code = run_command(
                 command,
                 environment,
@@ -96,10 +103,12 @@ def record_command(
                 observer=observer or WritingObserver(session, run, print_note),
                 grace_s=grace_s,
                 print_note=print_note,
-                is_stuck=stuck_job.is_over if end_stuck_s else lambda: False,
+                is_stuck=look_at_job,
             )
+            seen = follower.stop()
             if settings.watch_s:
                 _print_notes(lambda: finish_watch(run, code), print_note)
+            _print_notes(lambda: write_rank_ends(run, folder, seen, code, start_ns), print_note)
         _print_notes(lambda: list_notes(session.notes(), run, start_ns), print_note)
     return code
 
@@ -153,10 +162,16 @@ def _record_here(
         turn_on_flight_recorder(os.environ)
     process = RecordedProcess(settings, session, lambda rank, seconds: print_note(format_stall(run, seconds)))
     call_after_import(process.start)
+    error: BaseException | None = None
     try:
         in_process.run_program(command)
+    except BaseException as raised:
+        error = raised
+        process.note_end(raised)
+        raise
     finally:
         process.finish()
+        write_own_end(run, folder, error)
         if os.getpid() == process_id:  # a fork that ends with an exception gets here too
             if os.environ.get("RANK", "0") == "0":
                 _print_notes(lambda: list_notes(session.notes(), Path(settings.run), start_ns), print_note)
@@ -184,10 +199,20 @@ def list_notes(session_notes: Iterable[str], run: Path, start_ns: int) -> Iterat
         return
     reasons = [gap.reason for gap in rank.gaps if gap.kind is GapKind.RECORDING_CUT_SHORT]
     if rank.status in ("recording", "partial"):
-        reasons = [f"rank {rank.rank} was terminated before it could write the rest"]
+        reasons = [_find_end(run) or f"rank {rank.rank} was terminated before it could write the rest"]
     for reason in reasons:
         yield f"{run} is incomplete: {reason}"
     yield f"wrote {run}; zprof report {shlex.quote(str(run))}"
+
+
+def _find_end(run: Path) -> str:
+    """Return why a rank could not write the rest: a full disk, or the first end of a rank; else empty."""
+    if reason := find_write_error(run):
+        return f"{run} cannot be written: {reason}"
+    from zprof.analysis.endings import find_endings
+    from zprof.run.reader import Run
+
+    return describe_endings(find_endings(Run(run)))
 
 
 def _find_first_rank(run: Path, start_ns: int) -> RankManifest | None:

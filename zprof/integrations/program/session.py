@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
+from zprof.integrations.program.last_words import LastWords
+
 if TYPE_CHECKING:
     from zprof.collectors.program.recording import ProgramRecording
     from zprof.collectors.watch.watcher import WatchPlan
@@ -32,10 +34,10 @@ PACKAGE_PARENT = Path(__file__).parents[3]
 
 
 class Session:
-    """Files that children write and the parent reads after they have exited."""
+    """Files that children write and the parent reads, in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._note_count = 0
 
     def claim(self, rank: int) -> bool:
@@ -45,7 +47,7 @@ class Session:
         """
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         try:
-            (self._folder / f"rank{rank}.{attempt}").touch(exist_ok=False)
+            (self.folder / f"rank{rank}.{attempt}").touch(exist_ok=False)
         except FileExistsError:
             self.write_note(f"several processes trained as rank {rank}: only the first one was recorded")
             return False
@@ -54,27 +56,27 @@ class Session:
     def write_note(self, note: str) -> None:
         """Write a line for the parent."""
         self._note_count += 1  # one file per note: a process may write several
-        path = self._folder / f"note.{os.getpid()}.{self._note_count}"
+        path = self.folder / f"note.{os.getpid()}.{self._note_count}"
         with suppress(OSError):  # the parent was killed, and another recording removed its folder
             path.write_text(note, encoding="utf-8")
 
     def set_writing(self, rank: int, is_writing: bool) -> None:
         """Tell the parent that a rank writes its recording, or has written it."""
-        path = self._folder / f"{_WRITING}{rank}"
+        path = self.folder / f"{_WRITING}{rank}"
         with suppress(OSError):  # as for notes
             path.touch() if is_writing else path.unlink(missing_ok=True)
 
     def report_stall(self, rank: int, seconds: float) -> None:
         """Tell the parent that a rank is stuck and was saved."""
         with suppress(OSError):  # as for notes
-            path = self._folder / f".{_STALL}{rank}"
+            path = self.folder / f".{_STALL}{rank}"
             path.write_text(f"{seconds:.0f}", encoding="utf-8")
-            path.rename(self._folder / f"{_STALL}{rank}")
+            path.rename(self.folder / f"{_STALL}{rank}")
 
     def take_stalls(self) -> list[float]:
         """Return how long ranks had made no progress when they were saved, each stall once."""
         stalls = []
-        for path in self._folder.glob(f"{_STALL}*"):
+        for path in self.folder.glob(f"{_STALL}*"):
             with suppress(OSError, ValueError):
                 stalls.append(float(path.read_text(encoding="utf-8")))
                 path.unlink()
@@ -82,13 +84,13 @@ class Session:
 
     def list_writing_ranks(self) -> list[int]:
         """Return the ranks that are writing, in order."""
-        names = [path.name.removeprefix(_WRITING) for path in self._folder.glob(f"{_WRITING}*")]
+        names = [path.name.removeprefix(_WRITING) for path in self.folder.glob(f"{_WRITING}*")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def notes(self) -> Iterator[str]:
         """Yield each distinct note once."""
         seen: set[str] = set()
-        for path in sorted(self._folder.glob("note.*"))[:_MAX_NOTES]:
+        for path in sorted(self.folder.glob("note.*"))[:_MAX_NOTES]:
             note = path.read_text(encoding="utf-8", errors="replace")[:_MAX_NOTE_LENGTH]
             if note not in seen:
                 seen.add(note)
@@ -164,6 +166,7 @@ class RecordedProcess:
     ) -> None:
         self._settings, self._session, self._say_stuck = settings, session, say_stuck
         self._recording: ProgramRecording | None = None
+        self._last_words = LastWords(session.folder)
 
     def start(self) -> None:
         """Start recording; a failure becomes a note and never reaches the program."""
@@ -173,6 +176,11 @@ class RecordedProcess:
             self._session.write_note(
                 f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})"
             )
+        self._last_words.start()  # after the recorder, whose hook writes for long when the program fails
+
+    def note_end(self, error: BaseException | None) -> None:
+        """Say how the program ended that ran in this process."""
+        self._last_words.note_end(error)
 
     def finish(self) -> None:
         """Finish the recording after the program."""
@@ -213,7 +221,10 @@ class RecordedProcess:
 
     def _may_record(self, rank: int) -> bool:
         remove_recording(os.environ)
-        return self._session.claim(rank)
+        if not self._session.claim(rank):
+            return False
+        self._last_words.claim(rank)
+        return True
 
 
 def start_in_child() -> None:

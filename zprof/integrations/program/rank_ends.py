@@ -1,0 +1,239 @@
+"""See from outside how the processes of a recording end, and write the end of each rank into the run.
+
+A thread waits for the processes with pidfd_open(2). The exit status of a process that is no child of this one
+is read from its entry in ``/proc`` until its parent has asked for it, and from then on from the pidfd, which
+Linux has kept it for since 6.15. Where neither tells, the status is unknown.
+"""
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from zprof.collectors.watch.thread_text import ThreadStack, parse_thread_text
+from zprof.integrations.program.last_words import ProcessWords, list_words, read_fault_text
+from zprof.model.endings import RankEnd
+from zprof.model.errors import BadInput
+from zprof.model.findings import SourceLocation
+from zprof.run.endings import MAX_LINE_LENGTH, MAX_LINES, write_endings
+from zprof.run.manifest import read_run_manifest
+from zprof.run.plain_file import open_plain
+
+_PROC = Path("/proc")
+#: Fields of proc_pid_stat(5), counted after the name in parentheses.
+_STATE, _EXIT_STATUS = 0, 49
+#: ioctl_pidfd(2): PIDFD_GET_INFO with PIDFD_INFO_EXIT; the first size of struct pidfd_info.
+_INFO_BYTES, _INFO_EXIT, _EXIT_OFFSET = 64, 1 << 3, 60
+_GET_INFO = 3 << 30 | _INFO_BYTES << 16 | 0xFF << 8 | 11
+_POLL_S = 0.1
+#: From the end of the command until its last processes are seen to have ended.
+_LAST_S = 0.3
+_SIGNAL_BASE = 128
+
+
+class SeenEnd(Struct, frozen=True):
+    """When a process was seen to have ended, and its status as of wait(2); None if unknown."""
+
+    time_ns: int
+    status: int | None
+
+
+class ProcessFollower:
+    """Follows the processes that register in the folder of a session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._poll = select.poll()
+        self._open: dict[int, int] = {}
+        self._tried: set[int] = set()
+        self._ends: dict[int, SeenEnd] = {}
+
+    def start(self) -> None:
+        """Start the thread, once. Call it after the command has been started, with its signals blocked."""
+        if self._thread is None and hasattr(os, "pidfd_open"):
+            self._thread = threading.Thread(target=self._run, name="zprof-ends", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> dict[int, SeenEnd]:
+        """Return the ends that were seen, by process."""
+        deadline_s = time.monotonic() + _LAST_S
+        while self._thread is not None and self._open and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S / 10)
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(10 * _POLL_S)
+        return dict(self._ends)
+
+    def _run(self) -> None:
+        with suppress(Exception):  # an end that is not seen is unknown
+            while not self._stopped.is_set():
+                self._open_new()
+                for handle, _ in self._poll.poll(_POLL_S * 1e3):
+                    self._see_end(handle)
+
+    def _open_new(self) -> None:
+        for name in os.listdir(self._folder):
+            kind, _, number = name.partition(".")
+            if kind != "words" or not number.isdecimal() or int(number) in self._tried:
+                continue
+            process = int(number)
+            self._tried.add(process)
+            with suppress(OSError):
+                handle = os.pidfd_open(process)
+                self._open[handle] = process
+                self._poll.register(handle, select.POLLIN)
+
+    def _see_end(self, handle: int) -> None:
+        process, now_ns = self._open[handle], time.time_ns()
+        status = _read_zombie_status(process)
+        self._ends[process] = SeenEnd(now_ns, _read_status(handle) if status is None else status)
+        self._poll.unregister(handle)
+        del self._open[handle]
+        os.close(handle)
+
+
+def write_rank_ends(
+    run: Path, folder: Path, seen: dict[int, SeenEnd], code: int, since_ns: int
+) -> Iterator[str]:
+    """Write how each rank ended into a run that was started after ``since_ns``; yield what went wrong.
+
+    ``code``: that of the command, which may be a rank itself.
+    """
+    try:
+        manifest = read_run_manifest(run)
+        if manifest.created_ns < since_ns:
+            return
+        ends = [
+            _make_end(words, folder, seen.get(words.process), code, stderr)
+            for words, stderr in _choose_processes(list_words(folder))
+        ]
+        write_endings(run, manifest.run_id, ends)
+    except BadInput:
+        return
+    except OSError as error:
+        yield f"how the ranks ended could not be written to {run}: {os.strerror(error.errno or errno.EIO)}"
+
+
+def write_own_end(run: Path, folder: Path, error: BaseException | None) -> None:
+    """Write how this rank ended, which nobody else sees: its program ran in this process."""
+    own = [words for words in list_words(folder) if words.process == os.getpid() and words.rank is not None]
+    with suppress(Exception):  # the program ends as it does
+        run_id = read_run_manifest(run).run_id
+        code = _get_code(error)
+        write_endings(run, run_id, [_make_end(words, folder, None, code, "") for words in own])
+
+
+def _get_code(error: BaseException | None) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return _SIGNAL_BASE + signal.SIGINT
+    if not isinstance(error, SystemExit):
+        return int(error is not None)
+    return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+
+
+def _choose_processes(all_words: Sequence[ProcessWords]) -> Iterator[tuple[ProcessWords, str]]:
+    """Yield the process of each rank, and the file of its stderr if it is nobody else's.
+
+    That is the one which was recorded, of the last attempt; else the only one with that rank.
+    """
+    files = Counter(words.stderr_id for words in all_words)
+    by_rank: dict[int, list[ProcessWords]] = {}
+    for words in all_words:
+        if words.rank is not None:
+            by_rank.setdefault(words.rank, []).append(words)
+    for candidates in by_rank.values():
+        last = max(each.attempt for each in candidates)
+        latest = [each for each in candidates if each.attempt == last]
+        chosen = [each for each in latest if each.is_recorded] or latest
+        if len(chosen) == 1:
+            yield chosen[0], chosen[0].stderr if files[chosen[0].stderr_id] == 1 else ""
+
+
+def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int, stderr: str) -> RankEnd:
+    status = seen.status if seen is not None else None
+    if status is None and os.getpid() in (words.parent, words.process):
+        # The command itself: 128 + n may be signal n, as in a shell.
+        status = code - _SIGNAL_BASE if code > _SIGNAL_BASE else code << 8
+    exit_code, signal_name = words.exit_code, ""
+    if status is not None:
+        is_signal = os.WIFSIGNALED(status)
+        exit_code = None if is_signal else os.WEXITSTATUS(status)
+        signal_name = _name_signal(os.WTERMSIG(status)) if is_signal else ""
+    fault = _find_main_thread(parse_thread_text(read_fault_text(folder, words.process)))
+    is_fault = bool(signal_name) and fault is not None and not words.error
+    times = [each for each in (words.time_ns, seen.time_ns if seen else None) if each is not None]
+    return RankEnd(
+        rank=words.rank or 0,
+        process=words.process,
+        host=socket.gethostname(),
+        time_ns=min(times, default=None),
+        exit_code=exit_code,
+        signal=signal_name,
+        has_left=words.has_left,
+        error=words.error,
+        full_path=words.full_path,
+        last_words=_read_tail(stderr, words.stderr_start) or words.lines,
+        stack=tuple(
+            SourceLocation(file=frame.file, line=frame.line, function=frame.function)
+            for frame in fault.frames
+        )
+        if is_fault and fault is not None
+        else words.stack,
+    )
+
+
+def _find_main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    return next((thread for thread in threads if thread.is_main), None)
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _read_tail(path: str, start: int) -> tuple[str, ...]:
+    """Return the last lines of a file after ``start`` bytes."""
+    if not path:
+        return ()
+    with suppress(OSError), open_plain(Path(path)) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(start, size - MAX_LINES * MAX_LINE_LENGTH))
+        lines = file.read(MAX_LINES * MAX_LINE_LENGTH).decode(errors="replace").splitlines()
+        return tuple(line for line in lines if line.strip())[-MAX_LINES:]
+    return ()
+
+
+def _read_zombie_status(process: int) -> int | None:
+    """Return the status of a process that has ended and that its parent has not asked for yet."""
+    try:
+        stat = (_PROC / str(process) / "stat").read_text(errors="replace")
+        fields = stat.rpartition(")")[2].split()
+        return int(fields[_EXIT_STATUS]) if fields[_STATE] == "Z" else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _read_status(handle: int) -> int | None:
+    """Return the status of a process that its parent has asked for."""
+    request = bytearray(struct.pack("=Q", _INFO_EXIT).ljust(_INFO_BYTES, b"\0"))
+    with suppress(OSError):
+        fcntl.ioctl(handle, _GET_INFO, request)
+        (mask,) = struct.unpack_from("=Q", request)
+        (status,) = struct.unpack_from("=i", request, _EXIT_OFFSET)
+        return int(status) if mask & _INFO_EXIT else None
+    return None
