@@ -52,6 +52,7 @@ class DumpAnswer(Struct, frozen=True, kw_only=True):
 
     ``only_rank``: the one rank that is in all groups of the dump; None if there is none, or several.
     ``fits_name``: whether the rank in the name is in all groups. ``world_size``: as far as the groups tell.
+    ``entries_left_out``: as in :class:`FlightTables`.
     """
 
     position: int
@@ -64,6 +65,7 @@ class DumpAnswer(Struct, frozen=True, kw_only=True):
     fits_name: bool = True
     world_size: int = 0
     backend: str = ""
+    entries_left_out: int | None = 0
 
 
 def start(arguments: list[str]) -> None:
@@ -126,6 +128,7 @@ def _write_dump(job: DumpJob, folder: Path) -> DumpAnswer:
         fits_name=job.named_rank is None or ranks is None or job.named_rank in ranks,
         world_size=max((1 + max(ranks) for ranks in dump.group_ranks), default=0),
         backend=format_name(dump.backend),
+        entries_left_out=dump.entries_left_out,
     )
 
 

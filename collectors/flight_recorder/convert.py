@@ -37,12 +37,14 @@ class FlightTables(Struct, frozen=True, kw_only=True):
     """Tables of one dump by name, what is wrong with it, and what it says of the job.
 
     ``group_ranks``: the ranks of each group that are known. ``backend``: of most entries, empty if unknown.
+    ``entries_left_out``: entries that are not in torch's format; None if it is not known how many.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
     gaps: tuple[Gap, ...]
     group_ranks: tuple[tuple[int, ...], ...]
     backend: str
+    entries_left_out: int | None = 0
 
 
 def convert_dump(data: object) -> FlightTables:
@@ -55,7 +57,8 @@ def convert_dump(data: object) -> FlightTables:
         raise make_damaged_error("it has none of pg_config, pg_status and entries")
     gaps: list[Gap] = []
     _check_version(data.get("version"), gaps)
-    entries = read_entries(data.get("entries"), gaps)
+    # JSON without any entries has no key for them.
+    entries, left_out = read_entries(data.get("entries", []), gaps)
     stack_numbers, stacks = _number_stacks(entries["frames"], gaps)
     groups_of_entries = set(zip(entries["pg_id"], entries["process_group"], strict=True))
     group_names = [(number, *names) for number, names in sorted(groups_of_entries)]
@@ -71,6 +74,7 @@ def convert_dump(data: object) -> FlightTables:
         gaps=tuple(gaps),
         group_ranks=tuple(group.ranks for group in groups if group.ranks),
         backend=max(Counter(backends).items(), key=lambda item: item[1])[0] if backends else "",
+        entries_left_out=left_out,
     )
 
 

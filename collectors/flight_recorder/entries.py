@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType
 from msgspec.structs import FieldInfo, fields
 
 from zprof.collectors.pickle_sandbox import format_name
@@ -40,7 +40,7 @@ class _JsonDump(Struct, kw_only=True):
     version: Any = None
     pg_config: Any = None
     pg_status: Any = None
-    entries: "list[_Entry] | None" = None
+    entries: "list[_Entry] | UnsetType | None" = UNSET
 
 
 class _Entry(Struct, kw_only=True):
@@ -85,11 +85,11 @@ def load_json(content: bytes) -> object:
         raise BadInput(f"damaged JSON ({format_name(str(error))})", hint="copy the file again") from None
     except RecursionError:
         raise BadInput("JSON that is nested too deeply for a dump", hint=DUMP_AGAIN) from None
-    return {key: getattr(dump, key) for key in dump.__struct_fields__ if getattr(dump, key) is not None}
+    return {key: getattr(dump, key) for key in dump.__struct_fields__ if getattr(dump, key) is not UNSET}
 
 
-def read_entries(value: object, gaps: list[Gap]) -> Columns:
-    """Return the columns of the valid entries; JSON without any entries has no key for them.
+def read_entries(value: object, gaps: list[Gap]) -> tuple[Columns, int | None]:
+    """Return the columns of the valid entries, and how many others there are; None if that is not known.
 
     Raises:
         BadInput: it is no list of entries, or too long.
@@ -99,7 +99,10 @@ def read_entries(value: object, gaps: list[Gap]) -> Columns:
         columns = _read_columns(rows)
     except (msgspec.ValidationError, UnicodeError, RecursionError):
         columns = _split_entries(_read_valid_entries(rows, gaps))
-    return _sort(columns)
+    if value is None:
+        gaps.append(_make_entries_gap("entries is null"))
+        return columns, None
+    return _sort(columns), len(rows) - len(columns["record_id"])
 
 
 def make_damaged_error(what: str) -> BadInput:
@@ -162,14 +165,14 @@ def _read_valid_entries(rows: Sequence[object], gaps: list[Gap]) -> list[_Entry]
             reasons.append(format_name(str(error)))
     examples = "; ".join(list(dict.fromkeys(reasons))[:_MAX_LISTED])
     gaps.append(
-        Gap(
-            kind=GapKind.FILE,
-            what="operations of the flight recorder",
-            reason=f"{len(reasons)} of {len(rows)} entries are not in torch's format ({examples})",
-            remedy=DUMP_AGAIN,
-        )
+        _make_entries_gap(f"{len(reasons)} of {len(rows)} entries are not in torch's format ({examples})")
     )
     return entries
+
+
+def _make_entries_gap(reason: str) -> Gap:
+    what = "operations of the flight recorder"
+    return Gap(kind=GapKind.FILE, what=what, reason=reason, remedy=DUMP_AGAIN)
 
 
 def _sort(columns: Columns) -> Columns:

@@ -38,6 +38,8 @@ class HangStatus(StrEnum):
     FINISHED = "finished"
     #: Operations were pending, as in any job that runs, and nothing shows that they cannot finish.
     RUNNING = "running"
+    #: Nothing that was read cannot finish, and not all ranks were read.
+    UNKNOWN = "unknown"
 
 
 class StuckOperation(Struct, frozen=True, kw_only=True):
@@ -100,7 +102,8 @@ class Hang(Struct, frozen=True, kw_only=True):
     ``kind`` is None if it is not stuck. ``operations`` are in causal order: the first is the one that the
     culprits hold up. ``culprits`` may be several; ``victims`` are all other ranks that wait. ``waits`` has
     one entry per operation and set of ranks. ``stall_ns``: how long nothing moved; None if unknown.
-    ``ranks_missing``: ranks of the job that left no dump.
+    ``ranks_missing``: ranks of the job that left no dump; ``ranks_unread``: those whose dump was not read
+    whole.
     """
 
     status: HangStatus
@@ -113,3 +116,4 @@ class Hang(Struct, frozen=True, kw_only=True):
     stall_ns: int | None = None
     ranks_seen: int = 0
     ranks_missing: tuple[int, ...] = ()
+    ranks_unread: tuple[int, ...] = ()

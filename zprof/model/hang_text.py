@@ -16,6 +16,8 @@ def describe_hang(hang: Hang) -> str:
         return "not stuck: every collective that a rank entered has finished"
     if hang.status is HangStatus.RUNNING:
         return "not stuck: the ranks went on while the dumps were taken"
+    if hang.status is HangStatus.UNKNOWN:
+        return f"cannot be told if it is stuck: {_describe_unread(hang)}"
     if hang.status is HangStatus.RESUMED:
         stall = f" of {format_ns(hang.stall_ns)}" if hang.stall_ns else ""
         return f"not stuck: a stall{stall} ended, and all ranks went on"
@@ -87,9 +89,23 @@ def _describe_cause(hang: Hang) -> str:
             peers = _describe_peers(hang)
             return f"{who} {have} not finished {operation}, which {peers} finished: device stopped"
         case HangClass.RANK_MISSING:
-            return f"{who} left no dump, and {operation}{_describe_entry(hang)} waits for {_them(hang)}"
+            left = "no dump" if not hang.ranks_unread else "no dump that could be read whole"
+            return f"{who} left {left}, and {operation}{_describe_entry(hang)} waits for {_them(hang)}"
         case _:
             return f"all ranks have entered {operation}{_describe_entry(hang)}, and none leaves it"
+
+
+def _describe_unread(hang: Hang) -> str:
+    """Return whose dumps are needed to know that a job is not stuck."""
+    unread = [
+        f"{name_ranks(ranks, _MAX_CULPRITS)} {left}"
+        for ranks, left in (
+            (hang.ranks_missing, "left no dump"),
+            (hang.ranks_unread, "left a dump that could not be read whole"),
+        )
+        if ranks
+    ]
+    return " and ".join(unread) or "the dumps do not say which ranks there are"
 
 
 def _describe_entry(hang: Hang) -> str:

@@ -51,6 +51,7 @@ _HANG_STATUS = {
     HangStatus.RESUMED: VerdictStatus.OK,
     HangStatus.FINISHED: VerdictStatus.OK,
     HangStatus.RUNNING: VerdictStatus.INCONCLUSIVE,
+    HangStatus.UNKNOWN: VerdictStatus.INCONCLUSIVE,
 }
 
 _Judgement = tuple[VerdictStatus, str]

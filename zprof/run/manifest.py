@@ -81,6 +81,7 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     manifest, the rank is left over from another recording on the same path. ``memory_mode`` is full or light,
     empty if no memory was recorded. ``parts``: tables of a window that has not ended, which become one file
     in ``files`` when it ends. ``saved_ns``: when a flight-recorder dump was written, as its file says.
+    ``entries_left_out``: entries of the dump that could not be read; None if it is not known how many.
     """
 
     rank: int
@@ -94,6 +95,7 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     memory_mode: str = ""
     parts: dict[str, tuple[TablePart, ...]] = field(default_factory=dict)
     saved_ns: int | None = None
+    entries_left_out: int | None = 0
 
 
 def rank_folder(run: Path, rank: int) -> Path:

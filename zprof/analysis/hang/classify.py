@@ -15,7 +15,7 @@ def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
         return HangClass.RANK_MISSING if is_unknown else HangClass.NOT_FINISHED
     if stopped.intersection(root.ranks):
         return HangClass.DEVICE_STOPPED
-    if not set(root.ranks) <= set(job.flights):
+    if not set(root.ranks) <= set(job.flights) - job.unread:
         return HangClass.RANK_MISSING
     if len(root.ranks) > 1:
         late = {rank for operation in root.operations for rank in operation.late}

@@ -15,6 +15,7 @@ from zprof.analysis.hang.stalls import Stall, find_stall
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence
 from zprof.model.hang import Hang, HangClass, HangStatus
+from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
 #: A rank that did something so shortly before its dump was written does not wait: timeouts are longer.
@@ -46,10 +47,13 @@ def find_hang(run: Run) -> Hang | None:
         hang = Hang(status=stall.status)
     else:
         hang = _judge(job, run.manifest.folder, stall)
+        if hang.status in (HangStatus.FINISHED, HangStatus.RUNNING) and not _is_whole(job, run):
+            hang = Hang(status=HangStatus.UNKNOWN)
     return replace(
         hang,
         ranks_seen=len(job.flights),
         ranks_missing=tuple(sorted(job.missing)),
+        ranks_unread=tuple(sorted(job.unread)),
         stall_ns=stall.duration_ns if stall is not None else None,
     )
 
@@ -64,7 +68,17 @@ def read_job(run: Run) -> Job:
     flights = {rank: read_flight(run, rank, signatures) for rank in run.ranks}
     known = {rank: flight for rank, flight in flights.items() if flight is not None}
     missing = frozenset(range(run.manifest.world_size)) - set(known)
-    return Job(flights=known, missing=missing, signatures=signatures)
+    unread = frozenset(rank for rank in known if run.rank_manifests[rank].entries_left_out != 0)
+    return Job(flights=known, missing=missing, signatures=signatures, unread=unread)
+
+
+def _is_whole(job: Job, run: Run) -> bool:
+    """Return True if all that is known of a job's ranks was read, and dumps say which ranks there are."""
+    groups = [group for flight in job.flights.values() for group in flight.groups.values()]
+    is_known = run.manifest.source != FLIGHT_RECORDER or (
+        bool(groups) and all(group.ranks for group in groups)
+    )
+    return is_known and not job.missing and not job.unread
 
 
 def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
@@ -120,8 +134,10 @@ def _is_moving(job: Job) -> bool:
     entered: dict[str, int] = {}
     finished: dict[str, int] = {}
     groups: dict[str, Group] = {}
-    for flight in job.flights.values():
-        for name, progress in job.progress[flight.rank].items():
+    for rank, flight in job.flights.items():
+        if rank in job.unread:
+            continue
+        for name, progress in job.progress[rank].items():
             groups[name] = flight.groups[name]
             finished[name] = max(progress.finished, finished.get(name, 0))
             if progress.is_exact:

@@ -81,11 +81,15 @@ class PendingOperation(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True, dict=True):
-    """The flight recorders of a job, by rank; ``missing``: ranks without one."""
+    """The flight recorders of a job, by rank.
+
+    ``missing``: ranks without one; ``unread``: ranks of which entries could not be read.
+    """
 
     flights: Mapping[int, RankFlight]
     missing: frozenset[int]
     signatures: Signatures
+    unread: frozenset[int] = frozenset()
 
     @cached_property
     def operations(self) -> tuple[PendingOperation, ...]:
@@ -102,13 +106,16 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def progress(self) -> Mapping[int, Mapping[str, Progress]]:
         """How far each rank is in the collectives of each group, by its entries and the group's own count."""
         mixed = frozenset[str]().union(*(flight.p2p_groups for flight in self.flights.values()))
-        return {
+        known = {
             rank: {
                 name: progress if name in mixed else _add_status(progress, flight.status.get(name))
                 for name, progress in flight.progress.items()
             }
             for rank, flight in self.flights.items()
         }
+        for rank in self.unread:  # it may have entered more, and finished less
+            known[rank] = {name: replace(each, is_exact=False) for name, each in known[rank].items()}
+        return known
 
     @cached_property
     def fronts(self) -> Mapping[int, tuple[Entry, ...]]:
@@ -219,6 +226,8 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
             elif rank in entries:
                 if self._stands_before(flight, entries[rank]):
                     behind.add(rank)
+            elif rank in self.unread:
+                unknown.add(rank)
             elif key.is_p2p:
                 late.add(rank)
             else:

@@ -147,7 +147,7 @@ def _ask_own_order(job: Job, group: str, sequence: int) -> dict[int, bool]:
     for rank, flight in job.flights.items():
         history = flight.history
         names = [each.name for each in history.groups]
-        if group not in names:
+        if group not in names or rank in job.unread:
             continue
         is_here = (history.group == names.index(group)) & (history.sequence == sequence)
         for place in history.place[is_here].tolist()[:1]:
@@ -249,6 +249,8 @@ def leaves_own_order(job: Job, rank: int, entered_order: int, skipped: str) -> b
     ``entered_order``: the place in its order of what it stands in. ``skipped``: the name of the group in
     which others wait for it.
     """
+    if rank in job.unread:
+        return False
     history = job.flights[rank].history
     names = [group.name for group in history.groups]
     place = int(np.searchsorted(history.own.order, entered_order))

@@ -211,6 +211,7 @@ def _make_rank_manifest(
         files=answer.files,
         gaps=tuple(gaps),
         saved_ns=saved_ns,
+        entries_left_out=answer.entries_left_out,
     )
 
 
