@@ -1,6 +1,6 @@
-"""Flight-recorder dumps of simulated jobs that hang, with a known truth.
+"""Flight-recorder dumps and logs of simulated jobs that hang, with a known truth.
 
-Written without knowledge of how zprof finds the cause of a hang.
+Written without knowledge of how zprof finds the cause of a hang. The logs: :mod:`benchmarks.hang_jobs.logs`.
 """
 
 from benchmarks.hang_jobs.dumps import write_dumps
