@@ -7,7 +7,8 @@ missing.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -22,7 +23,13 @@ from zprof.collectors.flight_recorder.entries import (
 )
 from zprof.collectors.flight_recorder.groups import GroupRow, list_groups
 from zprof.collectors.pickle_sandbox import format_name
-from zprof.collectors.snapshot.columns import Budget, Integers, factorize_texts, nullable_integers
+from zprof.collectors.snapshot.columns import (
+    Budget,
+    Integers,
+    TextNumbers,
+    clean_text,
+    nullable_integers,
+)
 from zprof.collectors.snapshot.stacks import StackTable
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
@@ -63,9 +70,10 @@ def convert_dump(data: object) -> FlightTables:
     groups_of_entries = set(zip(entries["pg_id"], entries["process_group"], strict=True))
     group_names = [(number, *names) for number, names in sorted(groups_of_entries)]
     groups = list_groups(data.get("pg_config"), data.get("pg_status"), group_names, gaps)
-    backends, operations = _split_names(entries["profiling_name"])
+    names = _Numbered(entries["profiling_name"])
+    backends = [_split_name(name)[0] for name in names.distinct]
     tables = {
-        "flight": _make_entry_columns(entries, backends, operations, stack_numbers),
+        "flight": _make_entry_columns(entries, names, stack_numbers),
         "flight_group": _make_group_columns(groups),
         "flight_stack": stacks.columns(),
     }
@@ -73,7 +81,7 @@ def convert_dump(data: object) -> FlightTables:
         tables=tables,
         gaps=tuple(gaps),
         group_ranks=tuple(group.ranks for group in groups if group.ranks),
-        backend=max(Counter(backends).items(), key=lambda item: item[1])[0] if backends else "",
+        backend=_find_most(backends, np.bincount(names.codes, minlength=len(backends))),
         entries_left_out=left_out,
     )
 
@@ -115,59 +123,83 @@ def _number_stacks(frames: Sequence[object], gaps: list[Gap]) -> tuple[Integers,
     return numbers, stacks
 
 
-def _split_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the backend and the operation of each entry: ``nccl:send 0->3`` has both."""
-    backends: dict[str, str] = {}
-    operations: dict[str, str] = {}
-    for name in set(names):
-        head, colon, tail = name.partition(":")
-        backends[name], operations[name] = (head, tail) if colon else ("unknown", head)
-    return list(map(backends.__getitem__, names)), list(map(operations.__getitem__, names))
+class _Numbered:
+    """Values by number: few are distinct, and what is made of one is made once."""
+
+    def __init__(self, values: Sequence[Hashable]) -> None:
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        self.distinct: list[Any] = list(numbers)
+        self.codes = np.fromiter(map(numbers.__getitem__, values), dtype=np.int32, count=len(values))
+
+    def make_texts(self, make_text: Callable[[Any], str]) -> Any:
+        """Return the column of the texts that are made of the values."""
+        numbering = TextNumbers()
+        numbers = [numbering.number(clean_text(make_text(value))) for value in self.distinct]
+        return numbering.column(np.array(numbers, dtype=np.int32)[self.codes])
+
+    def make_flags(self, has_flag: Callable[[Any], bool]) -> Any:
+        """Return a flag per row."""
+        return np.array([has_flag(value) for value in self.distinct], dtype=np.bool_)[self.codes]
 
 
-def _make_entry_columns(
-    entries: Columns, backends: list[str], operations: list[str], stack_numbers: Integers
-) -> dict[str, Any]:
+def _split_name(name: str) -> tuple[str, str]:
+    """Return the backend and the operation: ``nccl:send 0->3`` has both."""
+    head, colon, tail = name.partition(":")
+    return (head, tail) if colon else ("unknown", head)
+
+
+def _find_most(names: Sequence[str], counts: Integers) -> str:
+    """Return the name with the highest sum of counts; empty if there is none."""
+    total: Counter[str] = Counter()
+    for name, count in zip(names, counts.tolist(), strict=True):
+        total[name] += count
+    return max(total.items(), key=lambda item: item[1])[0] if total else ""
+
+
+def _make_entry_columns(entries: Columns, names: _Numbered, stack_numbers: Integers) -> dict[str, Any]:
     ids = entries["record_id"]
-    numbers: dict[str, Sequence[int]] = {
+    numbers: dict[str, Sequence[int | None]] = {
         "record_id": [index if number is None else number for index, number in enumerate(ids)],
         "group_id": entries["pg_id"],
         "sequence": entries["collective_seq_id"],
         "p2p_sequence": entries["p2p_seq_id"],
         "op_id": entries["op_id"],
-        # A time of 0 is JSON's spelling of an unknown one.
-        "created_ns": [time or _UNKNOWN for time in entries["time_created_ns"]],
-        "started_ns": [time or _UNKNOWN for time in entries["time_discovered_started_ns"]],
-        "completed_ns": [time or _UNKNOWN for time in entries["time_discovered_completed_ns"]],
-        "timeout_ms": [_UNKNOWN if time is None else time for time in entries["timeout_ms"]],
+        "timeout_ms": _fill_unknown(entries["timeout_ms"]),
     }
-    texts: dict[str, Sequence[str]] = {
-        "group": [names[0] for names in entries["process_group"]],
-        "backend": backends,
-        "operation": operations,
-        "input_sizes": _format_sizes(entries["input_sizes"]),
-        "input_dtypes": list(map(",".join, entries["input_dtypes"])),
-        "output_sizes": _format_sizes(entries["output_sizes"]),
-        "output_dtypes": list(map(",".join, entries["output_dtypes"])),
-        "state": entries["state"],
+    columns: dict[str, Any] = {
+        name: nullable_integers(np.array(column, dtype=np.int64)) for name, column in numbers.items()
     }
+    for state in ("created", "started", "completed"):
+        key = "time_created_ns" if state == "created" else f"time_discovered_{state}_ns"
+        times = np.array(_fill_unknown(entries[key]), dtype=np.int64)
+        times[times == 0] = _UNKNOWN  # JSON's spelling
+        columns[f"{state}_ns"] = nullable_integers(times)
+    for side in ("input", "output"):
+        sizes = _Numbered(list(map(msgspec.json.encode, entries[f"{side}_sizes"])))
+        columns[f"{side}_sizes"] = sizes.make_texts(bytes.decode)
+        columns[f"{side}_dtypes"] = _Numbered(list(map(",".join, entries[f"{side}_dtypes"]))).make_texts(str)
+    is_p2p = entries["is_p2p"]
+    if None in is_p2p:
+        is_named = names.make_flags(lambda name: _split_name(name)[1].startswith(("send ", "recv ")))
+        is_p2p = [named if said is None else said for named, said in zip(is_named, is_p2p, strict=True)]
     return {
-        **{name: nullable_integers(np.array(column, dtype=np.int64)) for name, column in numbers.items()},
-        **{name: factorize_texts(column) for name, column in texts.items()},
-        "is_p2p": [
-            operation.startswith(("send ", "recv ")) if is_p2p is None else is_p2p
-            for is_p2p, operation in zip(entries["is_p2p"], operations, strict=True)
-        ],
+        **columns,
+        "group": _Numbered(entries["process_group"]).make_texts(itemgetter(0)),
+        "backend": names.make_texts(lambda name: _split_name(name)[0]),
+        "operation": names.make_texts(lambda name: _split_name(name)[1]),
+        "state": _Numbered(entries["state"]).make_texts(str),
+        "is_p2p": is_p2p,
         "is_retired": entries["retired"],
         "stack": nullable_integers(stack_numbers),
     }
 
 
-def _format_sizes(sizes: Sequence[list[list[int]]]) -> list[str]:
-    """Return the sizes as JSON; few are distinct."""
-    encoded = list(map(msgspec.json.encode, sizes))
-    texts = {text: text.decode() for text in set(encoded)}
-    return list(map(texts.__getitem__, encoded))
+def _fill_unknown(values: Sequence[int | None]) -> Sequence[int | None]:
+    """Return the values with a negative one in place of None."""
+    unknown = values.count(None)
+    if unknown == len(values):
+        return [_UNKNOWN] * unknown
+    return [_UNKNOWN if value is None else value for value in values] if unknown else values
 
 
 def _make_group_columns(groups: Sequence[GroupRow]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ All entries are checked column by column, which takes a third of the time of one
 is wrong somewhere, each entry is checked alone, and those that are wrong are left out, with a gap.
 """
 
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,7 +31,7 @@ _Sizes = Annotated[
 ]
 _Dtypes = Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=_MAX_TENSORS)]
 #: The values of each key of an entry that is read (see ``_Entry``), oldest entry first.
-Columns = dict[str, list[Any]]
+Columns = dict[str, Sequence[Any]]
 
 
 class _JsonDump(Struct, kw_only=True):
@@ -68,6 +68,7 @@ class _Entry(Struct, kw_only=True):
 
 
 _FIELDS = fields(_Entry)
+_GET_VALUES = itemgetter(*[field.name for field in _FIELDS])
 
 
 def load_json(content: bytes) -> object:
@@ -132,11 +133,14 @@ def _read_columns(rows: Sequence[Any]) -> Columns:
         return _split_entries(rows)
     if kinds != {dict}:
         raise msgspec.ValidationError("an entry is no dict")
-    return {field.name: _read_field(rows, field) for field in _FIELDS}
+    try:
+        columns: Iterable[Sequence[Any]] = zip(*map(_GET_VALUES, rows), strict=True)  # one visit of each row
+    except KeyError:
+        columns = [read_column(rows, field.name, _get_default(field)) for field in _FIELDS]
+    return {field.name: _check_values(values, field) for field, values in zip(_FIELDS, columns, strict=True)}
 
 
-def _read_field(rows: Sequence[dict[str, Any]], field: FieldInfo) -> list[Any]:
-    values = read_column(rows, field.name, _get_default(field))
+def _check_values(values: Sequence[Any], field: FieldInfo) -> Sequence[Any]:
     if field.type is Any:
         return values
     checked: list[Any] = msgspec.convert(values, list[field.type])  # type: ignore[name-defined]
@@ -178,7 +182,7 @@ def _make_entries_gap(reason: str) -> Gap:
 def _sort(columns: Columns) -> Columns:
     """Return the columns in the order of the entries' numbers, if all have one."""
     numbers = columns["record_id"]
-    if None in numbers or numbers == sorted(numbers):
+    if None in numbers or list(numbers) == sorted(numbers):
         return columns
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
     return {name: [values[place] for place in order] for name, values in columns.items()}

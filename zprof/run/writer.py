@@ -245,9 +245,15 @@ def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[An
         OSError: it cannot be written.
     """
     target = folder / f"{name}.parquet"
-    rows = _write_parquet(target, name, columns)
-    with target.open("rb") as file:
-        return TableFile(rows=rows, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    if name not in _FLIGHT_TABLES:
+        rows = _write_parquet(target, name, columns)
+        with target.open("rb") as file:
+            return TableFile(rows=rows, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    table, sink = _fit_to_schema(columns, TABLES[name]), pa.BufferOutputStream()
+    pq.write_table(table, sink, **_get_options(name))  # small ones: opening a file takes as long
+    content = sink.getvalue()
+    target.write_bytes(content)
+    return TableFile(rows=int(table.num_rows), sha256=hashlib.sha256(content).hexdigest())
 
 
 def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
@@ -272,7 +278,9 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 
 def _get_options(name: str) -> dict[str, Any]:
     if name in _FLIGHT_TABLES:
-        return {"compression": "lz4", "write_statistics": False, **_choose_small_encodings(TABLES[name])}
+        # To choose an encoding by column takes longer than to write a table of few rows.
+        encodings = _choose_small_encodings(TABLES[name]) if name == "flight" else {"use_dictionary": False}
+        return {"compression": "lz4", "write_statistics": False, **encodings}
     options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
     return {"compression": "zstd", "compression_level": 3, **options}
 
