@@ -224,10 +224,11 @@ class Recorder:
 
     def save_stall(
         self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]
-    ) -> None:
+    ) -> bool:
         """Add the mark of a stall and replace its tables, from any thread, also after the recording.
 
-        Of the memory there is what was recorded before: a program that does not go on is not touched.
+        Return True if the run on disk has them. Of the memory there is what was recorded before: a program
+        that does not go on is not touched.
         """
         if kind:
             self._marks.add(kind, stall_ns)
@@ -235,7 +236,7 @@ class Recorder:
             gaps = [*gaps, NO_MEMORY_AT_STALL]
         new_gaps = [gap for gap in gaps if gap not in self._guard.gaps]
         self._guard.gaps.extend(new_gaps)
-        self._guard.run("stall", lambda: self._write_stall(tables, new_gaps))
+        return self._guard.succeeds("stall", lambda: self._write_stall(tables, new_gaps))
 
     def _write_stall(self, tables: Mapping[str, Columns], gaps: Sequence[Gap]) -> None:
         assert self._writer is not None

@@ -24,8 +24,11 @@ class StallWriter(Protocol):
 
     def save_stall(
         self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]
-    ) -> None:
-        """Add a mark, if ``kind`` names one, and replace the tables; the run on disk has them on return."""
+    ) -> bool:
+        """Add a mark, if ``kind`` names one, and replace the tables.
+
+        Return True if the run on disk has them.
+        """
 
 
 class BareRank:
@@ -39,13 +42,14 @@ class BareRank:
 
     def save_stall(
         self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]
-    ) -> None:
-        """Write the stall."""
+    ) -> bool:
+        """Write the stall; errors are raised."""
         if kind:
             self._marks.add(kind, stall_ns)
         for name, columns in {**tables, "mark": self._marks.columns()}.items():
             self._writer.write_table(name, columns)
         self._writer.publish(gaps)
+        return True
 
 
 def make_bare_manifest(world_size: int, backend: str, run_id: str, device: str = "") -> RunManifest:

@@ -4,6 +4,8 @@ Each rank's state file has its last progress, and what faulthandler wrote if the
 the parent process at the end, writes both into the rank's folder. Does not need torch.
 """
 
+import os
+import shutil
 import socket
 import time
 from contextlib import suppress
@@ -12,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from zprof.collectors.watch.run_files import make_bare_manifest
 from zprof.collectors.watch.shared_files import (
     RankState,
     list_ended,
@@ -22,12 +25,13 @@ from zprof.collectors.watch.shared_files import (
 from zprof.collectors.watch.thread_text import make_thread_tables, parse_thread_text
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
-from zprof.run.atomic_files import write_atomically
+from zprof.run.atomic_files import lock_folder, write_atomically
 from zprof.run.manifest import (
+    MANIFEST_NAME,
     RANK_NAME,
     STEPS_NAME,
     RankManifest,
-    TableFile,
+    get_staged_path,
     rank_folder,
     read_rank_manifest,
     read_run_manifest,
@@ -38,6 +42,7 @@ from zprof.run.step_log import read_last_end_ns
 #: A rank whose watch has been silent for this many of its limits is saved by others. faulthandler writes
 #: before that.
 TEXT_AFTER_LIMITS, SAVE_AFTER_LIMITS = 1.5, 2.0
+_MAX_LOCK_WAIT_S = 1.0
 _STUCK, _RESUMED = "stuck", "resumed"
 _PROC = Path("/proc")
 _STATES = {
@@ -62,7 +67,7 @@ def save_silent_ranks(run: Path, *, has_job_ended: bool = False) -> list[int]:
         if is_due and not is_saved(run, state):
             with suppress(OSError, BadInput):
                 _save(run, state, text, silent_ns)
-                saved.append(state.rank)
+                saved += [state.rank] * is_saved(run, state)
     return saved
 
 
@@ -120,20 +125,41 @@ def _read_states(run: Path) -> list[tuple[RankState, str]]:
 
 
 def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
-    from zprof.collectors.watch.run_files import make_bare_manifest
-    from zprof.run.manifest import MANIFEST_NAME
-    from zprof.run.schema import TABLES
-    from zprof.run.writer import place_table, stage_table
+    """Save a rank that may go on at any moment, and then writes its folder itself.
 
+    Raises:
+        OSError: it cannot be written, or the rank writes now.
+    """
     folder = rank_folder(run, state.rank)
-    folder.mkdir(parents=True, exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
     if not (run / MANIFEST_NAME).exists():
         content = to_json(make_bare_manifest(state.world_size, state.backend, state.run_id))
         write_atomically(run / MANIFEST_NAME, content.encode())
+    temporary = run / f".{folder.name}.{os.getpid()}"
+    temporary.mkdir()
     try:
-        manifest = read_rank_manifest(run, state.rank)
-    except BadInput:
-        manifest = RankManifest(rank=state.rank, status="partial", host=state.host, run_id=state.run_id)
+        if folder.exists():
+            with lock_folder(folder, _MAX_LOCK_WAIT_S) as is_locked:
+                if is_locked:
+                    _write_stall(
+                        read_rank_manifest(run, state.rank), temporary, folder, state, text, silent_ns
+                    )
+        else:
+            manifest = RankManifest(rank=state.rank, status="partial", host=state.host, run_id=state.run_id)
+            _write_stall(manifest, temporary, temporary, state, text, silent_ns)
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_stall(
+    manifest: RankManifest, temporary: Path, folder: Path, state: RankState, text: str, silent_ns: int
+) -> None:
+    """Write the tables of a stall into ``temporary``, the manifest into ``folder``, and move them there."""
+    from zprof.run.schema import TABLES
+    from zprof.run.writer import stage_table
+
+    marks = _read_marks(folder.parent, manifest)
     tables: dict[str, Any] = {
         "flight": {column: [] for column in TABLES["flight"].names},
         "flight_group": {
@@ -144,12 +170,9 @@ def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
             "last_completed": [group.completed for group in state.groups],
         },
         **make_thread_tables(parse_thread_text(text)),
+        "mark": _add_mark(marks, _STUCK, state.time_ns + state.limit_ns, silent_ns),
     }
-    marks = _read_marks(run, manifest)
-    tables["mark"] = _add_mark(marks, _STUCK, state.time_ns + state.limit_ns, silent_ns)
-    files: dict[str, TableFile] = {
-        name: stage_table(folder, name, columns) for name, columns in tables.items()
-    }
+    files = {name: stage_table(temporary, name, columns) for name, columns in tables.items()}
     manifest = replace(
         manifest,
         status="partial" if manifest.status == "recording" else manifest.status,
@@ -158,7 +181,8 @@ def _save(run: Path, state: RankState, text: str, silent_ns: int) -> None:
     )
     write_atomically(folder / RANK_NAME, to_json(manifest).encode())
     for name in tables:
-        place_table(folder, name)
+        table = f"{name}.parquet"
+        get_staged_path(temporary / table).rename(folder / table)
 
 
 def _place_marks(folder: Path, manifest: RankManifest, marks: dict[str, list[Any]]) -> None:

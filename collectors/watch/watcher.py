@@ -119,13 +119,15 @@ class RankWatch:
     def attach(self, recorder: StallWriter) -> None:
         """Save into a recording from now on.
 
-        A stall that has not ended is saved into it again; one that ended before the first step, as imports
-        and compilation do, is forgotten.
+        The last stall is saved into it again. One that ended before the first step, as imports and
+        compilation do, stays marked as ended: the user was told that it is in the run.
         """
         with self._lock:
             self._writer = recorder
-            if self._last_save is not None and self._detector.is_saved:
+            if self._last_save is not None:
                 recorder.save_stall(StallMark.STUCK, *self._last_save)
+                if not self._detector.is_saved:
+                    recorder.save_stall(StallMark.RESUMED, self._last_save[0], {}, ())
 
     def _count_step(self, *_: object) -> None:
         self._steps += 1
@@ -192,8 +194,8 @@ class RankWatch:
         if self._detector.is_stuck:
             self._files.set_stuck(True)
         tables, gaps = read_tables(read_threads())
-        self._write(StallMark.STUCK, stall_ns, tables, gaps)
-        if self._detector.is_stuck and not stalls:
+        is_written = self._write(StallMark.STUCK, stall_ns, tables, gaps)
+        if is_written and self._detector.is_stuck and not stalls:
             self._plan.say_stuck(self._rank, stall_ns / 1e9)
 
     def _save_held(self, text: str) -> None:
@@ -208,13 +210,13 @@ class RankWatch:
             self._files.set_stuck(False)
         self._write(StallMark.RESUMED, time.monotonic_ns() - self._stall_start_ns, {}, ())
 
-    def _write(self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]) -> None:
+    def _write(self, kind: str, stall_ns: int, tables: Mapping[str, Columns], gaps: Sequence[Gap]) -> bool:
         with self._lock:
             if self._writer is None:
                 self._writer = BareRank(self._plan.run, self._rank, self._make_manifest())
             if kind == StallMark.STUCK:
                 self._last_save = stall_ns, tables, gaps
-            self._writer.save_stall(kind, stall_ns, tables, gaps)
+            return self._writer.save_stall(kind, stall_ns, tables, gaps)
 
     def _make_manifest(self) -> Any:
         is_distributed = dist.is_available() and dist.is_initialized()

@@ -1,10 +1,48 @@
 """Put the files of a run in place, complete or not at all, without pyarrow."""
 
+import fcntl
 import hashlib
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from zprof.run.manifest import RANK_NAME, RankManifest, rank_folder, to_json
+
+_LOCK_POLL_S = 0.01
+
+
+@contextmanager
+def lock_folder(folder: Path, max_wait_s: float) -> Iterator[bool]:
+    """Hold the lock of a rank's folder; yield False if another process has held it for so long.
+
+    A file system that cannot lock a folder is written without: there, a rank that others save while it goes
+    on may be damaged.
+
+    Raises:
+        OSError: the folder does not exist.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        is_locked = _lock(handle, time.monotonic() + max_wait_s)
+        yield is_locked and os.path.samestat(os.fstat(handle), os.stat(folder))  # else it was replaced
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, deadline_s: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_LOCK_POLL_S)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def write_atomically(target: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ Opening a run reads only its manifests; the code that reads tables is imported w
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-#: How often a table is looked for again because its rank has written a newer one.
-_MAX_NEW_MANIFESTS = 20
+#: How often a table is looked for again because its rank has written a newer one, or is just placing it.
+_MAX_ATTEMPTS, _MIN_ATTEMPTS, _PLACING_S = 20, 2, 0.01
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
 #: Bytes read from the end of the step log; its last complete line lies within them.
 
@@ -103,12 +104,15 @@ class Run:
         Raises:
             BadInput: the rank or table does not exist, is damaged, or does not match the manifest.
         """
-        for _ in range(_MAX_NEW_MANIFESTS):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 return self._read_table(rank, name, columns)
             except BadInput:
-                if not self._reread_rank(rank):
+                is_newer = self._reread_rank(rank)
+                if not self.has_table(rank, name) or (attempt >= _MIN_ATTEMPTS and not is_newer):
                     raise
+                if not is_newer:
+                    time.sleep(_PLACING_S)
         return self._read_table(rank, name, columns)
 
     def _read_table(self, rank: int, name: str, columns: Sequence[str] | None) -> "pa.Table":

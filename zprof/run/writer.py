@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.arrow_arrays import make_array
-from zprof.run.atomic_files import get_temporary_path, sync_and_rename, write_atomically
+from zprof.run.atomic_files import get_temporary_path, lock_folder, sync_and_rename, write_atomically
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
@@ -35,6 +35,7 @@ from zprof.run.manifest import (
     get_part_path,
     get_staged_path,
     rank_folder,
+    read_rank_manifest,
     read_run_manifest,
     to_json,
 )
@@ -46,6 +47,8 @@ _ASCENDING = frozenset({"start_ns", "time_ns"})
 _FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
 #: Tables for which the encodings were measured.
 _TRACE_TABLES = frozenset({"events", "collectives", "mark"})
+#: Another process holds the lock of the folder for milliseconds, unless it was stopped meanwhile.
+_MAX_LOCK_WAIT_S = 5.0
 #: Small tables of a thousand ranks are read together: here, time matters more than size.
 _FLIGHT_TABLES = frozenset({"flight", "flight_group", "flight_stack"})
 
@@ -53,7 +56,8 @@ _FLIGHT_TABLES = frozenset({"flight", "flight_group", "flight_stack"})
 class RankWriter:
     """Writer of the folder of one rank, usable from several threads.
 
-    Creating it deletes leftovers of an earlier run.
+    Another process may save the rank while it is silent; tables that it wrote stay until this writer writes
+    them. Creating it deletes leftovers of an earlier run.
 
     Raises:
         BadInput: the path contains something other than a run.
@@ -70,8 +74,11 @@ class RankWriter:
         self._obsolete: list[Path] = []
         self._next_part = 0
         self._lock = threading.RLock()
+        self._listed: Mapping[str, TableFile] = {}
         _refuse_foreign(run, self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder.exists():
+            with lock_folder(self.folder, _MAX_LOCK_WAIT_S):
+                shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
             _delete_extra_ranks(run, manifest.world_size)
         self.folder.mkdir(parents=True, exist_ok=True)  # another rank may save this one at this moment
@@ -156,9 +163,7 @@ class RankWriter:
                     for name in {*self._parts, *self._tails}
                 },
             )
-            self._write_manifest()
-            while self._staged:
-                place_table(self.folder, self._staged.pop())
+            self._place_tables()
             while self._obsolete:
                 self._obsolete.pop().unlink(missing_ok=True)
 
@@ -171,9 +176,29 @@ class RankWriter:
                 status=self._manifest.status if has_begun else "partial",
                 gaps=(*self._manifest.gaps, *gaps),
             )
+            self._place_tables()
+
+    def _place_tables(self) -> None:
+        """Write the manifest, and put the tables that were written since the last one in place."""
+        with lock_folder(self.folder, _MAX_LOCK_WAIT_S):
+            self._adopt_tables()
             self._write_manifest()
             while self._staged:
                 place_table(self.folder, self._staged.pop())
+
+    def _adopt_tables(self) -> None:
+        """List the tables that another process wrote, unless they are about to be replaced."""
+        try:
+            found = read_rank_manifest(self.folder.parent, self._manifest.rank)
+        except BadInput:
+            return
+        adopted = {
+            name: file
+            for name, file in found.files.items()
+            if name not in self._staged and file != self._listed.get(name)
+        }
+        if adopted and found.run_id == self._manifest.run_id:
+            self._manifest = replace(self._manifest, files=self._manifest.files | adopted)
 
     def _write_part(self, name: str, columns: Mapping[str, Sequence[Any]]) -> TablePart | None:
         """Write one part of a table; None if it adds no rows to those before."""
@@ -190,6 +215,7 @@ class RankWriter:
 
     def _write_manifest(self) -> None:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
+        self._listed = self._manifest.files
 
 
 def _refuse_foreign(run: Path, folder: Path) -> None:

@@ -1,11 +1,13 @@
 """Ranks that could not save themselves are saved by others, from what they wrote before."""
 
 import json
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from zprof.collectors.watch.run_files import make_bare_manifest
 from zprof.collectors.watch.shared_files import (
     GroupProgress,
     RankFiles,
@@ -16,6 +18,7 @@ from zprof.collectors.watch.shared_files import (
 )
 from zprof.collectors.watch.silent_ranks import save_silent_ranks
 from zprof.run.reader import load
+from zprof.run.writer import RankWriter
 
 SECOND = 10**9
 TEXT = """Timeout!
@@ -62,6 +65,54 @@ def test_a_rank_that_held_the_gil_has_its_progress_and_its_stack(tmp_path: Path)
     assert mark["kind"] == "stuck"
     assert mark["number"] >= 9 * SECOND
     assert "GIL held" in {gap.detail for gap in saved.gaps()}
+
+
+def start_rank(run: Path, rank: int) -> RankWriter:
+    """Return the writer of a rank that has recorded a window, and whose watch is silent."""
+    writer = RankWriter(run, rank, make_bare_manifest(2, "gloo", "job"))
+    writer.write_table("mark", {"time_ns": [5], "kind": ["step_end"], "number": [3], "name": [""]})
+    writer.finish(memory_steps=[3], time_steps=[], gaps=[], status="partial")
+    waiting = RankFiles(run, 1 - rank)
+    waiting.write_state(make_state(1 - rank))
+    waiting.set_stuck(True)
+    RankFiles(run, rank).write_state(make_state(rank, age_s=9))
+    return writer
+
+
+def test_a_rank_that_goes_on_after_it_was_saved_leaves_nothing_damaged(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    writer = start_rank(run, 1)
+    assert save_silent_ranks(run) == [1]
+    writer.publish([])
+    assert load(run).frame(1, "mark")["kind"].to_list() == ["step_end", "stuck"], "the stall stays"
+    writer.write_table("mark", {"time_ns": [5], "kind": ["resumed"], "number": [3], "name": [""]})
+    writer.publish([])
+    assert load(run).frame(1, "mark")["kind"].to_list() == ["resumed"]
+    assert len(load(run).frame(1, "flight_group")) == 1
+
+
+def test_two_writers_of_one_rank_never_mix(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    writer = start_rank(run, 1)
+    ended = threading.Event()
+
+    def save() -> None:
+        while not ended.is_set():
+            save_silent_ranks(run)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    try:
+        for number in range(40):
+            marks = {"time_ns": [5], "kind": ["resumed"], "number": [number], "name": [""]}
+            writer.write_table("mark", marks)
+            writer.publish([])
+            load(run).table(1, "mark")
+    finally:
+        ended.set()
+        thread.join()
+    assert len(load(run).frame(1, "mark"))
+    assert len(load(run).frame(1, "flight_group")) == 1
 
 
 def test_a_stopped_rank_is_saved_without_a_stack(tmp_path: Path) -> None:
