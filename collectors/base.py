@@ -93,7 +93,8 @@ def _make_fault_gap(what: str, reason: str, error: Exception) -> Gap:
         return Gap(
             kind=GapKind.DISK_FULL,
             what="disk full",
-            reason=f"{what} could not be written: {os.strerror(error.errno or 0)}",
+            reason=f"{what} could not be written: {os.strerror(error.errno or 0)}"
+            + (f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""),
             remedy="free disk space for the run directory or raise the quota, then record again",
         )
     return Gap(

@@ -37,6 +37,9 @@ class RecordCommand:
     too, a command of which no rank has moved for SECONDS after all of them were saved gets
     SIGTERM, and SIGKILL 10 seconds later; the exit code is then 1.
 
+    How each rank ended is in RUN too, with or without --watch: exit code or signal, the
+    exception and its last lines, and which rank was first. zprof diagnose RUN says it.
+
     With --live the terminal shows the run step by step. The program then runs as a child
     process without input, and its output goes to RUN/job.log. q closes the view and the
     program continues; ctrl+c ends the program as it would without --live.

@@ -47,5 +47,5 @@ class RankEnd(Struct, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """True unless the rank ended with exit code 0, or it is unknown how."""
-        return bool(self.exit_code or self.signal or self.error)
+        """True unless the rank ended with exit code 0 and wrote all, or it is unknown how."""
+        return bool(self.exit_code or self.signal or self.error) or self.full_path is not None

@@ -47,10 +47,16 @@ def _lock(handle: int, deadline_s: float) -> bool:
 
 def write_atomically(target: Path, content: bytes) -> None:
     """Write a small file so that readers see either the old or the new content, never a mix."""
-    temporary = get_temporary_path(target)
-    try:
+    with remove_on_error(get_temporary_path(target)) as temporary:
         temporary.write_bytes(content)
         sync_and_rename(temporary, target)
+
+
+@contextmanager
+def remove_on_error(temporary: Path) -> Iterator[Path]:
+    """Remove a file that could not be written: on a full disk, its blocks are needed for what says so."""
+    try:
+        yield temporary
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

@@ -23,7 +23,13 @@ from msgspec.structs import replace
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.arrow_arrays import make_array
-from zprof.run.atomic_files import get_temporary_path, lock_folder, sync_and_rename, write_atomically
+from zprof.run.atomic_files import (
+    get_temporary_path,
+    lock_folder,
+    remove_on_error,
+    sync_and_rename,
+    write_atomically,
+)
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
@@ -206,9 +212,9 @@ class RankWriter:
             return None
         number, self._next_part = self._next_part, self._next_part + 1
         target = get_part_path(self.folder / f"{name}.parquet", number)
-        temporary = get_temporary_path(target)
-        rows = _write_parquet(temporary, name, columns)
-        return TablePart(number=number, rows=rows, sha256=sync_and_rename(temporary, target))
+        with remove_on_error(get_temporary_path(target)) as temporary:
+            rows = _write_parquet(temporary, name, columns)
+            return TablePart(number=number, rows=rows, sha256=sync_and_rename(temporary, target))
 
     def _get_part_path(self, name: str, part: TablePart) -> Path:
         return get_part_path(self.folder / f"{name}.parquet", part.number)
@@ -247,9 +253,9 @@ def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | 
         OSError: it cannot be written.
     """
     staged = get_staged_path(folder / f"{name}.parquet")
-    temporary = get_temporary_path(staged)
-    rows = _write_parquet(temporary, name, columns)
-    return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
+    with remove_on_error(get_temporary_path(staged)) as temporary:
+        rows = _write_parquet(temporary, name, columns)
+        return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
 
 
 def place_table(folder: Path, name: str) -> None:
@@ -285,14 +291,14 @@ def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[An
 def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
     """Write the parts of a table as the row groups of one file, like :func:`stage_table`."""
     staged, schema = get_staged_path(folder / f"{name}.parquet"), TABLES[name]
-    temporary = get_temporary_path(staged)
     rows = 0
-    with pq.ParquetWriter(temporary, schema, **_get_options(name)) as writer:
-        for part in parts:
-            table = pq.ParquetFile(part).read()
-            rows += table.num_rows
-            writer.write_table(table)
-    return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
+    with remove_on_error(get_temporary_path(staged)) as temporary:
+        with pq.ParquetWriter(temporary, schema, **_get_options(name)) as writer:
+            for part in parts:
+                table = pq.ParquetFile(part).read()
+                rows += table.num_rows
+                writer.write_table(table)
+        return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
 
 
 def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> int:

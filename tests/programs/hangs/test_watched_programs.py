@@ -133,3 +133,12 @@ def test_a_slow_checkpoint_is_marked_as_ended(tmp_path: Path) -> None:
         assert kinds[-2:] == ["stuck", "resumed"]
         assert marks[marks["kind"] == "resumed"]["number"].iloc[-1] >= 1.5 * WATCH_S * 1e9
     assert not (run.path / ".watch").exists()
+
+
+def test_a_slow_start_that_was_said_to_be_saved_is_in_the_run(tmp_path: Path) -> None:
+    run = record("compilation", tmp_path)
+    assert "no progress for" in (tmp_path / "log").read_text(errors="replace")
+    for rank in range(2):
+        kinds = [kind for kind in run.frame(rank, "mark")["kind"] if kind in ("stuck", "resumed")]
+        assert kinds[:2] == ["stuck", "resumed"]
+        assert run.has_table(rank, "flight_thread")

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.collectors.watch.thread_text import ThreadStack, parse_thread_text
 from zprof.integrations.program.last_words import ProcessWords, list_words, read_fault_text
@@ -27,7 +28,8 @@ from zprof.model.endings import RankEnd
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
 from zprof.run.endings import MAX_LINE_LENGTH, MAX_LINES, write_endings
-from zprof.run.manifest import read_run_manifest
+from zprof.run.manifest import MANIFEST_NAME, read_rank_manifest, read_run_manifest
+from zprof.run.output_lock import find_write_error
 from zprof.run.plain_file import open_plain
 
 _PROC = Path("/proc")
@@ -40,6 +42,8 @@ _POLL_S = 0.1
 #: From the end of the command until its last processes are seen to have ended.
 _LAST_S = 0.3
 _SIGNAL_BASE = 128
+#: Kept free for the ends of the ranks while the run is recorded.
+_RESERVE_NAME, _RESERVE_BYTES = ".reserve", 64 << 10
 
 
 class SeenEnd(Struct, frozen=True):
@@ -105,6 +109,14 @@ class ProcessFollower:
         os.close(handle)
 
 
+def reserve_space(run: Path) -> None:
+    """Keep space in a run for what is said of its end, should its disk become full; call it repeatedly."""
+    path = run / _RESERVE_NAME
+    if (run / MANIFEST_NAME).exists() and not path.exists():
+        with suppress(OSError):
+            path.write_bytes(bytes(_RESERVE_BYTES))
+
+
 def write_rank_ends(
     run: Path, folder: Path, seen: dict[int, SeenEnd], code: int, since_ns: int
 ) -> Iterator[str]:
@@ -120,11 +132,21 @@ def write_rank_ends(
             _make_end(words, folder, seen.get(words.process), code, stderr)
             for words, stderr in _choose_processes(list_words(folder))
         ]
+        is_full = bool(find_write_error(run))
+        (run / _RESERVE_NAME).unlink(missing_ok=True)
+        if is_full:
+            ends = [_add_full_disk(run, end) for end in ends]
         write_endings(run, manifest.run_id, ends)
     except BadInput:
         return
     except OSError as error:
         yield f"how the ranks ended could not be written to {run}: {os.strerror(error.errno or errno.EIO)}"
+
+
+def _add_full_disk(run: Path, end: RankEnd) -> RankEnd:
+    """Say that the disk of the run is full, if a rank that did not fail could not write all of it."""
+    status = read_rank_manifest(run, end.rank).status
+    return end if status == "complete" or end.has_failed else replace(end, full_path=str(run))
 
 
 def write_own_end(run: Path, folder: Path, error: BaseException | None) -> None:

@@ -14,7 +14,12 @@ from msgspec.structs import replace
 
 from zprof.integrations.program import in_process
 from zprof.integrations.program.command import GRACE_S, CommandObserver, run_command
-from zprof.integrations.program.rank_ends import ProcessFollower, write_own_end, write_rank_ends
+from zprof.integrations.program.rank_ends import (
+    ProcessFollower,
+    reserve_space,
+    write_own_end,
+    write_rank_ends,
+)
 from zprof.integrations.program.session import (
     ProgramSettings,
     RecordedProcess,
@@ -94,6 +99,7 @@ def record_command(
 
             def look_at_job() -> bool:
                 follower.start()
+                reserve_space(run)
                 return end_stuck_s > 0 and stuck_job.is_over()
 
             code = run_command(
