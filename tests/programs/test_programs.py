@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.forked_ranks import free_port
 from zprof.model.findings import Cause, Confidence
+from zprof.model.gaps import GapKind
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
@@ -79,8 +80,11 @@ def test_a_healthy_program_is_accused_of_nothing(name: str, tmp_path: Path) -> N
 @pytest.mark.ranks
 @pytest.mark.timed
 def test_python_between_operators_is_found(tmp_path: Path) -> None:
-    causes = {finding.cause for finding in record_program(FOLDER / "busy_python.py", tmp_path).findings}
-    assert Cause.CPU_BOUND_LAUNCH in causes
+    report = record_program(FOLDER / "busy_python.py", tmp_path)
+    is_found = Cause.CPU_BOUND_LAUNCH in {finding.cause for finding in report.findings}
+    # If others use the processors, the recording may not prove which time was Python, and says why.
+    busy = [gap.causes for gap in report.gaps if gap.kind is GapKind.BUSY_PROCESSORS]
+    assert is_found or busy == [(Cause.CPU_BOUND_LAUNCH,)]
 
 
 @pytest.mark.ranks

@@ -40,6 +40,7 @@ class GapKind(StrEnum):
     UNEQUAL_WORK = "unequal_work"
     BASELINE = "baseline"
     UNTESTED_RULE = "untested_rule"
+    BUSY_PROCESSORS = "busy_processors"
     REPLAY = "replay"
     PREDICTION = "prediction"
     PLAN = "plan"

@@ -173,6 +173,8 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "out_of_memory_errors": ("out-of-memory errors", Unit.COUNT),
     "steps_recorded": ("steps recorded", Unit.COUNT),
     "share_of_step": ("{of_step}", Unit.RATIO),
+    "share_of_step/without_queue": ("{of_step} without waits for a processor", Unit.RATIO),
+    "processor_wait_per_step": ("ready, but without a processor {per_step}", Unit.NS),
     "blocking_waits_per_step": ("waits {per_step} that left the queue empty", Unit.COUNT),
     SLOWDOWN: ("slowdown of kernels during a collective", Unit.RATIO),
     "compute_beside_collectives_per_step": ("compute during collectives {per_step}", Unit.NS),

@@ -47,10 +47,10 @@ class Rule(Struct, frozen=True, kw_only=True):
     taken_from: str | None = None
 
 
-def untested_gap(cause: Cause, reason: str, remedy: str) -> Gap:
+def untested_gap(cause: Cause, reason: str, remedy: str, kind: GapKind = GapKind.UNTESTED_RULE) -> Gap:
     """Build the gap of a rule that lacks its inputs."""
     return Gap(
-        kind=GapKind.UNTESTED_RULE,
+        kind=kind,
         causes=(cause,),
         what=f"rule {cause.value} not tested",
         reason=reason,
@@ -69,18 +69,18 @@ def list_untested(
 
 def group_gaps(gaps: Sequence[Gap]) -> list[Gap]:
     """Merge the gaps of rules that are untested for the same reason."""
-    causes: dict[tuple[str, str], list[Cause]] = {}
+    causes: dict[tuple[GapKind, str, str], list[Cause]] = {}
     for gap in gaps:
-        causes.setdefault((gap.reason, gap.remedy), []).extend(gap.causes)
+        causes.setdefault((gap.kind, gap.reason, gap.remedy), []).extend(gap.causes)
     return [
         Gap(
-            kind=GapKind.UNTESTED_RULE,
+            kind=kind,
             causes=tuple(untested),
             what=f"rule{'s' if len(untested) > 1 else ''} {', '.join(untested)} not tested",
             reason=reason,
             remedy=remedy,
         )
-        for (reason, remedy), untested in causes.items()
+        for (kind, reason, remedy), untested in causes.items()
     ]
 
 

@@ -10,14 +10,18 @@ up to 8 %.
 
 On a CPU rank: the thread of the training loop is in no operator, wait or collective launch, and surely used
 its processor (``host_idle``). The recorder itself takes some of that, so the finding never has high
-confidence. A recording of Python calls (``with_stack=True``) slows the host several times: low confidence.
+confidence. That is processor time, so it is compared with the step without the time in which the thread was
+ready but had no processor: other programs on the machine make a step longer, and no Python cheaper. If it is
+too little for a finding, but all time outside of operators is enough, the rule is untested. A recording of
+Python calls (``with_stack=True``) slows the host several times: low confidence.
 
     saving: half of (that idle time - collectives in the background that nothing else would hide)
          .. that idle time, plus exposed transfer with nothing queued after it, plus 15 %
 
 Half, because graphs and compiled or fused operators leave some launches. If the host is late, the next gather
 is late too, and its transfer is exposed: hence the second term. Ranks that run out of work at different times
-wait for each other: hence the 15 %. A single late host is a different finding.
+wait for each other: hence the 15 %. Ranks that wait for a processor do so during that Python, too: the upper
+end grows as the step does. A single late host is a different finding.
 """
 
 import numpy as np
@@ -27,7 +31,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.rules.compute.idle_time import (
     MAX_EXEMPT_RANKS_RATIO,
     find_missing_host_gap,
@@ -35,6 +39,7 @@ from zprof.rules.compute.idle_time import (
     has_device,
     is_host_inflated,
     is_inference,
+    is_short_of_processors,
     mean_of_most_ranks,
     median_of_most_ranks,
     moves_state,
@@ -51,6 +56,8 @@ _HIGH_CONFIDENCE_RATIO = 0.15
 _MIN_SAVING_RATIO = 0.5
 _MAX_SAVING_RATIO = 1.15
 
+_WHAT_ELSE = "it may run Python, sleep, or wait for a lock or a file"
+_FIND_LINE = "py-spy record --idle --native -- python train.py shows which line of the program that is"
 _INFERENCE_FIX = (
     "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
     "larger batches; fewer hooks, and fewer Python statements, in each layer"
@@ -60,15 +67,32 @@ _INFERENCE_FIX = (
 class LateHosts(Struct, frozen=True, kw_only=True):
     """Means per step. ``typical_ns``: the idle time of the median step. ``unhidden_ns``: collectives during
     the idle gaps that no compute could hide.
-    ``communication_ns``: all exposed wait and transfer.
+    ``communication_ns``: all exposed wait and transfer. ``queued_ns``: the threads of CPU ranks were ready
+    but had no processor; it is in ``wall_ns`` and not in ``idle_ns``.
     """
 
     wall_ns: float
+    queued_ns: float
     idle_ns: float
     typical_ns: float
     exposed_ns: float
     unhidden_ns: float
     communication_ns: float
+
+    @property
+    def unqueued_wall_ns(self) -> float:
+        """The step without waits for a processor; at least 1."""
+        return max(1.0, self.wall_ns - self.queued_ns)
+
+    @property
+    def share(self) -> float:
+        """This idle time as a share of the step."""
+        return self.idle_ns / self.unqueued_wall_ns
+
+    @property
+    def typical_share(self) -> float:
+        """The same for the median step."""
+        return self.typical_ns / self.unqueued_wall_ns
 
     @property
     def max_saving_ns(self) -> float:
@@ -79,7 +103,8 @@ class LateHosts(Struct, frozen=True, kw_only=True):
     def saving_ns(self) -> tuple[float, float]:
         """Lower and upper bound of the saving per step."""
         min_saving = _MIN_SAVING_RATIO * max(0.0, self.idle_ns - self.unhidden_ns)
-        return min_saving, _MAX_SAVING_RATIO * (self.idle_ns + self.exposed_ns)
+        idle_with_queue_ns = self.share * self.wall_ns
+        return min_saving, _MAX_SAVING_RATIO * (idle_with_queue_ns + self.exposed_ns)
 
 
 def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -88,10 +113,12 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
     if missing:
         return missing
     late_hosts = measure_late_hosts(analysis)
-    if min(late_hosts.idle_ns, late_hosts.typical_ns) < _MIN_STEP_RATIO * late_hosts.wall_ns:
-        return find_single_occurrence_gap(
+    if min(late_hosts.share, late_hosts.typical_share) < _MIN_STEP_RATIO:
+        once = find_single_occurrence_gap(
             analysis, Cause.CPU_BOUND_LAUNCH, _MIN_STEP_RATIO, *_list_launch_columns(analysis), "unseen_ns"
-        ) or _find_unseen_host_gap(analysis)
+        )
+        find_unseen_gap = _find_unseen_device_host_gap if has_device(analysis) else _find_unseen_thread_gap
+        return once or find_unseen_gap(analysis, late_hosts)
     return _build_finding(analysis, late_hosts)
 
 
@@ -108,6 +135,7 @@ def _measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
     )
     return LateHosts(
         wall_ns=mean_wall_ns(analysis),
+        queued_ns=0.0 if has_device(analysis) else float(analysis.host["queued_ns"].mean()),
         idle_ns=max(mean_of_most_ranks(analysis, *columns), mean_loss),
         typical_ns=max(median_of_most_ranks(analysis, *columns), median_loss),
         exposed_ns=mean_of_most_ranks(analysis, "launch_exposed_ns"),
@@ -124,28 +152,49 @@ def _list_launch_columns(analysis: RunAnalysis) -> list[str]:
     return ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_active_ns"]
 
 
-def _find_unseen_host_gap(analysis: RunAnalysis) -> Gap | None:
+def _find_unseen_device_host_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap | None:
     """Return a gap if nothing shows what most hosts did for a good part of the step."""
     unseen_ns = min(mean_of_most_ranks(analysis, "unseen_ns"), median_of_most_ranks(analysis, "unseen_ns"))
-    wall_ns = mean_wall_ns(analysis)
-    if unseen_ns < _MIN_STEP_RATIO * wall_ns:
+    share = unseen_ns / late_hosts.wall_ns
+    if share < _MIN_STEP_RATIO:
         return None
-    amount = f"{format_ns(unseen_ns)} of each step ({unseen_ns / wall_ns:.0%})"
-    if has_device(analysis):
-        reason = f"the device has no work for {amount} while the recording shows nothing of the host"
-    elif analysis.host["is_timed"].all():
-        reason = (
-            f"the training loop's thread runs no operator for {amount}, in which it need not have used its "
-            "processor at all"
-        )
-    else:
-        reason = f"the training loop's thread runs no operator for {amount}"
     return untested_gap(
         Cause.CPU_BOUND_LAUNCH,
-        f"{reason}: it may run Python, sleep, or wait for a lock or a file",
-        "py-spy record --idle --native -- python train.py shows which line of the program that is"
-        if has_device(analysis) or analysis.host["is_timed"].all()
-        else "record with zprof record, which samples the processor time of that thread",
+        f"the device has no work for {format_ns(unseen_ns)} of each step ({share:.0%}) while the recording "
+        f"shows nothing of the host: {_WHAT_ELSE}",
+        _FIND_LINE,
+    )
+
+
+def _find_unseen_thread_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap | None:
+    """Return a gap if the threads of most CPU ranks may have run Python for a good part of the step."""
+    columns = [*_list_launch_columns(analysis), "unseen_ns"]
+    between_ns = min(mean_of_most_ranks(analysis, *columns), median_of_most_ranks(analysis, *columns))
+    share = between_ns / late_hosts.wall_ns
+    if share < _MIN_STEP_RATIO:
+        return None
+    amount = f"{format_ns(between_ns)} of each step ({share:.0%})"
+    no_operator = f"the training loop's thread runs no operator for {amount}"
+    if not analysis.host["is_timed"].all():
+        return untested_gap(
+            Cause.CPU_BOUND_LAUNCH,
+            f"{no_operator}: {_WHAT_ELSE}",
+            "record with zprof record, which samples the processor time of that thread",
+        )
+    surely_ran = (
+        f"in which it surely used its processor for only {format_ns(late_hosts.idle_ns)}"
+        if late_hosts.idle_ns >= 1
+        else "in which it need not have used its processor at all"
+    )
+    if not is_short_of_processors(analysis):
+        return untested_gap(Cause.CPU_BOUND_LAUNCH, f"{no_operator}, {surely_ran}: {_WHAT_ELSE}", _FIND_LINE)
+    queued = f"{format_ns(late_hosts.queued_ns)} ({late_hosts.queued_ns / late_hosts.wall_ns:.0%})"
+    return untested_gap(
+        Cause.CPU_BOUND_LAUNCH,
+        f"the processors were busy, and the training loop's thread waited for one for {queued} of each step; "
+        f"it runs no operator for {amount}, {surely_ran}: {_WHAT_ELSE}",
+        "record while nothing else uses the processors, or with fewer ranks on them",
+        GapKind.BUSY_PROCESSORS,
     )
 
 
@@ -199,25 +248,27 @@ def _measure_unhidden_ns(analysis: RunAnalysis) -> float:
 
 def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
     words = analysis.time.words
-    share = late_hosts.idle_ns / late_hosts.wall_ns
+    is_short = is_short_of_processors(analysis)
     description = (
         f"the host cannot keep up: nothing is queued for {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
         if has_device(analysis)
         else f"Python between operators takes {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
     )
+    basis = " of it without waits for a processor" if is_short else ""
     return make_finding(
         analysis,
         Cause.CPU_BOUND_LAUNCH,
-        sentence=f"{description} ({share:.0%})",
+        sentence=f"{description} ({late_hosts.share:.0%}{basis})",
         evidence=[
             make_launch_evidence(late_hosts.idle_ns),
-            make_fact("share_of_step", share),
+            make_fact("share_of_step/without_queue" if is_short else "share_of_step", late_hosts.share),
+            *([make_fact("processor_wait_per_step", late_hosts.queued_ns)] if is_short else []),
             make_fact("exposed_transfer_nothing_queued", late_hosts.exposed_ns),
             make_fact("collectives_hidden_by_idle", late_hosts.unhidden_ns),
         ],
         saving_ns=late_hosts.saving_ns,
         severity=rate_severity(late_hosts.saving_ns[1], late_hosts.wall_ns),
-        confidence=_rate_confidence(analysis, share),
+        confidence=_rate_confidence(analysis, late_hosts.share),
         fix=choose_launch_fix(analysis),
         disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "
         "idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",

@@ -9,7 +9,8 @@ from tests.support.host_steps import WALL_NS, hosts, with_rows
 from tests.support.peaks import memory_run
 from tests.support.rule_runs import Run, found, judged, values
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Confidence, Severity
+from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
 from zprof.rules.compute.allocator_retries import allocator_retries
 from zprof.rules.compute.blocking_sync import blocking_sync
@@ -109,6 +110,42 @@ def test_ranks_without_a_processor_tell_nothing_of_links(
 ) -> None:
     run = hosts(on_device=device != "cpu", queued_ns=queued_ms * MS)
     assert is_short_of_processors(replace(run, run=replace(run.run, device=device))) is expected
+
+
+def crowded(*, launch: float, unseen: float, queued: float) -> RunAnalysis:
+    """CPU ranks with these shares of the step, recorded with processor times."""
+    shares = {"launch_ns": launch, "unseen_ns": unseen, "queued_ns": queued}
+    run = hosts(on_device=False, is_timed=True, **{name: part * WALL_NS for name, part in shares.items()})
+    return replace(run, run=replace(run.run, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("launch", "unseen", "queued", "expected"),
+    [
+        # the same Python costs the same processor time, however long the step waits for a processor
+        (0.10, 0.0, 0.0, "finding"),
+        (0.05, 0.0, 0.5, "finding"),
+        (0.049, 0.0, 0.5, None),
+        # what was surely Python is too little, what may have been is not
+        (0.04, 0.06, 0.5, GapKind.BUSY_PROCESSORS),
+        (0.0, 0.10, 0.1, GapKind.BUSY_PROCESSORS),
+        (0.0, 0.09, 0.5, None),
+        (0.04, 0.06, 0.0, GapKind.UNTESTED_RULE),
+    ],
+)
+def test_python_is_judged_by_the_time_that_its_thread_had_a_processor(
+    launch: float, unseen: float, queued: float, expected: str | None
+) -> None:
+    answer = cpu_bound_launch(crowded(launch=launch, unseen=unseen, queued=queued), None)
+    if expected == "finding":
+        assert isinstance(answer, Finding)
+        (share,) = values(answer, "ratio")
+        assert share == pytest.approx(0.10)
+        # on these processors the step shrinks by that share, waits for a processor included
+        assert answer.saving_ns[0] == pytest.approx(launch * WALL_NS / 2)
+        assert answer.saving_ns[1] == pytest.approx(1.15 * share * WALL_NS, abs=1)
+    else:
+        assert (answer.kind if isinstance(answer, Gap) else answer) == expected
 
 
 def absent(analysis: RunAnalysis) -> RunAnalysis:
