@@ -22,8 +22,11 @@ _TRACE_KEY = re.compile(
 _DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
 #: The first of these keys in a pickle tells dumps from snapshots.
 _PICKLE_KEY = re.compile(rb"(pg_config|pg_status|collective_seq_id)|segments|device_traces")
-#: A log that would look like JSON ("[rank0]:"), or that has a line of the NCCL watchdog at its start.
-_LOG_LINE = re.compile(rb"\A\s*\[rank\d+\]:|\] Watchdog caught collective operation timeout: WorkNCCL\(")
+#: A log that would look like JSON ("[rank0]:", "[E ProcessGroupNCCL.cpp:474]"), or has such a line.
+_LOG_LINE = re.compile(
+    rb"\A\s*\[(?:rank\d+\]:|[A-Za-z]\w* ?\d*\]|[EWIF]\d* \S)|ProcessGroupNCCL\.cpp:\d|"
+    rb"\] Watchdog caught collective operation timeout: WorkNCCL\("
+)
 
 
 class FileKind(StrEnum):

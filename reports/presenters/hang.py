@@ -8,6 +8,7 @@ from zprof.model.hang_text import (
     MAX_RANKS,
     describe_last,
     describe_location,
+    describe_missing_evidence,
     describe_operation,
     format_sizes,
     name_operation,
@@ -46,6 +47,7 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
         _draw_waits(hang),
         _list_culprits(hang),
         _build_operation_table(hang.operations),
+        _build_state_table(hang),
         *_list_notes(hang),
     )
 
@@ -99,12 +101,12 @@ def _list_details(culprit: RankAtHang) -> Iterator[tuple[str, str]]:
 
 
 def _build_operation_table(operations: Sequence[StuckOperation]) -> Block | None:
-    has_unknown = any(each.unknown for each in operations)
+    has_unknown = any(each.unknown or each.unnamed for each in operations)
     columns = (
         make_text_column("operation"),
         make_text_column("group"),
         make_text_column("role"),
-        *make_number_columns("in it", "late", "done", *["no dump"] * has_unknown, unit="ranks"),
+        *make_number_columns("in it", "late", "done", *["unknown"] * has_unknown, unit="ranks"),
         Column(title="sizes", kind=Kind.NAME, wide=True),
         Column(title="entered at", kind=Kind.NAME, wide=True),
     )
@@ -116,7 +118,7 @@ def _build_operation_table(operations: Sequence[StuckOperation]) -> Block | None
             str(len(each.entered)),
             str(len(each.late)),
             str(len(each.finished)),
-            *[str(len(each.unknown))] * has_unknown,
+            *[str(len(each.unknown) + each.unnamed)] * has_unknown,
             printable(shorten(format_sizes(each.sizes, each.dtypes), _MAX_SIZES_LENGTH)),
             describe_location(each.location) if each.location is not None else "",
         )
@@ -132,9 +134,47 @@ def _build_operation_table(operations: Sequence[StuckOperation]) -> Block | None
     )
 
 
+def _build_state_table(hang: Hang) -> Block | None:
+    """Build the table of what the lines of each rank prove; dumps have more to say than this."""
+    if not hang.logs:
+        return None
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for each in hang.ranks:
+        standing = " ".join(part for part in (each.operation, _format_sequence(each.sequence)) if part)
+        key = (each.state.value.replace("_", " "), standing, _name_group(hang, each.group), each.basis)
+        named = f"{each.group_rank} of its group" if each.rank is None else str(each.rank)
+        rows.setdefault(key, []).append(named)
+    columns = [make_text_column(title) for title in ("ranks", "state", "operation", "group", "by its")]
+    cells = [
+        (shorten(", ".join(ranks), _MAX_SIZES_LENGTH), *map(printable, key)) for key, ranks in rows.items()
+    ]
+    return make_table(
+        "What the lines of each rank show",
+        tuple(columns),
+        cells,
+        max_text_rows=_MAX_TEXT_ROWS,
+        total=len(cells),
+        noun="rows",
+    )
+
+
+def _format_sequence(sequence: int | None) -> str:
+    return "" if sequence is None else f"#{sequence}"
+
+
+def _name_group(hang: Hang, name: str) -> str:
+    description = next((each.description for each in hang.operations if each.group == name), "")
+    return shorten(description or name, _MAX_GROUP_LENGTH)
+
+
 def _list_notes(hang: Hang) -> Iterator[Note]:
     if hang.operations:
         yield Note(text=f"First: {describe_operation(hang.operations[0])}.")
-    if hang.ranks_missing:
+    if wanted := describe_missing_evidence(hang):
+        yield Note(label="WOULD TELL", text=f"{wanted}.")
+    if hang.ranks_missing and hang.logs:
+        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
+        yield Note(label="NO LINE", text=f"{missing}: nothing is said of them.")
+    elif hang.ranks_missing:
         missing = name_ranks(hang.ranks_missing, MAX_RANKS)
         yield Note(label="NO DUMP", text=f"{missing}: what they did is unknown, and nothing is said of them.")

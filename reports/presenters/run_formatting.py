@@ -43,6 +43,8 @@ def describe_settings(run: RunFacts) -> str:
 
 def format_rank_count(run: RunFacts) -> str:
     """Format the number of ranks, such as ``4 ranks``, or the loaded and missing ranks."""
+    if run.is_of_logs:
+        return "logs"  # which seldom state how many ranks there are
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
     missing = sorted(set(range(run.world_size)) - set(run.ranks_loaded))
     if not missing:

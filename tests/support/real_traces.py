@@ -9,3 +9,4 @@ from pathlib import Path
 _BESIDE = Path(__file__).parents[3] / "shared/data"
 TRACES = Path(os.environ.get("ZPROF_TEST_DATA") or _BESIDE) / "traces"
 DUMPS = Path(os.environ.get("ZPROF_TEST_DATA") or _BESIDE) / "flight_recorder"
+LOGS = Path(os.environ.get("ZPROF_TEST_DATA") or _BESIDE) / "watchdog_logs"

@@ -156,7 +156,10 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
 
 
 def _analyse_hang(run: Run) -> RunAnalysis:
-    """Return the analysis of flight-recorder dumps, which have neither times nor memory."""
+    """Return the analysis of flight-recorder dumps and logs, which have neither times nor memory."""
+    from zprof.analysis.hang.find_hang import list_hang_gaps
+
+    hang = _find_hang(run)
     return RunAnalysis(
         run=describe_run(run),
         training=run.manifest.training,
@@ -165,9 +168,9 @@ def _analyse_hang(run: Run) -> RunAnalysis:
         volume=None,
         steps=pd.DataFrame(),
         collectives=pd.DataFrame(),
-        gaps=run.gaps(),
+        gaps=(*run.gaps(), *list_hang_gaps(hang)),
         source=run,
-        hang=_find_hang(run),
+        hang=hang,
     )
 
 

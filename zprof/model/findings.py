@@ -274,7 +274,12 @@ class Cause(StrEnum):
     RANK_WITHOUT_DUMP = (
         "rank_without_dump",
         "ZP608",
-        "The job waits for ranks that left no dump, so that nobody can be accused.",
+        "The job waits for ranks that have ended, or left no dump and no line in a log.",
+    )
+    HANG_NOT_TOLD = (
+        "hang_not_told",
+        "ZP609",
+        "Ranks wait in a collective, and what is known does not tell for whom.",
     )
 
 

@@ -24,8 +24,10 @@ class HangClass(StrEnum):
     DEVICE_STOPPED = "device_stopped"
     #: All ranks have entered an operation, and none leaves it: the network, or a peer that is not known.
     NOT_FINISHED = "not_finished"
-    #: The ranks that the others wait for left no dump: nobody can be accused.
+    #: The ranks that the others wait for left no dump, or no line in the logs: nobody can be accused.
     RANK_MISSING = "rank_missing"
+    #: What is known names ranks that wait, and does not tell for whom.
+    CANNOT_TELL = "cannot_tell"
 
 
 class HangStatus(StrEnum):
@@ -42,6 +44,35 @@ class HangStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+class MemberState(StrEnum):
+    """What a rank did in an operation of its group."""
+
+    ENTERED = "entered"
+    #: It has finished all that it entered before, and not entered the operation.
+    NOT_ENTERED = "not_entered"
+    #: It has finished the operation.
+    PAST = "past"
+    #: Nothing is known of it.
+    SILENT = "silent"
+
+
+class RankProgress(Struct, frozen=True, kw_only=True):
+    """What one rank did in the operation in which its group is stuck.
+
+    ``rank`` is None if only its rank in the group is known. ``sequence`` and ``operation``: what it stands
+    in, or its last one if it stands in none; None and empty if unknown. ``basis``: "dump", or the kind of
+    line in a log (``zprof.run.log_evidence.Basis``); empty for a silent rank.
+    """
+
+    rank: int | None
+    group: str
+    state: MemberState
+    group_rank: int | None = None
+    sequence: int | None = None
+    operation: str = ""
+    basis: str = ""
+
+
 class StuckOperation(Struct, frozen=True, kw_only=True):
     """An operation that cannot finish.
 
@@ -50,7 +81,8 @@ class StuckOperation(Struct, frozen=True, kw_only=True):
     collectives of the group (of sends and receives: the sender's own count). ``entered``, ``late`` and
     ``finished``: the members that wait in it, never entered it, and have left it; ``unknown``: members whose
     dump is missing or says nothing. ``sizes`` and ``dtypes`` are those of its input on the first rank in it.
-    ``location``: where that rank's program entered it.
+    ``location``: where that rank's program entered it. ``size``: number of members, which may exceed those
+    that are known by name; None if not even that is known.
     """
 
     operation: str
@@ -66,6 +98,12 @@ class StuckOperation(Struct, frozen=True, kw_only=True):
     finished: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
     location: SourceLocation | None = None
+    size: int | None = None
+
+    @property
+    def unnamed(self) -> int:
+        """Number of members that nothing names."""
+        return 0 if self.size is None else max(0, self.size - len(self.ranks))
 
 
 class RankAtHang(Struct, frozen=True, kw_only=True):
@@ -74,7 +112,8 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
     ``operation``: the number in ``Hang.operations`` of what it holds up. ``last_operation``: the last one
     that it entered, and its group; empty if it entered none. ``entered_instead``: what it entered in the
     place of the operation. ``location``: the line of the program that it is at (or that entered the wrong
-    operation); ``stack``: the frames of its main thread, innermost first; empty if unknown.
+    operation); ``stack``: the frames of its main thread, innermost first; empty if unknown. ``exit_code``:
+    its process has ended so (negative: a signal); None if not known.
     """
 
     rank: int
@@ -86,6 +125,7 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
     entered_instead: str = ""
     location: SourceLocation | None = None
     stack: tuple[SourceLocation, ...] = ()
+    exit_code: int | None = None
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -102,8 +142,9 @@ class Hang(Struct, frozen=True, kw_only=True):
     ``kind`` is None if it is not stuck. ``operations`` are in causal order: the first is the one that the
     culprits hold up. ``culprits`` may be several; ``victims`` are all other ranks that wait. ``waits`` has
     one entry per operation and set of ranks. ``stall_ns``: how long nothing moved; None if unknown.
-    ``ranks_missing``: ranks of the job that left no dump; ``ranks_unread``: those whose dump was not read
-    whole.
+    ``ranks_missing``: ranks of the job that left no dump, or no line in its logs; ``ranks_unread``: those
+    whose dump was not read whole. ``ranks``: what each rank did, by group. ``logs``: number of logs that this
+    is known from; 0 for dumps.
     """
 
     status: HangStatus
@@ -117,3 +158,5 @@ class Hang(Struct, frozen=True, kw_only=True):
     ranks_seen: int = 0
     ranks_missing: tuple[int, ...] = ()
     ranks_unread: tuple[int, ...] = ()
+    ranks: tuple[RankProgress, ...] = ()
+    logs: int = 0

@@ -105,6 +105,11 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     modelled: tuple[str, ...] = ()
     settings: tuple[EngineSetting, ...] = ()
 
+    @property
+    def is_of_logs(self) -> bool:
+        """Return True if only logs of a stuck job were read: how many ranks it has they seldom state."""
+        return self.source == "flight_recorder" and not self.ranks_loaded
+
 
 class Volume(Struct, frozen=True, kw_only=True):
     """Bytes that a rank moves per step, checked against the ZeRO formula of its stage.

@@ -44,6 +44,8 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "ranks_finished": ("ranks that have finished it", Unit.COUNT),
     "stuck_operations": ("collectives that cannot finish", Unit.COUNT),
     "ranks_without_dump": ("ranks without a dump", Unit.COUNT),
+    "ranks_without_lines": ("ranks without a line about it", Unit.COUNT),
+    "logs_read": ("logs", Unit.COUNT),
     "stall": ("time without progress when the state was saved", Unit.NS),
     # Settings.
     "settings": ("settings that slow the steps", Unit.COUNT),

@@ -20,6 +20,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.suggestions import suggest_names
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
+    FLIGHT_RECORDER,
     MANIFEST_NAME,
     RANK_NAME,
     STEPS_NAME,
@@ -179,7 +180,8 @@ class Run:
             reason=reason,
             remedy="import the files of all ranks together",
         )
-        return [gap] if absent else []
+        is_of_logs = not self.rank_manifests and self.manifest.source == FLIGHT_RECORDER
+        return [gap] if absent and not is_of_logs else []
 
     def _make_missing_gap(self, rank: int) -> Gap:
         if self._read_rank(rank) is None:

@@ -179,6 +179,7 @@ def _describe_operation(
         finished=tuple(sorted(operation.finished)),
         unknown=tuple(sorted(operation.unknown)),
         location=flight.locate(entry, folder),
+        size=len(operation.members) if operation.key.is_p2p or entry.group.ranks else None,
     )
 
 

@@ -1,12 +1,15 @@
 """Say what a stuck job waits for: its class, the ranks that hold it up, and who waits in which operation."""
 
 import statistics
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from zprof.analysis.hang.classify import classify, is_passed
 from zprof.analysis.hang.describe import describe_divergence, describe_rank, describe_roots
 from zprof.analysis.hang.flight import Group, RankFlight
+from zprof.analysis.hang.judge_logs import judge_logs
+from zprof.analysis.hang.log_flights import make_flights
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric
 from zprof.analysis.hang.order import Divergence, find_divergences
 from zprof.analysis.hang.read_flight import read_flight
@@ -14,7 +17,10 @@ from zprof.analysis.hang.signatures import Signatures
 from zprof.analysis.hang.stalls import Stall, find_stall
 from zprof.analysis.hang.waits import Root, find_roots
 from zprof.model.findings import Confidence
-from zprof.model.hang import Hang, HangClass, HangStatus
+from zprof.model.gaps import Gap, GapKind
+from zprof.model.hang import Hang, HangClass, HangStatus, MemberState, RankProgress, StuckOperation
+from zprof.model.hang_text import describe_missing_evidence
+from zprof.run.log_evidence import LogEvidence, read_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
@@ -34,14 +40,15 @@ _PRECEDENCE = (
 
 
 def find_hang(run: Run) -> Hang | None:
-    """Return what the ranks of a job wait for; None if the run has no flight recorder.
+    """Return what the ranks of a job wait for; None if the run has neither a flight recorder nor logs.
 
     Raises:
         BadInput: a table of the run is damaged.
     """
-    job = read_job(run)
+    evidence = read_log_evidence(run.path)
+    job = read_job(run, evidence)
     if not job.flights:
-        return None
+        return None if evidence is None else judge_logs(evidence)
     stall = find_stall(run)
     if stall is not None and stall.status is not HangStatus.STUCK:
         hang = Hang(status=stall.status)
@@ -55,11 +62,55 @@ def find_hang(run: Run) -> Hang | None:
         ranks_missing=tuple(sorted(job.missing)),
         ranks_unread=tuple(sorted(job.unread)),
         stall_ns=stall.duration_ns if stall is not None else None,
+        ranks=tuple(_list_progress(job, hang.operations)),
     )
 
 
-def read_job(run: Run) -> Job:
-    """Return the flight recorders of all ranks that have one.
+def _list_progress(job: Job, operations: Sequence[StuckOperation]) -> Iterator[RankProgress]:
+    """Yield what each member did in the first stuck operation of each group."""
+    seen: set[str] = set()
+    for operation in operations:
+        if operation.group in seen:
+            continue
+        seen.add(operation.group)
+        for state, ranks in (
+            (MemberState.ENTERED, operation.entered),
+            (MemberState.NOT_ENTERED, operation.late),
+            (MemberState.PAST, operation.finished),
+            (MemberState.SILENT, operation.unknown),
+        ):
+            for rank in ranks:
+                own = job.progress[rank].get(operation.group) if rank in job.progress else None
+                is_late = state is MemberState.NOT_ENTERED
+                sequence = (own.entered if own is not None else None) if is_late else operation.sequence
+                yield RankProgress(
+                    rank=rank,
+                    group=operation.group,
+                    state=state,
+                    sequence=None if state is MemberState.SILENT else sequence,
+                    operation=operation.operation if state is MemberState.ENTERED else "",
+                    basis="" if state is MemberState.SILENT else "dump",
+                )
+
+
+def list_hang_gaps(hang: Hang | None) -> tuple[Gap, ...]:
+    """Return what logs do not tell of a stuck job, and what would."""
+    remedy = "" if hang is None else describe_missing_evidence(hang)
+    if hang is None or not remedy:
+        return ()
+    size = hang.operations[0].size if hang.operations else None
+    if not hang.operations:
+        reason = "no line names an operation"
+    elif size is None:
+        reason = "no line states the members of the group, so that nobody can say who is missing"
+    else:
+        seen = len(hang.operations[0].entered) + len(hang.operations[0].finished)
+        reason = f"the lines of {seen} of {size} members are there"
+    return (Gap(kind=GapKind.FILE, what="ranks of the stuck group", reason=reason, remedy=f"pass {remedy}"),)
+
+
+def read_job(run: Run, evidence: LogEvidence | None = None) -> Job:
+    """Return the flight recorders of all ranks that have one; of others, what the logs say beside them.
 
     Raises:
         BadInput: a table of the run is damaged.
@@ -67,8 +118,10 @@ def read_job(run: Run) -> Job:
     signatures = Signatures()
     flights = {rank: read_flight(run, rank, signatures) for rank in run.ranks}
     known = {rank: flight for rank, flight in flights.items() if flight is not None}
+    if known and evidence is not None:
+        known |= make_flights(evidence, known, signatures)
     missing = frozenset(range(run.manifest.world_size)) - set(known)
-    unread = frozenset(rank for rank in known if run.rank_manifests[rank].entries_left_out != 0)
+    unread = frozenset(rank for rank in run.ranks if run.rank_manifests[rank].entries_left_out != 0)
     return Job(flights=known, missing=missing, signatures=signatures, unread=unread)
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.user_code import CodeOwner, find_code_owner, make_user_location
 from zprof.model.findings import SourceLocation
+from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.reader import Run
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -126,8 +127,10 @@ class RankFlight(Struct, frozen=True, kw_only=True):
 
 
 def has_flight(run: Run) -> bool:
-    """Return True if a rank of the run has a flight recorder."""
-    return any(run.has_table(rank, FLIGHT) or run.has_table(rank, FLIGHT_GROUP) for rank in run.ranks)
+    """Return True if a rank of the run has a flight recorder, or the run has logs of a stuck job."""
+    return (run.path / EVIDENCE_NAME).exists() or any(
+        run.has_table(rank, FLIGHT) or run.has_table(rank, FLIGHT_GROUP) for rank in run.ranks
+    )
 
 
 def find_user_line(frames: tuple[SourceLocation, ...], folder: str = "") -> SourceLocation | None:

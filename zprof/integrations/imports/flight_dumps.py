@@ -1,20 +1,18 @@
-"""Import flight-recorder dumps, one file per rank: what each rank gave to its process groups, and how far it
-got.
-"""
+"""Import what a stuck job left: flight-recorder dumps, one file per rank, and logs with lines about it."""
 
+import re
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
 from zprof.collectors.flight_recorder.child import DumpAnswer
 from zprof.collectors.flight_recorder.reader import DumpFile, read_dumps
-from zprof.collectors.flight_recorder.watchdog_log import read_watchdog_log
+from zprof.collectors.hang_log.reader import LogFile, read_logs
 from zprof.integrations.imports.file_ranks import (
     RankedFile,
     Ranking,
@@ -31,6 +29,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
 from zprof.model.worker_start import count_usable_processors
 from zprof.run.atomic_files import place_rank, write_atomically
+from zprof.run.log_evidence import Basis, LogEvidence, write_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER, MANIFEST_NAME, RankManifest, RunManifest, to_json
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
@@ -40,6 +39,13 @@ _GZIP = b"\x1f\x8b"
 _FILES_PER_WORKER = 8
 _DEVICES = {"nccl": "cuda"}
 _NAME_RANKS = "put the rank at the end of each file's name, as PyTorch does"
+#: A log as torchrun --log-dir writes it: the folder is the rank on its node.
+_TORCHRUN_LOG = re.compile(r"attempt_\d{1,6}/(\d{1,6})/(?:stdout|stderr)\.log")
+_NO_EVIDENCE = "no line about a stuck collective"
+_EVIDENCE_HINT = (
+    "pass the logs of all ranks from the minute before the job ended, or dumps "
+    "(TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1)"
+)
 
 
 def write_dumps(
@@ -56,82 +62,81 @@ def write_dumps(
     run.mkdir()
     answers: dict[Path, DumpAnswer] = {}
     refused: dict[Path, Refusal] = {}
+    dumps, logs = _sort_files(paths, refused)
+    evidence = read_logs(logs)
     with tempfile.TemporaryDirectory(prefix=".dumps.", dir=run) as name:
         scratch = Path(name)
-        files = [
-            file
-            for position, path in enumerate(paths)
-            for file in _make_files(path, scratch / f"file{position}", refused)
-        ]
+        files = [replace(file, folder=scratch / f"file{position}") for position, file in enumerate(dumps)]
         _read_all(files, scratch, options, progress, answers, refused)
-        if not answers:
+        if not answers and evidence.is_empty:
+            refused |= {log.path: Refusal(reason=_NO_EVIDENCE, hint=_EVIDENCE_HINT) for log in logs}
             raise make_unusable_error(paths, refused)
-        ranking = _rank_dumps([file for file in files if file.path in answers], answers)
+        ranking = _rank_dumps([file.path for file in files if file.path in answers], answers)
         all_notes = (*notes, *ranking.notes)
-        manifest = _make_manifest(ranking, answers, all_notes, refused)
+        manifest = _make_manifest(ranking, answers, evidence, all_notes, refused)
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
-        by_path = {file.path: file for file in files}
+        if logs:
+            write_log_evidence(run, evidence)
+        folders = {file.path: file.folder for file in files}
         for file in ranking.files:
-            source = by_path[file.path]
-            saved_ns = None if source.log is not None else file.path.stat().st_mtime_ns
+            saved_ns = file.path.stat().st_mtime_ns
             rank = _make_rank_manifest(file, answers[file.path], manifest.run_id, saved_ns)
-            place_rank(run, source.folder, rank)
+            place_rank(run, folders[file.path], rank)
     return Written(
-        files=tuple(replace(file, path=by_path[file.path].log or file.path) for file in ranking.files),
+        files=ranking.files,
         notes=(*all_notes, *(f"{path}: not imported: {refusal.reason}" for path, refusal in refused.items())),
         is_cacheable=all(refusal.is_permanent for refusal in refused.values()),
     )
 
 
-class _File(DumpFile, frozen=True, kw_only=True):
-    """A dump, or what a log says of one rank, written as one."""
+def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[list[DumpFile], list[LogFile]]:
+    """Return the dumps and the logs; what cannot be opened is refused.
 
-    log: Path | None = None
+    Raises:
+        BadInput: a file cannot be read.
+    """
+    dumps: list[DumpFile] = []
+    logs: list[LogFile] = []
+    for path in paths:
+        try:
+            with open_plain(path) as file:
+                if detect_file_kind(file) is not FileKind.DUMP:
+                    logs.append(LogFile(path=path, local_rank=_read_local_rank(path)))
+                    continue
+                is_packed = file.read(len(_GZIP)) == _GZIP
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="pass readable files") from None
+        except BadInput as error:
+            refused[path] = Refusal(reason=error.message, hint=error.hint)
+            continue
+        named = read_dump_rank(path.name)
+        dumps.append(DumpFile(path=path, named_rank=named, folder=path.parent, is_packed=is_packed))
+    return dumps, logs
 
 
-def _make_files(path: Path, folder: Path, refused: dict[Path, Refusal]) -> list[_File]:
-    """Return the dump at ``path``, or one for each rank in the log at ``path``."""
-    try:
-        with open_plain(path) as file:
-            kind = detect_file_kind(file)
-            if kind is not FileKind.DUMP:
-                return _split_log(path, read_watchdog_log(file), folder)
-            is_packed = file.read(len(_GZIP)) == _GZIP
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="pass readable files") from None
-    except BadInput as error:
-        refused[path] = Refusal(reason=error.message, hint=error.hint)
-        return []
-    return [_File(path=path, named_rank=read_dump_rank(path.name), folder=folder, is_packed=is_packed)]
-
-
-def _split_log(log: Path, dumps: Mapping[int, object], folder: Path) -> list[_File]:
-    files = []
-    for rank, dump in dumps.items():
-        path = folder.with_name(f"{folder.name}_rank{rank}.json")
-        path.write_bytes(msgspec.json.encode(dump))
-        files.append(_File(path=path, named_rank=rank, folder=path.with_suffix(".tables"), log=log))
-    return files
+def _read_local_rank(path: Path) -> int | None:
+    match = _TORCHRUN_LOG.search(path.as_posix())
+    return None if match is None else int(match[1])
 
 
 def _read_all(
-    files: Sequence[_File],
+    files: Sequence[DumpFile],
     scratch: Path,
     options: ImportOptions,
     progress: ImportProgress,
     answers: dict[Path, DumpAnswer],
     refused: dict[Path, Refusal],
 ) -> None:
-    """Read all files; each gets an answer or a refusal."""
+    """Read all dumps; each gets an answer or a refusal."""
     sizes = {file.path: file.path.stat().st_size for file in files}
     progress.start(len(files), sum(sizes.values()))
-    by_path = {file.path: file for file in files}
     workers = options.workers or min(count_usable_processors(), -(-len(files) // _FILES_PER_WORKER))
     read_bytes = 0
     for file, answer in read_dumps(files, scratch, workers):
         if answer.error:
-            refusal = Refusal(reason=answer.error, hint=answer.hint, is_permanent=answer.is_permanent)
-            refused[by_path[file.path].log or file.path] = refusal
+            refused[file.path] = Refusal(
+                reason=answer.error, hint=answer.hint, is_permanent=answer.is_permanent
+            )
         else:
             answers[file.path] = answer
         read_bytes += sizes[file.path]
@@ -139,29 +144,20 @@ def _read_all(
         progress.finish_rank()
 
 
-def _rank_dumps(files: Sequence[_File], answers: Mapping[Path, DumpAnswer]) -> Ranking:
+def _rank_dumps(paths: Sequence[Path], answers: Mapping[Path, DumpAnswer]) -> Ranking:
     """Assign a rank to each file: from its name if its groups allow, else from its groups.
-
-    What a log says of a rank is left out if the rank has a dump, or is in an earlier log.
 
     Raises:
         BadInput: two files are from the same rank.
     """
-    dumps = [file.path for file in files if file.log is None]
-    ranks = [_choose_rank(path, answers[path]) for path in dumps]
-    notes: tuple[str, ...] = ()
+    ranks = [_choose_rank(path, answers[path]) for path in paths]
     if all(is_rank(rank) for rank in ranks):
-        ranked = [RankedFile(rank=rank or 0, path=path) for rank, path in zip(ranks, dumps, strict=True)]
+        files = [RankedFile(rank=rank or 0, path=path) for rank, path in zip(ranks, paths, strict=True)]
+        ranking = Ranking(files=tuple(sorted(files, key=lambda file: file.rank)))
     else:
-        ranking = rank_files(dumps, ranks)
-        ranked, notes = list(ranking.files), ranking.notes
-    refuse_duplicate_ranks(ranked)
-    taken = {file.rank for file in ranked}
-    for file in files:
-        if file.log is not None and file.named_rank is not None and file.named_rank not in taken:
-            taken.add(file.named_rank)
-            ranked.append(RankedFile(rank=file.named_rank, path=file.path))
-    return Ranking(files=tuple(sorted(ranked, key=lambda file: file.rank)), notes=notes)
+        ranking = rank_files(paths, ranks)
+    refuse_duplicate_ranks(ranking.files)
+    return ranking
 
 
 def _choose_rank(path: Path, answer: DumpAnswer) -> int | None:
@@ -174,23 +170,30 @@ def _choose_rank(path: Path, answer: DumpAnswer) -> int | None:
 def _make_manifest(
     ranking: Ranking,
     answers: Mapping[Path, DumpAnswer],
+    evidence: LogEvidence,
     notes: Sequence[str],
     refused: Mapping[Path, Refusal],
 ) -> RunManifest:
     backends = Counter(answer.backend for answer in answers.values() if answer.backend)
+    if any(lines.basis is not Basis.CONNECTION for lines in evidence.lines):
+        backends["nccl"] += 1  # gloo logs nothing but its connections
     backend = backends.most_common(1)[0][0] if backends else "unknown"
+    in_logs = [*evidence.speakers, *(lines.rank for lines in evidence.lines if lines.rank is not None)]
     return RunManifest(
         zprof_version=__version__,
         created_ns=time.time_ns(),
         world_size=max(
-            *(answer.world_size for answer in answers.values()), 1 + max(file.rank for file in ranking.files)
+            *(answer.world_size for answer in answers.values()),
+            *(1 + file.rank for file in ranking.files),
+            evidence.world_size or 1,
+            1 + max(in_logs, default=0),
         ),
         backend=backend,
         device=_DEVICES.get(backend, "cpu"),
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source=FLIGHT_RECORDER,
-        gaps=(*map(_make_rank_gap, notes), *make_refusal_gaps(refused)),
+        gaps=(*map(_make_rank_gap, notes), *make_refusal_gaps(refused), *_make_unread_gaps(evidence)),
     )
 
 
@@ -213,6 +216,24 @@ def _make_rank_manifest(
         saved_ns=saved_ns,
         entries_left_out=answer.entries_left_out,
     )
+
+
+def _make_unread_gaps(evidence: LogEvidence) -> list[Gap]:
+    reasons = {
+        f"{evidence.unread} lines look like evidence of a hang, and are cut or in no known form": (
+            evidence.unread,
+            "pass the file itself, not a copy of what a terminal showed",
+        ),
+        f"of {evidence.skipped} logs only the start and the end were read: they are very long": (
+            evidence.skipped,
+            "pass what the ranks wrote in the minutes before the job ended",
+        ),
+    }
+    return [
+        Gap(kind=GapKind.FILE, what="lines of the logs", reason=reason, remedy=remedy)
+        for reason, (count, remedy) in reasons.items()
+        if count
+    ]
 
 
 def _make_rank_gap(note: str, rank: int | None = None) -> Gap:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from zprof.integrations.imports.options import ImportProgress
 from zprof.model.errors import BadInput, MissingData
+from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.manifest import MANIFEST_NAME, RANK_NAME
 from zprof.run.reader import Run
 
@@ -47,6 +48,6 @@ def refuse_empty(run: Run, path: Path) -> None:
     Raises:
         MissingData: no rank finished its recording.
     """
-    if not run.ranks:
+    if not run.ranks and not (run.path / EVIDENCE_NAME).exists():
         reasons = "; ".join(f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4])
         raise MissingData(f"{path}: no rank finished its recording ({reasons})", hint="record the run again")

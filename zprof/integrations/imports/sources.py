@@ -1,5 +1,7 @@
 """Find importable files at the user's paths by the content of the files."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zprof.collectors.file_kinds import FileKind, detect_file_kind
-from zprof.collectors.flight_recorder.watchdog_log import has_watchdog_lines
+from zprof.collectors.hang_log.records import has_evidence
 from zprof.integrations.imports.file_ranks import search_rank
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
@@ -16,8 +18,12 @@ from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096
 _MAX_LISTED = 6
+_ATTEMPT = re.compile(r"attempt_\d{1,6}")
+#: Kinds that text may be taken for.
+_LOG_KINDS = (FileKind.LOG, FileKind.OTHER, FileKind.JSON)
 _HINT = (
-    "pass Kineto traces (.json, .gz, .zst), CUDA memory snapshots, flight-recorder dumps, or a folder of them"
+    "pass Kineto traces (.json, .gz, .zst), CUDA memory snapshots, flight-recorder dumps, logs, "
+    "or a folder of them"
 )
 
 
@@ -26,7 +32,7 @@ class SourceKind(StrEnum):
 
     TRACE = "trace"
     SNAPSHOT = "snapshot"
-    DUMP = "flight-recorder dump"
+    DUMP = "hang dump or log"
 
 
 _KINDS = {
@@ -38,7 +44,7 @@ _KINDS = {
 _PLURALS = {
     SourceKind.TRACE: "traces",
     SourceKind.SNAPSHOT: "memory snapshots",
-    SourceKind.DUMP: "flight-recorder dumps",
+    SourceKind.DUMP: "hang dumps and logs",
 }
 
 
@@ -98,32 +104,53 @@ def _make_file_source(path: Path) -> Sources:
     kind = detect_kind(path)
     if kind in _KINDS or kind is FileKind.JSON:
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
-    if kind in (FileKind.LOG, FileKind.OTHER) and _is_watchdog_log(path):
+    if kind in (FileKind.LOG, FileKind.OTHER) and _is_log(path):
         return Sources(kind=SourceKind.DUMP, files=(path,))
     if kind is FileKind.TORCH_ARCHIVE:
         raise BadInput(
             f"{path}: an archive from torch.save, which contains tensors and not a trace", hint=_HINT
         )
     raise BadInput(
-        f"{path}: not a run, a Kineto trace (JSON), a CUDA memory snapshot (a pickle) "
-        "or a flight-recorder dump",
+        f"{path}: not a run, a Kineto trace (JSON), a CUDA memory snapshot (a pickle), "
+        "a flight-recorder dump or a log with a line about a stuck collective",
         hint=_HINT,
     )
 
 
-def _is_watchdog_log(path: Path) -> bool:
-    """Return True for a log in which the NCCL watchdog tells what timed out; only if passed by name."""
+def _is_log(path: Path) -> bool:
+    """Return True for text with a line about a stuck collective."""
     try:
         with open_plain(path) as file:
-            return has_watchdog_lines(file)
+            return has_evidence(file)
     except OSError:
         return False
+
+
+def _find_logs(folder: Path) -> list[Path]:
+    """Return the logs in a folder and below it; of the attempts of torchrun, the last one.
+
+    Raises:
+        BadInput: the folder has too many files.
+    """
+    paths: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        attempts = sorted(
+            (name for name in folders if _ATTEMPT.fullmatch(name)), key=lambda name: int(name[8:])
+        )
+        hidden = {name for name in folders if name.startswith(".")}
+        folders[:] = sorted(set(folders) - set(attempts[:-1]) - hidden)
+        paths += [Path(place, name) for name in sorted(names) if not name.startswith(".")]
+        if len(paths) > _MAX_FILES:
+            raise BadInput(f"{folder}: more than {_MAX_FILES} files", hint="pass the logs by name")
+    return [path for path in paths if _detect_kind_or_other(path) in _LOG_KINDS and _is_log(path)]
 
 
 def _find_folder_sources(folder: Path) -> Sources:
     """Return a folder's traces if it has any, else its snapshots or dumps; ignore other files."""
     found = _group_by_kind(folder)
     kind = _choose_kind(found)
+    if kind is SourceKind.DUMP:
+        found[kind] += [path for path in _find_logs(folder) if path.parent == folder]
     if kind is not None:
         notes = tuple(
             f"{folder}: importing its {len(found[kind])} {_PLURALS[kind]}, "
@@ -138,10 +165,12 @@ def _find_folder_sources(folder: Path) -> Sources:
         parts = [_find_folder_sources(subfolder) for subfolder in subfolders]
         if len({part.kind for part in parts}) == 1 and all(len(part.files) == 1 for part in parts):
             return Sources(kind=parts[0].kind, files=tuple(part.files[0] for part in parts))
+    if not subfolders and (logs := _find_logs(folder)):
+        return Sources(kind=SourceKind.DUMP, files=tuple(logs))
     if not subfolders:
         raise BadInput(
-            f"{folder}: this folder contains no Kineto traces, CUDA memory snapshots "
-            "or flight-recorder dumps",
+            f"{folder}: this folder contains no Kineto traces, CUDA memory snapshots, "
+            "flight-recorder dumps or logs of a stuck job",
             hint=_HINT,
         )
     names = ", ".join(shorten(printable(path.name), 60) for path in subfolders[:_MAX_LISTED])

@@ -1,4 +1,4 @@
-"""ZP601 to ZP608: why a job does not go on, one cause per class of hang.
+"""ZP601 to ZP609: why a job does not go on, one cause per class of hang.
 
 The analysis has found the class and the ranks (``zprof.analysis.hang``); here they get their evidence, the
 next step and the way to disprove it.
@@ -22,6 +22,7 @@ _CAUSES: Mapping[HangClass, Cause] = {
     HangClass.DEVICE_STOPPED: Cause.DEVICE_STOPPED,
     HangClass.NOT_FINISHED: Cause.COLLECTIVE_NOT_FINISHED,
     HangClass.RANK_MISSING: Cause.RANK_WITHOUT_DUMP,
+    HangClass.CANNOT_TELL: Cause.HANG_NOT_TOLD,
 }
 #: What to do next, and what would show that the finding is wrong.
 _ADVICE: Mapping[HangClass, tuple[str, str]] = {
@@ -65,6 +66,11 @@ _ADVICE: Mapping[HangClass, tuple[str, str]] = {
         "zprof doctor says if a rank would leave a dump",
         "with their dumps, the job waits for another rank",
     ),
+    HangClass.CANNOT_TELL: (
+        "keep the logs of all ranks: torchrun --log-dir logs -r 3\n"
+        "have the next hang leave dumps: TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+        "with the logs or dumps of all ranks it is told",
+    ),
 }
 
 
@@ -104,7 +110,9 @@ def _list_evidence(hang: Hang) -> Sequence[Fact]:
         ("ranks_entered", len(operation.entered) if operation else 0),
         ("ranks_finished", len(operation.finished) if operation else 0),
         ("stuck_operations", len(hang.operations)),
-        ("ranks_without_dump", len(hang.ranks_missing)),
+        ("ranks_without_dump", 0 if hang.logs else len(hang.ranks_missing)),
+        ("ranks_without_lines", len(hang.ranks_missing) if hang.logs else 0),
+        ("logs_read", hang.logs),
         ("stall", hang.stall_ns or 0),
     )
     return [make_fact(key, value) for key, value in known if value]

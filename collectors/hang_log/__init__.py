@@ -1,0 +1,1 @@
+"""Read the logs of stuck jobs: each line is evidence about one rank."""

@@ -1,0 +1,146 @@
+"""What the lines of a stuck job's logs prove, one record per rank and group: ``log_evidence.json`` of a run.
+
+A log is about the ranks that wrote to it. What it does not say (the members of a group, the ranks that wrote
+nothing) is None or empty here, and never filled in.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from zprof.model.errors import BadInput
+from zprof.model.findings import SourceLocation
+from zprof.run.atomic_files import write_atomically
+from zprof.run.plain_file import open_plain
+
+EVIDENCE_NAME = "log_evidence.json"
+#: The name of the group of all ranks, and what torch calls it.
+DEFAULT_GROUP, DEFAULT_DESCRIPTION = "0", "default_pg"
+_MAX_BYTES = 256 << 20
+
+
+class Basis(StrEnum):
+    """The kind of line that shows what a rank did."""
+
+    #: Its watchdog timed out in the operation.
+    TIMEOUT = "timeout"
+    #: Its watchdog counted what the group enqueued and completed.
+    COUNTERS = "counters"
+    #: It answered another rank's dump signal with its counters of the default group.
+    SIGNAL = "signal"
+    #: NCCL logged the call (NCCL_DEBUG_SUBSYS=COLL).
+    CALL = "call"
+    #: It reported a lost or timed-out connection.
+    CONNECTION = "connection"
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """An operation that a rank has entered and not finished, as its line names it.
+
+    ``sequence``: its number in the group. ``kind``: torch's name in lower case ("all_reduce"), empty if the
+    line has none. ``inputs`` and ``outputs``: elements, None if the line has none or they are no size.
+    """
+
+    sequence: int
+    kind: str = ""
+    inputs: int | None = None
+    outputs: int | None = None
+    timeout_ms: int | None = None
+
+    @property
+    def is_p2p(self) -> bool:
+        """Return True for sends and receives, which count for themselves on each rank."""
+        return self.kind in ("send", "recv", "recv_any_source") or (
+            self.kind == "coalesced" and not self.inputs and not self.outputs
+        )
+
+
+class RankLines(Struct, frozen=True, kw_only=True):
+    """What the lines of one rank say of one group.
+
+    ``rank``: global, None if only the rank in the group is known. ``group``: name of the group, empty if no
+    line names it. ``enqueued`` and ``completed``: the group's own counts on this rank; 0 for none, None if
+    not said. ``local_timeout``: its own watchdog signalled the timeout; ``signalled_by``: another rank did.
+    """
+
+    rank: int | None
+    group: str
+    group_rank: int | None = None
+    description: str = ""
+    standing: Standing | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+    basis: Basis = Basis.COUNTERS
+    local_timeout: bool = False
+    signalled_by: int | None = None
+
+
+class RankEnding(Struct, frozen=True, kw_only=True):
+    """How the process of a rank ended, as its launcher says.
+
+    ``rank`` is None if only the rank on its node is known. ``exit_code`` is negative for a signal.
+    """
+
+    rank: int | None
+    local_rank: int
+    exit_code: int
+
+
+class LogEvidence(Struct, frozen=True, kw_only=True):
+    """All that was read from the logs of a job.
+
+    ``speakers``: global ranks with any line of their own, whatever it says. ``sizes``: stated size of a
+    group, by name. ``world_size``: None if no line states it. ``unread``: lines that look like evidence and
+    were not understood. ``skipped``: logs of which only the start and the end were read.
+    ``stuck_watchdogs``: ranks whose own watchdog, or GIL, was stuck. ``stacks``: frames of the failed
+    operation by global rank, innermost first.
+    """
+
+    files: int
+    lines: tuple[RankLines, ...] = ()
+    endings: tuple[RankEnding, ...] = ()
+    speakers: tuple[int, ...] = ()
+    sizes: dict[str, int] = {}
+    world_size: int | None = None
+    unread: int = 0
+    skipped: int = 0
+    stuck_watchdogs: tuple[int, ...] = ()
+    stacks: dict[int, tuple[SourceLocation, ...]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if nothing in the logs is about a stuck job."""
+        return not (self.lines or self.endings or self.stuck_watchdogs)
+
+
+def write_log_evidence(run: Path, evidence: LogEvidence) -> None:
+    """Write the evidence into a run.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomically(run / EVIDENCE_NAME, msgspec.json.encode(evidence))
+
+
+def read_log_evidence(run: Path) -> LogEvidence | None:
+    """Return the evidence of a run's logs; None if it has none.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    path = run / EVIDENCE_NAME
+    try:
+        with open_plain(path) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="import the logs again") from None
+    try:
+        if len(content) > _MAX_BYTES:
+            raise ValueError
+        return msgspec.json.decode(content, type=LogEvidence)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise BadInput(f"{path}: damaged", hint="import the logs again") from None
