@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tests.support import diagnosis_reports, plans
+from tests.support.hang_lines import write_default, write_signal
 from tests.support.hung_runs import import_hung_job
 from tests.support.judged_checks import CHECKS
 from tests.support.markdown_reading import visible
@@ -17,6 +18,7 @@ from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report
 from zprof.analysis.analysis import analyse
 from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
@@ -66,6 +68,15 @@ def hung_report() -> Report:
         return diagnose(analyse(Run(import_hung_job(Path(name)))))
 
 
+@cache
+def logged_report() -> Report:
+    """The report of a job that hangs, from the lines of three of its ranks."""
+    with tempfile.TemporaryDirectory() as name:
+        log = Path(name, "job.log")
+        log.write_text(write_default(0, 212) + write_default(2, 212) + write_signal(1, 0, 211, 211))
+        return diagnose(analyse(Run(import_paths([log], Path(name, "job.zprof")).run)))
+
+
 def _report(make: Callable[[], Report]) -> Callable[[], Page]:
     return lambda: build_report_page(replace(make(), zprof_version="0.0.0"))
 
@@ -79,6 +90,7 @@ PAGES: dict[str, Callable[[], Page]] = {
         replace(diagnosis_reports.against_baseline(), zprof_version="0.0.0")
     ),
     "hang": lambda: build_diagnosis_page(replace(hung_report(), zprof_version="0.0.0")),
+    "hang_log": lambda: build_diagnosis_page(replace(logged_report(), zprof_version="0.0.0")),
     "plan": lambda: build_plan_page(plans.full()),
     "whatif": lambda: build_whatif_page(plans.whatif()),
     "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),

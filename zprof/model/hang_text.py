@@ -29,10 +29,11 @@ def describe_hang(hang: Hang) -> str:
 
 
 def describe_missing_evidence(hang: Hang) -> str:
-    """Return what would tell more than the logs do; empty if they tell who is to blame, or there are none."""
-    if not hang.logs or hang.kind not in (HangClass.RANK_MISSING, HangClass.CANNOT_TELL):
+    """Return what would tell more than the logs do; empty if they show all members, or there are none."""
+    is_told = hang.kind not in (HangClass.RANK_MISSING, HangClass.CANNOT_TELL)
+    if not hang.logs or (is_told and hang.operations and hang.operations[0].size is not None):
         return ""
-    silent = [each.rank for each in hang.culprits]
+    silent = [] if is_told else [each.rank for each in hang.culprits]
     if silent:
         whose = f"the log of {name_ranks(silent, _MAX_CULPRITS)}"
     else:

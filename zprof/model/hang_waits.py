@@ -41,9 +41,17 @@ def group_waits(hang: Hang) -> tuple[WaitingRanks, ...]:
     return tuple(sorted(groups, key=lambda group: (not group.causes, -len(group.ranks))))
 
 
+def are_all_in(hang: Hang, wait: WaitingRanks) -> bool:
+    """Return True if all members of an operation that nobody is late for are known to be in it."""
+    operation = hang.operations[wait.operations[0]]
+    return not wait.for_ranks and operation.size is not None and len(operation.entered) == operation.size
+
+
 def name_cause(hang: Hang) -> str:
     """Return what marks the ranks that everything waits for: nobody is accused for a dump that is missing."""
-    return "no dump" if hang.kind is HangClass.RANK_MISSING else "cause"
+    if hang.kind is not HangClass.RANK_MISSING or any(each.exit_code is not None for each in hang.culprits):
+        return "cause"
+    return "no line" if hang.logs else "no dump"
 
 
 def mark_cause(hang: Hang, wait: WaitingRanks) -> str:
@@ -63,6 +71,8 @@ class RankState(StrEnum):
     LATE = "late"
     NOTHING_PENDING = "nothing pending"
     NO_DUMP = "no dump"
+    #: No line of the logs is about it.
+    NO_LINE = "no line"
 
 
 class RankStanding(Struct, frozen=True, kw_only=True):
@@ -90,7 +100,8 @@ def list_standings(hang: Hang, ranks: Iterable[int]) -> tuple[RankStanding, ...]
 
     def make_standing(rank: int) -> RankStanding:
         if rank in missing:
-            return RankStanding(rank=rank, state=RankState.NO_DUMP, operation=culprits.get(rank))
+            state = RankState.NO_LINE if hang.logs else RankState.NO_DUMP
+            return RankStanding(rank=rank, state=state, operation=culprits.get(rank))
         if rank in culprits:
             return RankStanding(rank=rank, state=RankState.CAUSE, operation=culprits[rank])
         if rank in waiting or rank in victims:

@@ -1,5 +1,6 @@
 """``zprof hang``: dumps, folders, runs and what is none of them."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hang_jobs import draw_job, write_dumps
+from tests.support.hang_lines import write_default, write_signal
 from zprof.cli.entry import main
 from zprof.model.hang import HangStatus
 
@@ -61,3 +63,38 @@ def test_a_file_that_is_no_dump_is_refused_in_one_line(
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert err.count("\n") == 2
+
+
+def test_one_text_gives_one_answer_in_all_forms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log, standard input, the folder of torchrun, and a Slurm log of two attempts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    texts = [write_default(0, 9), write_default(1, 9), write_signal(2, 0, 8, 8)]
+    (tmp_path / "job.log").write_text("".join(texts))
+    for attempt, parts in (("attempt_0", [write_default(0, 3)]), ("attempt_1", texts)):
+        for rank, text in enumerate(parts):
+            folder = tmp_path / "logs/none_x/" / attempt / str(rank)
+            folder.mkdir(parents=True)
+            (folder / "stderr.log").write_text(text)
+            (folder / "stdout.log").write_text("step 7\n")
+    whole = read_json(capsys, "hang", str(tmp_path / "job.log"))["hang"]
+    assert whole["kind"] == "host_stuck"  # type: ignore[index]
+    states = {(each["rank"], each["state"]) for each in whole["ranks"]}  # type: ignore[index]
+    assert states == {(0, "entered"), (1, "entered"), (2, "not_entered")}
+    folder_hang = read_json(capsys, "hang", str(tmp_path / "logs"))["hang"]
+    assert folder_hang["ranks"] == whole["ranks"]  # type: ignore[index]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("".join(texts).encode())))
+    assert read_json(capsys, "hang", "-")["hang"] == whole
+
+
+def test_text_about_nothing_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.log").write_text("step 7 | loss 2.3\n" * 100)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    for argument in (str(tmp_path / "job.log"), "-"):
+        assert main(["hang", argument]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert "log" in err

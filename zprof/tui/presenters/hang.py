@@ -12,6 +12,7 @@ from zprof.model.hang_waits import (
     RankStanding,
     RankState,
     WaitingRanks,
+    are_all_in,
     group_waits,
     list_standings,
     mark_cause,
@@ -28,8 +29,11 @@ _WIDE = 100
 _MAX_OPERATIONS, _MAX_FRAMES = 12, 40
 _LABEL_WIDTH = 14
 _NOBODY = "nobody: all are in it"
+_NOT_KNOWN = "not known: its members are not"
 _UNKNOWN = TextCell("unknown", Mark.MUTED)
-_MARKS = {RankState.CAUSE: Mark.BAD, RankState.LATE: Mark.DOUBTFUL, RankState.NO_DUMP: Mark.DOUBTFUL}
+_MARKS = {RankState.CAUSE: Mark.BAD} | dict.fromkeys(
+    (RankState.LATE, RankState.NO_DUMP, RankState.NO_LINE), Mark.DOUBTFUL
+)
 
 
 def find_stuck(report: Report) -> Hang | None:
@@ -85,7 +89,7 @@ def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> ScreenLine:
         key=str(number),
         cells=(
             TextCell(_number_ranks(wait.ranks)),
-            TextCell(_number_ranks(wait.for_ranks) if wait.for_ranks else _NOBODY),
+            TextCell(_number_ranks(wait.for_ranks) if wait.for_ranks else _name_nobody(hang, wait)),
             TextCell(mark_cause(hang, wait), Mark.BAD),
             TextCell(f"{name} +{others}" if others else name),
             TextCell(operation.role),
@@ -96,6 +100,10 @@ def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> ScreenLine:
     )
 
 
+def _name_nobody(hang: Hang, wait: WaitingRanks) -> str:
+    return _NOBODY if are_all_in(hang, wait) else _NOT_KNOWN
+
+
 def _number_ranks(ranks: Sequence[int]) -> str:
     return name_ranks(ranks, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
 
@@ -103,7 +111,7 @@ def _number_ranks(ranks: Sequence[int]) -> str:
 def build_standings_table(report: Report) -> ScreenTable:
     """Build the table of what each rank of a stuck job does; empty if the job is not stuck."""
     hang = find_stuck(report)
-    standings = list_standings(hang, report.run.ranks_loaded) if hang is not None else ()
+    standings = list_standings(hang, _list_seen(report, hang)) if hang is not None else ()
     is_cut = len(standings) > MAX_LINES
     return ScreenTable(
         name="standings",
@@ -113,7 +121,7 @@ def build_standings_table(report: Report) -> ScreenTable:
             ScreenColumn(
                 title="state",
                 says="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
-                "pending; nothing pending: neither; no dump: what it did is unknown",
+                "pending; nothing pending: neither; no dump, no line: what it did is unknown",
             ),
             ScreenColumn(title="stands in", says="the operation that it waits in, or the last it entered"),
             ScreenColumn(title="group", says="description of the process group, or its name", rest=True),
@@ -124,6 +132,11 @@ def build_standings_table(report: Report) -> ScreenTable:
         "operation and its stack.",
         note=f"{MAX_LINES} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
     )
+
+
+def _list_seen(report: Report, hang: Hang) -> set[int]:
+    """Return the ranks with a dump, or with a line in the logs."""
+    return {*report.run.ranks_loaded, *(each.rank for each in hang.ranks if each.rank is not None)}
 
 
 def _make_standing_line(hang: Hang, standing: RankStanding) -> ScreenLine:
@@ -191,7 +204,12 @@ def describe_wait(report: Report, number: int) -> tuple[str, TextLayout]:
 
     waiting = name_ranks(wait.ranks, MAX_RANKS)
     if not wait.for_ranks:
-        return f"{waiting}: in an operation that none leaves", layout_text
+        where = (
+            "in an operation that none leaves"
+            if are_all_in(hang, wait)
+            else "for whom they wait is not known"
+        )
+        return f"{waiting}: {where}", layout_text
     mark = f" ({mark_cause(hang, wait)})" if wait.causes else ""
     verb = "waits" if len(wait.ranks) == 1 else "wait"
     return f"{waiting} {verb} for {name_ranks(wait.for_ranks, MAX_RANKS)}{mark}", layout_text
@@ -225,7 +243,7 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
         "dtypes": operation.dtypes or "unknown",
         "group": name,
         "role": operation.role or "unknown",
-        "its ranks": format_ranges(operation.ranks) or "unknown",
+        "its ranks": _describe_members(operation),
         "in it": format_ranges(operation.entered),
         "late": format_ranges(operation.late) or "none",
         "left it": format_ranges(operation.finished),
@@ -237,11 +255,19 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
             yield from _format_fact(label, fact, columns)
 
 
+def _describe_members(operation: StuckOperation) -> str:
+    named = format_ranges(operation.ranks)
+    if operation.size is None:
+        return f"{named}; others are not known" if named else "unknown"
+    return f"{named} and {operation.unnamed} without a name" if operation.unnamed else named
+
+
 def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
     """Format what a rank does: the last operation and the stack of the cause, or for whom another waits."""
     culprit = find_culprit(hang, rank)
     if rank in hang.ranks_missing:
-        yield f"rank {rank} left no dump: what it did is unknown"
+        left = "has no line in the logs" if hang.logs else "left no dump"
+        yield f"rank {rank} {left}: what it did is unknown"
         return
     if culprit is None:
         yield f"rank {rank}"

@@ -156,7 +156,11 @@ def format_status(app: Shell, width: int) -> str:
     facts, selected = app.preview.facts, app.selected
     ranks = len(facts.ranks_loaded)
     parts = [
-        f"{ranks} of {facts.world_size} ranks" if ranks < facts.world_size else format_count(ranks, "rank"),
+        "logs"
+        if facts.is_of_logs
+        else f"{ranks} of {facts.world_size} ranks"
+        if ranks < facts.world_size
+        else format_count(ranks, "rank"),
         format_count(len(facts.steps), "step"),
     ]
     if selected.rank is not None:
