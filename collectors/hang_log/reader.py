@@ -23,9 +23,11 @@ from zprof.run.log_evidence import (
     Standing,
 )
 
-_MAX_RANK = (1 << 20) - 1
+#: Ranks of the largest job that is believed.
+MAX_RANKS = 1 << 17
+_MAX_RANK = MAX_RANKS - 1
 #: Ranks and groups that are kept; a larger log is of no single job.
-_MAX_LINES = 200_000
+_MAX_LINES = 100_000
 _MAX_STACKS = 4096
 _TOO_MANY = f"more than {_MAX_LINES} ranks and groups in the logs"
 
@@ -82,13 +84,14 @@ class LogReader:
         sizes = _find_sizes(lines)
         stated = [communicator.size for communicator in self._communicators.values()]
         stated += [call.size for call in self._calls.values()]
+        possible = [size for size in stated if size <= MAX_RANKS]
         return LogEvidence(
             files=self._files,
             lines=tuple(sorted(lines, key=lambda each: (each.rank is None, each.rank or 0, each.group))),
             endings=tuple(self._endings.values()),
             speakers=tuple(sorted(self._speakers)),
             sizes=sizes,
-            world_size=max(stated, default=None),
+            world_size=max(possible, default=None),
             unread=self._unread,
             skipped=self._skipped,
             stuck_watchdogs=tuple(sorted(self._stuck)),
@@ -441,6 +444,6 @@ def _find_size(standing: Standing) -> int | None:
         many, few = few, many
     elif standing.kind not in GATHERS:
         return None
-    if not few or not many or many % few:
+    if not few or not many or many % few or many // few > MAX_RANKS:
         return None
     return many // few

@@ -129,7 +129,7 @@ def _iterate_lines(file: BinaryIO) -> Iterator[bytes]:
         chunk = file.read(_CHUNK_BYTES)
         if not chunk:
             break
-        text = rest + chunk
+        text = rest + (chunk.translate(None, b"\0") if b"\0" in chunk else chunk)  # UTF-16, or a hole
         end = text.rfind(b"\n") + 1
         if not end and len(text) > _MAX_LINE_BYTES:
             end = len(text)

@@ -22,6 +22,7 @@ from zprof.integrations.imports.file_ranks import (
     refuse_duplicate_ranks,
 )
 from zprof.integrations.imports.options import ImportOptions, ImportProgress, Written
+from zprof.integrations.imports.sources import LOG_HINT
 from zprof.integrations.imports.trace_worker import Refusal
 from zprof.integrations.imports.traces import make_refusal_gaps, make_unusable_error
 from zprof.model.errors import BadInput
@@ -42,10 +43,6 @@ _NAME_RANKS = "put the rank at the end of each file's name, as PyTorch does"
 #: A log as torchrun --log-dir writes it: the folder is the rank on its node.
 _TORCHRUN_LOG = re.compile(r"attempt_\d{1,6}/(\d{1,6})/(?:stdout|stderr)\.log")
 _NO_EVIDENCE = "no line about a stuck collective"
-_EVIDENCE_HINT = (
-    "pass the logs of all ranks from the minute before the job ended, or dumps "
-    "(TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1)"
-)
 
 
 def write_dumps(
@@ -69,7 +66,7 @@ def write_dumps(
         files = [replace(file, folder=scratch / f"file{position}") for position, file in enumerate(dumps)]
         _read_all(files, scratch, options, progress, answers, refused)
         if not answers and evidence.is_empty:
-            refused |= {log.path: Refusal(reason=_NO_EVIDENCE, hint=_EVIDENCE_HINT) for log in logs}
+            refused |= {log.path: Refusal(reason=_NO_EVIDENCE, hint=LOG_HINT) for log in logs}
             raise make_unusable_error(paths, refused)
         ranking = _rank_dumps([file.path for file in files if file.path in answers], answers)
         all_notes = (*notes, *ranking.notes)

@@ -18,6 +18,12 @@ from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096
 _MAX_LISTED = 6
+_TEXT_BYTES = 4096
+_PRINTABLE = bytes(range(32, 127)) + b"\t\n\r\x1b"
+LOG_HINT = (
+    "pass the logs of all ranks from the minute before the job ended, or dumps of the flight recorder "
+    "(TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1)"
+)
 _ATTEMPT = re.compile(r"attempt_\d{1,6}")
 #: Kinds that text may be taken for.
 _LOG_KINDS = (FileKind.LOG, FileKind.OTHER, FileKind.JSON)
@@ -106,6 +112,8 @@ def _make_file_source(path: Path) -> Sources:
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
     if kind in (FileKind.LOG, FileKind.OTHER) and _is_log(path):
         return Sources(kind=SourceKind.DUMP, files=(path,))
+    if kind is FileKind.LOG or (kind is FileKind.OTHER and _is_text(path)):
+        raise BadInput(f"{path}: text without a line about a stuck collective", hint=LOG_HINT)
     if kind is FileKind.TORCH_ARCHIVE:
         raise BadInput(
             f"{path}: an archive from torch.save, which contains tensors and not a trace", hint=_HINT
@@ -115,6 +123,16 @@ def _make_file_source(path: Path) -> Sources:
         "a flight-recorder dump or a log with a line about a stuck collective",
         hint=_HINT,
     )
+
+
+def _is_text(path: Path) -> bool:
+    """Return True if a file starts with readable text."""
+    try:
+        with open_plain(path) as file:
+            head = file.read(_TEXT_BYTES) or b""
+            return bool(head) and head.isascii() and not head.translate(None, _PRINTABLE)
+    except OSError:
+        return False
 
 
 def _is_log(path: Path) -> bool:
