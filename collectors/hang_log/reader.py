@@ -49,6 +49,7 @@ class LogReader:
         self._timeouts: dict[_Speaker, list[tuple[_GroupName | None, Standing]]] = defaultdict(list)
         self._counters: dict[tuple[_Speaker, str], RankLines] = {}
         self._connections: set[_Speaker] = set()
+        self._has_other_places = False
         self._groups: dict[tuple[str, int], int] = {}
         self._descriptions: dict[str, str] = {}
         self._calls: dict[tuple[bytes, bytes, bytes], _Call] = {}
@@ -114,6 +115,7 @@ class LogReader:
                     group = self._read_group(token, rank)
                 case "work_rank":
                     work_rank = _read_rank(token["work_rank"])
+                    self._has_other_places |= rank is not None and rank != work_rank
                 case "device":
                     process = (token["host"], token["pid"], int(token["device"]))
                 case "t_timeout":
@@ -200,6 +202,9 @@ class LogReader:
             counters.setdefault((rank, name, group_rank if rank is None else None), described)
         alone: list[tuple[int | None, int | None, Standing]] = []
         for speaker, timeouts in self._timeouts.items():
+            if self._has_other_places and speaker.rank is None and speaker.group is None:
+                self._unread += len(timeouts)  # a rank of some group
+                continue
             for group, standing in timeouts:
                 rank, group_rank = self._resolve(replace(speaker, group=group or speaker.group))
                 key = self._find_counters(counters, rank, group_rank, group, standing)

@@ -65,6 +65,15 @@ def test_the_speaker_is_the_global_rank_if_the_line_has_it(head: str) -> None:
     assert lines.group == ""
 
 
+def test_a_rank_of_an_unknown_group_is_no_rank_of_the_job() -> None:
+    """Before a prefix was cut off, the line was of rank 9, the second one of its group."""
+    whole, cut = write_timeout(9, 5, inner=1), write_timeout(8, 5, inner=0).partition("]:[")[2]
+    evidence = read(whole + cut)
+    assert [lines.rank for lines in evidence.lines] == [9]
+    assert evidence.unread == 1
+    assert [lines.rank for lines in read(write_timeout(1, 5) + cut).lines] == [0, 1]
+
+
 def test_without_a_prefix_the_folder_of_the_launcher_names_the_rank() -> None:
     evidence = read(*[write_timeout(0, 5, head="2.1")] * 2, local_ranks=(3, 4))
     assert [lines.rank for lines in evidence.lines] == [3, 4]
