@@ -60,7 +60,7 @@ _TIMEOUT = (
     rb"Timeout\(ms\)=(?P<t_timeout>\d{1,18})\)"
 )
 _COUNTERS = (
-    rb"(?:detectedbywatchdogatwork(?:sequenceid)?:|TimeoutatNCCLwork:)(?P<c_sequence>\d{1,18}),?(?:PGstatus:)?"
+    rb"(?:(?P<c_detected>detectedbywatchdogatwork)(?:sequenceid)?:|TimeoutatNCCLwork:)(?P<c_sequence>\d{1,18}),?(?:PGstatus:)?"
     rb"lastenqueued(?:NCCL)?work:(?P<c_enqueued>-?\d{1,20}),"
     rb"(?:laststarted(?:NCCL)?work:-?\d{1,20},)?"
     rb"lastcompleted(?:NCCL)?work:(?P<c_completed>-?\d{1,20})(?P<c_end>[^\d\n]?)"

@@ -1,8 +1,8 @@
 """Read logs as evidence: what the lines of each rank prove about each of its groups."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +29,10 @@ _MAX_RANK = MAX_RANKS - 1
 #: Ranks and groups that are kept; a larger log is of no single job.
 _MAX_LINES = 100_000
 _MAX_STACKS = 4096
+#: Records without a rank that wait for the end of their log.
+_MAX_NAMELESS = 20_000
+#: Calls of a process in a communicator that are kept, the last ones.
+_MAX_CALLS = 64
 _TOO_MANY = f"more than {_MAX_LINES} ranks and groups in the logs"
 
 
@@ -49,10 +53,11 @@ class LogReader:
         self._timeouts: dict[_Speaker, list[tuple[_GroupName | None, Standing]]] = defaultdict(list)
         self._counters: dict[tuple[_Speaker, str], RankLines] = {}
         self._connections: set[_Speaker] = set()
-        self._has_other_places = False
+        self._has_other_places = self._has_names = False
+        self._places: dict[int, set[int]] = defaultdict(set)
         self._groups: dict[tuple[str, int], int] = {}
         self._descriptions: dict[str, str] = {}
-        self._calls: dict[tuple[bytes, bytes, bytes], _Call] = {}
+        self._calls: dict[tuple[bytes, bytes, bytes], deque[_Call]] = {}
         self._communicators: dict[tuple[bytes, bytes, bytes], _Communicator] = {}
         self._endings: dict[int, RankEnding] = {}
         self._stacks: dict[int, tuple[SourceLocation, ...]] = {}
@@ -66,25 +71,43 @@ class LogReader:
         """
         self._files += 1
         records = RecordIterator(file)
+        nameless: list[Record] = []
+        speakers: set[int] = set()
         for record in records:
+            said_by = record.list_speakers()
+            speakers.update(said_by)
             if record.frames:
-                self._read_stack(record, local_rank)
+                self._read_stack(record)
+            elif record.is_evidence and record.is_of_rank and not said_by and len(nameless) < _MAX_NAMELESS:
+                nameless.append(record)
             elif record.is_evidence:
-                self._read_record(record, local_rank)
+                self._read_record(record, None)
             elif record.is_unread:
                 self._unread += 1
             if len(self._counters) + len(self._timeouts) + len(self._calls) > _MAX_LINES:
                 raise BadInput(_TOO_MANY, hint="pass the logs of one job")
         self._skipped += records.has_skipped
+        # A line without a rank is of the only rank that writes to the log, else of that of its folder.
+        owner = min(speakers) if len(speakers) == 1 else None if speakers else local_rank
+        for record in nameless:
+            self._read_record(record, owner if self._may_be_of(record, owner) else None)
+
+    def _may_be_of(self, record: Record, owner: int | None) -> bool:
+        """Return True unless the record has another rank in a group than all lines of its owner."""
+        known = self._places.get(owner, set()) if owner is not None else set[int]()
+        places = {_read_rank(token["work_rank"]) for token in record.tokens if token.lastgroup == "work_rank"}
+        return not known or not places or bool(places & known)
 
     def finish(self) -> LogEvidence:
         """Return what all logs say together."""
         lines = [*self._join_timeouts()]
+        if not self._has_names:
+            lines = [_forget_number(each) for each in lines]
         if not lines:
             lines = [*self._list_calls()]
         sizes = _find_sizes(lines)
         stated = [communicator.size for communicator in self._communicators.values()]
-        stated += [call.size for call in self._calls.values()]
+        stated += [calls[-1].size for calls in self._calls.values()]
         possible = [size for size in stated if size <= MAX_RANKS]
         return LogEvidence(
             files=self._files,
@@ -99,9 +122,12 @@ class LogReader:
             stacks=self._stacks,
         )
 
-    def _read_record(self, record: Record, local_rank: int | None) -> None:
-        """Apply the tokens in order: who speaks, of which group, and what."""
-        rank = local_rank
+    def _read_record(self, record: Record, owner: int | None) -> None:
+        """Apply the tokens in order: who speaks, of which group, and what.
+
+        ``owner``: the rank that writes if no token tells.
+        """
+        rank = owner
         group: _GroupName | None = None
         work_rank: int | None = None
         process: tuple[bytes, bytes, int] | None = None
@@ -116,6 +142,8 @@ class LogReader:
                 case "work_rank":
                     work_rank = _read_rank(token["work_rank"])
                     self._has_other_places |= rank is not None and rank != work_rank
+                    if rank is not None:
+                        self._places[rank].add(work_rank)
                 case "device":
                     process = (token["host"], token["pid"], int(token["device"]))
                 case "t_timeout":
@@ -124,6 +152,7 @@ class LogReader:
                     if (group, standing) not in kept[-4:]:
                         kept.append((group, standing))
                 case "c_end":
+                    self._has_names |= token["c_detected"] is not None
                     if group is not None:
                         self._add_counters(speaker, group, _read_counters(token))
                 case "s_end":
@@ -137,7 +166,8 @@ class LogReader:
                         self._connections.add(speaker.without_group)
                 case "o_size" if process is not None:
                     key = (process[0], process[1], token["o_comm"])
-                    self._calls[key] = _read_call(token, process[2])
+                    calls = self._calls.setdefault(key, deque(maxlen=_MAX_CALLS))
+                    calls.append(_read_call(token, process[2]))
                 case "n_size" | "n_id" if process is not None:
                     key = (process[0], process[1], token["n_comm"])
                     self._communicators[key] = _read_communicator(token)
@@ -146,12 +176,11 @@ class LogReader:
                 case "f_code":
                     self._add_ending(int(token["f_rank"]), int(token["f_local"]), int(token["f_code"]))
 
-    def _read_stack(self, record: Record, local_rank: int | None) -> None:
+    def _read_stack(self, record: Record) -> None:
         """Keep the first stack of a rank: its watchdog ends at its first failure."""
-        named = [_read_rank(token["speaker"]) for token in record.tokens if token.lastgroup == "speaker"]
-        rank = named[-1] if named else local_rank
-        if rank is not None and len(self._stacks) < _MAX_STACKS:
-            self._stacks.setdefault(rank, tuple(record.frames))
+        speakers = record.list_speakers()
+        if speakers and len(self._stacks) < _MAX_STACKS:
+            self._stacks.setdefault(min(speakers[-1], _MAX_RANK), tuple(record.frames))
 
     def _read_group(self, token: "re.Match[bytes]", rank: int | None) -> "_GroupName":
         name = (token["pg_guid"] or token["pg_name"]).decode("utf-8", "replace")
@@ -279,25 +308,30 @@ class LogReader:
         return self._groups.get((group.name, group.rank)), group.rank
 
     def _list_calls(self) -> Iterator[RankLines]:
-        """Yield the last call of each process in each communicator, as NCCL logs it."""
-        world_size = max((call.size for call in self._calls.values()), default=0)
-        hosts = {host for host, _, _ in self._calls}
-        for key, call in self._calls.items():
-            communicator = self._communicators.get(key)
+        """Yield a call of each process in each communicator: the first that differs, or else the last."""
+        world_size = max((calls[-1].size for calls in self._calls.values()), default=0)
+        is_one_host = len({host for host, _, _ in self._calls}) == 1
+        named: dict[str, list[tuple[int | None, deque[_Call]]]] = defaultdict(list)
+        for key, calls in self._calls.items():
+            communicator, last = self._communicators.get(key), calls[-1]
             rank = communicator.rank if communicator is not None else None
-            if rank is None and len(hosts) == 1 and call.device < call.size:
-                rank = call.device  # one host: the device has the rank's number
-            name = (
-                communicator.id if communicator is not None and communicator.id else f"of {call.size} ranks"
-            )
-            yield RankLines(
-                rank=rank if call.size == world_size else None,
-                group=name,
-                group_rank=rank,
-                description=f"communicator of {call.size} ranks",
-                standing=call.standing,
-                basis=Basis.CALL,
-            )
+            if rank is None and is_one_host and last.device < last.size:
+                rank = last.device  # one host: the device has the rank's number
+            has_id = communicator is not None and communicator.id
+            name = communicator.id if has_id and communicator is not None else f"of {last.size} ranks"
+            named[name].append((rank, calls))
+        for name, members in named.items():
+            differing = _find_differing_call([calls for _, calls in members])
+            for rank, calls in members:
+                call = next((each for each in calls if each.standing.sequence == differing), calls[-1])
+                yield RankLines(
+                    rank=rank if call.size == world_size else None,
+                    group=name,
+                    group_rank=rank,
+                    description=f"communicator of {call.size} ranks",
+                    standing=call.standing,
+                    basis=Basis.CALL,
+                )
 
 
 class _GroupName(Struct, frozen=True):
@@ -357,6 +391,22 @@ def read_logs(files: Sequence[LogFile]) -> LogEvidence:
                 f"{log.path}: cannot be read ({error.strerror})", hint="pass readable files"
             ) from None
     return reader.finish()
+
+
+def _find_differing_call(members: Sequence[Iterable[_Call]]) -> int | None:
+    """Return the first number under which processes called something else; a batch of calls shares one."""
+    called: dict[int, list[Standing]] = defaultdict(list)
+    shared: set[int] = set()
+    for calls in members:
+        own = [call.standing for call in calls]
+        numbers = [standing.sequence for standing in own]
+        shared |= {number for number in numbers if numbers.count(number) > 1}
+        for standing in own:
+            called[standing.sequence].append(standing)
+    return min(
+        (number for number, each in called.items() if number not in shared and len(set(each)) > 1),
+        default=None,
+    )
 
 
 def _read_rank(text: bytes) -> int:
@@ -427,6 +477,12 @@ def _read_communicator(token: "re.Match[bytes]") -> _Communicator:
         size=int(token["n_size"]),
         id=(token["n_id"] or b"").decode("ascii", "replace"),
     )
+
+
+def _forget_number(lines: RankLines) -> RankLines:
+    """Return the lines without a group of torch 2.3, whose number each process counts for itself."""
+    has_name = lines.group == DEFAULT_GROUP or lines.description or lines.basis is Basis.CALL
+    return lines if has_name else replace(lines, group="", group_rank=None)
 
 
 def _forget_timeout(standing: Standing) -> Standing:

@@ -37,6 +37,7 @@ _SPACE = bytes(range(33)) + b"\x7f"
 _EVIDENCE_GROUPS = frozenset(
     ("t_timeout", "c_end", "s_end", "stuck", "o_size", "n_size", "n_id", "connection", "e_local", "f_code")
 )
+_OF_RANK = frozenset(("t_timeout", "c_end", "s_end", "stuck", "connection"))
 
 
 class Record:
@@ -65,6 +66,15 @@ class Record:
         self._text = text[:_MAX_RECORD_BYTES]
         self.tokens = list(TOKEN.finditer(self._text))
         self.is_evidence = any(token.lastgroup in _EVIDENCE_GROUPS for token in self.tokens)
+
+    @property
+    def is_of_rank(self) -> bool:
+        """Return True if it says what a rank did: then it matters which one."""
+        return any(token.lastgroup in _OF_RANK for token in self.tokens)
+
+    def list_speakers(self) -> list[int]:
+        """Return the global ranks that it names as writers, in order."""
+        return [int(token["speaker"]) for token in self.tokens if token.lastgroup == "speaker"]
 
     @property
     def is_unread(self) -> bool:

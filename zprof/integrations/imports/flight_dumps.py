@@ -98,7 +98,7 @@ def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[li
         try:
             with open_plain(path) as file:
                 if detect_file_kind(file) is not FileKind.DUMP:
-                    logs.append(LogFile(path=path, local_rank=_read_local_rank(path)))
+                    logs.append(LogFile(path=path.absolute(), local_rank=_read_local_rank(path)))
                     continue
                 is_packed = file.read(len(_GZIP)) == _GZIP
         except OSError as error:
@@ -108,11 +108,17 @@ def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[li
             continue
         named = read_dump_rank(path.name)
         dumps.append(DumpFile(path=path, named_rank=named, folder=path.parent, is_packed=is_packed))
-    return dumps, logs
+    return dumps, _drop_ambiguous(logs)
+
+
+def _drop_ambiguous(logs: Sequence[LogFile]) -> list[LogFile]:
+    """Return the logs without the ranks of their folders, if these are of several nodes."""
+    nodes = {log.path.parents[2] for log in logs if log.local_rank is not None}
+    return [replace(log, local_rank=None) for log in logs] if len(nodes) > 1 else list(logs)
 
 
 def _read_local_rank(path: Path) -> int | None:
-    match = _TORCHRUN_LOG.search(path.as_posix())
+    match = _TORCHRUN_LOG.search(path.absolute().as_posix())
     return None if match is None else int(match[1])
 
 

@@ -39,14 +39,15 @@ def test_a_timeout_and_its_counters_are_of_one_rank_and_group(form: str) -> None
     text = write_timeout(9, 88, inner=1, **gather) + write_counters(9, 88, 90, 87, inner=1, form=form)  # type: ignore[arg-type]
     evidence = read(text)
     (lines,) = evidence.lines
-    group = "2" if form == "2.3" else "37"
-    assert (lines.rank, lines.group_rank, lines.group, lines.basis) == (9, 1, group, Basis.TIMEOUT)
+    group = "" if form == "2.3" else "37"  # its number is counted by each process
+    assert (lines.rank, lines.group, lines.basis) == (9, group, Basis.TIMEOUT)
+    assert lines.group_rank == (None if form == "2.3" else 1)
     assert (lines.enqueued, lines.completed) == (90, 87)
     assert lines.standing == Standing(
         sequence=88, kind="_all_gather_base", inputs=8, outputs=32, timeout_ms=600_000
     )
     assert lines.description == ("tp" if "tp" in COUNTERS[form] else "")
-    assert evidence.sizes == {group: 4}
+    assert evidence.sizes == ({group: 4} if group else {})
     assert evidence.unread == 0
 
 
@@ -77,6 +78,15 @@ def test_a_rank_of_an_unknown_group_is_no_rank_of_the_job() -> None:
 def test_without_a_prefix_the_folder_of_the_launcher_names_the_rank() -> None:
     evidence = read(*[write_timeout(0, 5, head="2.1")] * 2, local_ranks=(3, 4))
     assert [lines.rank for lines in evidence.lines] == [3, 4]
+
+
+def test_a_line_without_a_rank_is_of_the_only_rank_of_its_log() -> None:
+    """A copy of its last words that C++ prints: without its rank, and the folder is the rank on its node."""
+    words = (
+        "  what():  [PG ID 2 PG GUID 37(tp) Rank 1] Process group watchdog thread terminated with exception: "
+    )
+    text = write_timeout(13, 5, inner=1) + words + write_timeout(13, 5, inner=1).partition("632] ")[2]
+    assert {lines.rank for lines in read(text, local_ranks=(5,)).lines} == {13}
 
 
 def test_the_watchdogs_last_words_name_group_and_operation_in_one_line() -> None:
