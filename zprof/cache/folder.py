@@ -6,18 +6,20 @@ removed is made again. Links and what another user owns are neither read nor rem
 """
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from zprof.cache.entry_lock import remove_unused
 from zprof.model.cache import CacheEntry, CacheKind, CacheSummary, CacheUse
 
 #: Bytes that each kind may take; the least recently used entries above that are removed.
 MAX_BYTES = {CacheKind.IMPORTS: 20 << 30, CacheKind.REPORTS: 256 << 20}
 #: An entry that was used a moment ago may be in use.
 _MIN_AGE_S = 3600.0
+#: Seconds that a command takes to remove what is not needed; the next command goes on.
+MAX_CLEANUP_S = 2.0
 IMPORT_SUFFIX = ".zprof-cache"
 REPORT_SUFFIX = ".report"
 
@@ -36,7 +38,7 @@ def list_entries(kind: CacheKind) -> list[CacheEntry]:
 
 
 def clear_cache(kind: CacheKind) -> list[CacheEntry]:
-    """Remove all entries of a kind, and return those that were removed."""
+    """Remove all entries of a kind that nobody reads now, and return those that were removed."""
     return [entry for entry in list_entries(kind) if _remove(entry.path)]
 
 
@@ -63,7 +65,7 @@ def limit_cache(kind: CacheKind) -> None:
     for entry in entries:
         if excess <= 0 or entry.used_s > newest:
             return
-        if _remove(entry.path):
+        if _remove(entry.path, MAX_CLEANUP_S):
             excess -= entry.bytes
 
 
@@ -100,12 +102,11 @@ def _measure(path: Path) -> int:
     return sum(file.lstat().st_size for file in files)
 
 
-def _remove(path: Path) -> bool:
+def _remove(path: Path, max_s: float = float("inf")) -> bool:
+    if path.is_dir():
+        return remove_unused(path, max_s)
     try:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        path.unlink()
     except OSError:
         return False
     return True

@@ -1,39 +1,62 @@
 """Cache imports of raw files that are passed instead of a run, in the user's cache folder.
 
-``$XDG_CACHE_HOME/zprof/imports/DIGEST.zprof-cache/`` (default ``~/.cache``; DIGEST is a hash of the path)
-contains the run and ``key.json``: the files with their sizes and times, and the zprof versions involved. A
-cache with a different key is rebuilt in a temporary folder next to it, which replaces it at the end. The next
-import removes temporary folders of killed processes. Nothing is written next to the user's files.
+``$XDG_CACHE_HOME/zprof/imports/DIGEST.UNIQUE.zprof-cache/`` (default ``~/.cache``; DIGEST is a hash of the
+path) contains the run, ``key.json`` (the files with their sizes and times, and the zprof versions involved)
+and ``content.json`` (the files of the run, with their checksums). An import is made in a temporary folder
+next to it and then renamed; it never changes afterwards. A process holds the lock of the import that it
+reads, and only what nobody holds is removed: imports with another key, damaged ones, and temporary folders of
+killed processes. Nothing is written next to the user's files.
 """
 
 import atexit
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
-from zprof.cache.folder import IMPORT_SUFFIX, is_owned_by_user, limit_cache, mark_as_used
+from msgspec import Struct
+
+from zprof.cache.entry_lock import KEY_NAME, LOCK_NAME, hold_entry, lock_entry, remove_unused
+from zprof.cache.folder import IMPORT_SUFFIX, MAX_CLEANUP_S, is_owned_by_user, limit_cache, mark_as_used
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.imports.options import ImportOptions, ImportProgress
 from zprof.integrations.imports.origin import cache_root, write_origin
 from zprof.integrations.imports.sources import Sources, find_sources, has_sources
 from zprof.model.cache import CacheKind
 from zprof.model.errors import BadInput
-from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA, read_run_manifest
+from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA
+from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
-_KEY_FILE = "key.json"
-_LOCK = "lock"
+_CONTENT_NAME = "content.json"
+_MAX_JSON_BYTES = 64 << 20
 _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
 #: Increment this when the conversion of the same file changes.
-_CONVERSION_VERSION = 3
-_MAX_REPLACE_ATTEMPTS = 8
+_CONVERSION_VERSION = 4
+
+
+class _Wanted(Struct, frozen=True, kw_only=True):
+    """The import that is looked for: where it is, of which files, and the name of its run."""
+
+    root: Path
+    digest: str
+    name: str
+    key: str
+
+    def list_entries(self) -> list[Path]:
+        """Return all imports of the same paths, current or not; no links."""
+        return [
+            path
+            for path in sorted(self.root.glob(f"{self.digest}*{IMPORT_SUFFIX}"))
+            if is_owned_by_user(path)
+        ]
 
 
 def needs_import(path: Path) -> bool:
@@ -66,24 +89,24 @@ def import_cached(
     key = _compute_key(path, sources.files)
     name = f"{_strip_suffixes(path) or sources.kind}.zprof"
     root = cache_root()
-    cache = root / f"{_compute_digest(paths)}{IMPORT_SUFFIX}" if root else None
-    if cache is not None and is_owned_by_user(cache) and _is_current(cache, name, key):
+    wanted = _Wanted(root=root, digest=_compute_digest(paths), name=name, key=key) if root else None
+    if wanted is not None and (found := _find_current(wanted, print_note)) is not None:
         print_note(f"{path}: {_count_sources(sources)}, imported before")
-        mark_as_used(cache)
-        return cache / name
+        return found
     print_note(f"{path}: {_count_sources(sources)}, importing into the cache (zprof doctor says where)")
-    obstacle = _explain_unwritable(cache)
-    if cache is None or obstacle:
+    obstacle = _explain_unwritable(root)
+    if wanted is None or obstacle:
         print_note(f"{obstacle}: the import is temporary and will be deleted on exit")
         folder = _make_process_folder()
         _import_into(folder, paths, name, key, print_note, progress, options)
         return folder / name
-    _remove_leftovers(cache.parent)
-    with _temporary_folder(cache) as folder:
+    with _temporary_folder(wanted) as (folder, lock):
         _import_into(folder, paths, name, key, print_note, progress, options)
-        _replace_cache(folder, cache)
+        # Another process may have imported the same files meanwhile.
+        run = _find_current(wanted, print_note) or _place(folder, lock, wanted)
+    _remove_superseded(wanted, run.parent)
     limit_cache(CacheKind.IMPORTS)
-    return cache / name
+    return run
 
 
 def _compute_digest(paths: Sequence[Path]) -> str:
@@ -105,18 +128,16 @@ def _count_sources(sources: Sources) -> str:
     return f"a {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
 
 
-def _explain_unwritable(cache: Path | None) -> str:
-    """Explain why a cache cannot be written; empty if it can."""
-    if cache is None:
+def _explain_unwritable(root: Path | None) -> str:
+    """Explain why the cache cannot be written; empty if it can."""
+    if root is None:
         return "no home folder, so imports cannot be cached"
-    if os.path.lexists(cache) and not is_owned_by_user(cache):
-        return f"{cache}: is owned by another user"
     try:
-        cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _temporary_folder(cache):
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=root):
             return ""
     except OSError as error:
-        return f"{cache.parent}: cannot be written ({error.strerror})"
+        return f"{root}: cannot be written ({error.strerror})"
 
 
 def _make_process_folder() -> Path:
@@ -132,41 +153,18 @@ def _make_process_folder() -> Path:
 
 
 @contextmanager
-def _temporary_folder(cache: Path) -> Iterator[Path]:
-    """Yield a locked folder next to ``cache`` and remove it at the end; the lock marks it as in use."""
-    with _locked(cache.parent):
-        folder = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
-        lock = (folder / _LOCK).open("wb")
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _temporary_folder(wanted: _Wanted) -> Iterator[tuple[Path, BufferedReader]]:
+    """Yield a folder in the cache and its lock, which marks it as in use; remove it unless it was renamed."""
+    lock = None
+    while lock is None:  # another process may take a new folder for a leftover
+        folder = Path(tempfile.mkdtemp(prefix=f"{wanted.digest}{IMPORT_SUFFIX}.", dir=wanted.root))
+        (folder / LOCK_NAME).touch()
+        lock = lock_entry(folder, is_exclusive=True)
     try:
         with lock:
-            yield folder
+            yield folder, lock
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_leftovers(root: Path) -> None:
-    """Remove temporary folders without a lock, whose processes were killed."""
-    with suppress(OSError), _locked(root):
-        for folder in root.glob(f"*{IMPORT_SUFFIX}.*"):
-            if not is_owned_by_user(folder):
-                continue
-            with suppress(FileNotFoundError), (folder / _LOCK).open("rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    continue
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Hold the cache lock, so that no cleanup runs between creating a temporary folder and locking it."""
-    with (root / _LOCK).open("wb") as lock:
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _import_into(
@@ -184,43 +182,88 @@ def _import_into(
         print_note(message)
     if imported.is_cacheable:
         write_origin(folder, imported.files)
-        (folder / _KEY_FILE).write_text(key, encoding="utf-8")
+        (folder / _CONTENT_NAME).write_text(json.dumps(_list_content(folder / name)), encoding="ascii")
+        (folder / KEY_NAME).write_text(key, encoding="ascii")
 
 
-def _replace_cache(folder: Path, cache: Path) -> None:
-    """Replace the old cache with the new one; processes that read the old one keep its files."""
+def _place(folder: Path, lock: BufferedReader, wanted: _Wanted) -> Path:
+    """Give the import its final name, hold it, and return its run."""
+    entry = wanted.root / f"{wanted.digest}{folder.suffix}{IMPORT_SUFFIX}"
     try:
-        with _temporary_folder(cache) as trash:
-            for attempt in range(_MAX_REPLACE_ATTEMPTS):
-                with suppress(FileNotFoundError):
-                    cache.rename(trash / str(attempt))
-                if _try_place(folder, cache):
-                    return
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        folder.rename(entry)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        hold_entry(entry)
     except OSError as error:
-        raise BadInput(f"{cache}: cannot be written ({error.strerror})", hint="remove it") from None
+        raise BadInput(
+            f"{entry}: cannot be written ({error.strerror})", hint="run the command again"
+        ) from None
+    return entry / wanted.name
 
 
-def _try_place(folder: Path, cache: Path) -> bool:
-    """Rename the folder to ``cache``; return False if another process finished the same import first."""
+def _find_current(wanted: _Wanted, print_note: Callable[[str], None]) -> Path | None:
+    """Return the run of an import with the wanted key, which this process holds from now on."""
+    for entry in wanted.list_entries():
+        if _read_file(entry / KEY_NAME) != wanted.key.encode():
+            continue
+        lock = lock_entry(entry, is_exclusive=False)
+        if lock is None:
+            continue
+        with lock:
+            if _is_intact(entry, wanted.name):
+                hold_entry(entry)
+                mark_as_used(entry)
+                return entry / wanted.name
+        print_note(f"{entry}: this import was damaged, and is not used")
+    return None
+
+
+def _remove_superseded(wanted: _Wanted, used: Path) -> None:
+    """Remove other imports of the same paths, and what killed processes left behind, if nobody holds it."""
+    leftovers = [path for path in wanted.root.glob(f"*{IMPORT_SUFFIX}.*") if is_owned_by_user(path)]
+    deadline_s = time.monotonic() + MAX_CLEANUP_S
+    for entry in [*wanted.list_entries(), *leftovers]:
+        if entry != used and (left_s := deadline_s - time.monotonic()) > 0:
+            remove_unused(entry, left_s)
+
+
+def _is_intact(entry: Path, name: str) -> bool:
+    """Return True if all files of the run are as they were when it was imported."""
+    run = entry / name
     try:
-        folder.rename(cache)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return False
-        raise
-    return True
-
-
-def _is_current(cache: Path, name: str, key: str) -> bool:
-    try:
-        if (cache / _KEY_FILE).stat().st_size > len(key.encode()) + 1:
-            return False
-        is_match = (cache / _KEY_FILE).read_text(encoding="utf-8") == key
-        read_run_manifest(cache / name)
-    except (OSError, UnicodeDecodeError, BadInput):
+        listed = json.loads(_read_file(entry / _CONTENT_NAME))
+        sizes = {file: (run / file).stat().st_size for file in _list_files(run)}
+        if sizes != {file: size for file, (size, _) in listed.items()}:
+            return False  # and no file that has grown, perhaps without an end, is read
+        return bool(listed == _list_content(run))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
-    return is_match
+
+
+def _list_content(run: Path) -> dict[str, list[object]]:
+    """Return size and checksum of each file of a run, by its path within the run."""
+    content: dict[str, list[object]] = {}
+    for name in _list_files(run):
+        with open_plain(run / name) as file:
+            content[name] = [os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+    return content
+
+
+def _list_files(run: Path) -> list[str]:
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), run)
+        for parent, _, names in os.walk(run)
+        for name in names
+    )
+
+
+def _read_file(path: Path) -> bytes:
+    """Return the content of a small file; empty if it cannot be read."""
+    try:
+        with open_plain(path) as file:
+            return file.read(_MAX_JSON_BYTES)
+    except OSError:
+        return b""
 
 
 def _compute_key(path: Path, files: Sequence[Path]) -> str:

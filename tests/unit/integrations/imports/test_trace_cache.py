@@ -1,6 +1,7 @@
 """Raw files in place of a run: imported once, and again if anything of them has changed."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from zprof.integrations.imports.cache import import_cached
 from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.options import NoImportProgress
 from zprof.integrations.imports.origin import ORIGIN_NAME, read_origin, write_origin
-from zprof.model.errors import BadInput
 from zprof.run.reader import load
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[4])}
@@ -155,23 +155,118 @@ def test_a_killed_reader_is_tried_again_and_a_damaged_file_is_not(
     assert open_cached(folder)[1] is True
 
 
-def test_another_process_may_put_its_cache_there_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes between the moment when the old cache is gone and the one when the new one is put there."""
-    rename, others = Path.rename, [None, None]
+def test_what_was_opened_stays_and_an_import_that_another_process_finished_first_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_files, first = cache.import_paths, []
 
-    def late(self: Path, target: Path) -> Path:
-        if target.name.endswith(".zprof-cache") and others:
-            others.pop()
-            (target / "t.zprof").mkdir(parents=True)
-        return rename(self, target)
+    def late(*arguments: object, **options: object) -> object:
+        imported = import_files(*arguments, **options)  # type: ignore[arg-type]
+        if not first:
+            first.append(None)
+            first.append(open_cached(folder)[0])
+        return imported
 
-    monkeypatch.setattr(Path, "rename", late)
-    assert load(open_cached(folder)[0]).ranks
-    others = [None] * 100
+    monkeypatch.setattr(cache, "import_paths", late)
+    assert open_cached(folder)[0] == first[1]
     touch(folder)
-    with pytest.raises(BadInput):
-        open_cached(folder)
-    assert not list(import_folder(folder).glob("*.zprof-cache.*"))
+    assert open_cached(folder)[0] != first[1]
+    assert load(first[1]).table(0, "events").num_rows
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_commands_at_once_have_the_same_answer(processes: int, folder: Path, tmp_path: Path) -> None:
+    write_ranks(folder, 2)
+    answers = set()
+    for round_number in range(10 if processes > 2 else 3):
+        environment = os.environ | ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / f"home{round_number}")}
+        command = [sys.executable, "-m", "zprof", "report", str(folder), "-f", "json"]
+        started = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(processes)
+        ]
+        for process in started:
+            out, err = process.communicate()
+            assert process.returncode == 0, err
+            answers.add(out)
+    assert len(answers) == 1
+
+
+def remove_a_rank(run: Path) -> None:
+    shutil.rmtree(run / "rank00001")
+
+
+def flip_a_byte(run: Path) -> None:
+    """Change the content, and neither size nor time."""
+    path = run / "rank00000/events.parquet"
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def grow_without_end(run: Path) -> None:
+    os.truncate(run / "rank00000/events.parquet", 1 << 40)
+
+
+def put_a_pipe_there(run: Path) -> None:
+    (run / "rank00000/rank.json").unlink()
+    os.mkfifo(run / "rank00000/rank.json")
+
+
+@pytest.mark.parametrize("damage", [remove_a_rank, flip_a_byte, grow_without_end, put_a_pipe_there])
+def test_a_damaged_import_is_made_again_with_a_note(damage: Callable[[Path], None], folder: Path) -> None:
+    write_ranks(folder, 2)
+    damage(open_cached(folder)[0])
+    notes: list[str] = []
+    run = load(import_cached([folder], notes.append, NoImportProgress()))
+    assert any("damaged" in note for note in notes)
+    assert run.ranks == (0, 1)
+    assert all(run.table(rank, "events").num_rows for rank in run.ranks)
+    assert open_cached(folder) == (run.path, True)
+
+
+def test_a_lock_that_another_process_holds_blocks_nobody(folder: Path) -> None:
+    """As a suspended process does, or one on another machine."""
+    entry = import_folder(folder) / "0.zprof-cache.x"
+    entry.mkdir(parents=True)
+    code = (
+        "import fcntl, sys; files = [open(path, 'ab') for path in sys.argv[1:]]\n"
+        "for file in files: fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(entry / "lock"), str(entry.parent / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        done = subprocess.run(
+            [sys.executable, "-m", "zprof", "report", str(folder)],
+            env=os.environ | ENVIRONMENT,
+            timeout=120,
+            capture_output=True,
+            check=False,
+        )
+        process.communicate(b"\n")
+    assert done.returncode == 0, done.stderr
+    assert entry.exists()
+
+
+def test_no_command_takes_long_to_remove_what_others_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = import_folder(folder) / "0.zprof-cache.x"
+    old.mkdir(parents=True)
+    for number in range(10):
+        (old / str(number)).touch()
+    (old / "lock").touch()
+    monkeypatch.setattr(cache, "MAX_CLEANUP_S", 0.0)
+    open_cached(folder)
+    assert len(list(old.iterdir())) == 11
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "home"))
+    touch(folder)
+    open_cached(folder)
+    assert not old.exists()
 
 
 def test_a_run_has_the_name_of_its_file_without_endings(folder: Path) -> None:
