@@ -4,7 +4,7 @@ Errors are raised as ``BadInput``, never printed: only ``main()`` prints and exi
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -219,12 +219,20 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             is_open = action.nargs == "?" and not action.option_strings
             if is_open and getattr(parsed, action.dest, None) is None and rest and rest[0][:1] != "-":
-                convert: Callable[[str], Any] = action.type if callable(action.type) else str
                 try:
-                    action(self, parsed, convert(rest.pop(0)))
+                    action(self, parsed, self._get_values(action, [rest.pop(0)]))
                 except argparse.ArgumentError as error:
                     self.error(str(error))
         return rest
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Convert the words of one argument, but refuse an empty one: ``Path("")`` is the current folder."""
+        if "" in arg_strings and action.nargs != argparse.REMAINDER:
+            name = argparse.ArgumentError(action, "").argument_name
+            raise UsageError(
+                f"argument {name}: is empty", hint="perhaps it is a variable that is not set", parser=self
+            )
+        return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is no choice; argparse would list all choices, however many there are."""

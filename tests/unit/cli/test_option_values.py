@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_calls import Call
+from zprof.cli.parser import build_parser
 from zprof.cli.plan_options import choose_element_bytes
 from zprof.cli.quantities import parse_duration, parse_factor, parse_parameter_count, parse_rate, parse_size
+from zprof.cli.registry import COMMANDS
 from zprof.cli.shared_options import add_stated_facts, add_stated_work, add_training_options, add_work_options
 from zprof.model.training import TrainingFacts
 
@@ -100,3 +103,31 @@ def test_the_work_of_both_runs_is_taken() -> None:
 def test_what_is_no_such_number_is_refused(words: str) -> None:
     with pytest.raises(SystemExit):
         facts(words)
+
+
+def list_arguments() -> list[tuple[str, argparse.Action]]:
+    """Return each argument of each command that takes a text or a path, with the words before it."""
+    found = []
+    for entry in COMMANDS:
+        parser, _ = build_parser([entry.name])
+        children = next(action for action in parser._actions if action.dest == "command").choices
+        pending = [(entry.name, children[entry.name])]  # type: ignore[index]
+        while pending:
+            words, child = pending.pop()
+            for action in child._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    pending += [(f"{words} {name}", each) for name, each in action.choices.items()]
+                elif action.nargs not in (0, argparse.REMAINDER):
+                    found.append((words, action))
+    return found
+
+
+ARGUMENTS = list_arguments()
+
+
+@pytest.mark.parametrize(("words", "action"), ARGUMENTS, ids=[f"{words} {a.dest}" for words, a in ARGUMENTS])
+def test_an_empty_value_is_refused(words: str, action: argparse.Action, call: Call) -> None:
+    """An unset variable in a script: ``Path("")`` is the current folder."""
+    name = [action.option_strings[-1]] if action.option_strings else []
+    code, out, err = call(*words.split(), *name, "")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
