@@ -38,11 +38,14 @@ _UNPACKED_NAME = "unpacked"
 
 
 class DumpJob(Struct, frozen=True, kw_only=True):
-    """One file to read; paths are absolute. ``named_rank``: the rank in its name."""
+    """One file to read; paths are absolute, and need not be UTF-8.
+
+    ``named_rank``: the rank in its name.
+    """
 
     position: int
-    path: str
-    folder: str
+    path: bytes
+    folder: bytes
     named_rank: int | None
     cpu_s: int
 
@@ -116,8 +119,8 @@ def _read_job(job: DumpJob, folder: Path, limits: Limits) -> DumpAnswer:
 
 
 def _write_dump(job: DumpJob, folder: Path) -> DumpAnswer:
-    dump = convert_dump(_load(Path(job.path), folder))
-    target = Path(job.folder)
+    dump = convert_dump(_load(Path(os.fsdecode(job.path)), folder))
+    target = Path(os.fsdecode(job.folder))
     target.mkdir()
     ranks = _find_common_ranks(dump)
     return DumpAnswer(

@@ -4,6 +4,7 @@ A child reads many files in turn. If one of them kills it (too much memory or ti
 the next child goes on with the file after that one.
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -136,7 +137,9 @@ def _check_answer(line: bytes, job: DumpJob) -> DumpAnswer:
         answer = msgspec.json.decode(line, type=DumpAnswer)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return DumpAnswer(position=job.position, error=_INVALID, hint=DUMP_AGAIN)
-    if answer.position != job.position or not (answer.error or _are_tables(answer, Path(job.folder))):
+    if answer.position != job.position or not (
+        answer.error or _are_tables(answer, Path(os.fsdecode(job.folder)))
+    ):
         return DumpAnswer(position=job.position, error=_INVALID, hint=DUMP_AGAIN)
     return answer
 
@@ -170,8 +173,8 @@ def _make_failure_answer(job: DumpJob, failure: ChildFailure | None) -> DumpAnsw
 def _make_job(position: int, file: DumpFile) -> DumpJob:
     return DumpJob(
         position=position,
-        path=str(file.path.absolute()),
-        folder=str(file.folder.absolute()),
+        path=os.fsencode(file.path.absolute()),
+        folder=os.fsencode(file.folder.absolute()),
         named_rank=file.named_rank,
         cpu_s=_BASE_CPU_S + _estimate_bytes(file) // (2 * _MEBIBYTE),
     )

@@ -62,8 +62,8 @@ def _write_tables(folder: Path) -> dict[str, Any]:
 
 def _write_table(folder: Path, name: str, columns: dict[str, Any]) -> int:
     table = pa.table(columns, schema=TABLES[name])
-    target = str(folder / f"{name}.arrow")
-    with pa.OSFile(target, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    target = folder / f"{name}.arrow"
+    with target.open("wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     return int(table.num_rows)
 

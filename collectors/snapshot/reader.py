@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -182,10 +183,11 @@ def _read_answer(folder: Path) -> _ReaderAnswer:
 def _read_table(folder: Path, name: str, rows: int) -> Any:
     """Return one table of the child, checked: schema, number of rows, nulls, valid contents."""
     try:
-        with pa.memory_map(str(folder / f"{name}.arrow")) as source:
-            table = pa.ipc.open_file(source).read_all()
+        with (folder / f"{name}.arrow").open("rb") as file:
+            content = mmap(file.fileno(), 0, access=ACCESS_READ)
+        table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
         table.validate(full=True)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
         raise BadInput(f"its table {name} cannot be read ({reason})", hint=_DUMP_AGAIN) from None
     nulls = [field.name for field in table.schema if not field.nullable and table[field.name].null_count]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from zprof.model.formatting import escape_surrogates
 from zprof.model.report import RunFacts
 from zprof.model.training import EngineSetting, SettingEffect
 from zprof.run.reader import Run
@@ -20,7 +21,7 @@ def describe_run(run: Run) -> RunFacts:
     """Return the facts of a run without reading any table."""
     manifest, ranks = run.manifest, run.rank_manifests.values()
     return RunFacts(
-        name=run.path.resolve().name.removesuffix(".zprof"),
+        name=escape_surrogates(run.path.resolve().name).removesuffix(".zprof"),
         source=manifest.source,
         world_size=manifest.world_size,
         ranks_loaded=run.ranks,

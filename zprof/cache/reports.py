@@ -27,6 +27,7 @@ from zprof.model.cache import CacheKind
 from zprof.model.report import Report
 from zprof.model.time import WindowPolicy
 from zprof.run.atomic_files import write_atomically
+from zprof.run.plain_file import open_plain
 from zprof.run.reader import Run
 from zprof.version import __version__
 
@@ -80,9 +81,11 @@ def recall(path: Path | None) -> Report | None:
     if path is None or not is_owned_by_user(path.parent) or not is_owned_by_user(path):
         return None
     try:
-        if path.stat().st_size > _MAX_REPORT_BYTES:
+        with open_plain(path) as file:
+            content = file.read(_MAX_REPORT_BYTES + 1)
+        if len(content) > _MAX_REPORT_BYTES:
             return None
-        report = msgspec.msgpack.decode(path.read_bytes(), type=Report)
+        report = msgspec.msgpack.decode(content, type=Report)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     mark_as_used(path)
@@ -121,10 +124,10 @@ def _compute_key(question: Question) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:40]
 
 
-def _list_code() -> list[tuple[str, int, int]]:
+def _list_code() -> list[tuple[bytes, int, int]]:
     """Return path, size and time of each file of zprof: an edited source tree asks anew."""
     return [
-        (entry.path, entry.stat().st_size, entry.stat().st_mtime_ns)
+        (os.fsencode(entry.path), entry.stat().st_size, entry.stat().st_mtime_ns)
         for entry in _walk(os.path.dirname(zprof.__file__))
         if entry.name.endswith(".py")
     ]
@@ -132,11 +135,11 @@ def _list_code() -> list[tuple[str, int, int]]:
 
 def _describe_content(run: Run) -> tuple[object, ...]:
     files = [
-        (entry.path, entry.stat().st_size, entry.stat().st_mtime_ns)
+        (os.fsencode(entry.path), entry.stat().st_size, entry.stat().st_mtime_ns)
         for entry in _walk(os.fspath(run.path.resolve()))
     ]
     ranks = {str(rank): manifest for rank, manifest in run.rank_manifests.items()}
-    return (os.fspath(run.path), run.manifest, ranks, files)
+    return (os.fsencode(run.path), run.manifest, ranks, files)
 
 
 def _walk(folder: str) -> Iterator["os.DirEntry[str]"]:

@@ -16,6 +16,7 @@ from msgspec import Struct, to_builtins
 
 from zprof.integrations.redaction import AllowList, Pseudonyms, read_own_words, redact_group
 from zprof.model.doctor import Doctor
+from zprof.model.formatting import escape_surrogates
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
 from zprof.run.manifest import RankManifest
@@ -133,7 +134,7 @@ def _redact_doctor(doctor: Doctor, names: Pseudonyms) -> dict[str, Any]:
 
 def _collect_manifests(run: Run) -> dict[str, Any]:
     ranks = [_make_rank_tree(manifest) for manifest in run.rank_manifests.values()]
-    return {**to_builtins(run.manifest), "ranks": ranks, "name": run.path.resolve().name}
+    return {**to_builtins(run.manifest), "ranks": ranks, "name": escape_surrogates(run.path.resolve().name)}
 
 
 def _make_rank_tree(manifest: RankManifest) -> dict[str, Any]:

@@ -55,6 +55,11 @@ def printable(text: object) -> str:
     return string if string.isprintable() else "".join(_escape(character) for character in string)
 
 
+def escape_surrogates(text: str) -> str:
+    """Return ``text`` as valid Unicode: a name that is not UTF-8 has surrogates in place of its bytes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def printable_lines(text: object) -> list[str]:
     """Return the lines of zprof's own multi-line text, each made printable."""
     return [printable(line) for line in str(text).split("\n")]

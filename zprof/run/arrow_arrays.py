@@ -46,8 +46,8 @@ def make_masked(values: npt.NDArray[Any], kind: pa.DataType, mask: npt.NDArray[n
 
 
 def make_texts(texts: Sequence[str]) -> pa.StringArray:
-    """Return texts as an array without nulls."""
-    encoded = [text.encode() for text in texts]
+    """Return texts as an array without nulls; what is not valid Unicode, as in some paths, is escaped."""
+    encoded = [text.encode("utf-8", "backslashreplace") for text in texts]
     offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))

@@ -114,8 +114,10 @@ def get_part_path(table: Path, number: int) -> Path:
 
 
 def to_json(manifest: RunManifest | RankManifest) -> str:
-    """Return the manifest as indented JSON."""
-    return json.dumps(to_builtins(manifest, enc_hook=_make_plain), indent=1, sort_keys=True) + "\n"
+    """Return the manifest as indented JSON; what is not valid Unicode is replaced."""
+    tree = to_builtins(manifest, enc_hook=_make_plain)
+    text = json.dumps(tree, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _make_plain(value: object) -> str:

@@ -293,9 +293,11 @@ def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
     staged, schema = get_staged_path(folder / f"{name}.parquet"), TABLES[name]
     rows = 0
     with remove_on_error(get_temporary_path(staged)) as temporary:
-        with pq.ParquetWriter(temporary, schema, **_get_options(name)) as writer:
+        # Arrow takes paths in UTF-8 only, so that it is given open files.
+        with temporary.open("wb") as file, pq.ParquetWriter(file, schema, **_get_options(name)) as writer:
             for part in parts:
-                table = pq.ParquetFile(part).read()
+                with part.open("rb") as content:
+                    table = pq.ParquetFile(content).read()
                 rows += table.num_rows
                 writer.write_table(table)
         return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
@@ -304,7 +306,8 @@ def _stage_parts(folder: Path, name: str, parts: Sequence[Path]) -> TableFile:
 def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> int:
     """Write the table and return the number of rows."""
     table = _fit_to_schema(columns, TABLES[name])
-    pq.write_table(table, path, **_get_options(name))
+    with path.open("wb") as file:
+        pq.write_table(table, file, **_get_options(name))
     return int(table.num_rows)
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from zprof.integrations.planning.child_process import ANSWERS, TASK, WriteAnswer
 from zprof.model.errors import ZprofError
+from zprof.model.formatting import escape_surrogates
 from zprof.model.memory_limit import is_memory_shortage
 from zprof.model.sandbox import Limits, apply_limits
 
@@ -46,7 +47,8 @@ def _run_task(task: dict[str, Any], write_answer: WriteAnswer) -> None:
     try:
         tasks[task["task"]](task, write_answer)
     except ZprofError as error:
-        write_answer({"refused": error.message, "hint": error.hint})
+        refused, hint = escape_surrogates(error.message), escape_surrogates(error.hint)
+        write_answer({"refused": refused, "hint": hint})
 
 
 def _make_answer_writer(out: BinaryIO) -> WriteAnswer:

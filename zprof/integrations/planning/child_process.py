@@ -5,6 +5,7 @@ stderr, because it is not data.
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,8 @@ def run_task(task: Mapping[str, Any], limits: Limits) -> ChildAnswers:
     check_address_space("torch")
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as scratch:
         folder = Path(scratch)
-        (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": to_builtins(limits)}))
+        content = json.dumps({**to_builtins(task), "limits": to_builtins(limits)})
+        (folder / TASK).write_text(content, encoding="ascii")
         with Sandbox(
             make_program("zprof.integrations.planning.child"),
             [scratch],
