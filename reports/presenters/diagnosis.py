@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from zprof.model.findings import Confidence, Finding
+from zprof.model.hang import is_stuck
 from zprof.model.report import WORK_SIZES, Comparison, Report
 from zprof.reports.layout import is_code
 from zprof.reports.page import (
@@ -74,7 +75,6 @@ def build_diagnosis_page(report: Report) -> Page:
         sections=(
             *build_ending_section(report),
             *_build_main_sections(report),
-            *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
             *_build_change_section(report),
             *build_unexplained_section(report),
             *_build_short_gap_section(report),
@@ -86,11 +86,13 @@ def build_diagnosis_page(report: Report) -> Page:
 
 def _build_main_sections(report: Report) -> tuple[Section, ...]:
     """Build what a stuck job waits for, where the time goes, or else what holds the memory."""
-    hang = build_hang_section(report)
-    if hang and not report.time.per_rank:
-        return hang
+    if is_stuck(report.hang):
+        return build_hang_section(report)
     if report.time.per_rank:
-        return (*hang, *_build_short_ledger_section(report))
+        return (
+            *_build_short_ledger_section(report),
+            *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
+        )
     if find_history_rank(report.memory) is None:
         return build_memory_section(report, short=True)
     tables = build_memory_section(report, short=True) if _has_several_ranks(report) else ()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import name_ranks, printable, shorten
-from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang import Hang, HangClass, RankAtHang, StuckOperation, is_stuck
 from zprof.model.hang_text import (
     MAX_RANKS,
     describe_last,
@@ -38,7 +38,7 @@ _ARROW = "──waits for──▶"
 def build_hang_section(report: Report) -> tuple[Section, ...]:
     """Build the section; empty if the run has no flight recorder, or nothing is stuck."""
     hang = report.hang
-    if hang is None or hang.status is not HangStatus.STUCK:
+    if not is_stuck(hang):
         return ()
     return make_section(
         "hang",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import format_ns, format_percent
+from zprof.model.hang import is_stuck
 from zprof.model.quantities import BOUND_WORDS, Unit, Value
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, VerdictBlock
@@ -94,9 +95,12 @@ def _build_first_fix(report: Report) -> Iterator[Code]:
 
 
 def _list_key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
-    if report.time.per_rank:
+    if is_stuck(report.hang):
+        if report.hang.stall_ns:
+            yield "without progress", format_ns(report.hang.stall_ns), "when the ranks were saved"
+    elif report.time.per_rank:
         yield from _list_time_figures(report)
-    if report.memory.per_rank:
+    if report.memory.per_rank and not is_stuck(report.hang):
         yield _make_peak_figure(report)
     groups = len(merge_gaps(report.gaps))
     note = f"{groups:,} not measured" if groups else "everything requested was measured"

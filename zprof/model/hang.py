@@ -1,6 +1,7 @@
 """What a stuck job waits for: the operations that cannot finish, the ranks behind them, and who waits."""
 
 from enum import StrEnum
+from typing import TypeGuard
 
 from msgspec import Struct
 
@@ -160,3 +161,8 @@ class Hang(Struct, frozen=True, kw_only=True):
     ranks_unread: tuple[int, ...] = ()
     ranks: tuple[RankProgress, ...] = ()
     logs: int = 0
+
+
+def is_stuck(hang: Hang | None) -> TypeGuard[Hang]:
+    """Return True if a job waits for what will not come."""
+    return hang is not None and hang.status is HangStatus.STUCK

@@ -38,14 +38,15 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
 
     Time is the saving of a fix, or the time that the recording itself adds. Findings of low confidence follow
     all others that save time, or all others that free memory: their saving is a guess. A failed allocation
-    comes first among those that save no time.
+    comes first among those that save no time, and why a job is stuck before all.
     """
 
-    def key(finding: Finding) -> tuple[bool, bool, bool, bool, float, bool, bool, bool, int, str]:
+    def key(finding: Finding) -> tuple[bool, bool, bool, bool, bool, float, bool, bool, bool, int, str]:
         is_low_confidence, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
         time_ns = _double_recording_cost_ns(finding) or sum(finding.saving_ns)
         saves_time = time_ns > 0
         return (
+            not finding.is_hang,
             not finding.invalidates_times,
             not distorts_times(finding),
             not saves_time,

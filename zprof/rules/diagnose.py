@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_only, analyse_time_only
-from zprof.model.findings import Finding
+from zprof.model.findings import Cause, Finding
 from zprof.model.gaps import Gap
+from zprof.model.hang import is_stuck
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
-from zprof.rules.claims import find_unexplained_loss
+from zprof.rules.claims import Unexplained, find_unexplained_loss
+from zprof.rules.ending_verdict import has_run_out_of_memory
 from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.make_findings import make_findings
 from zprof.rules.registry import all_rules, memory_rules, time_rules
@@ -63,8 +65,7 @@ def diagnose_time(
 def _build_report(
     analysis: RunAnalysis, baseline_analysis: RunAnalysis | None, rules: Sequence[Rule]
 ) -> Report:
-    if analysis.run.source == FLIGHT_RECORDER:
-        rules = hang_rules()  # dumps have neither times nor memory that others could test
+    rules = _select_rules(analysis, rules)
     findings, gaps = make_findings(rules, analysis, baseline_analysis)
     comparison = None
     if baseline_analysis is not None:
@@ -72,7 +73,11 @@ def _build_report(
 
         gaps += find_comparison_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)
-    unexplained = find_unexplained_loss(findings, rules, analysis.time.per_rank, analysis.time.collectives)
+    unexplained = (
+        Unexplained()
+        if is_stuck(analysis.hang)
+        else find_unexplained_loss(findings, rules, analysis.time.per_rank, analysis.time.collectives)
+    )
     verdict = judge(
         analysis.run,
         analysis.time,
@@ -88,6 +93,17 @@ def _build_report(
     )
     report = _assemble_report(analysis, verdict, comparison, findings, gaps)
     return replace(report, unclaimed=unexplained.terms, unclaimed_rank=unexplained.rank)
+
+
+def _select_rules(analysis: RunAnalysis, rules: Sequence[Rule]) -> Sequence[Rule]:
+    """Return the rules to run: what a step of a dead job costs is not why it is dead."""
+    if analysis.run.source == FLIGHT_RECORDER:
+        return hang_rules()  # dumps have neither times nor memory that others could test
+    if not is_stuck(analysis.hang):
+        return rules
+    if not has_run_out_of_memory(analysis.gaps, analysis.memory):
+        return hang_rules()
+    return (*hang_rules(), *(rule for rule in memory_rules() if rule.cause is Cause.OUT_OF_MEMORY))
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:

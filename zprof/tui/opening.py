@@ -30,9 +30,10 @@ from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
 from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.presenters.compare import describe_row
-from zprof.tui.presenters.hang import build_waits_table, describe_standing, describe_wait
+from zprof.tui.presenters.hang import describe_standing, describe_wait
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
+from zprof.tui.presenters.overview import build_ledger_table
 from zprof.tui.session import LoadedRun
 from zprof.tui.shell import Shell
 from zprof.tui.tables import Opens, ScreenLine, ScreenTable
@@ -74,8 +75,8 @@ def open_row(app: Shell, line: ScreenLine) -> Popup[None] | None:
         return TablePopup(build_instances_table(loaded, line.target))
     if loaded is not None and line.opens is Opens.COMPARED:
         return TextPopup(*describe_row(loaded, line.key))
-    if loaded is not None and line.opens is Opens.HANG:
-        return TablePopup(build_waits_table(loaded.report))
+    if loaded is not None and line.opens is Opens.LEDGER:
+        return TablePopup(build_ledger_table(loaded))
     if loaded is not None and line.opens is Opens.WAIT:
         return TextPopup(*describe_wait(loaded.report, line.target))
     if loaded is not None and line.opens is Opens.STANDING:

@@ -41,7 +41,7 @@ class Opens(StrEnum):
     FORMULA = "formula"
     GAP = "gap"
     COMPARED = "compared"
-    HANG = "hang"
+    LEDGER = "ledger"
     WAIT = "wait"
     STANDING = "standing"
 

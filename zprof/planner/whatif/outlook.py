@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.hang import is_stuck
 from zprof.model.report import Report
 from zprof.model.whatif import Change, Outlook, Prediction
 from zprof.planner.whatif.memory import MeasuredMemory, measure_memory, predict_memory
@@ -46,7 +47,12 @@ def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = No
 
 
 def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
-    """Return the report with predictions for the usual changes; unchanged if nothing can be predicted."""
+    """Return the report with predictions for the usual changes; unchanged if nothing can be predicted.
+
+    A job that is stuck has no step that could be shorter.
+    """
+    if is_stuck(report.hang):
+        return report
     outlook = predict_changes(analysis)
     return replace(report, outlook=outlook) if outlook.predictions else report
 

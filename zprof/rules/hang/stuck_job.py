@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
-from zprof.model.hang import Hang, HangClass, HangStatus
+from zprof.model.hang import Hang, HangClass, is_stuck
 from zprof.model.hang_text import describe_hang
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import Rule, make_finding
@@ -85,7 +85,7 @@ def hang_rules() -> tuple[Rule, ...]:
 def _check(analysis: RunAnalysis, kind: HangClass) -> Finding | None:
     """Return a finding if the job is stuck for this reason."""
     hang = analysis.hang
-    if hang is None or hang.status is not HangStatus.STUCK or hang.kind is not kind:
+    if not is_stuck(hang) or hang.kind is not kind:
         return None
     fix, disprove = _ADVICE[kind]
     return make_finding(

@@ -6,7 +6,7 @@ All functions are pure functions of a report.
 from collections.abc import Iterator, Sequence
 
 from zprof.model.formatting import name_ranks, printable
-from zprof.model.hang import Hang, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang import Hang, RankAtHang, StuckOperation, is_stuck
 from zprof.model.hang_text import MAX_RANKS, describe_last, describe_location, name_operation
 from zprof.model.hang_waits import (
     RankStanding,
@@ -38,13 +38,7 @@ _MARKS = {RankState.CAUSE: Mark.BAD} | dict.fromkeys(
 
 def find_stuck(report: Report) -> Hang | None:
     """Return what a stuck job waits for; None if the job is not stuck, or has no flight recorder."""
-    hang = report.hang
-    return hang if hang is not None and hang.status is HangStatus.STUCK else None
-
-
-def replaces_times(report: Report) -> bool:
-    """Return True if the job is stuck and no step was timed: a hang is all that the screens can show."""
-    return find_stuck(report) is not None and not report.time.per_rank
+    return report.hang if is_stuck(report.hang) else None
 
 
 def list_waits(hang: Hang) -> Sequence[WaitingRanks]:

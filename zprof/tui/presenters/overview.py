@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
+from zprof.model.hang import is_stuck
 from zprof.model.leaves import read_range, read_value
 from zprof.model.quantities import BOUND_WORDS, Aggregation, Bound, Unit, Value
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import format_location, merge_gaps
 from zprof.reports.presenters.time_figures import ledger, step_change_ns
-from zprof.tui.presenters.hang import find_stuck
 from zprof.tui.session import LoadedRun
 from zprof.tui.tables import BarCell, Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
@@ -157,9 +157,9 @@ def _is_multiline(text: str) -> bool:
 
 
 def build_rest_table(loaded: LoadedRun) -> ScreenTable:
-    """Build one row each for a hang beside a ledger, memory, headroom, unclaimed time and untested rules."""
+    """Build one row each for a ledger without a place, memory, headroom, unclaimed time, untested rules."""
     lines = [
-        *_list_hang_lines(loaded.report),
+        *_list_ledger_lines(loaded),
         *_list_memory_lines(loaded),
         *_list_headroom_lines(loaded),
         *_list_unclaimed_lines(loaded),
@@ -181,16 +181,15 @@ def build_rest_table(loaded: LoadedRun) -> ScreenTable:
     return ScreenTable(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
 
 
-def _list_hang_lines(report: Report) -> list[ScreenLine]:
-    """Return the row that opens who waits for whom, if the ledger has the place of that table."""
-    hang = find_stuck(report)
-    if hang is None or not report.time.per_rank:
+def _list_ledger_lines(loaded: LoadedRun) -> list[ScreenLine]:
+    """Return the row that opens where the time went before a job was stuck."""
+    report = loaded.report
+    if not is_stuck(report.hang) or not report.time.per_rank:
         return []
-    ranks = f"{len(hang.victims)} rank{'s wait' if len(hang.victims) != 1 else ' waits'}"
-    line = _make_line(
-        "hang", "stuck", TextCell(""), "", TextCell(""), f"{ranks}; press enter for who waits for whom"
-    )
-    return [ScreenLine(key=line.key, cells=line.cells, opens=Opens.HANG)]
+    step = read_value(report, f"{_RANKS}.{_STEP}", how=Aggregation.MEAN, in_ms=True)
+    note = "before it was stuck; press enter for where the time went"
+    line = _make_line("ledger", report.time.total_name, step, "", TextCell(""), note)
+    return [ScreenLine(key=line.key, cells=line.cells, opens=Opens.LEDGER)]
 
 
 def _list_memory_lines(loaded: LoadedRun) -> list[ScreenLine]:

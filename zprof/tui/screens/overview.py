@@ -14,8 +14,9 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import printable_lines
+from zprof.model.hang import is_stuck
 from zprof.tui.presenters.communication_parts import build_units_table
-from zprof.tui.presenters.hang import build_waits_table, replaces_times
+from zprof.tui.presenters.hang import build_waits_table
 from zprof.tui.presenters.overview import (
     build_evidence_table,
     build_findings_table,
@@ -44,7 +45,7 @@ _EVIDENCE_TABLES = ("evidence", "worst")
 
 
 class OverviewScreen(PageScreen):
-    """Verdict, ledger (or who waits for whom, of a stuck job without times), findings, and other facts."""
+    """Verdict, ledger (or who waits for whom, of a stuck job), findings, and other facts."""
 
     name_of: ClassVar[str] = "overview"
     page_help: ClassVar[str] = _HELP
@@ -86,10 +87,11 @@ class OverviewScreen(PageScreen):
         }
         for name, make in tables.items():
             self.query_one(f"#{name}", FactTable).show(make(loaded))
-        self.query_one("#ledger", FactTable).display = bool(report.time.per_rank)
         waits = self.query_one("#waits", FactTable)
         waits.show(build_waits_table(report))
-        waits.display = replaces_times(report) and waits.row_count > 0
+        waits.display = waits.row_count > 0
+        ledger = self.query_one("#ledger", FactTable)
+        ledger.display = bool(report.time.per_rank) and not is_stuck(report.hang)
         self._arrange()
         self._focus_first_table()
 

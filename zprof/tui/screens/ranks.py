@@ -12,10 +12,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Static
 
+from zprof.model.hang import is_stuck
 from zprof.model.quantities import Value
 from zprof.tui.keys import Where, bindings
 from zprof.tui.number_popup import NumberPopup
-from zprof.tui.presenters.hang import build_standings_table, replaces_times
+from zprof.tui.presenters.hang import build_standings_table
 from zprof.tui.presenters.ranks import MetricGrids, RankMetric, build_path_parts, build_ranks_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
@@ -66,7 +67,7 @@ class RanksScreen(PageScreen):
         yield FactTable(id="ranks", classes="fill")
 
     def refill(self) -> None:
-        """Refill the screen; the heat map is left out if a hang is all that is known."""
+        """Refill the screen; a job that is stuck has what each rank does instead of the heat map."""
         super().refill()
         if self._is_stuck:
             for name in ("#heat", "#path"):
@@ -77,7 +78,7 @@ class RanksScreen(PageScreen):
     @property
     def _is_stuck(self) -> bool:
         loaded = self.zprof.loaded
-        return loaded is not None and replaces_times(loaded.report)
+        return loaded is not None and is_stuck(loaded.report.hang)
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Fill from the report; parts that do not depend on the selection are built once per run."""

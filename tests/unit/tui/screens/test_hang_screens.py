@@ -66,20 +66,18 @@ def test_the_ranks_screen_has_a_state_for_each_rank_instead_of_the_map(hung: Loa
     play(app_on(hung), act)
 
 
-def test_a_run_with_times_keeps_its_ledger_and_a_row_opens_the_waits(
+def test_the_waits_of_a_run_with_times_replace_its_ledger_which_a_row_opens(
     alone: LoadedRun, hung: LoadedRun
 ) -> None:
     both = replace(alone, report=replace(alone.report, hang=hung.report.hang))
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        text = screen_text(app)
-        assert "where the time goes" in text
-        assert "who waits for whom" in text  # the row that opens them
+        assert "who waits for whom" in screen_text(app)
+        assert not app.screen.query_one("#ledger").display
         app.screen.set_focus(app.screen.query_one("#rest"))
-        assert "cause" in await press(app, pilot, "enter")
-        assert "its ranks" in await press(app, pilot, "enter")
-        await press(app, pilot, "escape", "escape", "5")
-        assert app.screen.query_one("#heat").display
+        assert "where the time goes" in await press(app, pilot, "enter")
+        await press(app, pilot, "escape", "5")
+        assert not app.screen.query_one("#heat").display
 
     play(app_on(both), act)
 

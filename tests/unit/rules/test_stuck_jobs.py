@@ -1,0 +1,90 @@
+"""A job that is stuck, in a run with times and memory: why it is stuck is the answer, and the only one."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.analyses import Scenario
+from tests.support.rule_runs import run_of
+from zprof.model.findings import Confidence
+from zprof.model.gaps import Gap, GapKind
+from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
+from zprof.model.memory import Memory
+from zprof.model.out_of_memory import OutOfMemory
+from zprof.planner.whatif.outlook import add_outlook
+from zprof.reports.presenters.diagnosis import build_diagnosis_page
+from zprof.rules.diagnose import diagnose
+
+#: Without the hang it has a straggler.
+SLOW = Scenario(delay_ms={1: 20.0})
+OPERATION = StuckOperation(
+    operation="all_reduce",
+    group="0",
+    description="",
+    role="",
+    ranks=(0, 1),
+    sequence=12,
+    sizes="[[4]]",
+    dtypes="Float",
+    entered=(0,),
+    late=(1,),
+    size=2,
+)
+HANG = Hang(
+    status=HangStatus.STUCK,
+    kind=HangClass.HOST_STUCK,
+    confidence=Confidence.HIGH,
+    operations=(OPERATION,),
+    culprits=(RankAtHang(rank=1, operation=0),),
+    victims=(0,),
+    stall_ns=3_000_000_000,
+)
+
+
+def test_causes_of_a_running_step_are_not_listed_for_a_dead_job() -> None:
+    running = run_of(SLOW)
+    assert diagnose(running).findings
+    report = diagnose(replace(running, hang=HANG))
+    assert [each.id for each in report.findings] == ["ZP602"]
+    assert report.time.per_rank == running.time.per_rank  # what was measured stays
+    assert not report.unclaimed
+    assert add_outlook(report, running) is report
+    anchors = [section.anchor for section in build_diagnosis_page(report).sections]
+    assert anchors[0] == "hang"
+    assert not {"ledger", "path", "unexplained"}.intersection(anchors)
+
+
+def test_a_failed_allocation_that_ended_a_rank_stays_beside_the_hang() -> None:
+    failure = OutOfMemory(
+        rank=1,
+        device="cuda:0",
+        time_ns=0,
+        requested_bytes=1 << 30,
+        driver_bytes=1 << 30,
+        device_free_bytes=None,
+        live_bytes=1 << 30,
+        allocated_bytes=1 << 30,
+        awaiting_free_bytes=0,
+        reserved_bytes=None,
+        split_bytes=None,
+        free_segments_bytes=None,
+        private_pools_bytes=None,
+        largest_free_bytes=None,
+        tenants={},
+        untagged_bytes=1 << 30,
+        would_fit_defragmented=None,
+        short_bytes=None,
+        is_limited=False,
+    )
+    caught = replace(run_of(SLOW), hang=HANG, memory=Memory(out_of_memory=(failure,)))
+    assert [each.id for each in diagnose(caught).findings] == ["ZP602"]
+    gap = Gap(kind=GapKind.PROGRAM_FAILED, what="", reason="", remedy="", rank=1)
+    ended = replace(caught, gaps=(*caught.gaps, gap))
+    assert [each.id for each in diagnose(ended).findings] == ["ZP602", "ZP210"]
+
+
+@pytest.mark.parametrize("status", [HangStatus.RESUMED, HangStatus.FINISHED, HangStatus.UNKNOWN])
+def test_a_job_that_is_not_stuck_keeps_its_causes(status: HangStatus) -> None:
+    running = run_of(SLOW)
+    causes = [each.cause for each in diagnose(running).findings]
+    assert causes
+    assert [each.cause for each in diagnose(replace(running, hang=Hang(status=status))).findings] == causes
