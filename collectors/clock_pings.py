@@ -17,6 +17,7 @@ import torch.distributed as dist
 from zprof.collectors.base import first_line
 from zprof.collectors.logs import MarkLog
 from zprof.collectors.torch_private import default_store
+from zprof.model.collectives import CLOCK_GROUP
 from zprof.model.gaps import Gap, GapKind
 
 PINGS = 3
@@ -103,7 +104,7 @@ class ClockPings:
                 default_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s
             )
             if verdict == GO:
-                self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+                self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT, group_desc=CLOCK_GROUP)
             else:
                 self._fail(_REASONS.get(verdict, _REASONS[STAY]))
         except Exception as error:

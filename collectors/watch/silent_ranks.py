@@ -25,6 +25,7 @@ from zprof.collectors.watch.shared_files import (
 from zprof.collectors.watch.thread_text import make_thread_tables, parse_thread_text
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.hang import ProcessState, RankProcess
 from zprof.run.atomic_files import lock_folder, write_atomically
 from zprof.run.manifest import (
     MANIFEST_NAME,
@@ -46,10 +47,10 @@ _MAX_LOCK_WAIT_S = 1.0
 _STUCK, _RESUMED = "stuck", "resumed"
 _PROC = Path("/proc")
 _STATES = {
-    "T": "stopped",
-    "t": "stopped by a debugger",
-    "Z": "dead",
-    "D": "in an uninterruptible system call",
+    "T": ProcessState.STOPPED,
+    "t": ProcessState.TRACED,
+    "Z": ProcessState.DEAD,
+    "D": ProcessState.UNINTERRUPTIBLE,
 }
 
 
@@ -173,11 +174,13 @@ def _write_stall(
         "mark": _add_mark(marks, _STUCK, state.time_ns + state.limit_ns, silent_ns),
     }
     files = {name: stage_table(temporary, name, columns) for name, columns in tables.items()}
+    process = RankProcess(number=state.process, host=state.host, state=_find_process_state(state))
     manifest = replace(
         manifest,
         status="partial" if manifest.status == "recording" else manifest.status,
         files=manifest.files | files,
-        gaps=(*manifest.gaps, _make_gap(state, bool(text))),
+        gaps=(*manifest.gaps, _make_gap(state, process, bool(text))),
+        process=process,
     )
     write_atomically(folder / RANK_NAME, to_json(manifest).encode())
     for name in tables:
@@ -211,27 +214,35 @@ def _read_marks(run: Path, manifest: RankManifest) -> dict[str, list[Any]]:
     return {name: [] for name in TABLES["mark"].names}
 
 
-def _make_gap(state: RankState, has_text: bool) -> Gap:
-    condition = "its Python threads were held up (the GIL was not released)" if has_text else ""
+def _make_gap(state: RankState, process: RankProcess, has_text: bool) -> Gap:
+    condition = _describe_process(process)
+    if has_text:
+        condition = "its Python threads were held up (the GIL was not released)"
     return Gap(
         kind=GapKind.COLLECTIVES,
         what="flight recorder",
         rank=state.rank,
-        detail="GIL held" if has_text else _find_process_state(state),
-        reason=f"the rank could not save itself: {condition or _find_process_state(state)}; its progress is "
-        "that of the last look before",
-        remedy="look at the process with py-spy dump or gdb while it hangs",
+        detail="GIL held" if has_text else condition,
+        reason=f"the rank could not save itself: {condition}; its progress is that of the last look before",
+        remedy=f"look at process {process.number} on {process.host} with py-spy dump or gdb while it hangs",
     )
 
 
-def _find_process_state(state: RankState) -> str:
-    """Return what the system says of a rank's process, if it is on this machine."""
+def _describe_process(process: RankProcess) -> str:
+    if process.state is ProcessState.ENDED:
+        return "its process has ended"
+    if process.state is not None:
+        return f"its process is {process.state.value}"
+    is_here = process.host == socket.gethostname()
+    return "its process does not answer" if is_here else "its process was not seen from here"
+
+
+def _find_process_state(state: RankState) -> ProcessState | None:
+    """Return what the system says of a rank's process; None if it runs, or is on another machine."""
     if state.host != socket.gethostname():
-        return "its process was not seen from here"
+        return None
     try:
         stat = (_PROC / str(state.process) / "stat").read_text(errors="replace")
     except OSError:
-        return "its process has ended"
-    letter = stat.rpartition(")")[2].split()[0]
-    name = _STATES.get(letter)
-    return f"its process is {name}" if name else "its process does not answer"
+        return ProcessState.ENDED
+    return _STATES.get(stat.rpartition(")")[2].split()[0])

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 #: Name of a group of which neither the ranks nor their number was recorded.
 UNKNOWN_GROUP = "unknown"
+#: Description of the group in which a recording compares clocks: it is no part of the program.
+CLOCK_GROUP = "zprof_clocks"
 
 
 class CollectiveKind(StrEnum):

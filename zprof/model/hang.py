@@ -74,6 +74,24 @@ class RankProgress(Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
+class ProcessState(StrEnum):
+    """What the system said of the process of a rank that could not save itself."""
+
+    STOPPED = "stopped"
+    TRACED = "stopped by a debugger"
+    DEAD = "dead"
+    UNINTERRUPTIBLE = "in an uninterruptible system call"
+    ENDED = "ended"
+
+
+class RankProcess(Struct, frozen=True, kw_only=True):
+    """The process of a rank that others saved: its number on its host, and its state, None if unknown."""
+
+    number: int
+    host: str
+    state: ProcessState | None = None
+
+
 class StuckOperation(Struct, frozen=True, kw_only=True):
     """An operation that cannot finish.
 
@@ -114,7 +132,8 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
     that it entered, and its group; empty if it entered none. ``entered_instead``: what it entered in the
     place of the operation. ``location``: the line of the program that it is at (or that entered the wrong
     operation); ``stack``: the frames of its main thread, innermost first; empty if unknown. ``exit_code``:
-    its process has ended so (negative: a signal); None if not known.
+    its process has ended so (negative: a signal); None if not known. ``process``: of a rank that could not
+    save itself.
     """
 
     rank: int
@@ -127,6 +146,22 @@ class RankAtHang(Struct, frozen=True, kw_only=True):
     location: SourceLocation | None = None
     stack: tuple[SourceLocation, ...] = ()
     exit_code: int | None = None
+    process: RankProcess | None = None
+
+
+class EnteredSide(Struct, frozen=True, kw_only=True):
+    """What some ranks entered at the place of a group at which others entered something else.
+
+    ``sizes`` are those of the input, and of the output if the inputs are equal. ``location``: where the first
+    of the ranks entered it.
+    """
+
+    ranks: tuple[int, ...]
+    operation: str
+    sequence: int
+    sizes: str
+    dtypes: str
+    location: SourceLocation | None = None
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -141,11 +176,12 @@ class Hang(Struct, frozen=True, kw_only=True):
     """What a job waits for.
 
     ``kind`` is None if it is not stuck. ``operations`` are in causal order: the first is the one that the
-    culprits hold up. ``culprits`` may be several; ``victims`` are all other ranks that wait. ``waits`` has
-    one entry per operation and set of ranks. ``stall_ns``: how long nothing moved; None if unknown.
-    ``ranks_missing``: ranks of the job that left no dump, or no line in its logs; ``ranks_unread``: those
-    whose dump was not read whole. ``ranks``: what each rank did, by group. ``logs``: number of logs that this
-    is known from; 0 for dumps.
+    culprits hold up. ``culprits`` may be several; ``victims`` are all other ranks that wait. ``sides``: what
+    the ranks entered at the place at which they differ, what is usual first; empty if they do not.
+    ``is_swapped``: they entered the same operations in another order. ``waits`` has one entry per operation
+    and set of ranks. ``stall_ns``: how long nothing moved; None if unknown. ``ranks_missing``: ranks of the
+    job that left no dump, or no line in its logs; ``ranks_unread``: those whose dump was not read whole.
+    ``ranks``: what each rank did, by group. ``logs``: number of logs that this is known from; 0 for dumps.
     """
 
     status: HangStatus
@@ -154,6 +190,8 @@ class Hang(Struct, frozen=True, kw_only=True):
     operations: tuple[StuckOperation, ...] = ()
     culprits: tuple[RankAtHang, ...] = ()
     victims: tuple[int, ...] = ()
+    sides: tuple[EnteredSide, ...] = ()
+    is_swapped: bool = False
     waits: tuple[Wait, ...] = ()
     stall_ns: int | None = None
     ranks_seen: int = 0

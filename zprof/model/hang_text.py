@@ -1,14 +1,25 @@
 """Say in one line what a stuck job waits for; every output has this sentence."""
 
 import signal
+from collections.abc import Sequence
 
 from zprof.model.findings import SourceLocation
 from zprof.model.formatting import format_ns, name_ranks, printable, shorten
-from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
+from zprof.model.hang import (
+    EnteredSide,
+    Hang,
+    HangClass,
+    HangStatus,
+    ProcessState,
+    RankAtHang,
+    StuckOperation,
+)
 
 _MAX_NAME_LENGTH, _MAX_SIZES_LENGTH = 60, 40
 _MAX_CULPRITS = 4
+_MAX_SIDES = 3
 _DUMP_SETTINGS = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+_STOPPED = frozenset({ProcessState.STOPPED, ProcessState.TRACED})
 #: Ranks that a line of a list or a table names, and characters of a group's name in it.
 MAX_RANKS, _MAX_SHORT_NAME_LENGTH = 6, 40
 
@@ -25,7 +36,23 @@ def describe_hang(hang: Hang) -> str:
         stall = f" of {format_ns(hang.stall_ns)}" if hang.stall_ns else ""
         return f"not stuck: a stall{stall} ended, and all ranks went on"
     waiting = f"; {len(hang.victims)} rank{'s wait' if len(hang.victims) != 1 else ' waits'}"
-    return f"stuck: {_describe_cause(hang)}{waiting if hang.victims else ''}"
+    stopped = list_stopped(hang)
+    return f"stuck: {_describe_stopped(stopped)}{_describe_cause(hang)}{waiting if hang.victims else ''}"
+
+
+def list_stopped(hang: Hang) -> list[RankAtHang]:
+    """Return the ranks to blame whose process is stopped: it does nothing until it is continued."""
+    return [each for each in hang.culprits if each.process is not None and each.process.state in _STOPPED]
+
+
+def _describe_stopped(stopped: Sequence[RankAtHang]) -> str:
+    if not stopped:
+        return ""
+    who = name_ranks([each.rank for each in stopped], _MAX_CULPRITS)
+    states = {each.process.state for each in stopped if each.process is not None}
+    how = "stopped by a debugger" if states == {ProcessState.TRACED} else "stopped (SIGSTOP)"
+    several = len(stopped) > 1
+    return f"the process{'es' if several else ''} of {who} {'are' if several else 'is'} {how}: "
 
 
 def describe_missing_evidence(hang: Hang) -> str:
@@ -61,9 +88,12 @@ def _describe_members(operation: StuckOperation) -> str:
 
 
 def format_sizes(sizes: str, dtypes: str) -> str:
-    """Return "[1024,8] Float" for the sizes of one tensor, "[8],[16] Float,Float" for several."""
-    inner = sizes[1:-1] if sizes.startswith("[[") else sizes
-    return " ".join(part for part in (inner, dtypes) if part)
+    """Return "[1024,8] Float" for the sizes of one tensor, "[8],[16] Float,Float" for several.
+
+    Sizes of an output follow those of the input: "[8] -> [32] Float".
+    """
+    sides = (side[1:-1] if side.startswith("[[") else side for side in sizes.split(" -> "))
+    return " ".join(part for part in (" -> ".join(sides), dtypes) if part)
 
 
 def name_operation(operation: StuckOperation) -> str:
@@ -73,12 +103,16 @@ def name_operation(operation: StuckOperation) -> str:
 
 
 def describe_last(culprit: RankAtHang) -> str:
-    """Return the last that it entered, "all_reduce #11 of GROUP at train.py:42 in step"; empty if unknown."""
+    """Return the last that it entered, "all_reduce #11 of GROUP at train.py:42 in step"; empty if unknown.
+
+    The line is left out if the rank is still at it.
+    """
     if culprit.last_sequence is None:
         return ""
     name = " ".join(part for part in (culprit.last_operation, f"#{culprit.last_sequence}") if part)
     group = shorten(culprit.last_group, _MAX_SHORT_NAME_LENGTH)
-    where = f" at {describe_location(culprit.last_location)}" if culprit.last_location is not None else ""
+    is_new = culprit.last_location is not None and culprit.last_location != culprit.location
+    where = f" at {describe_location(culprit.last_location)}" if culprit.last_location and is_new else ""
     return printable(f"{name} of {group}") + where
 
 
@@ -91,7 +125,7 @@ def _describe_cause(hang: Hang) -> str:
     who = name_ranks([each.rank for each in hang.culprits], _MAX_CULPRITS)
     have = "has" if len(hang.culprits) == 1 else "have"
     operation = describe_operation(hang.operations[0]) if hang.operations else ""
-    at = _describe_places(hang.culprits)
+    at = _describe_places(hang)
     match hang.kind:
         case HangClass.RANK_MISSING if any(each.exit_code is not None for each in hang.culprits):
             waiting = f", and {operation} waits for {_them(hang)}" if operation else ""
@@ -103,10 +137,8 @@ def _describe_cause(hang: Hang) -> str:
         case HangClass.HOST_STUCK if hang.logs:
             return f"{who} {have} not entered {operation}{_describe_lasts(hang)}"
         case HangClass.HOST_STUCK:
-            return (
-                f"{who} {have} not entered {operation}{_describe_entry(hang)}, "
-                f"and nothing holds {_them(hang)} up{at}"
-            )
+            free = "" if list_stopped(hang) else f", and nothing holds {_them(hang)} up"
+            return f"{who} {have} not entered {operation}{_describe_entry(hang)}{free}{at}"
         case HangClass.DIFFERENT_COLLECTIVES if not hang.culprits:
             entered = name_ranks(hang.operations[0].entered, _MAX_CULPRITS)
             return (
@@ -116,11 +148,7 @@ def _describe_cause(hang: Hang) -> str:
         case HangClass.DIFFERENT_COLLECTIVES | HangClass.MISMATCHED:
             return _describe_sides(hang)
         case HangClass.CIRCULAR_WAIT:
-            others = " and ".join(describe_operation(each) for each in hang.operations[:2])
-            if len(hang.culprits) == 1:
-                return f"{who} entered {others} in another order than before, and all wait in a circle{at}"
-            whom = f"{who} wait" if hang.culprits else "ranks wait"
-            return f"{whom} for one another in {others}, entered in different orders{at}"
+            return _describe_circle(hang, who)
         case HangClass.DEVICE_STOPPED:
             peers = _describe_peers(hang)
             return f"{who} {have} not finished {operation}, which {peers} finished: device stopped"
@@ -146,37 +174,58 @@ def _describe_unread(hang: Hang) -> str:
 
 
 def _describe_sides(hang: Hang) -> str:
-    """Return "rank 0 is in all_reduce [4] (a.py:11), rank 1 in barrier (a.py:19): both #12 of GROUP"."""
+    """Return "rank 0 is in all_reduce [4] (a.py:11), rank 1 in barrier (a.py:19): each as #12 of GROUP".
+
+    A line that all share is said once. A rank that has gone on is not in what it entered.
+    """
     operation = hang.operations[0]
-    sides: dict[tuple[str, str], list[int]] = {}
-    others = [rank for rank in operation.entered if rank not in {each.rank for each in hang.culprits}]
-    if others:
-        sizes = shorten(format_sizes(operation.sizes, operation.dtypes), _MAX_SIZES_LENGTH)
-        location = operation.location
-        key = (f"{operation.operation} {sizes}".strip(), _format_place(location))
-        sides[key] = others
-    for culprit in hang.culprits:
-        entered = shorten(culprit.entered_instead, _MAX_SIZES_LENGTH + _MAX_NAME_LENGTH)
-        key = (entered or "something else", _format_place(culprit.location))
-        sides.setdefault(key, []).append(culprit.rank)
-    parts = [
-        f"{name_ranks(sorted(ranks), _MAX_CULPRITS)}{verb} in {entered}{place}"
-        for (entered, place), ranks, verb in zip(
-            sides, sides.values(), _list_verbs(list(sides.values())), strict=True
-        )
-    ]
-    name = shorten(operation.description or operation.group, _MAX_NAME_LENGTH)
-    return printable(f"{', '.join(parts)}: each as #{operation.sequence} of {name or 'its group'}")
+    is_at_first = all(side.sequence == operation.sequence for side in hang.sides)
+    standing = set(operation.entered) if is_at_first else set()
+    lines = [format_line(side.location) for side in hang.sides]
+    is_one_line = len(set(lines)) == 1 and bool(lines[0])
+    parts = []
+    for side, line in list(zip(hang.sides, lines, strict=True))[:_MAX_SIDES]:
+        is_in = standing.issuperset(side.ranks)
+        verb = "is in" if len(side.ranks) == 1 else "are in"
+        place = f" ({line})" if line and not is_one_line else ""
+        who = name_ranks(side.ranks, _MAX_CULPRITS)
+        parts.append(f"{who} {verb if is_in else 'entered'} {name_entered(side)}{place}")
+    more = sum(len(side.ranks) for side in hang.sides[_MAX_SIDES:])
+    if more:
+        parts.append(f"{more} more rank{'s' if more > 1 else ''} in others")
+    name = shorten(operation.description or operation.group, _MAX_NAME_LENGTH) or "its group"
+    where = f", all at {lines[0]}" if is_one_line else ""
+    order = ", the same operations in another order" if hang.is_swapped else ""
+    return printable(f"{', '.join(parts)}{where}: each as #{hang.sides[0].sequence} of {name}{order}")
 
 
-def _list_verbs(sides: list[list[int]]) -> list[str]:
-    return [
-        (" is" if len(ranks) == 1 else " are") if not number else "" for number, ranks in enumerate(sides)
-    ]
+def name_entered(side: EnteredSide) -> str:
+    """Return "all_reduce [4] Float"."""
+    sizes = shorten(format_sizes(side.sizes, side.dtypes), _MAX_SIZES_LENGTH)
+    return printable(f"{side.operation} {sizes}".strip())
 
 
-def _format_place(location: SourceLocation | None) -> str:
-    return f" ({describe_location(location)})" if location is not None else ""
+def format_line(location: SourceLocation | None) -> str:
+    """Return "train.py:42"; empty if unknown."""
+    return printable(f"{location.file}:{location.line}") if location is not None else ""
+
+
+def _describe_circle(hang: Hang, who: str) -> str:
+    """Return who stands in which of the first two operations that wait for one another."""
+    parts = []
+    for number, operation in enumerate(hang.operations[:2]):
+        ranks = next((wait.ranks for wait in hang.waits if wait.operation == number), operation.entered)
+        line = format_line(operation.location)
+        verb = "is in" if len(ranks) == 1 else "are in"
+        place = f" ({line})" if line else ""
+        parts.append(f"{name_ranks(ranks, _MAX_CULPRITS)} {verb} {describe_operation(operation)}{place}")
+    if len(hang.culprits) == 1:
+        order = f"they wait for one another, {who} in another order than before"
+    elif len(hang.culprits) > 2:
+        order = f"{who} wait for one another in a circle, in different orders"
+    else:
+        order = "they wait for one another, in different orders"
+    return f"{', '.join(parts)}: {order}"
 
 
 def _describe_missing(hang: Hang, who: str, operation: str) -> str:
@@ -232,10 +281,11 @@ def _describe_entry(hang: Hang) -> str:
     return f" at {describe_location(location)}" if location is not None else ""
 
 
-def _describe_places(culprits: tuple[RankAtHang, ...]) -> str:
-    """Return where the culprits are: the line of the first, and of those that are elsewhere."""
-    places = dict.fromkeys(describe_location(each.location) for each in culprits if each.location is not None)
-    return f" ({'; '.join(list(places)[:2])})" if places else ""
+def _describe_places(hang: Hang) -> str:
+    """Return where the culprits are, two lines at most; empty if where the others are says it already."""
+    entry = hang.operations[0].location if hang.operations else None
+    places = dict.fromkeys(each.location for each in hang.culprits if each.location not in (None, entry))
+    return f" ({'; '.join(describe_location(each) for each in list(places)[:2] if each)})" if places else ""
 
 
 def _describe_peers(hang: Hang) -> str:

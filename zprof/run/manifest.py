@@ -13,6 +13,7 @@ from msgspec import Struct, field, to_builtins
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
+from zprof.model.hang import RankProcess
 from zprof.model.training import TrainingFacts
 from zprof.run.plain_file import open_plain
 
@@ -82,6 +83,7 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     empty if no memory was recorded. ``parts``: tables of a window that has not ended, which become one file
     in ``files`` when it ends. ``saved_ns``: when a flight-recorder dump was written, as its file says.
     ``entries_left_out``: entries of the dump that could not be read; None if it is not known how many.
+    ``process``: what another rank, or the launcher, saw of a rank that could not save itself.
     """
 
     rank: int
@@ -96,6 +98,7 @@ class RankManifest(Struct, frozen=True, kw_only=True):
     parts: dict[str, tuple[TablePart, ...]] = field(default_factory=dict)
     saved_ns: int | None = None
     entries_left_out: int | None = 0
+    process: RankProcess | None = None
 
 
 def rank_folder(run: Path, rank: int) -> Path:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import run_of
-from zprof.model.findings import Confidence
+from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation
 from zprof.model.memory import Memory
@@ -13,6 +13,7 @@ from zprof.model.out_of_memory import OutOfMemory
 from zprof.planner.whatif.outlook import add_outlook
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 from zprof.rules.diagnose import diagnose
+from zprof.rules.hang.stuck_job import make_fix
 
 #: Without the hang it has a straggler.
 SLOW = Scenario(delay_ms={1: 20.0})
@@ -88,3 +89,14 @@ def test_a_job_that_is_not_stuck_keeps_its_causes(status: HangStatus) -> None:
     causes = [each.cause for each in diagnose(running).findings]
     assert causes
     assert [each.cause for each in diagnose(replace(running, hang=Hang(status=status))).findings] == causes
+
+
+def test_a_fix_of_a_watched_run_names_the_line_and_does_not_ask_to_watch_it() -> None:
+    line = SourceLocation(file="train.py", line=40, function="hold")
+    watched = replace(HANG, culprits=(RankAtHang(rank=1, operation=0, location=line),))
+    dumps = replace(HANG, stall_ns=None)
+    assert "train.py:40" in make_fix(watched)
+    for kind in HangClass:
+        assert "--watch" not in make_fix(replace(watched, kind=kind))
+        assert "doctor" not in make_fix(replace(watched, kind=kind))
+    assert "--watch" in make_fix(dumps)  # what dumps do not have

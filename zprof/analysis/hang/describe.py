@@ -12,10 +12,13 @@ from zprof.analysis.hang.operations import Job, PendingOperation, list_ranks
 from zprof.analysis.hang.order import Divergence
 from zprof.analysis.hang.waits import Root
 from zprof.model.findings import Confidence, SourceLocation
-from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOperation, Wait
+from zprof.model.hang import EnteredSide, Hang, HangClass, HangStatus, RankAtHang, StuckOperation, Wait
+from zprof.model.hang_text import name_entered
 
 #: Operations that are listed, the causes first.
 _MAX_OPERATIONS = 64
+#: Between the sizes of the inputs and those of the outputs, in a signature.
+_TO_OUTPUT = " -> "
 
 
 def describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) -> Hang:
@@ -27,22 +30,16 @@ def describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) ->
         skipping = {rank for root in roots if len(root.ranks) > 1 for rank in find_skipping(job, root)}
         skipped = [operation for operation in causes if skipping & set(operation.late)]
         causes = [each for each in causes if not skipping & each.entries.keys() or each in skipped]
+    if kind in (HangClass.NEVER_ENTERED, HangClass.HOST_STUCK):
+        accused = {rank for root in roots for rank in _list_accused(job, kind, root)}
+        causes = [each for each in causes if accused & set(each.late)] or causes
     if kind is HangClass.DEVICE_STOPPED:
         stopped = {rank for root in roots for rank in root.ranks}
         causes += [each for each in job.operations if each.finished and stopped & each.entries.keys()]
     operations = _order_operations(job, causes)
     culprits = []
     for root in roots:
-        ranks = root.ranks
-        if kind in (HangClass.NEVER_ENTERED, HangClass.CIRCULAR_WAIT) and len(ranks) > 1:
-            ranks = find_skipping(job, root) or ranks
-        if kind is HangClass.MISMATCHED and not ranks:
-            ranks = tuple(
-                sorted({rank for each in root.operations if differs(each) for rank in each.entries})
-            )
-        if kind is HangClass.RANK_MISSING and not ranks:
-            ranks = tuple(sorted({rank for operation in root.operations for rank in operation.unknown}))
-        for rank in ranks:
+        for rank in _list_accused(job, kind, root):
             places = [each for each, held_up in enumerate(operations) if rank in held_up.members]
             late = [each for each in places if rank in operations[each].late]
             place = next(iter([*late, *places]), 0)
@@ -61,6 +58,17 @@ def describe_roots(job: Job, folder: str, kind: HangClass, roots: list[Root]) ->
         victims=_list_victims(operations, [culprit.rank for culprit in culprits]),
         waits=_list_waits(operations),
     )
+
+
+def _list_accused(job: Job, kind: HangClass, root: Root) -> tuple[int, ...]:
+    """Return the ranks to blame at one root of the waits."""
+    if kind in (HangClass.NEVER_ENTERED, HangClass.CIRCULAR_WAIT) and len(root.ranks) > 1:
+        return find_skipping(job, root) or root.ranks
+    if kind is HangClass.MISMATCHED and not root.ranks:
+        return tuple(sorted({rank for each in root.operations if differs(each) for rank in each.entries}))
+    if kind is HangClass.RANK_MISSING and not root.ranks:
+        return tuple(sorted({rank for operation in root.operations for rank in operation.unknown}))
+    return root.ranks
 
 
 def _rate(job: Job, kind: HangClass, roots: list[Root]) -> Confidence:
@@ -87,6 +95,7 @@ def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
     if divergence.by_line or divergence.is_skip:
         kind = HangClass.NEVER_ENTERED
     else:
+        is_other = is_other or divergence.is_swapped
         kind = HangClass.DIFFERENT_COLLECTIVES if is_other else HangClass.MISMATCHED
     held_up = [
         operation
@@ -95,10 +104,12 @@ def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
     ]
     operations = _order_operations(job, held_up)
     odd = divergence.odd if divergence.expected is not None else tuple(sorted(entered))
+    sides = _list_sides(job, folder, divergence)
+    instead = {rank: side for side in sides for rank in side.ranks}
     culprits = tuple(
         replace(
             describe_rank(job, job.flights[rank], folder, operation=0),
-            entered_instead=_format_signature(job, divergence, rank),
+            entered_instead=name_entered(instead[rank]) if instead else "",
             location=_locate_place(job, rank, divergence, folder),
         )
         for rank in odd
@@ -114,15 +125,43 @@ def describe_divergence(job: Job, folder: str, divergence: Divergence) -> Hang:
         ),
         culprits=culprits,
         victims=_list_victims(operations, odd),
+        sides=sides,
+        is_swapped=divergence.is_swapped,
         waits=_list_waits(operations),
     )
 
 
-def _format_signature(job: Job, divergence: Divergence, rank: int) -> str:
+def _list_sides(job: Job, folder: str, divergence: Divergence) -> tuple[EnteredSide, ...]:
+    """Return what the ranks entered at the place of a divergence, the usual first; none if lines differ."""
     if divergence.by_line:
-        return ""
-    operation, sizes, dtypes = job.signatures.get(divergence.entered[rank])
-    return " ".join(part for part in (operation, sizes, dtypes) if part)
+        return ()
+    ranks: dict[int, list[int]] = {}
+    for rank, number in sorted(divergence.entered.items()):
+        ranks.setdefault(number, []).append(rank)
+    pending = {
+        rank: entry.sizes
+        for operation in job.operations
+        if operation.key.group == divergence.group and not operation.key.is_p2p
+        for rank, entry in operation.entries.items()
+        if entry.sequence == divergence.sequence
+    }
+    sides = []
+    for number in sorted(ranks, key=lambda number: number != divergence.expected):
+        operation, sizes, dtypes = job.signatures.get(number)
+        first = ranks[number][0]
+        sides.append(
+            EnteredSide(
+                ranks=tuple(ranks[number]),
+                operation=operation,
+                sequence=divergence.sequence,
+                sizes=sizes or pending.get(first, ""),  # those that may differ are not part of a signature
+                dtypes=dtypes,
+                location=_locate_place(job, first, divergence, folder),
+            )
+        )
+    inputs = [replace(side, sizes=side.sizes.partition(_TO_OUTPUT)[0]) for side in sides]
+    have_equal_inputs = len({(side.operation, side.sizes, side.dtypes) for side in inputs}) < len(sides)
+    return tuple(sides if have_equal_inputs else inputs)
 
 
 def _locate_place(job: Job, rank: int, divergence: Divergence, folder: str) -> SourceLocation | None:
@@ -194,9 +233,10 @@ def describe_rank(
             rank=flight.rank,
             operation=operation,
             last_group=group.description or group.name,
-            last_sequence=None if progress is None else progress.entered,
+            last_sequence=None if progress is None or not progress.entered else progress.entered,
             location=find_user_line(flight.main_stack, folder),
             stack=trim_stack(flight.main_stack, folder),
+            process=flight.process,
         )
     return RankAtHang(
         rank=flight.rank,
@@ -207,6 +247,7 @@ def describe_rank(
         last_location=flight.locate(last, folder),
         location=find_user_line(flight.main_stack, folder),
         stack=trim_stack(flight.main_stack, folder),
+        process=flight.process,
     )
 
 

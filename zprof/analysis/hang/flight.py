@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.user_code import CodeOwner, find_code_owner, make_user_location
 from zprof.model.findings import SourceLocation
+from zprof.model.hang import RankProcess
 from zprof.run.log_evidence import EVIDENCE_NAME
 from zprof.run.reader import Run
 
@@ -103,7 +104,7 @@ class RankFlight(Struct, frozen=True, kw_only=True):
     in which they were entered. ``last``: the last operation that it entered. ``main_stack``: frames of the
     main thread, innermost first, if a watch saved them; ``is_in_operation``: that thread waits in an
     operation; None if unknown. ``newest_ns``: when the rank last entered, started or finished something, on
-    its clock; ``saved_ns``: when its dump was written.
+    its clock; ``saved_ns``: when its dump was written. ``process``: of a rank that could not save itself.
     """
 
     rank: int
@@ -119,6 +120,7 @@ class RankFlight(Struct, frozen=True, kw_only=True):
     is_in_operation: bool | None = None
     newest_ns: int | None = None
     saved_ns: int | None = None
+    process: RankProcess | None = None
 
     def locate(self, entry: Entry | None, folder: str = "") -> SourceLocation | None:
         """Return the line of the user's program that entered an operation of this rank."""

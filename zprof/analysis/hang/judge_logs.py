@@ -13,7 +13,17 @@ from msgspec import Struct
 from zprof.analysis.hang.log_groups import LogGroup, list_groups
 from zprof.analysis.hang.operations import is_symmetric
 from zprof.model.findings import Confidence
-from zprof.model.hang import Hang, HangClass, HangStatus, MemberState, RankAtHang, StuckOperation, Wait
+from zprof.model.hang import (
+    EnteredSide,
+    Hang,
+    HangClass,
+    HangStatus,
+    MemberState,
+    RankAtHang,
+    StuckOperation,
+    Wait,
+)
+from zprof.model.hang_text import name_entered
 from zprof.run.log_evidence import Basis, LogEvidence
 
 #: Signals of a watchdog that aborts, and of a launcher that ends the other ranks: the rank is a victim.
@@ -37,6 +47,7 @@ class _Verdict(Struct, frozen=True, kw_only=True):
     kind: HangClass
     confidence: Confidence = Confidence.LOW
     culprits: tuple[RankAtHang, ...] = ()
+    sides: tuple[EnteredSide, ...] = ()
 
 
 def judge_logs(evidence: LogEvidence) -> Hang:
@@ -60,6 +71,7 @@ def judge_logs(evidence: LogEvidence) -> Hang:
         operations=operations,
         culprits=first.culprits,
         victims=tuple(sorted(standing - culprits)),
+        sides=first.sides,
         waits=_list_waits(operations),
         ranks_seen=len({lines.rank for lines in evidence.lines if lines.rank is not None}),
         ranks_missing=_list_silent(groups),
@@ -180,6 +192,17 @@ def _judge_disagreement(group: LogGroup) -> _Verdict:
     is_other = len({kind for kind, _ in entered}) > 1
     has_majority = len(most[1]) > sum(len(ranks) for _, ranks in rest)
     odd = rest if has_majority else by_count
+    sides = {
+        key: EnteredSide(
+            ranks=tuple(sorted(ranks)),
+            operation=key[0],
+            sequence=group.describe_operation().sequence,
+            sizes="" if key[1] is None else f"[{key[1]}]",
+            dtypes="",
+            location=group.locate(min(ranks)),
+        )
+        for key, ranks in by_count
+    }
     return _Verdict(
         group=group,
         kind=HangClass.DIFFERENT_COLLECTIVES if is_other else HangClass.MISMATCHED,
@@ -189,12 +212,13 @@ def _judge_disagreement(group: LogGroup) -> _Verdict:
             RankAtHang(
                 rank=rank,
                 operation=0,
-                entered_instead=f"{kind}{'' if inputs is None else f' [{inputs}]'}",
+                entered_instead=name_entered(sides[key]),
                 location=group.locate(rank),
             )
-            for (kind, inputs), ranks in odd
+            for key, ranks in odd
             for rank in sorted(ranks)
         ),
+        sides=tuple(sides.values()),
     )
 
 

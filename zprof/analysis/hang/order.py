@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.hang.flight import OwnOrder
 from zprof.analysis.hang.operations import Job
@@ -30,7 +31,9 @@ class Divergence(Struct, frozen=True, kw_only=True):
     ``entered``: the number of the signature per rank. ``expected``: what the place usually holds; None if
     nothing tells. ``odd``: the ranks that entered something else. ``by_line``: the operations are equal, but
     the lines of the program differ, here and at every later place. ``is_skip``: the odd ranks entered what
-    usually follows. ``is_sure``: the order of each rank's own earlier rounds does not say otherwise.
+    usually follows. ``is_swapped``: the ranks entered the same two operations in another order, or the odd
+    ones entered what usually follows at a line that usually does not. ``is_sure``: the order of each rank's
+    own earlier rounds does not say otherwise.
     """
 
     group: str
@@ -40,6 +43,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     odd: tuple[int, ...]
     by_line: bool = False
     is_skip: bool = False
+    is_swapped: bool = False
     is_sure: bool = True
 
 
@@ -118,7 +122,10 @@ def _compare_operations(job: Job, group: str, places: _Places) -> Divergence | N
             uneven |= operations
             continue
         own = _ask_own_order(job, group, sequence)
-        return _judge_place(group, places, sequence, places.signatures, own=own)
+        found = _judge_place(group, places, sequence, places.signatures, own=own)
+        if found.is_skip and all(enters_at_new_line(job, rank, group, sequence) for rank in found.odd):
+            return replace(found, is_skip=False, is_swapped=True)
+        return found
     return None
 
 
@@ -179,6 +186,9 @@ def _judge_place(
         if expected not in entered.values():
             expected = None
     odd = tuple(sorted(rank for rank, value in entered.items() if value != expected))
+    is_skip = expected is not None and _is_shifted(
+        places, values, sequence, odd, {**usual, sequence: expected}
+    )
     return Divergence(
         group=group,
         sequence=sequence,
@@ -186,8 +196,8 @@ def _judge_place(
         expected=expected,
         odd=odd,
         by_line=own is None,
-        is_skip=expected is not None
-        and _is_shifted(places, values, sequence, odd, {**usual, sequence: expected}),
+        is_skip=is_skip,
+        is_swapped=not is_skip and _is_swapped(places, values, sequence),
         is_sure=is_sure,
     )
 
@@ -201,9 +211,12 @@ def _is_shifted(
     others = dict(
         zip(places.sequences[later & ~is_odd].tolist(), values[later & ~is_odd].tolist(), strict=True)
     )
-    next_value = _expect(usual, sequence + 1)
-    if sequence + 1 not in others and next_value is not None:
-        others[sequence + 1] = next_value
+    known: dict[int, int | None] = {**usual, **others}
+    for place in range(sequence + 1, sequence + 3):  # enough to tell a skip from another order
+        next_value = known[place] if place in known else _expect(known, place)
+        if next_value is None:
+            break
+        known[place] = others[place] = next_value
     shifted = [
         others[place + 1] == value
         for place, value in zip(
@@ -212,6 +225,16 @@ def _is_shifted(
         if place + 1 in others
     ]
     return bool(shifted) and all(shifted)
+
+
+def _is_swapped(places: _Places, values: Any, sequence: int) -> bool:
+    """Return True if the ranks entered the same two operations in one of two orders."""
+    rows = [places.sequences == place for place in (sequence, sequence + 1)]
+    first, then = (
+        dict(zip(places.ranks[here].tolist(), values[here].tolist(), strict=True)) for here in rows
+    )
+    orders = {(value, then[rank]) for rank, value in first.items() if rank in then}
+    return len(orders) == 2 and len(set(first.values())) == 2 and {each[::-1] for each in orders} == orders
 
 
 def _list_common(places: _Places, values: Any, before: int) -> dict[int, int]:
@@ -257,6 +280,24 @@ def leaves_own_order(job: Job, rank: int, entered_order: int, skipped: str) -> b
     if skipped not in names or place >= len(history.own.order):
         return False
     return _has_left_order(history.own, names.index(skipped), place) is True
+
+
+def enters_at_new_line(job: Job, rank: int, group: str, sequence: int) -> bool:
+    """Return True if a rank entered an operation at another line of the program than ever before.
+
+    Who leaves out an operation comes to the next one where it always does.
+    """
+    history = job.flights[rank].history
+    names = [each.name for each in history.groups]
+    if group not in names:
+        return False
+    is_group = history.group == names.index(group)
+    here = np.flatnonzero(is_group & (history.sequence == sequence))
+    if len(here) != 1 or history.location[here[0]] < 0:
+        return False
+    is_earlier = is_group & (history.sequence < sequence) & (history.location >= 0)
+    lines = history.location[is_earlier & (history.signature == history.signature[here[0]])]
+    return len(lines) > 0 and not bool((lines == history.location[here[0]]).any())
 
 
 def _has_left_order(own: OwnOrder, group: int, place: int) -> bool | None:

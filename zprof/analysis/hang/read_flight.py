@@ -24,6 +24,7 @@ from zprof.analysis.hang.flight_tables import (
     read_main_stack,
 )
 from zprof.analysis.hang.signatures import Signatures
+from zprof.model.collectives import CLOCK_GROUP
 from zprof.run.reader import Run
 
 _COMPLETED = "completed"
@@ -61,6 +62,7 @@ def read_flight(run: Run, rank: int, signatures: Signatures) -> RankFlight | Non
         is_in_operation=is_in_operation(main_stack) if main_stack else None,
         newest_ns=entries.newest_ns,
         saved_ns=run.rank_manifests[rank].saved_ns,
+        process=run.rank_manifests[rank].process,
     )
 
 
@@ -149,8 +151,10 @@ class _Entries:
         return np.asarray(list(numbers), dtype=np.int64)[inverse]
 
     def make_history(self, stacks: "Stacks") -> History:
-        """Return the arrays of the collectives."""
-        rows = np.flatnonzero(~self._is_p2p & ~self._operation.is_value(_COALESCED))
+        """Return the arrays of the collectives, without those of the recording itself."""
+        recorder = [group.description == CLOCK_GROUP for group in self._group_list]
+        is_own = ~np.asarray([*recorder, False], dtype=bool)[self._group]
+        rows = np.flatnonzero(is_own & ~self._is_p2p & ~self._operation.is_value(_COALESCED))
         used, inverse = np.unique(self._stack[rows], return_inverse=True)
         lines = stacks.number_lines(self._signatures)
         location = np.asarray([lines.get(number, -1) for number in used.tolist()], dtype=np.int64)
@@ -160,11 +164,11 @@ class _Entries:
             sequence=self._sequence[rows],
             signature=self._signature[rows],
             location=location[inverse],
-            place=rows,
+            place=(np.cumsum(is_own) - 1)[rows],
             own=OwnOrder(
-                token=self._signature * len(self._group_list) + self._group,
-                group=self._group,
-                order=self.order,
+                token=(self._signature * len(self._group_list) + self._group)[is_own],
+                group=self._group[is_own],
+                order=self.order[is_own],
             ),
         )
 

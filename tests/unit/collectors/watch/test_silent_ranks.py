@@ -1,11 +1,16 @@
 """Ranks that could not save themselves are saved by others, from what they wrote before."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from zprof.collectors.watch.run_files import make_bare_manifest
 from zprof.collectors.watch.shared_files import (
@@ -17,6 +22,9 @@ from zprof.collectors.watch.shared_files import (
     list_stalls,
 )
 from zprof.collectors.watch.silent_ranks import save_silent_ranks
+from zprof.model.hang import Hang, HangClass, HangStatus, ProcessState, RankAtHang, RankProcess
+from zprof.model.hang_text import describe_hang
+from zprof.rules.hang.stuck_job import make_fix
 from zprof.run.reader import load
 from zprof.run.writer import RankWriter
 
@@ -153,3 +161,25 @@ def test_the_last_rank_removes_everything(tmp_path: Path) -> None:
     for rank in ranks:
         rank.remove()
     assert not run.exists()
+
+
+def test_a_stopped_process_is_named_in_the_headline_and_continued_by_the_fix(tmp_path: Path) -> None:
+    run = tmp_path / "a.zprof"
+    here = {"host": socket.gethostname()}
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            waiting, stopped = RankFiles(run, 0), RankFiles(run, 1)
+            waiting.write_state(replace(make_state(0, age_s=9), **here))
+            stopped.write_state(replace(make_state(1, age_s=9), **here, process=process.pid))
+            waiting.set_stuck(True)
+            assert 1 in save_silent_ranks(run)
+        finally:
+            process.kill()
+    saved = load(run).rank_manifests[1].process
+    assert saved == RankProcess(number=process.pid, host=here["host"], state=ProcessState.STOPPED)
+    culprit = RankAtHang(rank=1, operation=0, process=saved)
+    hang = Hang(status=HangStatus.STUCK, kind=HangClass.HOST_STUCK, culprits=(culprit,), stall_ns=9 * SECOND)
+    assert describe_hang(hang) != describe_hang(replace(hang, culprits=(replace(culprit, process=None),)))
+    assert f"kill -CONT {process.pid} on {here['host']}" in make_fix(hang)
