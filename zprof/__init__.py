@@ -3,12 +3,14 @@
 Public names are imported on first use, so that ``import zprof`` is fast and does not require torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
 from zprof.version import __version__
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without the import: the command line starts here
 if TYPE_CHECKING:
+    from typing import Any
+
     from zprof.collectors.recorder import Recorder, record
     from zprof.collectors.schedule import steps
     from zprof.model.errors import ZprofError
@@ -55,6 +57,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'zprof' has no attribute {name!r}")
+    from importlib import import_module
+
     try:
         return getattr(import_module(_MODULE_BY_NAME[name]), name)
     except ImportError as error:

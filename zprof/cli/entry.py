@@ -1,44 +1,45 @@
 """Run the command line: parse the arguments, run the command, print errors and return the exit code.
 
-Only ``main()`` prints errors and exits.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment,
-3 not enough data, 70 internal error, 130 interrupted.
+Only ``run_command()`` prints errors.  Exit codes: 0 ok, 1 check failed, 2 bad input, usage or environment,
+3 not enough data, 70 internal error.  130 interrupted comes from ``zprof.cli.main()``, which catches a Ctrl-C
+while this module is imported, too.
 """
 
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from zprof.cli import console
 from zprof.cli.parser import parse
 from zprof.cli.registry import Handover
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.formatting import printable
-from zprof.model.interrupts import keep_interrupts
+from zprof.model.interrupts import raise_lost_interrupt
 from zprof.model.memory_limit import import_within_memory_limit, is_memory_shortage, read_memory_limit
 
 ENVIRONMENT_ERROR = BadInput.exit_code
 INTERNAL_ERROR = 70
-INTERRUPTED = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command given by the arguments and return the exit code."""
+def run_command(arguments: Sequence[str]) -> int | Callable[[], int]:
+    """Run the command given by the arguments and return the exit code, or the user's program that runs next.
+
+    Raises:
+        KeyboardInterrupt: after a Ctrl-C, even if other code made another error of it.
+    """
     console.open_closed_streams()
-    with keep_interrupts() as interrupts, import_within_memory_limit():
+    with import_within_memory_limit():
         try:
-            return _run_and_flush(sys.argv[1:] if arguments is None else arguments)
+            return _run_and_flush(arguments)
         except Handover as handover:
-            program = handover.program
+            return handover.program
         except ZprofError as error:
             _print_error(error.message, error.hint)
             return error.exit_code
         except console.StdoutClosed:
             return 0
-        except KeyboardInterrupt:
-            return _report_interrupt()
         except Exception as error:
-            return _report_interrupt() if interrupts.received else _report_unexpected(error)
-    return program()
+            raise_lost_interrupt()
+            return _report_unexpected(error)
 
 
 def _run_and_flush(arguments: Sequence[str]) -> int:
@@ -68,14 +69,6 @@ def _run(arguments: Sequence[str]) -> int:
 def _print_error(message: str, hint: str) -> None:
     line = f"zprof: {message}" + (f"; {hint}" if hint else "")
     console.print_note(printable(line))
-
-
-def _report_interrupt() -> int:
-    # If the interrupt came inside exec() of a string (as used by dataclasses), ``python -m`` ends by SIGINT
-    # regardless of the exit code, even though the exception was caught.  Another exec() clears that state.
-    exec("")
-    console.print_note("zprof: interrupted")
-    return INTERRUPTED
 
 
 def _report_unexpected(error: Exception) -> int:

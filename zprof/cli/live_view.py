@@ -22,6 +22,7 @@ from zprof.cli import console
 from zprof.cli.progress import steps_progress
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.formatting import printable
+from zprof.model.interrupts import accept_interrupt
 
 _END_JOB = 130
 _EXIT_TIMEOUT_S = 5.0
@@ -111,6 +112,7 @@ class LiveView:
             try:
                 self._view.wait()
             except KeyboardInterrupt:
+                accept_interrupt()
                 self.close()
             self._restore_terminal()
 

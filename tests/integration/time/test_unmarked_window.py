@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tui_app import LARGE, app_on, play, screen_text, settle
-from zprof.cli.entry import main
+from zprof.cli import main
 from zprof.run.reader import load as open_run
 from zprof.simulator.plan import SimulationPlan
 from zprof.simulator.simulate import simulate

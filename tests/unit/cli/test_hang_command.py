@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.hang_jobs import draw_job, write_dumps
 from tests.support.hang_lines import write_default, write_signal
-from zprof.cli.entry import main
+from zprof.cli import main
 from zprof.model.hang import HangStatus
 
 

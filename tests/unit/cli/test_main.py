@@ -167,9 +167,9 @@ def test_an_interrupt_within_exec_of_a_string_has_its_exit_code(tmp_path: Path) 
     """Python ends a module by SIGINT where one passed through exec(), caught or not; imports run many."""
     (tmp_path / "interrupted.py").write_text(
         "import sys\n"
-        "from zprof.cli import entry\n"
+        "from zprof.cli import entry, main\n"
         "entry.parse = lambda arguments: exec('raise KeyboardInterrupt')\n"
-        "sys.exit(entry.main([]))\n"
+        "sys.exit(main([]))\n"
     )
     path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[3])))
     command = [sys.executable, "-m", "interrupted"]

@@ -15,7 +15,7 @@ import pytest
 import zprof
 from tests.support.executed_notebook import blocks_of, executed, run_code
 from tests.support.pytest_suites import RUNS
-from zprof.cli.entry import main
+from zprof.cli import main
 
 DOCS = Path(__file__).parents[3] / "docs"
 NOTEBOOK = DOCS / "python.ipynb"

@@ -49,13 +49,12 @@ def map_in_processes(
     is_start_checked = False
     while pending:
         running: dict[Future[_Result], _Job] = {}
-        with _make_pool(min(workers, len(pending))) as pool:
-            try:
-                yield from _run_pool(pool, work, pending, running, workers, on_running)
-            except BrokenExecutor:
-                pass  # ``running`` has the jobs that were in the pool
-            finally:
-                pool.shutdown(cancel_futures=True)
+        with (
+            _make_pool(min(workers, len(pending))) as pool,
+            contextlib.suppress(BrokenExecutor),  # ``running`` has the jobs that were in the pool
+            _kill_processes_on_error(),
+        ):
+            yield from _run_pool(pool, work, pending, running, workers, on_running)
         suspects = list(running.values()) or [pending.popleft() for _ in range(min(1, len(pending)))]
         if suspects and not is_start_checked:
             _check_that_processes_start()
@@ -77,17 +76,11 @@ def run_alone(
     Raises:
         OSError: no process can be started.
     """
-    others = set(multiprocessing.active_children())
-    with _make_pool(1) as pool:
+    with _make_pool(1) as pool, _kill_processes_on_error():
         future = _submit(pool, work, job)
-        try:
-            while not future.done():
-                on_running([job])
-                wait([future], timeout=_TICK_S)
-        except BaseException:  # The pool would wait for the end of the job.
-            for child in set(multiprocessing.active_children()) - others:
-                child.kill()
-            raise
+        while not future.done():
+            on_running([job])
+            wait([future], timeout=_TICK_S)
         return _get_outcome(future)
 
 
@@ -113,6 +106,18 @@ def map_on_executor(
     finally:
         for future in running:
             future.cancel()
+
+
+@contextmanager
+def _kill_processes_on_error() -> Iterator[None]:
+    """End the processes started in the block if it fails, as at a Ctrl-C: a pool waits for its jobs."""
+    others = set(multiprocessing.active_children())
+    try:
+        yield
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+        raise
 
 
 def _run_pool(
