@@ -219,6 +219,7 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     # Memory.
     "activations_without_logits": ("activations at the peak, without logits", Unit.BYTES),
     "activations_per_block": ("one block, on average", Unit.BYTES),
+    "ddp_buckets_at_peak": ("DDP's buckets at the peak, at most", Unit.BYTES),
     "communication_buffers_at_peak": ("communication buffers at the peak", Unit.BYTES),
     "allocated_inside_backend": ("allocated inside the backend", Unit.BYTES),
     "needed_buffers": ("six units, and twice the separately gathered module", Unit.BYTES),

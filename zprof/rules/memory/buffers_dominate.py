@@ -183,14 +183,21 @@ def _find_ddp_buckets(analysis: RunAnalysis, big: LargestRank) -> Finding | None
     if saving < _EXCESS_RATIO * big.peak_bytes or not is_worth(saving, big):
         return None
     buffers = big.of(_BUFFERS)
+    # A bucket is as large as its gradients, which are as large as their parameters.
+    buckets = min(buffers, big.of(Tenant.PARAMETERS)) or buffers
+    bound = "" if buckets == buffers else "up to "
+    others = (
+        "" if buckets == buffers else f" ({format_bytes(buffers - buckets)} of other buffers are not theirs)"
+    )
     return make_memory_finding(
         analysis,
         Cause.BUFFERS_DOMINATE,
         big,
-        sentence=f"DDP's buckets hold {format_bytes(buffers)} of rank {big.rank}'s "
+        sentence=f"DDP's buckets hold {bound}{format_bytes(buckets)} of rank {big.rank}'s "
         f"{format_bytes(big.peak_bytes)} in addition to {format_bytes(big.of(Tenant.GRADIENTS))} of "
-        "gradients: the same values are stored twice",
+        f"gradients: the same values are stored twice{others}",
         evidence=[
+            make_fact("ddp_buckets_at_peak", buckets, rank=big.rank),
             make_fact("communication_buffers_at_peak", buffers, rank=big.rank),
             make_fact("gradients_at_peak", big.of(Tenant.GRADIENTS), rank=big.rank),
         ],

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from tests.support.peaks import FACTS, MIB, allocation, memory_run, part, phase, tenants, with_rank
 from tests.support.rule_runs import Run, found, judged
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.formatting import format_bytes
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 from zprof.rules.memory.buffers_dominate import buffers_dominate
@@ -109,6 +110,12 @@ def test_smaller_buffers_free(run: Run, saving_mib: tuple[float, float]) -> None
     finding = found(buffers_dominate, run())
     assert (finding.id, finding.saving_ns) == ("ZP201", (0, 0))
     assert finding.saving_bytes == tuple(mib * MIB for mib in saving_mib)
+
+
+def test_tensors_of_the_program_are_not_taken_for_buckets_of_ddp() -> None:
+    finding = found(buffers_dominate, ddp(BUCKETS | {BUFFERS: 200 * MIB}))
+    assert {fact.key: fact.value for fact in finding.evidence}["ddp_buckets_at_peak"] == 32 * MIB
+    assert format_bytes(168 * MIB) in finding.sentence
 
 
 def test_the_fix_is_for_the_engine() -> None:
