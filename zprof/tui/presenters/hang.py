@@ -285,7 +285,9 @@ def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
         yield "  stack, innermost first"
         yield from (f"    {frame}" for frame in frames)
     elif culprit.location is None:
-        yield from _format_fact("stack", "unknown: a dump has none; zprof record --watch saves it", columns)
+        is_watched = hang.stall_ns is not None
+        why = "the rank could not save it" if is_watched else "a dump has none; zprof record --watch saves it"
+        yield from _format_fact("stack", f"unknown: {why}", columns)
 
 
 def _format_fact(label: str, fact: str, columns: int) -> list[str]:
