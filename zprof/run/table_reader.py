@@ -39,7 +39,9 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
             is_small = size <= _MAX_SMALL_BYTES
             parquet = pq.ParquetFile(pa.BufferReader(content.read()) if is_small else content)
             _check_table(path, parquet, name, file)
-            return _read(parquet, name, columns, use_threads=not is_small)
+            table = _read(parquet, name, columns, use_threads=not is_small)
+            _check_nulls(path, table)
+            return table
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
@@ -124,4 +126,21 @@ def _read(
         if column not in available:
             field = TABLES[name].field(column)
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return table.select(requested)
+    # Another writer may have declared other columns as nullable.
+    fields = [TABLES[name].field(column) for column in requested]
+    return pa.Table.from_arrays([table.column(column) for column in requested], schema=pa.schema(fields))
+
+
+def _check_nulls(path: Path, table: pa.Table) -> None:
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if not field.nullable and _has_nulls(column):
+            raise BadInput(
+                f"{path}: damaged, column {field.name!r} lacks values", hint="copy or record the run again"
+            )
+
+
+def _has_nulls(column: pa.ChunkedArray) -> bool:
+    """Return True if a value is missing; a text can also be a null in the dictionary."""
+    if not pa.types.is_dictionary(column.type):
+        return bool(column.null_count)
+    return bool(column.null_count) or any(chunk.dictionary.null_count for chunk in column.chunks)

@@ -32,9 +32,13 @@ from zprof.analysis.time.steps import (
     read_mark_times,
     read_thread_times,
 )
+from zprof.model.collectives import CollectiveKind
+from zprof.model.formatting import printable
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
+from zprof.run.arrow_arrays import make_array, make_masked
 from zprof.run.reader import Run
+from zprof.run.schema import TEXT
 from zprof.run.table_reader import as_frame
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes")
@@ -79,7 +83,8 @@ class RankTimeline(RankWindow, frozen=True, kw_only=True):
 
     ``thread_times``: what the training loop's thread did in each recorded step. ``waits_block``: a wait for a
     collective uses no processor. ``calls`` and ``evidence``: what its host did. ``collectives``: its table,
-    on its own clock; None on the common clock.
+    on its own clock; None on the common clock. ``unknown_kinds``: those that this version does not know,
+    which count as ``other``.
     """
 
     activity: RankActivity
@@ -88,6 +93,7 @@ class RankTimeline(RankWindow, frozen=True, kw_only=True):
     calls: HostCalls = field(default_factory=_make_no_calls)
     evidence: PhaseEvidence = field(default_factory=PhaseEvidence)
     collectives: pa.Table | None = None
+    unknown_kinds: tuple[str, ...] = ()
 
     def on(self, clock: RankClock) -> "RankTimeline":
         """Return the same timeline on the common clock; pings keep their timestamps."""
@@ -137,6 +143,8 @@ def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeli
         return None, [timeline]
     unknown = timeline.unknown_steps if timeline is not None else ()
     gaps = report_unknown_steps(rank, unknown)
+    if timeline is not None and timeline.unknown_kinds:
+        gaps.append(make_unknown_kinds_gap(rank, timeline.unknown_kinds))
     if timeline is not None and len(timeline.steps):
         return timeline, gaps + report_missing_steps(run, rank, len(timeline.steps) + len(unknown), policy)
     return None, gaps if unknown else report_missing_rank(run, rank, absent)
@@ -171,7 +179,7 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     """Read the tables of a rank, once, and keep what is needed of its events."""
     marks = decode_marks(run.table(rank, "mark"))
     events = EventColumns(run.table(rank, "events", _EVENT_COLUMNS))
-    collectives = run.table(rank, "collectives")
+    collectives, unknown_kinds = _replace_unknown(run.table(rank, "collectives"))
     activity = _read_activity(events, collectives)
     if activity is None:
         return make_no_work_gap(rank)
@@ -192,7 +200,32 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
         calls=select_host_calls(events),
         evidence=collect_phase_evidence(events, marks),
         collectives=collectives,
+        unknown_kinds=unknown_kinds,
     )
+
+
+def _replace_unknown(collectives: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
+    """Make half-known intervals null, and kinds from a newer zprof ``other``; return those kinds too."""
+    for start, end in (("launch_start_ns", "launch_end_ns"), ("wait_start_ns", "wait_end_ns")):
+        pair = [collectives.column(name) for name in (start, end)]
+        if pair[0].null_count == pair[1].null_count == 0:
+            continue
+        is_unknown = np.isnan(pair[0].to_numpy()) | np.isnan(pair[1].to_numpy())
+        for name, column in zip((start, end), pair, strict=True):
+            if column.null_count != np.count_nonzero(is_unknown):
+                values = np.asarray(column.fill_null(0).to_numpy())
+                collectives = _set_column(collectives, name, make_masked(values, pa.int64(), is_unknown))
+    kinds = collectives.column("kind").unify_dictionaries()
+    words = kinds.chunk(0).dictionary.to_pylist() if kinds.num_chunks else []
+    unknown = tuple(sorted(set(words) - set(CollectiveKind)))
+    if unknown:
+        texts = [CollectiveKind.OTHER if kind in unknown else kind for kind in kinds.to_pylist()]
+        collectives = _set_column(collectives, "kind", make_array(texts, TEXT))
+    return collectives, unknown
+
+
+def _set_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
 
 
 def _read_activity(events: EventColumns, collectives: pa.Table) -> RankActivity | None:
@@ -244,6 +277,19 @@ def report_unknown_steps(rank: int, steps: Sequence[int]) -> list[Gap]:
     )
     remedy = "let the device finish before the window ends (one more prof.step()), and copy the complete file"
     return [Gap(kind=GapKind.STEPS, what="steps", rank=rank, reason=reason, remedy=remedy)]
+
+
+def make_unknown_kinds_gap(rank: int, kinds: Sequence[str]) -> Gap:
+    """Report kinds of collectives that this version of zprof does not know."""
+    listed = ", ".join(printable(kind)[:40] for kind in kinds[:4]) + (" …" if len(kinds) > 4 else "")
+    reason = f"this zprof does not know the kind {listed}: such collectives count as other"
+    return Gap(
+        kind=GapKind.COLLECTIVES,
+        what="kinds of collectives",
+        rank=rank,
+        reason=reason,
+        remedy="upgrade zprof",
+    )
 
 
 def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:
