@@ -25,6 +25,7 @@ from zprof.reports.page import (
 from zprof.reports.presenters.comparison import build_equal_work_table
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import (
+    build_change_parts,
     build_location_parts,
     describe_savings,
     format_evidence_name,
@@ -167,6 +168,7 @@ def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
     lines = _shorten_fix(finding, _MAX_FIX_LINES[number > 1])
     parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence, values_first=True)),
+        *build_change_parts(finding),
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(lines))),
         ("more", Paragraph(text=f"zprof explain {finding.id}")),

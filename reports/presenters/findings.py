@@ -75,6 +75,20 @@ def format_location(location: SourceLocation) -> str:
     return f"{file}:{location.line}, {shorten(printable(location.function), _MAX_FUNCTION)}"
 
 
+def build_change_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
+    """Build the part of a card that says what the finding adds to the step, if there is a baseline."""
+    if finding.change_ns is None:
+        return ()
+    low, high = finding.change_ns
+    if low > 0:
+        text = f"{format_ns(low)} to {format_ns(high)} of the difference"
+    elif high > 0:
+        text = f"at most {format_ns(high)} of the difference"
+    else:
+        text = "nothing: it was as bad before"
+    return (("adds", Paragraph(text=text)),)
+
+
 def build_location_parts(finding: Finding) -> tuple[tuple[str, Paragraph], ...]:
     """Build the part of a card that names the line of the program, if it is known."""
     return (("in", Paragraph(text=format_location(finding.location))),) if finding.location else ()
@@ -138,6 +152,7 @@ def build_finding_card(number: int, finding: Finding) -> Card:
     evidence = tuple((format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence)
     parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
+        *build_change_parts(finding),
         *build_location_parts(finding),
         ("fix", Code(lines=tuple(finding.fix.split("\n")))),
         ("disprove", Paragraph(text=finding.disprove)),

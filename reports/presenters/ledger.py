@@ -11,6 +11,8 @@ from zprof.reports.page import (
     Bar,
     Block,
     Column,
+    Item,
+    ItemList,
     Kind,
     Note,
     Paragraph,
@@ -38,6 +40,18 @@ from zprof.reports.presenters.time_formatting import (
 )
 
 _COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
+
+#: Smaller shares of what grew are not worth a line.
+_MIN_REST_RATIO = 0.05
+#: What makes a term grow if no cause is found.
+_LIKELY_REASONS = {
+    "compute_ns": "more work per step, or a busier machine",
+    "exposed_wait_ns": "ranks that are further apart",
+    "exposed_transfer_ns": "more bytes, or a slower or busier link",
+    "exposed_memcpy_ns": "more or larger copies",
+    "idle_ns": "a host that is later",
+    "unexplained_ns": "time that the recording does not cover",
+}
 
 
 def build_ledger_section(report: Report) -> tuple[Section, ...]:
@@ -189,8 +203,29 @@ def build_unexplained_section(report: Report) -> tuple[Section, ...]:
         text = f"{format_ns(unexplained_ns)} of {total}{share} is lost without a finding that explains it."
     else:
         text = f"Of {total}, all lost time is explained by findings."
+    difference = _build_unclaimed_change(report)
+    if difference is not None:
+        return make_section("unexplained", "Difference without a finding", "", difference, Note(text=text))
     table = _build_unclaimed_table(report)
     return make_section("unexplained", "Lost without a finding", "", Note(text=text), table)
+
+
+def _build_unclaimed_change(report: Report) -> Note | ItemList | None:
+    """Build what no finding claims of the terms that grew; None unless the step is longer than before."""
+    comparison = report.comparison
+    if comparison is None or comparison.step_time is None or sum(comparison.ledger_delta.values()) <= 0:
+        return None
+    grown_ns = sum(max(0, change) for change in comparison.ledger_delta.values())
+    shown = {
+        term: rest for term, rest in comparison.unclaimed_ns.items() if rest >= _MIN_REST_RATIO * grown_ns
+    }
+    if not shown:
+        return Note(text=f"Of +{format_ns(grown_ns)} {report.time.basis}, findings claim all that grew.")
+    items = tuple(
+        Item(label=f"+{format_ns(rest)} {LEDGER_NAMES[term]}", text=f"perhaps {_LIKELY_REASONS[term]}")
+        for term, rest in sorted(shown.items(), key=lambda item: -item[1])
+    )
+    return ItemList(items=items, total=len(items), noun="terms")
 
 
 def format_unclaimed_rank(report: Report) -> str:

@@ -350,7 +350,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims;
     ``saving_notes`` are the reasons why it is not the rule's own, in the order in which it was changed.
     ``saving_bytes`` is the range by which the memory of the largest rank would shrink; None if the finding is
-    not about memory. ``location`` is the line that the cause is in, None if it is unknown or not one line.
+    not about memory. ``change_ns``: range of what it costs more per step than in the baseline; None without a
+    baseline. ``location`` is the line that the cause is in, None if it is unknown or not one line.
     """
 
     id: str
@@ -366,6 +367,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     saving_bytes: tuple[int, int] | None = None
     location: SourceLocation | None = None
     saving_notes: tuple[SavingNote, ...] = ()
+    change_ns: tuple[int, int] | None = None
 
     @property
     def is_hang(self) -> bool:

@@ -153,7 +153,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences between the jobs, apart from the change under test. ``groups``: of two snapshots, what each
     owner allocated where, on the rank with the largest peak, largest change first; their deltas sum to the
     difference of the two peaks. ``group_phases``: the phases of those two peaks, the baseline's first; empty
-    if unknown.
+    if unknown. ``unclaimed_ns``: by ledger term, how much it grew beyond what the findings claim; empty if
+    the step is not longer.
     """
 
     baseline: str
@@ -167,6 +168,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     groups: tuple[GroupChange, ...] = ()
     group_phases: tuple[str, str] = ("", "")
+    unclaimed_ns: Mapping[str, int] = {}
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@
 interval stays below +5 %; else ``inconclusive``. If the runs process different amounts per step, the change
 is computed at equal work. If jobs differ in size and their work is unknown, the verdict is inconclusive.
 
-A finding is reported as the cause only if the ledger terms that its saving is taken from account for at least
-a tenth of the change. A problem that the baseline had as well explains nothing.
+A finding is reported as the cause only if it costs at least a tenth of the change more than in the baseline,
+and if the ledger terms that its saving is taken from account for as much. What the baseline lost as well
+explains nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,11 @@ from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.report import WORK_SETTINGS, Comparison, EqualWork, StepTimeChange, VerdictStatus
 from zprof.model.time import LEDGER_NAMES, mean_over_ranks
+from zprof.rules.change_claims import MIN_CHANGE_RATIO, is_cause_of_change
 from zprof.rules.rule import Rule
 
 _MIN_SLOWER_RATIO = 0.02
 _MAX_UNCHANGED_RATIO = 0.05
-#: Minimum share of the change in the terms of a finding for it to be reported as the cause.
-_MIN_CAUSE_RATIO = 0.1
 
 
 class _Change(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ def _explain_change(comparison: Comparison, sure: Sequence[Finding], rules: Sequ
     cause = next((entry for entry in sure if _explains_change(comparison, entry, rules)), None)
     if cause is not None:
         return f", because {cause.sentence}"
-    term, change = max(_compute_ledger_delta(comparison).items(), key=lambda item: item[1])
+    term, change = max(compute_ledger_delta(comparison).items(), key=lambda item: item[1])
     largest = (
         f"the largest part is {LEDGER_NAMES[term]} (+{format_ns(change)})"
         if change > 0
@@ -115,12 +115,14 @@ def _explains_change(comparison: Comparison, finding: Finding, rules: Sequence[R
     terms = next((rule.claims for rule in rules if rule.cause is finding.cause), None)
     if terms is None:
         return True
-    delta = _compute_ledger_delta(comparison)
+    delta = compute_ledger_delta(comparison)
     total = sum(delta.values())
-    return sum(max(0, delta.get(term, 0)) for term in terms) >= _MIN_CAUSE_RATIO * total
+    if finding.change_ns is not None and not is_cause_of_change(finding, total):
+        return False
+    return sum(max(0, delta.get(term, 0)) for term in terms) >= MIN_CHANGE_RATIO * total
 
 
-def _compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
+def compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
     """Return the change of each ledger term, at equal work if the verdict is at equal work."""
     times, work, before = comparison.step_time, comparison.equal_work, comparison.baseline_time
     if times is None or work is None or not before:

@@ -10,6 +10,7 @@ from zprof.model.gaps import Gap
 from zprof.model.hang import is_stuck
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
+from zprof.rules.change_claims import attribute_change, find_unclaimed_change
 from zprof.rules.claims import Unexplained, find_unexplained_loss
 from zprof.rules.ending_verdict import has_run_out_of_memory
 from zprof.rules.hang.stuck_job import hang_rules
@@ -73,6 +74,9 @@ def _build_report(
 
         gaps += find_comparison_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)
+        if comparison is not None and comparison.step_time is not None:
+            before, _ = make_findings(rules, baseline_analysis, None)
+            findings, comparison = _account_for_change(findings, before, comparison, rules)
     unexplained = (
         Unexplained()
         if is_stuck(analysis.hang)
@@ -104,6 +108,20 @@ def _select_rules(analysis: RunAnalysis, rules: Sequence[Rule]) -> Sequence[Rule
     if not has_run_out_of_memory(analysis.gaps, analysis.memory):
         return hang_rules()
     return (*hang_rules(), *(rule for rule in memory_rules() if rule.cause is Cause.OUT_OF_MEMORY))
+
+
+def _account_for_change(
+    findings: Sequence[Finding], before: Sequence[Finding], comparison: Comparison, rules: Sequence[Rule]
+) -> tuple[tuple[Finding, ...], Comparison]:
+    """Return the findings with what each adds to the step, and the comparison with what none claims."""
+    from zprof.rules.baseline_verdict import compute_ledger_delta  # with a baseline only
+
+    delta = compute_ledger_delta(comparison)
+    slower_ns = sum(delta.values())
+    attributed = attribute_change(findings, before, slower_ns)
+    if slower_ns <= 0:
+        return attributed, comparison
+    return attributed, replace(comparison, unclaimed_ns=find_unclaimed_change(delta, attributed, rules))
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:

@@ -39,7 +39,7 @@ def test_a_finding_is_said_once_and_a_guess_has_no_fix() -> None:
 def test_what_no_finding_claims_is_never_hidden() -> None:
     small = replace(against_baseline(), unclaimed={"idle_ns": 40_000})
     assert "40.0 µs" in render(small)
-    assert "LOST WITHOUT A FINDING" in render(replace(against_baseline(), unclaimed={"idle_ns": 0}))
+    assert "WITHOUT A FINDING" in render(replace(against_baseline(), unclaimed={"idle_ns": 0}))
     assert "41.0 ms" in render(replace(alone(), findings=()))
 
 

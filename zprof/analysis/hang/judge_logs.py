@@ -170,7 +170,9 @@ def _judge_group(
 def _judge_ended(group: LogGroup, ended: dict[int, int]) -> _Verdict | None:
     """Judge ranks of the group that have ended; None if there are none, or one stands in the operation."""
     gone = [rank for rank in ended if group.members is None or rank in group.members]
-    if not gone or set(gone) & set(group.list_ranks(MemberState.ENTERED)):
+    # Without a name of the group, a line may have the rank in any group.
+    entered = set(group.list_ranks(MemberState.ENTERED)) if group.name else set[int]()
+    if not gone or set(gone) & entered:
         return None
     culprits = tuple(RankAtHang(rank=rank, operation=0, exit_code=ended[rank]) for rank in sorted(gone))
     return _Verdict(

@@ -1,0 +1,50 @@
+"""The difference of two runs: the cause that changed comes first, and each term that grew is claimed."""
+
+from msgspec.structs import replace
+
+from tests.support.reports import slower
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.time import LEDGER_TERMS
+from zprof.rules.change_claims import attribute_change, find_unclaimed_change, is_cause_of_change
+from zprof.rules.registry import time_rules
+
+MS = 1_000_000
+RULES = time_rules()
+
+
+def make(cause: Cause, low_ms: int, high_ms: int, confidence: Confidence = Confidence.HIGH) -> Finding:
+    finding = slower().findings[0]
+    return replace(finding, cause=cause, saving_ns=(low_ms * MS, high_ms * MS), confidence=confidence)
+
+
+def test_what_was_as_bad_before_is_no_cause_of_the_difference() -> None:
+    """The larger cause is in both runs; the smaller one is new."""
+    old, new = make(Cause.CHECKPOINT_REGATHERS, 300, 330), make(Cause.ACCUMULATION_SYNCS, 380, 440)
+    old_before = make(Cause.CHECKPOINT_REGATHERS, 295, 325)
+    attributed = attribute_change([replace(old, saving_ns=(500 * MS, 520 * MS)), new], [old], 430 * MS)
+    assert [each.cause for each in attributed] == [new.cause, old.cause]
+    (first, second) = attribute_change([old, new], [old_before], 430 * MS)
+    assert (first.cause, first.change_ns) == (new.cause, (380 * MS, 440 * MS))
+    assert second.change_ns == (-25 * MS, 35 * MS)
+    assert (is_cause_of_change(first, 430 * MS), is_cause_of_change(second, 430 * MS)) == (True, False)
+
+
+def test_the_order_stays_if_the_run_is_not_slower() -> None:
+    findings = [make(Cause.NO_PREFETCH, 50, 60), make(Cause.STRAGGLER_RANK, 10, 12)]
+    before = [make(Cause.NO_PREFETCH, 50, 60)]
+    assert [each.cause for each in attribute_change(findings, before, -5.0)] == [
+        each.cause for each in findings
+    ]
+
+
+def test_each_term_that_grew_is_claimed_or_left() -> None:
+    delta = dict.fromkeys(LEDGER_TERMS, 0.0) | {
+        "compute_ns": 408.0 * MS,
+        "exposed_transfer_ns": 420.0 * MS,
+        "idle_ns": -20.0 * MS,
+    }
+    syncs = make(Cause.ACCUMULATION_SYNCS, 380, 440)
+    guess = make(Cause.NO_PREFETCH, 400, 400, Confidence.LOW)
+    findings = attribute_change([syncs, guess], [], 808 * MS)
+    left = find_unclaimed_change(delta, findings, RULES)
+    assert left == {"compute_ns": 408 * MS, "exposed_transfer_ns": 10 * MS}

@@ -1,0 +1,77 @@
+"""Account for the difference between two runs: what each cause adds to it, and what no cause claims.
+
+A cause that the baseline has as well explains only what it costs more now. The causes that changed come
+first, by their share of the difference; what was as bad before follows.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from msgspec.structs import replace
+
+from zprof.model.findings import Confidence, Finding
+from zprof.rules.rule import Rule
+
+#: Share of the difference from which on a cause is one of its causes.
+MIN_CHANGE_RATIO = 0.1
+
+
+def attribute_change(
+    findings: Sequence[Finding], before: Sequence[Finding], slower_ns: float
+) -> tuple[Finding, ...]:
+    """Return the findings with what each adds to the step, the causes of the difference first.
+
+    Args:
+        findings: Those of the run, ordered.
+        before: Those of the baseline.
+        slower_ns: How much longer the step takes than the baseline's; the order is kept if it does not.
+    """
+    earlier = {finding.cause: finding.saving_ns for finding in before}
+    changed = [_add_change(finding, earlier.get(finding.cause, (0, 0))) for finding in findings]
+    if slower_ns <= 0:
+        return tuple(changed)
+    return tuple(sorted(changed, key=lambda finding: _rank(finding, slower_ns)))
+
+
+def is_cause_of_change(finding: Finding, slower_ns: float) -> bool:
+    """Return True if a finding above low confidence adds a tenth of the difference or more."""
+    is_sure = finding.confidence is not Confidence.LOW
+    return is_sure and _estimate_change_ns(finding) >= MIN_CHANGE_RATIO * slower_ns > 0
+
+
+def find_unclaimed_change(
+    delta_ns: Mapping[str, float], findings: Sequence[Finding], rules: Sequence[Rule]
+) -> dict[str, int]:
+    """Return what is left of each term that grew, after findings above low confidence have taken theirs."""
+    remaining = {term: max(0.0, change) for term, change in delta_ns.items()}
+    rule_by_cause = {rule.cause: rule for rule in rules}
+    for finding in findings:
+        rule = rule_by_cause.get(finding.cause)
+        left = _estimate_change_ns(finding)
+        if rule is None or finding.confidence is Confidence.LOW:
+            continue
+        for term in (*rule.claims, *rule.other_rank_terms):
+            taken = min(left, remaining.get(term, 0.0))
+            left -= taken
+            if taken:
+                remaining[term] -= taken
+    return {term: round(rest) for term, rest in remaining.items() if rest >= 1}
+
+
+def _add_change(finding: Finding, before_ns: tuple[int, int]) -> Finding:
+    low, high = finding.saving_ns
+    if high <= 0:
+        return finding
+    return replace(finding, change_ns=(low - before_ns[1], high - before_ns[0]))
+
+
+def _estimate_change_ns(finding: Finding) -> float:
+    return fmean(finding.change_ns) if finding.change_ns is not None else 0.0
+
+
+def _rank(finding: Finding, slower_ns: float) -> tuple[bool, float]:
+    """Return the order: what spoils the times, the causes of the difference by what they add, the others."""
+    if finding.invalidates_times:
+        return False, float("-inf")
+    is_cause = is_cause_of_change(finding, slower_ns)
+    return not is_cause, -_estimate_change_ns(finding) if is_cause else 0.0
