@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+# torch without CUDA, for a machine without a GPU. Where this does not answer, pip takes the torch that it finds.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # A modelled link: what the loopback of a machine takes says nothing of a network.
 GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 	--link-gbps 0.4 --link-latency-us 50 --compute-forward-ms 4 --compute-backward-ms 8
@@ -15,9 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all bench bench-answer check guard guard-answer docs pictures clean
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt .ci/install_cpu_torch.py
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python .ci/install_cpu_torch.py $(TORCH_INDEX) constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
