@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zprof.model.errors import BadInput
@@ -20,6 +20,7 @@ def replace_run(path: Path, *, force: bool) -> Iterator[None]:
     """
     check_output_path(path, force=force)
     with lock_output(path):
+        _restore(path)
         # Another process may have written it since.
         check_output_path(path, force=force)
         with _move_away(path):
@@ -31,8 +32,8 @@ def _move_away(path: Path) -> Iterator[None]:
     if not _is_taken(path):
         yield
         return
-    path = path if path.name.strip(".") else path.resolve()
-    backup = path.with_name(f".{path.name}.replaced")
+    backup = _get_backup(path)
+    path = backup.with_name(path.resolve().name if not path.name.strip(".") else path.name)
     shutil.rmtree(backup, ignore_errors=True)
     try:
         path.rename(backup)
@@ -47,6 +48,19 @@ def _move_away(path: Path) -> Iterator[None]:
             shutil.rmtree(backup, ignore_errors=True)
         else:
             shutil.rmtree(path, ignore_errors=True)
+            backup.rename(path)
+
+
+def _get_backup(path: Path) -> Path:
+    path = path if path.name.strip(".") else path.resolve()
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _restore(path: Path) -> None:
+    """Put a run back that a killed process had moved away and not replaced."""
+    backup = _get_backup(path)
+    if not _is_taken(path) and backup.is_dir():
+        with suppress(OSError):
             backup.rename(path)
 
 

@@ -68,3 +68,10 @@ def test_a_folder_made_by_another_rank_of_the_same_job_is_free(run: Path) -> Non
     with pytest.raises(BadInput):
         check_output_path(run, force=False, since_ns=made_ns + 1)
     check_output_path(run, force=True, since_ns=made_ns + 1)
+
+
+def test_a_run_that_a_killed_process_moved_away_comes_back(run: Path) -> None:
+    run.rename(run.with_name(f".{run.name}.replaced"))
+    with pytest.raises(BadInput), replace_run(run, force=False):
+        pass
+    assert read_run_manifest(run).world_size == 1

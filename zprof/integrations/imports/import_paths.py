@@ -1,8 +1,8 @@
 """Import Kineto traces, CUDA memory snapshots or flight-recorder dumps, one per rank, as a run."""
 
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -43,8 +43,8 @@ def import_paths(
     with replace_run(run, force=force):
         try:
             run.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f".{run.name}.", dir=run.parent) as folder:
-                temporary = Path(folder) / run.name
+            with _open_temporary_folder(run) as folder:
+                temporary = folder / run.name
                 written = _write_run(
                     temporary, sources, options or ImportOptions(), progress or NoImportProgress()
                 )
@@ -54,6 +54,18 @@ def import_paths(
                 f"{run}: cannot be written ({error.strerror})", hint="choose another run"
             ) from None
     return Imported(run=run, files=written.files, notes=written.notes, is_cacheable=written.is_cacheable)
+
+
+@contextmanager
+def _open_temporary_folder(run: Path) -> Iterator[Path]:
+    """Yield a folder beside ``run``, whose only writer this is, and remove it; also one of a killed import."""
+    folder = run.with_name(f".{run.name}.importing")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: ImportProgress) -> Written:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +206,18 @@ def test_importing_and_reporting_need_no_torch(folder: Path) -> None:
     )
     assert run_python("-c", code).strip() == "[]"
     assert json.loads(report.read_text())["run"]["source"] == "trace"
+
+
+def test_what_a_killed_import_left_is_removed_by_the_next(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, shutil, signal, sys; from pathlib import Path\n"
+        "from zprof.integrations.imports.import_paths import import_paths\n"
+        "shutil.move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import_paths([Path(sys.argv[1])], Path(sys.argv[2]))\n"
+    )
+    write_ranks(folder, 1)
+    (out := tmp_path / "out").mkdir()
+    subprocess.run([sys.executable, "-c", code, folder, out / "x.zprof"], check=False)
+    assert len(list(out.iterdir())) == 2, "the import and its lock"
+    import_paths([folder], out / "x.zprof")
+    assert [path.name for path in out.iterdir()] == ["x.zprof"]
