@@ -15,11 +15,16 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.app import App
 from textual.color import Color
+from textual.events import Event, Resize
 from textual.filter import LineFilter
+from textual.geometry import Size
 
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
 from zprof.tui.tables import Mark
+
+#: A smaller terminal shows a part of this.
+_MIN_COLUMNS, _MIN_ROWS = 30, 8
 
 
 class ThemedApp(App[int]):
@@ -40,6 +45,17 @@ class ThemedApp(App[int]):
         return [*super().get_line_filters(), *self._last_filters]
 
     @property
+    def size(self) -> Size:
+        """Return the size that is drawn: no less than some, because Textual fails on widths of 0."""
+        return _grow(super().size)
+
+    async def on_event(self, event: Event) -> None:
+        """Handle an event; a tiny terminal shows a part of what is drawn."""
+        if isinstance(event, Resize):
+            event = Resize.from_dimensions(_grow(event.size), event.pixel_size)
+        await super().on_event(event)
+
+    @property
     def is_dark(self) -> bool:
         """Return True if the theme is dark."""
         return bool(self.current_theme.dark)
@@ -48,6 +64,10 @@ class ThemedApp(App[int]):
     def looks(self) -> tuple[object, ...]:
         """All settings that affect how a page is drawn."""
         return (self.theme, self.mono, self.ascii_only)
+
+
+def _grow(size: Size) -> Size:
+    return Size(max(size.width, _MIN_COLUMNS), max(size.height, _MIN_ROWS))
 
 
 UNTAGGED, RESERVED_UNUSED, NON_PYTORCH = "untagged", "reserved_unused", "non_pytorch"

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.text import Text
 from textual import events
@@ -236,6 +236,8 @@ def shorten_warning(warning: str, width: int) -> str:
     """Shorten a warning to complete facts plus the key that shows the full text."""
     if cell_len(warning) <= width:
         return warning
+    if width <= len(_ELLIPSIS):
+        return set_cell_size(warning, max(width, 0))
     start = chop_cells(warning, width - len(_ELLIPSIS))[0]
     end = max(start.rfind(separator) for separator in _SEPARATORS)
     return f"{start[:end] if end > width // 2 else start.rstrip()}{_ELLIPSIS}"
@@ -248,7 +250,7 @@ def wrap_verdict(words: Text, width: int, height: int) -> list[Text]:
     if len(lines) > max_lines:
         last = lines[max_lines - 1]
         last.rstrip()
-        last.truncate(width - len(_ELLIPSIS))
+        last.truncate(max(width - len(_ELLIPSIS), 0))
         lines = [*lines[: max_lines - 1], last.append(_ELLIPSIS)]
     for line in lines:
         line.rstrip()
