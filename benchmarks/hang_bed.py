@@ -63,6 +63,7 @@ TRUTHS: Mapping[str, Truth] = {
     # Rank 1 waits in the next collective of another group.
     "skipped_all_reduce": Truth(kinds=(HangClass.NEVER_ENTERED,), operations=("all_reduce",)),
     # Rank 1 has entered nothing since: its host computes, and nothing tells that it will not come.
+    "skipped_in_pair": Truth(kinds=(HangClass.NEVER_ENTERED,), operations=("all_reduce",)),
     "skipped_barrier": Truth(
         kinds=(HangClass.HOST_STUCK, HangClass.NEVER_ENTERED), operations=("barrier",), is_host_line=True
     ),
@@ -81,6 +82,9 @@ TRUTHS: Mapping[str, Truth] = {
     "endless_loop": _HOST_STUCK,
     "lock_held": _HOST_STUCK,
     "gil_held": _HOST_STUCK,
+    "stuck_loader": _HOST_STUCK,
+    # The launcher notices: the job ends, and was never stuck.
+    "left_early": Truth(),
     "checkpoint": Truth(),
     "evaluation": Truth(),
     "compilation": Truth(),

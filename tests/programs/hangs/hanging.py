@@ -31,6 +31,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader
 
 STEPS, FAULT_STEP, WIDTH = 8, 5, 32
 #: A gloo collective fails after this time, with which the program ends.
@@ -48,6 +49,8 @@ class Job:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.first = dist.new_group(list(range(self.size)), group_desc="tensor")
         self.second = dist.new_group(list(range(self.size)), group_desc="expert")
+        pairs = [dist.new_group([start, start + 1], group_desc="pair") for start in range(0, self.size, 2)]
+        self.pair = pairs[self.rank // 2]
 
     def train(self) -> None:
         if self.fault == "compilation":
@@ -62,6 +65,8 @@ class Job:
         is_faulty = step == FAULT_STEP
         if not (is_faulty and self.fault == "skipped_all_reduce" and self.rank == 1):
             dist.all_reduce(torch.ones(7), group=self.first)  # fault: skipped_all_reduce
+        if not (is_faulty and self.fault == "skipped_in_pair" and self.rank == 1):
+            dist.all_reduce(torch.ones(3), group=self.pair)  # fault: skipped_in_pair
         if is_faulty:
             FAULTS[self.fault](self)
         self.reduce_gradients()
@@ -70,7 +75,7 @@ class Job:
 
     def reduce_gradients(self) -> None:
         for parameter in self.model.parameters():
-            dist.all_reduce(parameter.grad)  # waits: stopped, endless_loop, lock_held, gil_held
+            dist.all_reduce(parameter.grad)  # waits: stopped, endless_loop, lock_held, gil_held, stuck_loader
 
 
 def skip_barrier(job: Job) -> None:
@@ -122,6 +127,16 @@ def wait_for_lock(job: Job) -> None:
         lock.acquire(timeout=TIMEOUT_S)  # fault: lock_held
 
 
+def wait_for_batch(job: Job) -> None:
+    if job.rank == 1:
+        next(iter(DataLoader([0], collate_fn=lambda batch: sleep_long())))  # fault: stuck_loader
+
+
+def leave_early(job: Job) -> None:
+    if job.rank == 1:
+        os._exit(3)  # fault: left_early
+
+
 def hold_gil(job: Job) -> None:
     if job.rank == 1:
         ctypes.PyDLL(None).sleep(int(TIMEOUT_S))  # fault: gil_held
@@ -161,10 +176,13 @@ FAULTS: dict[str, Callable[[Job], None]] = {
     "endless_loop": loop_endlessly,
     "lock_held": wait_for_lock,
     "gil_held": hold_gil,
+    "stuck_loader": wait_for_batch,
+    "left_early": leave_early,
     "checkpoint": write_checkpoint,
     "evaluation": evaluate,
     "compilation": do_nothing,
     "skipped_all_reduce": do_nothing,
+    "skipped_in_pair": do_nothing,
     "none": do_nothing,
 }
 
