@@ -1,8 +1,9 @@
 """Give the verdict, one word and one sentence, for time and for memory.
 
 Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step, ``ok`` if the causes
-that need no baseline were tested and none costs as much, else ``inconclusive``. A run is also inconclusive if
-a tenth of the step or more is exposed and no finding explains it. If no step was timed, the peak decides:
+that need no baseline were tested and none costs as much, or if less than a tenth of the step can be lost
+at all, else ``inconclusive``. A run is also inconclusive if a tenth of the step or more is exposed and no
+finding explains it, or is not in the recording. If no step was timed, the peak decides:
 ``risk`` if a finding of at least medium confidence frees a tenth of it or the allocator had to retry,
 ``inconclusive`` if a tenth of it has no known owner. For the verdict against a baseline see
 :mod:`zprof.rules.baseline_verdict`.
@@ -41,6 +42,8 @@ _MAX_IDLE_RATIO = 0.5
 _MIN_STEP_RATIO = 0.1
 #: Minimum share of the step that a finding saves, for the run to be at risk.
 _MIN_RISK_SAVING_RATIO = 0.03
+#: And at least this: steps of which it is 3 % do nothing that a user waits for.
+_MIN_RISK_SAVING_NS = 100_000
 #: Maximum number of groups listed, and their minimum size relative to the largest one.
 _MAX_GROUPS = 3
 _MIN_GROUP_RATIO = 0.1
@@ -147,7 +150,9 @@ def _judge(
             else ""
         )
         return (status, f"{sentence}{details}")
-    min_saving_ns = _MIN_RISK_SAVING_RATIO * mean_over_ranks(time.per_rank, "wall_ns")
+    min_saving_ns = max(
+        _MIN_RISK_SAVING_NS, _MIN_RISK_SAVING_RATIO * mean_over_ranks(time.per_rank, "wall_ns")
+    )
     main = next((f for f in sure if f.saving_ns[1] >= min_saving_ns), None)
     if main:
         details = _describe_unexplained(
@@ -222,6 +227,13 @@ def _judge_without_findings(
     """Return the verdict for a run whose findings above low confidence are minor, if there are any."""
     head = f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}"
     missing = list_untested(_NEEDED_CAUSES, gaps)
+    is_complete = len(run.ranks_loaded) >= run.world_size
+    lost_ratio = _max_lost_ratio(time)
+    if missing and is_complete and lost_ratio < _MIN_STEP_RATIO and Cause.MEASUREMENT_ARTIFACT not in missing:
+        bound = (
+            f"at most {format_percent(lost_ratio)} of it can be lost to communication, copies and idle time"
+        )
+        return (VerdictStatus.OK, f"{head}: {bound}; not tested: {_join_causes(missing)}")
     if missing:
         largest_loss = _describe_unsplit_communication(run, time).removeprefix(
             "; "
@@ -234,13 +246,17 @@ def _judge_without_findings(
             VerdictStatus.INCONCLUSIVE,
             f"{head}: nothing runs for {idle} of the time, {_explain_idle(gaps, rules)}",
         )
+    wall_ns = sum(rank.wall_ns for rank in time.per_rank)
+    uncovered = sum(rank.unexplained_ns for rank in time.per_rank) / max(1, wall_ns)
+    if uncovered > _MIN_STEP_RATIO:
+        share = format_percent(uncovered)
+        return (VerdictStatus.INCONCLUSIVE, f"{head}: the recording does not cover {share} of the time")
     exposed = _exposed_ratio(time)
     if exposed >= _MIN_STEP_RATIO:
         bound = BOUND_WORDS[bound_exposed_time(time.per_rank)]
         share = f"{bound}{format_percent(exposed)} of the time is exposed communication and copies"
         sentence = f"{head}: {share}{_list_groups(unexplained)}, and no finding explains it"
         return (VerdictStatus.INCONCLUSIVE, sentence)
-    is_complete = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if is_complete else VerdictStatus.INCONCLUSIVE
     details = f"{_describe_exposed_share(time)}{_describe_excess_volume(volume, time)}"
     if minor:
@@ -298,6 +314,15 @@ def _idle_share(time: Time, gaps: Sequence[Gap]) -> str | None:
     is_pace_unknown = bool(list_untested((Cause.CPU_BOUND_LAUNCH,), gaps))
     max_ratio = _MIN_STEP_RATIO if is_pace_unknown else _MAX_IDLE_RATIO
     return format_percent(idle / wall) if idle > max_ratio * wall else None
+
+
+def _max_lost_ratio(time: Time) -> float:
+    """Return the largest share of a rank's step in which it does not compute, whatever the reason."""
+    terms = (*_EXPOSED, "idle_ns", "unexplained_ns")
+    return max(
+        (sum(int(getattr(rank, term)) for term in terms) / max(1, rank.wall_ns) for rank in time.per_rank),
+        default=0.0,
+    )
 
 
 def _exposed_ratio(time: Time) -> float:
