@@ -127,11 +127,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _check_limits(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
+    from zprof.model.formatting import format_next_step
     from zprof.testing.judging import baseline_path, judge
 
     try:
         run = item.stash[_RUNS].get_limited_run()
-        item.add_report_section("call", "zprof", f"zprof report {run.path}")
+        item.add_report_section("call", "zprof", format_next_step(run.path))
         update = item.config.getoption(_UPDATE)
         verdict = judge(run, limits, baseline_path(item.path, _list_names(item)), update=update)
     except ZprofError as error:

@@ -54,6 +54,7 @@ _FAMILIES = {
     "ZP3": "Waiting",
     "ZP4": "Transfer and volume",
     "ZP5": "Host and device",
+    "ZP6": "Hang",
 }
 
 

@@ -115,7 +115,6 @@ def _list_next_commands(case: "DemoCase", folder: Path) -> Sequence[str]:
     faulty, fixed = case.faulty.get_path(folder), case.fixed.get_path(folder)
     compared = f"{faulty} {case.baseline.get_path(folder)}" if case.baseline else str(faulty)
     return (
-        f"zprof report {compared}",
         f"zprof diagnose {fixed} {faulty}",
         "zprof demo --list      the other support cases",
         f"zprof tui {compared}",

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from zprof.cli import console
-from zprof.model.formatting import printable
+from zprof.model.formatting import format_next_step, printable
 
 
 class ImportCommand:
@@ -82,8 +82,9 @@ class ImportCommand:
             console.print_note(f"zprof: {printable(note)}")
         count = len(imported.files)
         ranks = f"{count} rank" if count == 1 else f"{count} ranks"
-        console.print_note(f"zprof: wrote {printable(imported.run)} ({ranks})")
-        console.print_note(f"zprof: next, zprof report {printable(imported.run)}")
+        console.print_note(
+            f"zprof: wrote {printable(imported.run)} ({ranks}); {format_next_step(imported.run)}"
+        )
         return 0
 
 

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from zprof.cli import console
 from zprof.model.errors import BadInput
-from zprof.model.findings import Cause
-from zprof.model.formatting import printable
-from zprof.simulator.causes import NONE, PLANTS, TIGHT, plant
+from zprof.model.formatting import format_next_step, printable
+from zprof.simulator.causes import PLANTS, plant
 from zprof.simulator.plan import Recording, SimulationPlan, Vendor
 
 _VENDORS = ("nvidia", "amd", "gloo")
@@ -67,7 +66,7 @@ class SimulateCommand:
             )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Simulate the job, and print what was planted."""
+        """Simulate the job; what was planted stays in the truth file, so that a diagnosis can be tried."""
         from zprof.run.output_lock import lock_output
         from zprof.simulator.simulate import simulate
 
@@ -83,19 +82,10 @@ class SimulateCommand:
         written = sum(rank.file is not None for rank in truth.per_rank)
         console.print_note(
             f"zprof: simulated {_format_count(written, 'rank')}, {_format_count(plan.steps, 'step')}, "
-            f"stage {plan.stage}, {plan.vendor}; {_describe_plant(plan.cause)}"
+            f"stage {plan.stage}, {plan.vendor}; what was planted is in {_TRUTH_FILE}"
         )
-        console.print_note(f"zprof: wrote {printable(folder)}; next, zprof diagnose {printable(folder)}")
+        console.print_note(f"zprof: wrote {printable(folder)}; {format_next_step(folder)}")
         return 0
-
-
-def _describe_plant(cause: str) -> str:
-    """Name what was planted, with its meaning."""
-    if cause == NONE:
-        return "nothing is planted"
-    if cause == TIGHT:
-        return "nothing is planted, but communication barely fits behind compute"
-    return f"planted {cause}: {Cause(cause).meaning.removesuffix('.')}"
 
 
 def _format_count(count: int, noun: str) -> str:

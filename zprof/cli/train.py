@@ -10,6 +10,7 @@ from zprof.cli.progress import steps_progress
 from zprof.cli.quantities import parse_count, parse_count_or_zero
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.extras import Extra, require_extra
+from zprof.model.formatting import format_next_step, printable
 from zprof.model.gaps import GapKind
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class TrainCommand:
         console.print_data(
             f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else ""
         )
-        console.print_note(f"zprof: recorded {path}; next: zprof diagnose {path}")
+        console.print_note(f"zprof: wrote {printable(path)}; {format_next_step(path)}")
         return 0
 
 

@@ -8,7 +8,7 @@
             engine.backward(engine(batch))
             engine.step()
 
-Then run ``zprof report run.zprof``. Steps are detected from the engine's own step counter, so accumulation
+Then run ``zprof diagnose run.zprof``. Steps are detected from the engine's own step counter, so accumulation
 and a pipeline's ``train_batch()`` need no extra calls.
 """
 

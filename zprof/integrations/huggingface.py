@@ -5,7 +5,7 @@
     trainer = Trainer(model, args, train_dataset=data, callbacks=[ZprofCallback("run.zprof")])
     trainer.train()
 
-Then run ``zprof report run.zprof``. A step is an optimizer step. Only the first ``train()`` is recorded.
+Then run ``zprof diagnose run.zprof``. A step is an optimizer step. Only the first ``train()`` is recorded.
 """
 
 import os

@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[ZprofCallback("run.zprof")])
     trainer.fit(model, batches)
 
-Then run ``zprof report run.zprof``. A step is a batch in which an optimizer stepped. Only the first fit
+Then run ``zprof diagnose run.zprof``. A step is a batch in which an optimizer stepped. Only the first fit
 is recorded.
 """
 

@@ -4,6 +4,7 @@ A module name in a recording may contain escape sequences that control a termina
 line of the report, or bidirectional overrides that reverse text. Such characters are shown as escapes.
 """
 
+import shlex
 import unicodedata
 from collections.abc import Sequence
 
@@ -58,6 +59,11 @@ def printable(text: object) -> str:
 def escape_surrogates(text: str) -> str:
     """Return ``text`` as valid Unicode: a name that is not UTF-8 has surrogates in place of its bytes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def format_next_step(run: object) -> str:
+    """Return what every command that wrote a run says to do next, ready for a shell."""
+    return f"next: zprof diagnose {shlex.quote(printable(run))}"
 
 
 def printable_lines(text: object) -> list[str]:

@@ -13,6 +13,7 @@ from docs.tools.examples import PAGES, ROOT, read_examples, run_example
 from docs.tools.pictures import PICTURES, draw_pictures, open_workplace, read_recorded_outputs
 from tests.support.pinned import is_pinned
 from zprof.cli.parser import parse
+from zprof.rules.registry import all_rules, hang_rules
 
 README = ROOT / "README.md"
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
@@ -42,6 +43,12 @@ def test_the_readme_is_read_in_minutes() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
     assert len(text.split()) <= 1_500
+
+
+def test_the_readme_counts_the_causes_of_the_registry() -> None:
+    row = next(line for line in README.read_text(encoding="utf-8").splitlines() if "names causes" in line)
+    hangs = len(hang_rules())
+    assert [int(number) for number in re.findall(r"\d+", row)] == [len(all_rules()) - hangs, hangs]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)

@@ -1,5 +1,8 @@
 """Help: groups, next steps, readable at 80 columns; ``zprof help TOPIC`` is what it stands for."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from tests.support.command_calls import Call
@@ -37,3 +40,12 @@ def test_help_of_a_command_is_readable_at_80_columns(
 @pytest.mark.parametrize("topic", ["ZP301", "zp301", "straggler-rank"])
 def test_help_explains_findings(call: Call, topic: str) -> None:
     assert call("help", topic) == call("explain", "ZP301")
+
+
+def test_one_next_command_is_named_by_whatever_wrote_a_run(call: Call, tmp_path: Path) -> None:
+    small = ("--ranks", "1", "--steps", "1", "--units", "2")
+    _, _, simulated = call("simulate", "-o", tmp_path / "traces", *small)
+    _, _, imported = call("import", tmp_path / "traces", "-o", tmp_path / "it's a.zprof")
+    for notes, run in ((simulated, tmp_path / "traces"), (imported, tmp_path / "it's a.zprof")):
+        program, command, argument = shlex.split(notes.splitlines()[-1].partition("next: ")[2])
+        assert (program, command, Path(argument)) == ("zprof", "diagnose", run)

@@ -16,7 +16,7 @@ def test_traces_and_truth_are_written(call: Call, tmp_path: Path) -> None:
     code, out, err = call("simulate", "-o", folder, *SMALL, *planted)
     assert (code, out) == (0, "")
     assert sorted(path.name for path in folder.iterdir()) == ["rank0.json.gz", "rank1.json.gz", "truth.json"]
-    assert "straggler_rank" in err
+    assert "straggler_rank" not in err  # a diagnosis is to be tried without knowing
     truth = json.loads((folder / "truth.json").read_text())
     assert [truth[key] for key in ("cause", "seed", "stage", "vendor")] == ["straggler_rank", 3, 2, "amd"]
 

@@ -80,7 +80,7 @@ def test_every_way_to_end(suite: Suite) -> None:
         if ended == "failure" and "assert" not in text:
             assert len(text.splitlines()) == case[0].count("="), "a line for each limit"
     result.stdout.no_fnmatch_line("*it ran*")
-    result.stdout.fnmatch_lines(["*Captured zprof call*", "zprof report */tests/data/tui/zero3"])
+    result.stdout.fnmatch_lines(["*Captured zprof call*", "*zprof diagnose */tests/data/tui/zero3"])
     (line,) = said_by_zprof(result)
     assert line.startswith("test_cost.py::test_3: warning: exposed_wait: ")
     assert not (suite.folder / "zprof-baselines").exists()

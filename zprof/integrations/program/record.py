@@ -1,7 +1,6 @@
 """Implement ``zprof record``: record a command in its Python children, or a script in this process."""
 
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -33,6 +32,7 @@ from zprof.integrations.program.writing import WritingObserver
 from zprof.model.ending_text import describe_endings
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
+from zprof.model.formatting import format_next_step
 from zprof.model.gaps import GapKind
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
 from zprof.run.output_lock import find_write_error, lock_output
@@ -208,7 +208,7 @@ def list_notes(session_notes: Iterable[str], run: Path, start_ns: int) -> Iterat
         reasons = [_find_end(run) or f"rank {rank.rank} was terminated before it could write the rest"]
     for reason in reasons:
         yield f"{run} is incomplete: {reason}"
-    yield f"wrote {run}; zprof report {shlex.quote(str(run))}"
+    yield f"wrote {run}; {format_next_step(run)}"
 
 
 def _find_end(run: Path) -> str:
