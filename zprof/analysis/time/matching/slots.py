@@ -26,6 +26,8 @@ _MAX_TRIES = 3
 #: Share of the rows that may overlap their partner by less than a tenth of the shorter row (measured on two
 #: processors running eight programs: up to a twentieth of the rows).
 _MAX_LITTLE_SHARE, _LITTLE_OVERLAP = 0.08, 0.1
+#: As many steps with the same collectives show what a step has.
+_MIN_USUAL_STEPS = 3
 #: Maximum share of conflicting sequence numbers in a lane; above it, no row is matched by sequence.
 MAX_CONFLICT_SHARE = 0.1
 
@@ -208,13 +210,16 @@ def check_overlaps(
     some rows overlap only slightly. A row that overlaps no more than it would overlap the neighbour of its
     partner is not matched, and neither are adjacent rows with little overlap: if two ranks each lost a
     different event, the rows between the two are paired with neighbours. With more than a few rows that
-    overlap slightly, none of these is matched.
+    overlap slightly, none of these is matched. A step that lost nothing has no such neighbours: there any
+    overlap will do.
     """
     moved = LaneRows(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
-    enough, little, above_minimum = (
+    any_overlap, enough, little, above_minimum = (
         overlaps_enough(first, moved, uncertainty[:, None], share) | ~first.sync
-        for share in (0.5, _LITTLE_OVERLAP, limits.min_overlap)
+        for share in (0.0, 0.5, _LITTLE_OVERLAP, limits.min_overlap)
     )
+    is_safe = any_overlap & _find_whole_steps(first)
+    little, above_minimum = little | is_safe, above_minimum | is_safe
     few_partial = (~enough).sum(axis=1) <= limits.max_partial_share * first.sync.sum()
     few_slight = (~little).sum(axis=1) <= _MAX_LITTLE_SHARE * first.sync.sum()
     seeds = np.where(few_slight[:, None], ~above_minimum, ~little)
@@ -225,6 +230,21 @@ def check_overlaps(
         agrees_mostly=np.asarray(few_partial & is_majority, dtype=bool),
         refused=refused,
     )
+
+
+def _find_whole_steps(rows: LaneRows) -> Bools:
+    """Mark the rows of marked steps with the same signatures as most others: these lost no event."""
+    order = np.argsort(rows.step, kind="stable")
+    steps, starts = np.unique(rows.step[order], return_index=True)
+    parts = np.split(rows.signature[order], starts[1:])
+    contents = {
+        step: part.tobytes() for step, part in zip(steps.tolist(), parts, strict=True) if step != NO_STEP
+    }
+    usual, count = Counter(contents.values()).most_common(1)[0] if contents else (b"", 0)
+    if count < _MIN_USUAL_STEPS or 2 * count <= len(contents):
+        return np.zeros(len(rows), dtype=bool)
+    is_whole: Bools = np.isin(rows.step, [step for step, content in contents.items() if content == usual])
+    return is_whole
 
 
 def _find_runs(rows: Bools, seeds: Bools) -> Bools:
