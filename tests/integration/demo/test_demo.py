@@ -12,6 +12,8 @@ from zprof.model.time import LEDGER_TERMS
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 NAMES = ("ddp", "zero3", "zero3-prefetch")
+#: docs/thresholds.md: a wider range has at most medium confidence. The noise of a busy machine widens ranges.
+MAX_SURE_SPAN = 4
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,11 @@ def test_the_first_finding_is_the_missing_prefetch(played: tuple[Path, str]) -> 
     runs = (f"{played[0]}/zero3.zprof", "--baseline", f"{played[0]}/ddp.zprof")
     report = json.loads(run_zprof("report", *runs, "-f", "json"))
     assert report["verdict"]["status"] == "slower"
-    assert (report["findings"][0]["cause"], report["findings"][0]["confidence"]) == ("no_prefetch", "high")
+    finding = report["findings"][0]
+    low, high = finding["saving_ns"]
+    assert low > 0
+    confidence = "high" if high <= MAX_SURE_SPAN * low else "medium"
+    assert (finding["cause"], finding["confidence"]) == ("no_prefetch", confidence)
     times = report["comparison"]["step_time"]
     assert sum(report["comparison"]["ledger_delta"].values()) == times["b_ns"] - times["a_ns"]
 
