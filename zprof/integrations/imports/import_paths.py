@@ -58,7 +58,7 @@ def import_paths(
 
 @contextmanager
 def _open_temporary_folder(run: Path) -> Iterator[Path]:
-    """Yield a folder beside ``run``, whose only writer this is, and remove it; also one of a killed import."""
+    """Yield a folder beside ``run``, of which this is the only writer; also remove one of a killed import."""
     folder = run.with_name(f".{run.name}.importing")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
