@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from zprof.cli.inputs import diagnose_or_recall, open_run_and_baseline, refuse_missing
+from zprof.cli.inputs import diagnose_or_recall, open_run_and_baseline, refuse_missing, refuse_unmeasured
 from zprof.cli.output import add_output_options, render_to
 from zprof.cli.shared_options import (
     add_measuring_options,
@@ -61,4 +61,6 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
         baseline = baseline.described(known)
     training = add_stated_facts(arguments, run.manifest.training, run.manifest.world_size)
     run = run.described(add_stated_work(arguments.tokens_per_step, training))
-    return diagnose_or_recall(run, baseline, **read_measuring_options(arguments))
+    report = diagnose_or_recall(run, baseline, **read_measuring_options(arguments))
+    refuse_unmeasured(report)
+    return report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zprof.cli import console
 from zprof.cli.shared_options import add_stated_facts
-from zprof.model.errors import BadInput
+from zprof.model.errors import BadInput, MissingData
 from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
@@ -106,6 +106,29 @@ def _are_ranks_of_one_job(run: "Run", baseline: "Run") -> bool:
         all(entry.manifest.source != "recording" and len(entry.ranks) == 1 for entry in runs)
         and run.ranks != baseline.ranks
         and run.manifest.world_size == baseline.manifest.world_size > 1
+    )
+
+
+def refuse_unmeasured(report: "Report") -> None:
+    """Refuse a report without a figure to judge: nothing ran, no memory, no hang, no failed end, no finding.
+
+    Raises:
+        MissingData: nothing was measured.
+    """
+    time = report.time
+    ran = time.collectives or any(rank.wall_ns > rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
+    excluded = time.window is not None and time.window.pre_window_ns > 0  # the page says how much
+    if ran or excluded or report.memory.per_rank or report.hang or report.endings or report.findings:
+        return
+    name = printable(report.run.name)
+    if time.per_rank:
+        raise MissingData(
+            f"{name}: no operator, kernel or collective in it, so nothing was measured",
+            hint="record with ProfilerActivity.CPU, and CUDA where there is a device",
+        )
+    raise MissingData(
+        f"{name}: neither times nor memory in it, so nothing was measured",
+        hint="zprof doctor says what can be recorded here; let the recorded steps run to their end",
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.inputs import open_run_and_baseline, refuse_missing
+from zprof.cli.inputs import open_run_and_baseline, refuse_missing, refuse_unmeasured
 from zprof.cli.output import PAGE_FORMATS, add_output_options, render_to
 from zprof.cli.shared_options import (
     MeasuringOptions,
@@ -76,6 +76,8 @@ def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
     options = read_measuring_options(arguments)
     report = make_report(run, baseline, options, arguments.only)
+    if arguments.only is None:
+        refuse_unmeasured(report)
     return _add_hta(report, run.path) if arguments.hta else report
 
 

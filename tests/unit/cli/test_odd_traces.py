@@ -66,3 +66,11 @@ def test_odd_marks_are_no_internal_error(call: Call, tmp_path: Path, name: str) 
     assert code in (0, 2, 3), err
     if code == 0:
         assert json.loads(out)["run"]["world_size"] == 2
+
+
+@pytest.mark.parametrize("command", ["diagnose", "report"])
+def test_a_trace_in_which_nothing_ran_is_exit_3(call: Call, tmp_path: Path, command: str) -> None:
+    event = {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+    (tmp_path / "a.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
+    code, out, err = call(command, tmp_path / "a.json")
+    assert (code, out, len(err.splitlines())) == (3, "", 2)  # what is imported, and why it is refused
