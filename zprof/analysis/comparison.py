@@ -17,6 +17,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.bootstrap import compute_bootstrap_interval
 from zprof.analysis.memory.group_changes import compare_groups, find_group_phases
+from zprof.model.formatting import name_ranks
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
@@ -243,7 +244,11 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
     engine_is_known = training.engine not in _UNKNOWN_VALUES  # without an engine, 1 is only the default
     return [
         ("world_size", "ranks", str(facts.world_size)),
-        ("ranks_loaded", "ranks loaded", _describe_ranks(facts.ranks_loaded, facts.world_size)),
+        (
+            "ranks_loaded",
+            "loaded",
+            "all" if len(facts.ranks_loaded) == facts.world_size else name_ranks(facts.ranks_loaded),
+        ),
         ("device", "device", facts.device),
         ("backend", "backend", facts.backend),
         ("parameters", "parameters", str(training.parameters)),
@@ -258,14 +263,6 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
         ("tokens_per_sample", "tokens per sample", str(sequence)),
         ("modelled", "modelled", "; ".join(facts.modelled) or "nothing"),
     ]
-
-
-def _describe_ranks(loaded: tuple[int, ...], world_size: int) -> str:
-    """Return ``all`` or the first ranks; the number of ranks is a separate setting."""
-    if len(loaded) == world_size:
-        return "all"
-    shown = ",".join(map(str, loaded[:8]))
-    return shown if len(loaded) <= 8 else f"{shown},.. ({len(loaded)})"
 
 
 def _find_common_work(a: RunAnalysis, b: RunAnalysis) -> tuple[WorkUnit, int, int] | None:

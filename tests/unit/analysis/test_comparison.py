@@ -176,7 +176,7 @@ def test_differences_are_what_both_state_and_state_differently() -> None:
     assert found.pop("modelled") == tuple("; ".join(run.run.modelled) for run in (a, b))
     assert found == {
         "world_size": ("2", "4"),
-        "ranks_loaded": ("all", "0,1"),
+        "ranks_loaded": ("all", "ranks 0 and 1"),
         "device": (a.run.device, "cuda (H100)"),
         "micro_batches": ("1", "3"),
         "samples_per_step": ("8", "4"),
