@@ -39,7 +39,7 @@ define run_tests
 endef
 
 test: $(READY)
-	@echo "On 2 cores this takes 20 minutes: 17 for most tests side by side, 3 for those that judge times."
+	@echo "On 2 cores this takes 10 minutes, beside other work up to 25: most tests side by side, then those that judge times."
 	$(call run_tests,, and not slow)
 
 test-all: $(READY)
