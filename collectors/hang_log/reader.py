@@ -21,7 +21,9 @@ from zprof.run.log_evidence import (
     RankEnding,
     RankLines,
     Standing,
+    is_default_group,
 )
+from zprof.run.plain_file import open_plain
 
 #: Ranks of the largest job that is believed.
 MAX_RANKS = 1 << 17
@@ -198,18 +200,13 @@ class LogReader:
         known = self._counters.get(key)
         if known is None:
             self._counters[key] = lines
-        elif known.basis is Basis.SIGNAL or lines.basis is not Basis.SIGNAL:
-            self._counters[key] = replace(
-                lines,
-                local_timeout=lines.local_timeout or known.local_timeout,
-                signalled_by=known.signalled_by if lines.signalled_by is None else lines.signalled_by,
-            )
-        else:
-            self._counters[key] = replace(
-                known,
-                local_timeout=lines.local_timeout or known.local_timeout,
-                signalled_by=known.signalled_by if lines.signalled_by is None else lines.signalled_by,
-            )
+            return
+        is_newer = known.basis is Basis.SIGNAL or lines.basis is not Basis.SIGNAL
+        self._counters[key] = replace(
+            lines if is_newer else known,
+            local_timeout=lines.local_timeout or known.local_timeout,
+            signalled_by=known.signalled_by if lines.signalled_by is None else lines.signalled_by,
+        )
 
     def _add_ending(self, rank: int | None, local_rank: int, code: int) -> None:
         known = self._endings.get(local_rank)
@@ -303,7 +300,7 @@ class LogReader:
             return speaker.rank, group.rank if group is not None else None
         if group is None:  # before torch 2.3 a line has nothing else
             return speaker.work_rank, None
-        if group.name == DEFAULT_GROUP or self._descriptions.get(group.name) == DEFAULT_DESCRIPTION:
+        if is_default_group(group.name, self._describe(group.name)):
             return group.rank, group.rank
         return self._groups.get((group.name, group.rank)), group.rank
 
@@ -379,8 +376,6 @@ def read_logs(files: Sequence[LogFile]) -> LogEvidence:
     Raises:
         BadInput: a log cannot be read, or they are of no single job.
     """
-    from zprof.run.plain_file import open_plain
-
     reader = LogReader()
     for log in files:
         try:

@@ -115,6 +115,11 @@ class LogEvidence(Struct, frozen=True, kw_only=True):
         return not (self.lines or self.endings or self.stuck_watchdogs)
 
 
+def is_default_group(name: str, description: str) -> bool:
+    """Return True for the group of all ranks, whose ranks are the global ones."""
+    return name == DEFAULT_GROUP or description == DEFAULT_DESCRIPTION
+
+
 def write_log_evidence(run: Path, evidence: LogEvidence) -> None:
     """Write the evidence into a run.
 

@@ -6,7 +6,7 @@ missing.
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -137,8 +137,8 @@ def _judge_group(
     """Judge one group; ``elsewhere``: ranks that stand in an operation of another group."""
     if not group.is_comparable:
         return _judge_ended(group, ended) or _Verdict(group=group, kind=HangClass.CANNOT_TELL)
-    if group.find_disagreement():
-        return _judge_disagreement(group)
+    if entered := group.find_disagreement():
+        return _judge_disagreement(group, entered)
     if group.list_ranks(MemberState.PAST) and is_symmetric(group.describe_operation().operation):
         return _judge_shift(group)
     late = group.list_ranks(MemberState.NOT_ENTERED)
@@ -186,9 +186,10 @@ def _rate_ended(culprits: Sequence[RankAtHang]) -> Confidence:
     return Confidence.MEDIUM if is_sure else Confidence.LOW
 
 
-def _judge_disagreement(group: LogGroup) -> _Verdict:
+def _judge_disagreement(
+    group: LogGroup, entered: Mapping[tuple[str, int | None], tuple[int, ...]]
+) -> _Verdict:
     """Judge ranks that entered different operations under the same number: the fewer ones are odd."""
-    entered = group.find_disagreement()
     by_count = sorted(entered.items(), key=lambda item: -len(item[1]))
     most, *rest = by_count
     is_other = len({kind for kind, _ in entered}) > 1
@@ -198,7 +199,7 @@ def _judge_disagreement(group: LogGroup) -> _Verdict:
         key: EnteredSide(
             ranks=tuple(sorted(ranks)),
             operation=key[0],
-            sequence=group.describe_operation().sequence,
+            sequence=group.sequence or 0,
             sizes="" if key[1] is None else f"[{key[1]}]",
             dtypes="",
             location=group.locate(min(ranks)),

@@ -7,19 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.group_roles import find_role
 from zprof.analysis.hang.flight import find_user_line
 from zprof.model.findings import SourceLocation
 from zprof.model.hang import MemberState, RankProgress, StuckOperation
-from zprof.run.log_evidence import (
-    DEFAULT_DESCRIPTION,
-    DEFAULT_GROUP,
-    Basis,
-    LogEvidence,
-    RankLines,
-    Standing,
-)
+from zprof.run.log_evidence import Basis, LogEvidence, RankLines, Standing, is_default_group
 
 #: Operations in which ranks may have other numbers of elements.
 _UNEVEN = frozenset({"all_to_all", "gather", "scatter", "coalesced", "all_gather_coalesced"})
@@ -45,7 +39,7 @@ class LogGroup(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def is_default(self) -> bool:
         """Return True for the group of all ranks."""
-        return self.name == DEFAULT_GROUP or self.description == DEFAULT_DESCRIPTION
+        return is_default_group(self.name, self.description)
 
     @property
     def has_transfers(self) -> bool:
@@ -197,7 +191,7 @@ def list_groups(evidence: LogEvidence) -> list[LogGroup]:
 def _make_group(name: str, lines: Sequence[RankLines], evidence: LogEvidence, has_names: bool) -> LogGroup:
     known = {each.rank: each for each in lines if each.rank is not None}
     description = lines[0].description
-    is_default = name == DEFAULT_GROUP or description == DEFAULT_DESCRIPTION
+    is_default = is_default_group(name, description)
     is_whole = is_default or lines[0].basis is Basis.CALL
     size = evidence.sizes.get(name) or (evidence.world_size if is_whole else None)
     seen = set(known) | (set(evidence.speakers) if is_default else set())
@@ -228,18 +222,7 @@ def _drop_mixed_counters(lines: RankLines) -> RankLines:
     is_mixed = (enqueued is not None and enqueued < standing.sequence) or (
         completed is not None and completed >= standing.sequence
     )
-    if not (is_mixed or standing.is_p2p):
-        return lines
-    return RankLines(
-        rank=lines.rank,
-        group=lines.group,
-        group_rank=lines.group_rank,
-        description=lines.description,
-        standing=standing,
-        basis=lines.basis,
-        local_timeout=lines.local_timeout,
-        signalled_by=lines.signalled_by,
-    )
+    return replace(lines, enqueued=None, completed=None) if is_mixed or standing.is_p2p else lines
 
 
 def _find_pending(lines: RankLines) -> int | None:

@@ -160,7 +160,11 @@ def _find_logs(folder: Path) -> list[Path]:
         paths += [Path(place, name) for name in sorted(names) if not name.startswith(".")]
         if len(paths) > _MAX_FILES:
             raise BadInput(f"{folder}: more than {_MAX_FILES} files", hint="pass the logs by name")
-    return [path for path in paths if _detect_kind_or_other(path) in _LOG_KINDS and _is_log(path)]
+    return [path for path in paths if _may_be_log(path)]
+
+
+def _may_be_log(path: Path) -> bool:
+    return _detect_kind_or_other(path) in _LOG_KINDS and _is_log(path)
 
 
 def _find_folder_sources(folder: Path) -> Sources:
@@ -168,7 +172,7 @@ def _find_folder_sources(folder: Path) -> Sources:
     found = _group_by_kind(folder)
     kind = _choose_kind(found)
     if kind is SourceKind.DUMP:
-        found[kind] += [path for path in _find_logs(folder) if path.parent == folder]
+        found[kind] += [path for path in _list_folder(folder) if path.is_file() and _may_be_log(path)]
     if kind is not None:
         notes = tuple(
             f"{folder}: importing its {len(found[kind])} {_PLURALS[kind]}, "
