@@ -5,6 +5,7 @@ line of the report, or bidirectional overrides that reverse text. Such character
 """
 
 import shlex
+import signal
 import unicodedata
 from collections.abc import Sequence
 
@@ -78,6 +79,14 @@ def name_ranks(ranks: Sequence[int], max_ranks: int = 8) -> str:
     if len(ranks) > max_ranks:
         return f"ranks {', '.join(map(str, ranks[:max_ranks]))} and {len(ranks) - max_ranks} more"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def name_signal(number: int) -> str:
+    """Return "SIGKILL"; real-time signals have a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def display_width(text: str) -> int:

@@ -1,10 +1,9 @@
 """Say in one line what a stuck job waits for; every output has this sentence."""
 
-import signal
 from collections.abc import Sequence
 
 from zprof.model.findings import SourceLocation
-from zprof.model.formatting import format_ns, name_ranks, printable, shorten
+from zprof.model.formatting import format_ns, name_ranks, name_signal, printable, shorten
 from zprof.model.hang import (
     EnteredSide,
     Hang,
@@ -268,12 +267,7 @@ def _describe_endings(culprits: tuple[RankAtHang, ...]) -> str:
 
 
 def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return f"exit code {code}" if code >= 0 else name_signal(-code)
 
 
 def _describe_entry(hang: Hang) -> str:

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from zprof.integrations.pytest_rank import ASK, PLAN, RankPlan, failure_path, stack_path
 from zprof.model.errors import BadInput, MissingData
-from zprof.model.formatting import printable, shorten
+from zprof.model.formatting import name_signal, printable, shorten
 from zprof.testing.recording import RecordingRequest, takes_record
 
 #: Time for the other ranks to exit after one failed, so that all can report their errors.
@@ -219,7 +219,7 @@ def describe_timeout(running: Sequence[int], count: int, folder: Path, plan: Ran
 
 
 def _describe_exit(code: int) -> str:
-    return f"was killed by {_name_signal(-code)}" if code < 0 else f"exited with code {code}"
+    return f"was killed by {name_signal(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def _read_failures(folder: Path, rank: int) -> list[tuple[int, int, str]]:
@@ -239,13 +239,6 @@ def _read_position(path: Path, file: str) -> str:
         return ""
     own = next((frame for frame in frames if frame["file"] == file), None)
     return f"{Path(file).name}:{own['line']} in {own['function']}" if own else ""
-
-
-def _name_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _clean(text: str) -> str:

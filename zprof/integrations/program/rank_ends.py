@@ -27,6 +27,7 @@ from zprof.integrations.program.last_words import ProcessWords, list_words, read
 from zprof.model.endings import RankEnd
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
+from zprof.model.formatting import name_signal
 from zprof.run.endings import MAX_LINE_LENGTH, MAX_LINES, write_endings
 from zprof.run.manifest import MANIFEST_NAME, read_rank_manifest, read_run_manifest
 from zprof.run.output_lock import find_write_error
@@ -193,7 +194,7 @@ def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int
     if status is not None:
         is_signal = os.WIFSIGNALED(status)
         exit_code = None if is_signal else os.WEXITSTATUS(status)
-        signal_name = _name_signal(os.WTERMSIG(status)) if is_signal else ""
+        signal_name = name_signal(os.WTERMSIG(status)) if is_signal else ""
     fault = _find_main_thread(parse_thread_text(read_fault_text(folder, words.process)))
     is_fault = bool(signal_name) and fault is not None and not words.error
     times = [each for each in (words.time_ns, seen.time_ns if seen else None) if each is not None]
@@ -219,13 +220,6 @@ def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int
 
 def _find_main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
     return next((thread for thread in threads if thread.is_main), None)
-
-
-def _name_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 def _read_tail(path: str, start: int) -> tuple[str, ...]:
