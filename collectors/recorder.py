@@ -128,6 +128,7 @@ class Recorder:
         devices: Devices | None = None,
         set_writing: Callable[[bool], None] = lambda is_writing: None,
         owners: Callable[[], Owners] | None = None,
+        more_gaps: Callable[[], list[Gap]] = list,
     ) -> None:
         self.path = Path(path)
         self._schedule, self._training, self._identity = schedule, training, identity
@@ -135,7 +136,7 @@ class Recorder:
         self._owners = owners or _own_nothing
         self._marks, self._samples = MarkLog(), SampleLog()
         self._devices = devices or NoDevices()
-        self._set_writing = set_writing
+        self._set_writing, self._more_gaps = set_writing, more_gaps
         self._guard = FaultGuard()
         self._windows = WindowRecorder(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
@@ -383,6 +384,7 @@ class Recorder:
                 *(pings.gaps() if pings else []),
                 *self._devices.gaps(),
                 *list_skipped_gaps(self._skipped_steps),
+                *self._more_gaps(),
             ],
             status=status,
             memory_mode=str(self._memory_mode)

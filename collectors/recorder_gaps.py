@@ -34,15 +34,46 @@ def list_skipped_gaps(steps: Sequence[int]) -> list[Gap]:
     """Return a gap if the updates of some steps were skipped."""
     if not steps:
         return []
-    numbers = ", ".join(map(str, steps[:_MAX_LISTED])) + (" …" if len(steps) > _MAX_LISTED else "")
     return [
         Gap(
             kind=GapKind.SKIPPED_STEPS,
-            what=f"update of step {numbers}",
+            what=f"update of step {_format_steps(steps)}",
             reason="the gradients overflowed, and the loss scale was lowered instead of updating the model",
             remedy="record later steps (--skip-steps), after the loss scale has settled",
         )
     ]
+
+
+def list_uncertain_gaps(steps: Sequence[int]) -> list[Gap]:
+    """Return a gap if some steps hold several of the program's, because their end was seen too late."""
+    if not steps:
+        return []
+    return [
+        Gap(
+            kind=GapKind.STEP_BOUNDARIES,
+            what=f"end of step {_format_steps(steps)}",
+            reason="the optimizer that ended steps before no longer stepped: the step holds several updates",
+            remedy="record a part of the program in which the same optimizers step (--skip-steps)",
+        )
+    ]
+
+
+def list_replaced_gaps(steps: Sequence[int]) -> list[Gap]:
+    """Return a gap if an optimizer took the place of another within the recorded steps."""
+    if not steps:
+        return []
+    return [
+        Gap(
+            kind=GapKind.STEPS,
+            what=f"steps before step {_format_steps(steps)}",
+            reason="they are of another optimizer, as those of a learning-rate finder",
+            remedy=f"record only later steps: --skip-steps {steps[-1]}",
+        )
+    ]
+
+
+def _format_steps(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps[:_MAX_LISTED])) + (" …" if len(steps) > _MAX_LISTED else "")
 
 
 def make_cut_short_gap(steps: int, scheduled: int) -> Gap:

@@ -6,12 +6,13 @@ An error here ends the recording with a warning; it never reaches the program.
 """
 
 import atexit
+import gc
 import multiprocessing.util
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, MutableMapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zprof.collectors.base import FaultGuard
 from zprof.collectors.devices.watch import DeviceWatch
@@ -27,6 +29,7 @@ from zprof.collectors.identity import RECORDING_VARIABLE, OutsideRecording, iden
 from zprof.collectors.program.discovery import Optimizer, Trained, find_idle_optimizers, find_trained
 from zprof.collectors.program.init_window import InitWindow
 from zprof.collectors.program.steps import OptimizerSteps, StepCycle
+from zprof.collectors.recorder_gaps import list_replaced_gaps, list_uncertain_gaps
 from zprof.collectors.schedule import MemoryMode, RecordingSchedule, ScheduledWindow
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.training import TrainingFacts
@@ -77,12 +80,12 @@ class ProgramRecording(OutsideRecording):
         self._cycle = StepCycle()
         self._steps = OptimizerSteps(self._before_step, self._after_step, self._after_backward)
         self._engine_steps = EngineSteps(self._before_engine_step, self._after_engine_step)
-        self._engine_optimizers: set[int] = set()
         self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
         self._devices = (
             DeviceWatch()
         )  # from the start, because a group's first collective precedes the windows
-        self._stepped_optimizers: dict[int, weakref.ref[Optimizer]] = {}
+        #: Whether an engine steps the optimizer, by optimizer.
+        self._stepped_optimizers: MutableMapping[object, bool] = WeakIdKeyDictionary()
         self._recorder: Recorder | None = None
         self._watch: RankWatch | None = None
         self._has_started = False
@@ -153,17 +156,16 @@ class ProgramRecording(OutsideRecording):
         self._guard.run("program recording", lambda: self._add_optimizer(optimizer))
 
     def _add_optimizer(self, optimizer: Optimizer) -> None:
-        if id(optimizer) in self._stepped_optimizers:
+        if optimizer in self._stepped_optimizers:
             return
-        self._stepped_optimizers[id(optimizer)] = weakref.ref(optimizer)
-        if is_called_by_engine():
-            self._engine_optimizers.add(id(optimizer))
+        self._stepped_optimizers[optimizer] = is_called_by_engine()
+        if self._stepped_optimizers[optimizer]:
             self._engine_steps.install()
         else:
             self._set_init_trained()
 
-    def _after_step(self, optimizer: Hashable, skipped: bool) -> None:
-        if optimizer in self._engine_optimizers:
+    def _after_step(self, optimizer: object, skipped: bool) -> None:
+        if self._stepped_optimizers.get(optimizer):
             return
         if self._process_id == os.getpid() and not self._guard.succeeds(
             "program recording", lambda: self._handle_step(optimizer, skipped=skipped)
@@ -179,7 +181,7 @@ class ProgramRecording(OutsideRecording):
             self._init.set_trained(self._find_trained())
 
     def _after_engine_step(self, engine: Any, skipped: bool) -> None:
-        self._after_step(id(engine), skipped)
+        self._after_step(engine, skipped)
 
     def _after_backward(self, accumulates: bool) -> None:
         self._backwards += accumulates
@@ -187,7 +189,7 @@ class ProgramRecording(OutsideRecording):
         if self._init is not None:
             self._guard.run("init window", self._init.check)
 
-    def _handle_step(self, optimizer: Hashable, *, skipped: bool) -> None:
+    def _handle_step(self, optimizer: object, *, skipped: bool) -> None:
         is_step_end = self._cycle.record_step(optimizer)
         if is_step_end:
             self._backwards_of_step, self._backwards = self._backwards, 0
@@ -227,6 +229,7 @@ class ProgramRecording(OutsideRecording):
             identity=lambda: identity,
             devices=self._devices,
             set_writing=lambda is_writing: self._plan.set_writing(identity.rank, is_writing),
+            more_gaps=self._list_step_gaps,
         )
         with nullcontext() if self._watch is None else self._watch.hold_writes():
             has_opened = recorder.open()
@@ -271,18 +274,28 @@ class ProgramRecording(OutsideRecording):
         return find_trained(self._list_stepped())
 
     def _list_stepped(self) -> list[Optimizer]:
-        return [
-            optimizer
-            for reference in self._stepped_optimizers.values()
-            if (optimizer := reference()) is not None
-        ]
+        return [each for each in self._stepped_optimizers if isinstance(each, Optimizer)]
 
     def _must_wait(self) -> bool:
-        """Return True if an optimizer that may belong to the cycle has not stepped yet."""
+        """Return True if an optimizer that may belong to the cycle has not stepped yet.
+
+        Garbage is collected first: on some ranks it may contain optimizers, on others not.
+        """
         self._steps_to_wait -= 1
-        if self._engine_optimizers:
+        if any(self._stepped_optimizers.values()) or self._steps_to_wait <= 0:
             return False
-        return self._steps_to_wait > 0 and bool(find_idle_optimizers(self._list_stepped()))
+        if not find_idle_optimizers(self._list_stepped()):
+            return False
+        gc.collect()
+        return bool(find_idle_optimizers(self._list_stepped()))
+
+    def _list_step_gaps(self) -> list[Gap]:
+        skip = self._plan.schedule.skip
+        uncertain, replaced = (
+            [step for step in steps if step >= skip]
+            for steps in (self._cycle.uncertain_steps, self._cycle.replaced_steps)
+        )
+        return [*list_uncertain_gaps(uncertain), *list_replaced_gaps(replaced)]
 
     def _stop(self) -> None:
         self._process_id = 0

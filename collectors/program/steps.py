@@ -4,16 +4,22 @@ torch's own hooks on optimizer steps run within the profiler range of the step, 
 table of hooks: no profiler should stop there, and no hook may be added or removed. Therefore torch's wrapper
 around ``step`` of an optimizer class is wrapped again, and the end is reported after it returns. Optimizers
 that step within the backward pass are reported once, at the end of that pass. The optimizer that ends a step
-is learned from the order of their steps (``StepCycle``).
+is learned from the order of their steps (``StepCycle``). It depends on nothing else, so that ranks that run
+the same program find the same boundaries: optimizers are told apart as objects, because the ``id()`` of a
+deleted one is given to another.
 """
 
 import functools
+import gc
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Final
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
+from zprof.collectors.program.discovery import list_optimized
 from zprof.collectors.torch_private import (
     SCALED_STEP,
     current_graph_task_id,
@@ -21,12 +27,16 @@ from zprof.collectors.torch_private import (
     set_run_backward,
 )
 
-#: Key of all optimizers that step within the backward pass.
-BACKWARD = "backward"
+
+class _BackwardOptimizers:
+    """All optimizers that step within the backward pass."""
+
+
+BACKWARD: Final = _BackwardOptimizers()
 Before = Callable[[torch.optim.Optimizer], None]
-After = Callable[[Hashable, bool], None]
-#: Steps of other optimizers after which the last optimizer of the cycle is replaced if it no longer steps.
-MAX_OTHER_STEPS = 16
+After = Callable[[object, bool], None]
+#: Cycles without the optimizer that ends them, after which it is taken for one that no longer steps.
+MAX_UNFINISHED_CYCLES = 2
 
 
 class OptimizerSteps:
@@ -34,8 +44,8 @@ class OptimizerSteps:
 
     Args:
         before: Called with the outermost optimizer before it steps.
-        after: Called with a key of that optimizer after it stepped, outside any operator, and with True if
-            a gradient scaler skipped the step because gradients had overflowed.
+        after: Called with that optimizer, or ``BACKWARD``, after it stepped, outside any operator, and with
+            True if a gradient scaler skipped the step because gradients had overflowed.
         after_backward: Called after each outermost backward pass in which no optimizer stepped, with whether
             it accumulated gradients (``torch.autograd.grad`` does not).
     """
@@ -99,7 +109,7 @@ class OptimizerSteps:
             result = original(own, optimizer, *args, **kwargs)
             if self._is_active and getattr(self._local, "count", 0) == count:
                 self._before(optimizer)
-                self._after(id(optimizer), True)
+                self._after(optimizer, True)
             return result
 
         def undo() -> None:
@@ -144,7 +154,7 @@ class OptimizerSteps:
         if current_graph_task_id() != -1:
             self._stepped_in_backward = True
         else:
-            self._after(id(optimizer), False)
+            self._after(optimizer, False)
 
     def _wrap_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -167,27 +177,57 @@ def _iter_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
         yield from _iter_subclasses(child)
 
 
+class _Member:
+    """An optimizer of the cycle, and the tensors that it updates."""
+
+    def __init__(self, optimizer: object) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._tensors = [weakref.ref(tensor) for tensor in list_optimized(optimizer)]
+
+    def is_deleted(self) -> bool:
+        return self._optimizer() is None
+
+    def shares_tensors(self, other: "_Member") -> bool:
+        return not self._list_ids().isdisjoint(other._list_ids())
+
+    def _list_ids(self) -> set[int]:
+        return {id(tensor) for reference in self._tensors if (tensor := reference()) is not None}
+
+
 class StepCycle:
-    """Learn which optimizer's step ends a step of the program. ``step_count`` counts the steps that ended."""
+    """Learn which optimizer's step ends a step of the program.
+
+    ``step_count`` counts the steps that ended. ``uncertain_steps`` have ended too late: the optimizer that
+    used to end them no longer steps, and nothing but that was a sign of it. ``replaced_steps`` are the first
+    ones of an optimizer that took the place of another.
+    """
 
     def __init__(self) -> None:
-        self._order: list[Hashable] = []
-        self._other_steps = 0
+        self._order: list[_Member] = []
+        self._members: MutableMapping[object, _Member] = WeakIdKeyDictionary()
+        self._calls = self._all_calls = 0
+        self._last_length = self._max_length = 1
         self._is_frozen = False
         self.step_count = 0
+        self.uncertain_steps: list[int] = []
+        self.replaced_steps: list[int] = []
 
-    def record_step(self, optimizer: Hashable) -> bool:
+    def record_step(self, optimizer: object) -> bool:
         """Record the end of an optimizer's step; return True if it ends a step of the program."""
-        if optimizer not in self._order and not self._is_frozen:
-            self._order.append(optimizer)
-            self.step_count = 0
-        elif optimizer != self._order[-1]:
-            self._other_steps += 1
-            if self._other_steps <= MAX_OTHER_STEPS:
-                return False
-            self._replace_last(optimizer)
+        self._calls += 1
+        self._all_calls += 1
+        member = self._members.get(optimizer)
+        if member is None:
+            member = self._members[optimizer] = _Member(optimizer)
+            self._add_member(member)
+        elif member is not self._order[-1] and self._calls > MAX_UNFINISHED_CYCLES * self._max_length:
+            self._order = [each for each in self._order[:-1] if each is not member] + [member]
+            self.uncertain_steps.append(self.step_count)
+        if member is not self._order[-1]:
+            return False
+        self._last_length, self._calls = self._calls, 0
+        self._max_length = max(self._max_length, self._last_length)
         self.step_count += 1
-        self._other_steps = 0
         return True
 
     @property
@@ -196,12 +236,28 @@ class StepCycle:
         return self.step_count > 1
 
     def freeze_order(self) -> None:
-        """Freeze the cycle: an optimizer that appears later no longer changes the step boundaries."""
+        """Freeze the cycle: an optimizer that appears later ends steps only in the place of another."""
         self._is_frozen = True
+        self._max_length = self._last_length  # the first one may have many steps of another optimizer
+        self.uncertain_steps.clear()
 
-    def _replace_last(self, optimizer: Hashable) -> None:
-        """End steps with this optimizer: the former one no longer steps (it was used only at the start)."""
-        self._order.pop()
-        if optimizer in self._order:
-            self._order.remove(optimizer)
-        self._order.append(optimizer)
+    def _add_member(self, member: _Member) -> None:
+        if self._is_frozen:
+            self._replace_by(member)
+            return
+        self._max_length = self._all_calls
+        self._order.append(member)
+        self.step_count = 0
+
+    def _replace_by(self, new: _Member) -> None:
+        """Put a new optimizer in the place of one that updated the same tensors, or that is deleted."""
+        former = [each for each in self._order if each.shares_tensors(new)]
+        if not former:
+            gc.collect()  # ranks would differ in whether the collector has already come by
+            former = [each for each in self._order if each.is_deleted()][:1]
+        if former:
+            last = former[-1]
+            self._order = [
+                new if each is last else each for each in self._order if each is last or each not in former
+            ]
+            self.replaced_steps.append(self.step_count)

@@ -20,6 +20,7 @@ class GapKind(StrEnum):
     FILE = "file"
     DEVICE = "device"
     STEPS = "steps"
+    STEP_BOUNDARIES = "step_boundaries"
     TIME = "time"
     HOST_TIMES = "host_times"
     CLOCKS = "clocks"

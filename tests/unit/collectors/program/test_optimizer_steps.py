@@ -1,12 +1,12 @@
 """When an optimizer's step is reported, which one ends a step, and torch as it was afterwards."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 
-from zprof.collectors.program.steps import BACKWARD, MAX_OTHER_STEPS, OptimizerSteps, StepCycle
+from zprof.collectors.program.steps import BACKWARD, OptimizerSteps, StepCycle
 from zprof.collectors.torch_private import SCALED_STEP
 
 
@@ -35,8 +35,8 @@ class Watched:
             lambda accumulates: self.log.append("backward" if accumulates else "gradient only"),
         )
 
-    def after(self, key: Hashable, skipped: bool) -> None:
-        self.log.append("all in backward" if key == BACKWARD else "skipped" if skipped else "after")
+    def after(self, key: object, skipped: bool) -> None:
+        self.log.append("all in backward" if key is BACKWARD else "skipped" if skipped else "after")
         self.on_after()
 
 
@@ -107,10 +107,20 @@ def test_torch_is_as_it_was_afterwards() -> None:
     assert not watched.log
 
 
-def ends(order: str, cycle: StepCycle | None = None) -> str:
+class Named:
+    """An optimizer of tensors; ``of``: the tensors of another one."""
+
+    def __init__(self, of: "Named | None" = None) -> None:
+        self.param_groups = [{"params": [weight()]}] if of is None else of.param_groups
+
+
+def make_cycle(names: str = "") -> tuple[StepCycle, dict[str, Any]]:
+    return StepCycle(), {name: Named() for name in names}
+
+
+def ends(order: str, cycle: StepCycle, optimizers: Mapping[str, object]) -> str:
     """Return the optimizers after which a step is over."""
-    cycle = cycle or StepCycle()
-    return "".join(name if cycle.record_step(name) else "." for name in order)
+    return "".join(name if cycle.record_step(optimizers[name]) else "." for name in order)
 
 
 @pytest.mark.parametrize(
@@ -120,17 +130,69 @@ def ends(order: str, cycle: StepCycle | None = None) -> str:
         ("ABABAB", "AB.B.B"),  # until B is seen for the first time, A looks like the whole cycle
         ("ABCABC", "ABC..C"),
         ("DDDGDDDG", "DDDG...G"),
+        ("D" * 9 + "G" + "D" * 9 + "G", "D" * 9 + "G" + "." * 9 + "G"),
         ("BAAA", "BAAA"),
-        ("ABAB" + "A" + "AB" + "B" + "AB", "AB.B" + "." + ".B" + "B" + ".B"),  # a GradScaler skips steps
-        ("AB" + "A" * MAX_OTHER_STEPS + "AAA", "AB" + "." * MAX_OTHER_STEPS + "AAA"),  # B never steps again
+        ("ABAB" + "A" + "AB" + "B" + "AB", "AB.B" + "." + ".B" + "B" + ".B"),  # B does not step once
+        ("ABAAAAAAA", "AB....AAA"),  # B never steps again
     ],
 )
 def test_the_optimizer_first_seen_last_closes_the_step(order: str, expected: str) -> None:
-    assert ends(order) == expected
+    assert ends(order, *make_cycle("ABCDG")) == expected
 
 
 def test_a_new_optimizer_changes_nothing_once_the_cycle_is_settled() -> None:
-    cycle = StepCycle()
-    ends("AA", cycle)
+    cycle, optimizers = make_cycle("AB")
+    ends("AA", cycle, optimizers)
     cycle.freeze_order()
-    assert ends("ABAB", cycle) == "A.A."
+    assert ends("ABAB", cycle, optimizers) == "A.A."
+    assert not cycle.uncertain_steps
+
+
+def test_52_optimizers_are_one_step() -> None:
+    names = "".join(map(chr, range(ord("A"), ord("A") + 52)))
+    cycle, optimizers = make_cycle(names)
+    ends(names * 2, cycle, optimizers)
+    assert cycle.has_repeated
+    cycle.freeze_order()
+    assert ends(names * 3, cycle, optimizers) == ("." * 51 + names[-1]) * 3
+    without_last = names[:-1] + names  # the last layer is frozen for a step, and both are one
+    assert ends(without_last + names, cycle, optimizers).strip(".") == names[-1] + "." * 51 + names[-1]
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+@pytest.mark.parametrize("has_same_tensors", [True, False])
+def test_an_optimizer_that_takes_the_place_of_another_ends_each_of_its_steps(
+    is_alive: bool, has_same_tensors: bool
+) -> None:
+    cycle, optimizers = make_cycle("T")
+    ends("TT", cycle, optimizers)
+    cycle.freeze_order()
+    ends("TT", cycle, optimizers)
+    former = optimizers["T"] if is_alive else optimizers.pop("T")
+    optimizers["R"] = Named(former if has_same_tensors else None)
+    former.cycle = former  # only the garbage collector can delete it
+    del former
+    is_known = has_same_tensors or not is_alive
+    assert ends("RRRRR", cycle, optimizers) == ("RRRRR" if is_known else "..RRR")
+    assert (cycle.replaced_steps, cycle.uncertain_steps) == (([4], []) if is_known else ([], [4]))
+
+
+def test_each_of_several_new_optimizers_takes_the_place_of_the_one_with_its_tensors() -> None:
+    cycle, optimizers = make_cycle("ABC")
+    ends("ABCABC", cycle, optimizers)
+    cycle.freeze_order()
+    optimizers |= {"X": Named(optimizers["A"]), "Y": Named(optimizers["B"]), "Z": Named(optimizers["C"])}
+    assert ends("XYZXYZ", cycle, optimizers) == "..Z..Z"
+
+
+def test_an_id_that_is_used_again_is_another_optimizer() -> None:
+    cycle, optimizers = make_cycle("AB")
+    ends("ABAB", cycle, optimizers)
+    cycle.freeze_order()
+    for _ in range(100):
+        former = id(optimizers.pop("A"))
+        optimizers["A"] = Named()
+        if id(optimizers["A"]) == former:
+            break
+    assert ends("ABAB", cycle, optimizers) == ".B.B"
+    assert len(cycle.replaced_steps) == 1
