@@ -33,7 +33,8 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     ``steps`` has one row per (rank, step) with the ledger terms in nanoseconds. ``collectives`` has one row
     per collective and rank, on the common clock. ``host`` has one row per rank and step: what the host did
     while its device was idle. ``kernels`` sums the kernels of a device by name. ``passes`` lists the pass and
-    unit of each gather. ``limiter`` has one row per gather that the host delayed. Tables are empty if the
+    unit of each gather. ``limiter`` has one row per gather that the host delayed, ``waits`` one per
+    wait of a host for its device. Tables are empty if the
     recording does not contain the data. ``hosts``: host name of each rank, if known. ``tracks``: the
     intervals that make up the sums of each timed rank, for drawing. ``source``: the run itself, for access to
     single events. ``engine``: as declared, or else as the events show; None if neither tells. ``hang``: what
@@ -53,6 +54,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     passes: pd.DataFrame = field(default_factory=pd.DataFrame)
     limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
+    waits: pd.DataFrame = field(default_factory=pd.DataFrame)
     hosts: Mapping[int, str] = field(default_factory=dict)
     tracks: tuple[RankTracks, ...] = ()
     source: Run | None = None
@@ -97,6 +99,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         kernels=time.kernels,
         passes=time.passes,
         limiter=time.limiter,
+        waits=time.waits,
         hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,
@@ -147,6 +150,7 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         kernels=time.kernels,
         passes=time.passes,
         limiter=time.limiter,
+        waits=time.waits,
         hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,

@@ -178,6 +178,11 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "share_of_step/without_queue": ("{of_step} without waits for a processor", Unit.RATIO),
     "processor_wait_per_step": ("ready, but without a processor {per_step}", Unit.NS),
     "blocking_waits_per_step": ("waits {per_step} that left the queue empty", Unit.COUNT),
+    "wait_{number}_host_blocked_per_step": (
+        "the host in {operator} ({kind}), {count} times {per_step}",
+        Unit.NS,
+    ),
+    "wait_{number}_stalled_per_step": ("of it, or right after, the device idle or only copying", Unit.NS),
     SLOWDOWN: ("slowdown of kernels during a collective", Unit.RATIO),
     "compute_beside_collectives_per_step": ("compute during collectives {per_step}", Unit.NS),
     "lost_to_slowdown": ("lost to the slowdown {per_step}", Unit.NS),

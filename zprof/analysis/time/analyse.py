@@ -84,8 +84,8 @@ class TimeAnalysis(Struct, frozen=True, kw_only=True):
 
     ``steps`` has one row per (rank, step), ``collectives`` one per rank and collective of these steps; a
     collective belongs to the step that launched it. Times in both are on the common clock. ``tracks`` has the
-    intervals that make up the sums. ``host``, ``kernels``, ``passes`` and ``limiter`` are documented in the
-    functions that create them.
+    intervals that make up the sums. ``host``, ``kernels``, ``passes``, ``limiter`` and ``waits`` are
+    documented in the functions that create them.
     """
 
     time: Time
@@ -98,6 +98,7 @@ class TimeAnalysis(Struct, frozen=True, kw_only=True):
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     passes: pd.DataFrame = field(default_factory=pd.DataFrame)
     limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
+    waits: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def analyse_time(
@@ -157,6 +158,7 @@ def analyse_time(
         tracks=tuple(rank.tracks for rank in ranks),
         host=concat_columns([rank.host for rank in ranks]),
         limiter=concat_columns([rank.limiter for rank in ranks]),
+        waits=concat_columns([rank.waits for rank in ranks]),
         passes=_find_passes_in_program_steps(collectives, ranks),
     )
 

@@ -1,8 +1,8 @@
 """Extract host activity that can stall the device: allocator calls, synchronization, data loader, copies.
 
-Allocator calls and synchronization count only on threads that launch device work. A call that returns only
-after its copy has finished waited for the device (``cudaMemcpyAsync`` does so for pageable memory). Host pace
-is the time between two launches of collectives, without waits for other ranks.
+Allocator calls and synchronization count only on threads that launch device work. What waits for the device
+is decided in :mod:`zprof.analysis.time.device_waits`. Host pace is the time between two launches of
+collectives, without waits for other ranks.
 """
 
 import re
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.device_waits import DeviceWaits, find_copies_of_calls, select_device_waits
 from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events
 from zprof.analysis.time.event_roles import EventView
 from zprof.run.reader import Run
@@ -37,9 +38,6 @@ _ALLOCATOR = re.compile(
 #: Calls that allocate or free device memory; stream-ordered pool calls are left out because they are cheap.
 _DEVICE_ALLOC = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
 _DEVICE_FREE = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
-_SYNC = re.compile(
-    r"(cuda|hip)(Stream|Device|Event)Synchronize\w*|cu(Stream|Ctx|Event)Synchronize\w*|aten::(item|_local_scalar_dense)"
-)
 _SCALAR_READ = re.compile(r"aten::(item|_local_scalar_dense)")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
 _LIMITER = re.compile(r"(FullyShardedDataParallel|FSDP\w*)\.rate_limiter")
@@ -58,7 +56,7 @@ _ANY_CALL = re.compile(
     "|".join(
         f"(?:{pattern.pattern})"
         for pattern in (
-            *(_ALLOCATOR, _DEVICE_ALLOC, _DEVICE_FREE, _SYNC, _SCALAR_READ, _LOADER, _LIMITER),
+            *(_ALLOCATOR, _DEVICE_ALLOC, _DEVICE_FREE, _SCALAR_READ, _LOADER, _LIMITER),
             *(_OPTIMIZER, _LAUNCH, _COMPILED, _COLLECTIVE),
         )
     ),
@@ -84,24 +82,17 @@ def _empty_mask() -> npt.NDArray[np.bool_]:
 class HostCopies(Struct, frozen=True, kw_only=True):
     """Copies between host and device, one row per copy: ``spans``, ``size_bytes``, and ``to_host``.
 
-    ``blocking``: calls that returned only after their copy had finished. ``pending``: intervals in which a
-    copy was requested but had not started.
+    ``pending``: intervals in which a copy was requested but had not started.
     """
 
     spans: Intervals = field(default_factory=_empty_spans)
     size_bytes: Int64s = field(default_factory=_empty_int64s)
     to_host: npt.NDArray[np.bool_] = field(default_factory=_empty_mask)
-    blocking: Intervals = field(default_factory=_empty_spans)
     pending: Intervals = field(default_factory=_empty_spans)
 
     def on(self, clock: RankClock) -> "HostCopies":
         """Return the same copies on the common clock."""
-        return replace(
-            self,
-            spans=clock.common(self.spans),
-            blocking=clock.common(self.blocking),
-            pending=clock.common(self.pending),
-        )
+        return replace(self, spans=clock.common(self.spans), pending=clock.common(self.pending))
 
 
 def select_host_copies(view: EventView) -> HostCopies:
@@ -111,36 +102,27 @@ def select_host_copies(view: EventView) -> HostCopies:
     rows = np.flatnonzero(to_host | view.match_names(copies, lambda name: _TO_DEVICE in name))
     if not len(rows):
         return HostCopies()
-    calls, copied = _find_copy_calls(view, rows)
+    calls = np.flatnonzero(view.match_categories(*_CALL_CATEGORIES) & (view.correlation > 0))
+    copied = find_copies_of_calls(view, calls)
+    is_listed = np.isin(copied, rows)
     return HostCopies(
         spans=view.spans[rows],
         size_bytes=view.size_bytes[rows],
         to_host=to_host[rows],
-        blocking=union(calls[calls[:, 1] >= copied[:, 1]]),
-        pending=union(intervals(calls[:, 0], copied[:, 0])),
+        pending=union(intervals(view.spans[calls[is_listed], 0], view.spans[copied[is_listed], 0])),
     )
-
-
-def _find_copy_calls(view: EventView, copies: Int64s) -> tuple[Intervals, Intervals]:
-    """Return the host calls that requested these copies, and the span of each call's copy."""
-    copies = copies[view.correlation[copies] > 0]
-    order = np.argsort(view.correlation[copies], kind="stable")
-    ids = view.correlation[copies][order]
-    calls = np.flatnonzero(view.match_categories(*_CALL_CATEGORIES))
-    calls = calls[np.isin(view.correlation[calls], ids)]
-    last_copy = np.searchsorted(ids, view.correlation[calls], side="right") - 1
-    return view.spans[calls], view.spans[copies[order[last_copy]]]
 
 
 class HostCalls(Struct, frozen=True, kw_only=True):
     """Intervals of one rank's host calls by kind; the intervals of each field are disjoint.
 
-    ``limiter``: FSDP1's rate limiter. ``optimizer``: optimizer steps. ``collective``: launches of
-    collectives. ``read``: reading back a scalar. ``compiled``: code generated by torch.compile.
-    ``alloc_times``, ``free_times``: start times of calls that allocate or free device memory. ``copies``:
-    between host and device. ``is_inference``: operators were recorded, but no backward and no optimizer step.
-    ``active``: a thread that launches device work did something that the recording shows. ``has_stacks``: the
-    recording has more Python calls than operators (``with_stack=True``), each of which slowed the host.
+    ``sync``: waits for the device; ``waits``: what each of them is for. ``limiter``: FSDP1's rate limiter.
+    ``optimizer``: optimizer steps. ``collective``: launches of collectives. ``read``: reading back a scalar,
+    from whatever device. ``compiled``: code generated by torch.compile. ``alloc_times``, ``free_times``:
+    start times of calls that allocate or free device memory. ``copies``: between host and device.
+    ``is_inference``: operators were recorded, but no backward and no optimizer step. ``active``: a thread
+    that launches device work did something that the recording shows. ``has_stacks``: the recording has more
+    Python calls than operators (``with_stack=True``), each of which slowed the host.
     """
 
     allocator: Intervals
@@ -154,6 +136,7 @@ class HostCalls(Struct, frozen=True, kw_only=True):
     alloc_times: Int64s = field(default_factory=_empty_int64s)
     free_times: Int64s = field(default_factory=_empty_int64s)
     copies: HostCopies = field(default_factory=HostCopies)
+    waits: DeviceWaits = field(default_factory=DeviceWaits)
     active: Intervals = field(default_factory=_empty_spans)
     is_inference: bool = False
     has_stacks: bool = False
@@ -172,6 +155,7 @@ class HostCalls(Struct, frozen=True, kw_only=True):
             alloc_times=clock.common(self.alloc_times),
             free_times=clock.common(self.free_times),
             copies=self.copies.on(clock),
+            waits=self.waits.on(clock),
             active=clock.common(self.active),
             is_inference=self.is_inference,
             has_stacks=self.has_stacks,
@@ -193,18 +177,18 @@ def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
     """Select the host calls from an ``events`` table by category and name; test each distinct text once."""
     events = decode_events(events)
     view = EventView(events, _CATEGORIES)
-    copies = select_host_copies(view)
     on_host = ~view.match_categories(*DEVICE_COPY_CATEGORIES)
     calls = view.match_names(on_host, _ANY_CALL.fullmatch)  # one test per name, not one per pattern
     launch_threads = np.unique(view.thread[view.match_names(calls, _LAUNCH.fullmatch)])
     on_launch_thread = calls & np.isin(view.thread, launch_threads)
+    waits = select_device_waits(view, launch_threads)
 
     def select(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
         return view.spans[view.match_names(rows, pattern.fullmatch)]
 
     return HostCalls(
         allocator=union(select(on_launch_thread, _ALLOCATOR)),
-        sync=union(select(on_launch_thread, _SYNC), copies.blocking),
+        sync=union(waits.spans),
         loader=union(select(calls, _LOADER)),
         limiter=union(select(calls, _LIMITER)),
         optimizer=union(select(calls, _OPTIMIZER)),
@@ -213,7 +197,8 @@ def select_host_calls(events: pa.Table | EventColumns) -> HostCalls:
         compiled=union(select(calls, _COMPILED)),
         alloc_times=select(on_launch_thread, _DEVICE_ALLOC)[:, 0],
         free_times=select(on_launch_thread, _DEVICE_FREE)[:, 0],
-        copies=copies,
+        copies=select_host_copies(view),
+        waits=waits,
         active=_find_active_spans(events, launch_threads),
         is_inference=_is_inference(view, on_host),
         has_stacks=_count_rows(events, PYTHON_CATEGORY) > _count_rows(events, "cpu_op"),

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.collective_rows import Mask, RankColumns
+from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankResult
 from zprof.analysis.time.steps import StepWindows, ThreadTimes
@@ -205,21 +206,24 @@ HOST_COLUMNS = (
 )
 
 
-def make_host_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:
+def split_idle(timeline: RankTimeline, result: RankResult) -> IdleShares:
+    """Return the idle parts of a rank, which is on the common clock."""
+    calls, activity = timeline.calls, timeline.activity
+    if not activity.on_device:
+        return split_cpu_idle(result.idle, activity.copies, calls)
+    pending = _find_pending(activity.kernels, result, calls)
+    return split_device_idle(result.idle, result.exposure.moving, pending, calls)
+
+
+def make_host_columns(timeline: RankTimeline, result: RankResult, shares: IdleShares) -> RankColumns:
     """Return the columns ``HOST_COLUMNS`` with one entry per step of a rank, which is on the common clock."""
     calls = timeline.calls
     activity, steps = timeline.activity, timeline.steps
-    pending = _find_pending(activity.kernels, result, calls)
-    shares = (
-        split_device_idle(result.idle, result.exposure.moving, pending, calls)
-        if activity.on_device
-        else split_cpu_idle(result.idle, activity.copies, calls)
-    )
     rows: HostColumns = {
         "rank": timeline.rank,
         "step": steps.number,
         "on_device": activity.on_device,
-        "launches_seen": not activity.on_device or len(pending) > 0,
+        "launches_seen": not activity.on_device or len(_find_pending(activity.kernels, result, calls)) > 0,
         "is_inference": calls.is_inference,
         "is_compiled": len(calls.compiled) > 0,
         "has_stacks": calls.has_stacks,
@@ -238,11 +242,37 @@ def make_host_columns(timeline: RankTimeline, result: RankResult) -> RankColumns
         ),
         **_make_call_columns(shares, calls, timeline),
         **_make_read_columns(result.exposure.moving, activity.waits, calls.read, steps),
-        **_make_copy_columns(
-            subtract(activity.copies, union(activity.compute, result.collective_spans)), calls, timeline
-        ),
+        **_make_copy_columns(_find_exposed_copies(timeline, result), calls, timeline),
     }
     return {name: np.broadcast_to(np.asarray(rows[name]), len(steps)) for name in HOST_COLUMNS}
+
+
+def make_wait_columns(timeline: RankTimeline, result: RankResult, shares: IdleShares) -> RankColumns:
+    """Return the columns ``WAIT_COLUMNS``, one entry per wait for the device in a step.
+
+    ``stalled_ns``: time in the wait, or until 1 ms after it, in which the device was idle because of it, or
+    only copied.
+    """
+    waits, steps = timeline.calls.waits, timeline.host_steps
+    stalled = union(shares.idle.get(IdlePart.SYNC, EMPTY), _find_exposed_copies(timeline, result))
+    begin, end = waits.spans.T
+    following = np.append(begin[1:], np.iinfo(np.int64).max)[: len(begin)]
+    until = np.maximum(end, np.minimum(end + MAX_GAP_AFTER_NS, following))
+    step = steps.step_at(begin)
+    step = np.where(step < 0, steps.step_at(end - 1), step)
+    rows = np.flatnonzero(np.isin(step, np.unique(steps.number)))
+    return {
+        "rank": np.full(len(rows), timeline.rank, dtype=np.int64),
+        "step": step[rows],
+        "operator": np.array([*waits.names, ""], dtype=object)[waits.operator[rows]],
+        "kind": np.array(list(WaitKind), dtype=object)[waits.kind[rows]],
+        "wait_ns": (end - begin)[rows],
+        "stalled_ns": covered(stalled, begin[rows], until[rows]),
+    }
+
+
+def _find_exposed_copies(timeline: RankTimeline, result: RankResult) -> Intervals:
+    return subtract(timeline.activity.copies, union(timeline.activity.compute, result.collective_spans))
 
 
 def _find_pending(kernels: Int64s, result: RankResult, calls: HostCalls) -> Intervals:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from zprof.analysis.time.clocks.rank_clock import Clocks
 from zprof.analysis.time.collective_rows import CollectiveRows, Mask, RankColumns
 from zprof.analysis.time.host_calls import HostCalls, measure_host_pace
-from zprof.analysis.time.host_idle import make_host_columns
+from zprof.analysis.time.host_idle import make_host_columns, make_wait_columns, split_idle
 from zprof.analysis.time.kernels import KernelColumns
 from zprof.analysis.time.ledger import RankTracks, make_rank_tracks
 from zprof.analysis.time.passes.table import PassRank, make_pass_rank
@@ -78,6 +78,7 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     calls: HostCalls
     kernels: KernelColumns
     host: RankColumns
+    waits: RankColumns
     limiter: RankColumns
     passes: PassRank
     tracks: RankTracks
@@ -233,6 +234,7 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
 
 def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> RankSummary:
     calls = timeline.calls
+    shares = split_idle(timeline, result)
     return RankSummary(
         window=timeline.window,
         time=result.time,
@@ -245,7 +247,8 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
             allocator=calls.allocator, sync=calls.sync, loader=calls.loader, has_stacks=calls.has_stacks
         ),
         kernels=result.kernels,
-        host=make_host_columns(timeline, result),
+        host=make_host_columns(timeline, result, shares),
+        waits=make_wait_columns(timeline, result, shares),
         limiter=_make_limiter_columns(timeline, result),
         passes=make_pass_rank(timeline),
         tracks=make_rank_tracks(timeline, clocks.of(timeline.rank), result.exposure, result.wait_before_ns),

@@ -2,11 +2,13 @@
 
 The wait for the last kernel is not a loss, it would only move elsewhere. The loss is the time from the end of
 that kernel until the next one runs: the host wakes up, continues and launches. Signal: the idle time within
-``cuda/hip…Synchronize``, ``aten::item`` and copies that block their caller, and up to 1 ms of the gap right
-after each, on most ranks. At least 1 % of the step is a note (docs/thresholds.md), at least 2 % a finding.
-One such wait per step is normal for reading the loss: a note at most. The first wait of a window contains the
-start of the profiler (0.2 to 0.5 s measured). A wait that does not recur in most steps is not reported, and
-in a single step the longest wait is ignored (:mod:`zprof.rules.compute.idle_time`).
+calls that block until the device is done (:mod:`zprof.analysis.time.device_waits`), and up to 1 ms of the gap
+right after each, on most ranks. At least 1 % of the step is a note (docs/thresholds.md), at least 2 % a
+finding. One such wait per step is normal for reading the loss: a note at most. The first wait of a window
+contains the start of the profiler (0.2 to 0.5 s measured). A wait that does not recur in most steps is not
+reported, and in a single step the longest wait is ignored (:mod:`zprof.rules.compute.idle_time`).
+
+The evidence and the fixes are those of the operators and kinds of wait that cost most.
 
     saving: half of the loss .. all of it, plus exposed transfer with an empty queue meanwhile, plus 15 %:
     ranks delayed at different times wait for each other, and kernels launched afterwards start one by one
@@ -21,6 +23,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.formatting import format_ns
@@ -34,7 +37,7 @@ from zprof.rules.compute.idle_time import (
     mean_of_most_ranks,
     rate_confidence,
 )
-from zprof.rules.evidence import make_fact
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
@@ -61,9 +64,28 @@ _FIX = Fix(
     general="total += loss.detach()  # instead of loss.item(); print it every 100 steps\n"
     "torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)  # without error_if_nonfinite",
 )
-_DEVICE_FIX = (
-    "tensor.to('cpu', non_blocking=True) into pinned memory; no torch.cuda.synchronize() in the loop"
+_TO_HOST_FIX = "tensor.to('cpu', non_blocking=True) into pinned memory, and read it a step later"
+_TO_DEVICE_FIX = "DataLoader(..., pin_memory=True); tensor.to(device, non_blocking=True)"
+_SHAPE_FIX = "torch.where(mask, x, 0) instead of x[mask] and nonzero(): their shape has to come to the host"
+_SYNC_FIX = "no torch.cuda.synchronize(), event.synchronize() or empty_cache() in the loop"
+#: Operators that read one value, and those whose result's shape depends on values.
+_READ_OPERATORS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
+_SHAPE_OPERATORS = frozenset(
+    {
+        "aten::nonzero",
+        "aten::masked_select",
+        "aten::index",
+        "aten::index_put_",
+        "aten::unique_dim",
+        "aten::_unique2",
+        "aten::repeat_interleave",
+    }
 )
+_TO_DEVICE = frozenset({WaitKind.TO_DEVICE, WaitKind.TO_DEVICE_PINNED, WaitKind.TO_DEVICE_PAGEABLE})
+_SYNCS = frozenset({WaitKind.STREAM, WaitKind.EVENT, WaitKind.DEVICE})
+#: Groups of waits that are named, and their minimum share of the cost of all.
+_MAX_GROUPS = 4
+_MIN_GROUP_RATIO = 0.05
 _INFERENCE_FIX = (
     "choose the next token on the device, and copy it to pinned memory with non_blocking=True\n"
     "schedule the next batch while this one runs; check for the end of sequences every few tokens\n"
@@ -94,7 +116,73 @@ def blocking_sync(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     waits = _measure_on_device(analysis) if has_device(analysis) else _measure_on_cpu(analysis)
     if waits.lost_ns >= _MIN_STEP_RATIO * waits.wall_ns:
         return _build_finding(analysis, waits)
-    return find_single_occurrence_gap(analysis, Cause.BLOCKING_SYNC, _MEDIUM_CONFIDENCE_RATIO, "sync_ns")
+    return find_single_occurrence_gap(
+        analysis,
+        Cause.BLOCKING_SYNC,
+        _MEDIUM_CONFIDENCE_RATIO,
+        "sync_ns",
+        what=_describe_longest_wait(analysis),
+    )
+
+
+class WaitGroup(Struct, frozen=True, kw_only=True):
+    """Waits of one operator and kind; means per rank and step. ``stalled_ns``: what they cost the device."""
+
+    operator: str
+    kind: WaitKind
+    count: float
+    wait_ns: float
+    stalled_ns: float
+
+
+def list_wait_groups(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> list[WaitGroup]:
+    """Return the waits for the device by operator and kind, the costliest first, without negligible ones.
+
+    Args:
+        analysis: The run.
+        ranks: Its ranks; default: all.
+    """
+    rows, steps = analysis.waits, analysis.steps
+    if ranks:
+        rows, steps = (table[table["rank"].isin(ranks)] for table in (rows, steps))
+    if rows.empty or steps.empty:
+        return []
+    sums = rows.groupby(["operator", "kind"]).agg(
+        count=("step", "size"), wait_ns=("wait_ns", "sum"), stalled_ns=("stalled_ns", "sum")
+    )
+    sums = sums.sort_values(["stalled_ns", "wait_ns"], ascending=False)
+    sums = sums[sums["stalled_ns"] >= _MIN_GROUP_RATIO * sums["stalled_ns"].sum()][:_MAX_GROUPS] / len(steps)
+    return [
+        WaitGroup(operator=operator, kind=WaitKind(kind), count=count, wait_ns=wait_ns, stalled_ns=stalled_ns)
+        for (operator, kind), count, wait_ns, stalled_ns in sums.itertuples(name=None)
+    ]
+
+
+def make_wait_facts(groups: Sequence[WaitGroup]) -> list[Fact]:
+    """Return two rows of evidence per group: how long the host waited, and what that cost its device."""
+    return [
+        fact
+        for number, group in enumerate(groups, 1)
+        for fact in (
+            make_fact(
+                "wait_{number}_host_blocked_per_step",
+                group.wait_ns,
+                number=number,
+                operator=group.operator,
+                kind=group.kind,
+                count=f"{group.count:.3g}",
+            ),
+            make_fact("wait_{number}_stalled_per_step", group.stalled_ns, number=number),
+        )
+    ]
+
+
+def _describe_longest_wait(analysis: RunAnalysis) -> str:
+    """Return which call of which operator the longest wait is; empty if it is not known."""
+    if analysis.waits.empty:
+        return ""
+    longest = analysis.waits.nlargest(1, "wait_ns").iloc[0]
+    return f": {longest['operator']}, {longest['kind']}, {format_ns(longest['wait_ns'])}"
 
 
 def _measure_on_device(analysis: RunAnalysis) -> _HostWaits:
@@ -134,6 +222,7 @@ def _build_finding(analysis: RunAnalysis, waits: _HostWaits) -> Finding:
             make_fact(waits.key, waits.lost_ns),
             make_fact("share_of_step", share),
             make_fact("blocking_waits_per_step", waits.count),
+            *make_wait_facts(list_wait_groups(analysis)),
         ],
         saving_ns=waits.saving_ns,
         severity=rate_severity(waits.saving_ns[1], waits.wall_ns),
@@ -146,12 +235,28 @@ def _build_finding(analysis: RunAnalysis, waits: _HostWaits) -> Finding:
     )
 
 
-def choose_sync_fix(analysis: RunAnalysis) -> str:
-    """Return what to do instead of waiting for the device, or for the collectives of a CPU rank."""
+def choose_sync_fix(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> str:
+    """Return what to do instead of waiting for the device, or for the collectives of a CPU rank.
+
+    One fix per kind of wait, that of the costliest first.
+    """
     if is_inference(analysis):
         return _INFERENCE_FIX
-    text = choose_fix(analysis, _FIX)
-    return f"{text}\n{_DEVICE_FIX}" if has_device(analysis) else text
+    read_fix = choose_fix(analysis, _FIX)
+    if not has_device(analysis):
+        return read_fix
+    fixes = [_choose_group_fix(group, read_fix) for group in list_wait_groups(analysis, ranks)]
+    return "\n".join(dict.fromkeys(fixes or [read_fix, _TO_HOST_FIX, _SYNC_FIX]))
+
+
+def _choose_group_fix(group: WaitGroup, read_fix: str) -> str:
+    if group.operator in _SHAPE_OPERATORS:
+        return _SHAPE_FIX
+    if group.operator in _READ_OPERATORS:
+        return read_fix
+    if group.kind in _TO_DEVICE:
+        return _TO_DEVICE_FIX
+    return _SYNC_FIX if group.kind in _SYNCS else _TO_HOST_FIX
 
 
 def locate_sync(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> SourceLocation | None:

@@ -138,16 +138,19 @@ def moves_state(analysis: RunAnalysis) -> bool:
 
 
 def find_single_occurrence_gap(
-    analysis: RunAnalysis, cause: Cause, min_ratio: float, *columns: str
+    analysis: RunAnalysis, cause: Cause, min_ratio: float, *columns: str, what: str = ""
 ) -> Gap | None:
-    """Return the gap of a rule whose cost occurs once in a window of one step, None if it is too small."""
+    """Return the gap of a rule whose cost occurs once in a window of one step, None if it is too small.
+
+    ``what`` names the occurrence, after a colon.
+    """
     lost = sum(single_occurrence_ns(analysis, column) for column in columns)
     if analysis.host["step"].nunique() > 1 or lost < min_ratio * mean_wall_ns(analysis):
         return None
     return untested_gap(
         cause,
-        f"the window has one step, and {format_ns(lost)} of its idle time is a single occurrence: it is "
-        "unknown if it recurs in each step",
+        f"the window has one step, and {format_ns(lost)} of its idle time is a single occurrence{what}; "
+        "it is unknown if it recurs in each step",
         "record at least three steps",
     )
 

@@ -21,7 +21,12 @@ from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
 from zprof.replay.tasks import NONE, Bools
 from zprof.rules.compute.allocator_retries import FIX as ALLOCATOR_FIX
-from zprof.rules.compute.blocking_sync import choose_sync_fix, locate_sync
+from zprof.rules.compute.blocking_sync import (
+    choose_sync_fix,
+    list_wait_groups,
+    locate_sync,
+    make_wait_facts,
+)
 from zprof.rules.compute.comm_slows_compute import GPU_FIX as SLOWED_FIX
 from zprof.rules.compute.cpu_bound_launch import (
     choose_launch_fix,
@@ -198,6 +203,7 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
             "if the step takes as long, the wait is not the cause",
             count=count,
             count_key="blocking_calls_per_step",
+            evidence=tuple(make_wait_facts(list_wait_groups(analysis))),
         )
     ]
 
