@@ -156,6 +156,8 @@ def _choose_verb(check: Check, result: GateResult) -> str:
     needs_baseline = check.baseline is None and result.limit.value is None
     if result.outcome is Outcome.SKIPPED and not needs_baseline:
         return "not measured" if result.value is None else "undecided"
+    if result.outcome is Outcome.WARNED and result.allowed is None:
+        return "not judged"
     return _OUTCOME_VERBS[result.outcome]
 
 

@@ -16,7 +16,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryPart, RankMemory
 from zprof.model.quantities import Unit
 from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus, Volume
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.time import CollectiveTime, RankTime, StepTime, Time, Window, WindowPolicy
 
 ENVIRONMENT = {"torch": "2.13.0+cpu"}
@@ -24,7 +24,10 @@ MS = 1_000_000
 
 
 class Made(Struct, frozen=True, kw_only=True):
-    """A run.  ``peaks``: of each rank.  A wall, an exposed time and so on a step, of all ranks alike."""
+    """A run.  ``peaks``: of each rank.  A wall, an exposed time and so on a step, of all ranks alike.
+
+    ``tenant_peaks``: where a tenant holds more than at the rank's peak.
+    """
 
     peaks: Sequence[int] = (1000, 900)
     untagged: int = 10
@@ -52,6 +55,7 @@ class Made(Struct, frozen=True, kw_only=True):
     volume_gap: bool = False
     group_size: int | None = None
     parts: Sequence[MemoryPart] = ()
+    tenant_peaks: Mapping[str, int] | None = None
     name: str = "run"
     facts: Mapping[str, Any] | None = None
 
@@ -116,6 +120,12 @@ def _rank_memory(made: Made, rank: int, peak: int) -> RankMemory:
         rank=rank, device="cpu", peak_bytes=peak, peak_step=1, peak_phase="backward", tenants=tenants,
         untagged_bytes=made.untagged, reserved_unused_bytes=None, non_pytorch_bytes=None, formula=None,
         upper_bound=made.upper_memory, lower_bound=made.lower_memory, parts=tuple(made.parts),
+        tenant_peaks={**tenants, "untagged": made.untagged, **(made.tenant_peaks or {})},
+        program_buffers_peak_bytes=sum(
+            part.bytes
+            for part in made.parts
+            if part.tenant == Tenant.COMMUNICATION_BUFFERS and part.sub != BACKEND_SCRATCH
+        ),
     )  # fmt: skip
 
 

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.analyse import UNTAGGED_NAME
 from zprof.analysis.time.collective_rows import Mask, factorize_texts
 from zprof.analysis.time.ledger import STEP_COLUMNS
 from zprof.analysis.time.passes.phases import UNKNOWN_PHASE
 from zprof.model.collectives import is_unknown_size
 from zprof.model.memory import Memory
-from zprof.model.tenants import DISPLAY_ORDER
+from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 from zprof.model.time import CollectiveTime, LateReason
 
 STEP_TABLE_COLUMNS = (*STEP_COLUMNS[:2], "start_ns", *STEP_COLUMNS[2:], "upper_bound")

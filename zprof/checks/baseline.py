@@ -12,7 +12,7 @@ untrusted input, so it must be a regular file of at most 1 MiB, of this schema, 
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
 from zprof.model.report import Report
-from zprof.model.tenants import BACKEND_SCRATCH, Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
 from zprof.run.near_paths import suggest_path
 from zprof.run.plain_file import open_plain
@@ -86,10 +86,25 @@ def _make_memory(report: Report) -> MemoryBaseline | None:
         untagged_bytes=rank.untagged_bytes,
         tenants={tenant.value: size for tenant, size in rank.tenants.items()},
         backend_scratch_bytes=sum(part.bytes for part in rank.parts if part.sub == BACKEND_SCRATCH),
+        tenant_peaks=_find_tenant_peaks(ranks),
+        program_buffers_peak_bytes=max(
+            (entry.program_buffers_peak_bytes or 0 for entry in ranks), default=None
+        )
+        if all(entry.program_buffers_peak_bytes is not None for entry in ranks)
+        else None,
         upper_bound=rank.upper_bound,
         lower_bound=any(entry.lower_bound for entry in ranks),
         missing_ranks=_list_missing_ranks(report, {entry.rank for entry in ranks}),
     )
+
+
+def _find_tenant_peaks(ranks: Sequence[RankMemory]) -> Mapping[str, int] | None:
+    """Return the highest of each tenant's own maxima; None if a rank has none, without unknown tenants."""
+    if any(rank.tenant_peaks is None for rank in ranks):
+        return None
+    unknown = {tenant.value for rank in ranks for tenant in rank.unknown}
+    names = sorted({name for rank in ranks for name in rank.tenant_peaks or {}} - unknown)
+    return {name: max((rank.tenant_peaks or {}).get(name, 0) for rank in ranks) for name in names}
 
 
 def _list_missing_ranks(report: Report, present: set[int]) -> tuple[int, ...]:
@@ -201,6 +216,12 @@ def read_baseline(path: Path) -> Baseline:
     content = _read_bytes(path)
     _check_schema(_decode(content, _Versioned, path).schema, path)
     baseline = _decode(content, Baseline, path)
+    try:
+        key = _find_duplicate_key(content)
+    except (ValueError, RecursionError):
+        raise BadInput(f"{_format_path(path)}: not a baseline (invalid JSON)", hint=_SAVE_AGAIN) from None
+    if key is not None:
+        raise BadInput(f'{_format_path(path)}: has the key "{_clip_text(key)}" twice', hint=_SAVE_AGAIN)
     problem = next(_find_problems(baseline), None)
     if problem is not None:
         raise BadInput(f"{_format_path(path)}: not a valid baseline ({problem})", hint=_SAVE_AGAIN)
@@ -267,6 +288,18 @@ def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
         ) from None
 
 
+def _find_duplicate_key(content: bytes) -> str | None:
+    """Return a key that an object has twice: of two values, which one holds depends on the reader."""
+    duplicates: list[str] = []
+
+    def collect(pairs: list[tuple[str, object]]) -> None:
+        counts = Counter(name for name, _ in pairs)
+        duplicates.extend(name for name, count in counts.items() if count > 1)
+
+    json.loads(content, object_pairs_hook=collect, parse_int=float)
+    return duplicates[0] if duplicates else None
+
+
 def _check_schema(schema: str, path: Path) -> None:
     if schema == BASELINE_SCHEMA:
         return
@@ -304,7 +337,14 @@ def _find_problems_in_memory(memory: MemoryBaseline) -> Iterator[str]:
         yield "backend_scratch_bytes"
     if sum(memory.tenants.values()) + memory.untagged_bytes != memory.peak_bytes:
         yield "tenants that do not sum to the peak"
-    yield from (f'tenant "{_clip_text(name)}"' for name in memory.tenants if name not in set(Tenant))
+    peaks = memory.tenant_peaks or {}
+    if not _are_plausible((*peaks.values(), memory.program_buffers_peak_bytes or 0)):
+        yield "bytes of memory"
+    known = {*Tenant, UNTAGGED_NAME}
+    if any(peaks.get(name, size) < size for name, size in memory.tenants.items()):
+        yield "a tenant whose own peak is below its bytes at the peak"
+    names = [*(name for name in memory.tenants if name not in set(Tenant)), *(set(peaks) - known)]
+    yield from (f'tenant "{_clip_text(name)}"' for name in names)
     yield from _find_problems_in_ranks(memory.missing_ranks)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from zprof.checks.gates.reading import MIN_STEPS
 from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
 from zprof.model.formatting import printable, shorten
 from zprof.model.side_by_side import ComparedRow
@@ -23,9 +24,17 @@ def compare_figures(before: Baseline, after: Baseline) -> tuple[ComparedRow, ...
 
 
 def list_bounds(baseline: Baseline) -> tuple[str, ...]:
-    """Return one line for each figure that is a bound or lacks ranks, which weakens a check."""
+    """Return one line for each figure that is missing, a bound, or lacks ranks, which weakens a check."""
+    parts = (("memory", baseline.memory), ("times", baseline.time), ("collectives", baseline.collectives))
+    missing = [f"no {name}" for name, part in parts if part is None]
+    steps = 0 if baseline.time is None else len(baseline.time.wall_ns)
+    if 0 < steps < MIN_STEPS:
+        missing.append(
+            f"{steps} timed step{'' if steps == 1 else 's'}, {MIN_STEPS} are needed for an interval"
+        )
     suffixes = tuple(f", {word}" for word in (_ONLY, _WITHOUT))
-    return tuple(f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(suffixes))
+    bounds = [f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(suffixes)]
+    return (*missing, *bounds)
 
 
 def list_changes(before: Baseline, after: Baseline) -> tuple[ComparedRow, ...]:
@@ -46,9 +55,11 @@ def _list_figures(baseline: Baseline) -> Iterator[tuple[str, _Figure]]:
     yield from _condition_figures(baseline.conditions)
     if baseline.memory is not None:
         yield "peak_memory", ("bytes", baseline.memory.peak_bytes)
-        for tenant, size in baseline.memory.tenants.items():
+        for tenant, size in (baseline.memory.tenant_peaks or {}).items():
             yield f"peak_memory.{tenant}", ("bytes", size)
-        yield "peak_memory.untagged", ("bytes", baseline.memory.untagged_bytes)
+        for tenant, size in baseline.memory.tenants.items():
+            yield f"{tenant} at the peak", ("bytes", size)
+        yield "untagged at the peak", ("bytes", baseline.memory.untagged_bytes)
         yield from _bound_figures(
             "peak_memory", _memory_bounds(baseline.memory), baseline.memory.missing_ranks
         )

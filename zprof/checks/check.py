@@ -1,7 +1,7 @@
 """Judge each limit by its gate; the worst result is the outcome of the check.
 
 Severity: failed > unknown > warned > within noise > passed. If no limit was judged, the outcome is unknown,
-except on a first run without a baseline.
+except on a first run without a baseline. With a required baseline, a limit that cannot be judged is unknown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,9 @@ from zprof.checks.gates.time import (
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
+from zprof.model.findings import Confidence, Finding
+from zprof.model.formatting import printable
+from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Report
 from zprof.version import __version__
 
@@ -40,6 +43,7 @@ GATES: Mapping[str, Callable[[GateInput], Reading]] = {
     "exposed_wait": read_exposed_wait,
 }
 _TENANT_PREFIX = "peak_memory."
+_MEMORY_GATES = ("peak_memory", "untagged_ratio")
 _WORST_FIRST = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED, Outcome.WITHIN_NOISE, Outcome.PASSED)
 
 
@@ -50,6 +54,7 @@ def check(
     *,
     environment: Mapping[str, str],
     any_conditions: bool = False,
+    requires_baseline: bool = False,
 ) -> Check:
     """Judge a run against limits and a baseline.
 
@@ -59,6 +64,7 @@ def check(
         baseline: None on a first run; relative limits are then skipped.
         environment: The environment from the run's manifest, for the torch version.
         any_conditions: Compare even if the recording conditions differ.
+        requires_baseline: A limit that the baseline or the run cannot judge is unknown, default or not.
 
     Raises:
         BadInput: The conditions differ from those of the baseline, or a gate is unknown.
@@ -73,7 +79,9 @@ def check(
             hint="use zprof baseline update to replace the baseline, or --any-conditions to compare anyway",
         )
     results = tuple(
-        _judge_limit(GateInput(limit=limit, report=report, current=current, baseline=baseline))
+        _judge_limit(
+            GateInput(limit=limit, report=report, current=current, baseline=baseline), requires_baseline
+        )
         for limit in limits
     )
     outcome, notices = _find_worst_outcome(results, current, baseline)
@@ -92,12 +100,49 @@ def check(
     )
 
 
-def _judge_limit(gate_input: GateInput) -> GateResult:
+def name_causes(result: Check, report: Report) -> tuple[str, ...]:
+    """Name what the diagnosis holds for the cause of the failed gates: of time or traffic, and of memory.
+
+    The first finding of each that is more than a guess; empty if no gate failed.
+    """
+    failed = [entry.limit.gate for entry in result.results if entry.outcome is Outcome.FAILED]
+    is_memory = [gate.startswith(_MEMORY_GATES) for gate in failed]
+    sure = [finding for finding in report.findings if finding.confidence is not Confidence.LOW]
+    of_time = [finding for finding in sure if finding.saving_ns[1] > 0]
+    of_memory = [finding for finding in sure if finding.saving_bytes is not None]
+    chosen = [*of_time[: not all(is_memory)], *of_memory[: any(is_memory)]]
+    return tuple(f"likely cause: {_describe_cause(finding)}" for finding in dict.fromkeys(chosen))
+
+
+def _describe_cause(finding: Finding) -> str:
+    """Describe a finding by its name, its sentence, and what it costs or saves."""
+    cost = ""
+    if finding.change_ns is not None and finding.change_ns[1] > 0:
+        cost = f"; costs {_format_range(finding.change_ns, Unit.NS)} per step more than in the baseline"
+    elif finding.saving_ns[1] > 0:
+        cost = f"; its fix saves {_format_range(finding.saving_ns, Unit.NS)} per step"
+    elif finding.saving_bytes is not None:
+        cost = f"; its fix frees {_format_range(finding.saving_bytes, Unit.BYTES)}"
+    name = f"{finding.cause.value} ({finding.id}, {finding.confidence.value} confidence)"
+    return f"{name}: {printable(finding.sentence)}{cost}"
+
+
+def _format_range(ends: tuple[int, int], unit: Unit) -> str:
+    low, high = (format_number(max(0, end), unit) for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _judge_limit(gate_input: GateInput, requires_baseline: bool) -> GateResult:
     gate = gate_input.limit.gate
     read = read_tenant_memory if gate.startswith(_TENANT_PREFIX) else GATES.get(gate)
     if read is None:
         raise BadInput(f"unknown gate {gate[:60]!r}", hint=f"known: {', '.join(GATES)}")
-    return judge(gate_input.limit, read(gate_input), has_baseline=gate_input.baseline is not None)
+    return judge(
+        gate_input.limit,
+        read(gate_input),
+        has_baseline=gate_input.baseline is not None,
+        requires_baseline=requires_baseline,
+    )
 
 
 def _find_worst_outcome(
@@ -111,7 +156,8 @@ def _find_worst_outcome(
         else ()
     )
     worst = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
-    if worst is not None:
+    is_judged = any(result.allowed is not None for result in results)
+    if worst is not None and (is_judged or baseline is None):
         return worst, notices
     is_measured = current.memory is not None or current.time is not None
     if baseline is None and results and is_measured:

@@ -31,12 +31,11 @@ from zprof.model.metrics.catalogue import METRICS
 from zprof.model.metrics.metric import Better, Metric
 from zprof.model.quantities import Unit
 from zprof.model.suggestions import suggest_names
-from zprof.model.tenants import DISPLAY_ORDER
+from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 
 PEAK_MEMORY = "peak_memory"
-UNTAGGED = "untagged"
 #: The parts that ``peak_memory.<part>`` accepts: the six tenants and untagged bytes.
-MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
+MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED_NAME)
 
 
 class Gate(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from zprof.model.formatting import printable, shorten
 
 if TYPE_CHECKING:
     from zprof.model.baseline import Baseline
+    from zprof.model.report import Report
 
 
 _MAX_LINE = 400
@@ -68,10 +69,11 @@ def _save(arguments: argparse.Namespace) -> None:
 
     output: Path = arguments.output
     check_output_target(output, force=arguments.force)
-    baseline = measure_run(arguments.run, arguments).baseline()
+    run = measure_run(arguments.run, arguments)
+    baseline = run.baseline()
     _refuse_empty(baseline, arguments.run)
     write_document(to_json(baseline), output, force=arguments.force)
-    _warn_if_incomplete(baseline)
+    _warn_if_incomplete(baseline, run.report)
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -94,7 +96,8 @@ def _update(arguments: argparse.Namespace) -> None:
     file: Path = arguments.file
     before = read_baseline(file)
     check_output_target(file, force=True)
-    after = measure_run(arguments.run, arguments).baseline()
+    run = measure_run(arguments.run, arguments)
+    after = run.baseline()
     _refuse_empty(after, arguments.run)
     differences = list_condition_differences(before, after)
     if differences and not arguments.any_conditions:
@@ -104,19 +107,20 @@ def _update(arguments: argparse.Namespace) -> None:
         )
     console.print_page(build_changes_page(list_changes(before, after)))
     write_document(to_json(after), file, force=True)
-    _warn_if_incomplete(after)
+    _warn_if_incomplete(after, run.report)
 
 
-def _warn_if_incomplete(baseline: "Baseline") -> None:
-    """Warn if a rank was killed or values are only bounds."""
+def _warn_if_incomplete(baseline: "Baseline", report: "Report") -> None:
+    """Warn if the run did not finish, something was not measured, or values are only bounds."""
     from zprof.checks.baseline_comparison import list_bounds
+    from zprof.model.gaps import GapKind
 
-    reasons = "; ".join(list_bounds(baseline))
+    kinds = {GapKind.RANK_CUT_SHORT, GapKind.PROGRAM_FAILED, GapKind.DISK_FULL, GapKind.RECORDING_CUT_SHORT}
+    unfinished = dict.fromkeys(gap.reason for gap in report.gaps if gap.kind in kinds)
+    reasons = "; ".join((*list_bounds(baseline), *unfinished))
     if reasons:
-        line = shorten(
-            printable(f"the run is incomplete, so checks against this baseline are weaker: {reasons}"),
-            _MAX_LINE,
-        )
+        weak = "checks against this baseline are weaker, and with --require-baseline may end with exit code 3"
+        line = shorten(printable(f"the run is incomplete, so {weak}: {reasons}"), _MAX_LINE)
         console.print_note(f"zprof: {line}")
 
 

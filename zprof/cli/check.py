@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from zprof.cli.check_output import add_check_outputs, choose_outputs, write_outputs
-from zprof.cli.inputs import BASELINE_FILE, MeasuredRun, is_missing_baseline, load_baseline, measure_run
+from zprof.cli.inputs import (
+    BASELINE_FILE,
+    MeasuredRun,
+    diagnose_or_recall,
+    is_missing_baseline,
+    is_saved_baseline,
+    load_baseline,
+    measure_run,
+)
 from zprof.cli.shared_options import add_run, add_training_options
 from zprof.model.check import Check, Limit
 from zprof.model.errors import BadInput
@@ -20,6 +28,7 @@ from zprof.run.near_paths import suggest_path
 if TYPE_CHECKING:
     from zprof.checks.config import StatedLimit
     from zprof.model.baseline import Baseline
+    from zprof.model.report import Report
 
 
 class CheckCommand:
@@ -56,7 +65,7 @@ class CheckCommand:
         parser.add_argument(
             "--require-baseline",
             action="store_true",
-            help="fail with exit code 2 if no --baseline is given",
+            help="fail with exit code 2 if no --baseline is given, with 3 if a gate cannot be judged",
         )
         parser.add_argument(
             "--config",
@@ -94,7 +103,7 @@ def _working_directory() -> Path:
 
 
 def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[MeasuredRun, Check]:
-    from zprof.checks.check import check
+    from zprof.checks.check import check, name_causes
     from zprof.checks.config import adapt_to_device
 
     baseline, notices = _find_baseline(arguments)
@@ -105,9 +114,19 @@ def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[
         baseline,
         environment=run.environment,
         any_conditions=arguments.any_conditions,
+        requires_baseline=arguments.require_baseline,
     )
     notices += _explain_downgraded(limits, result)
-    return run, replace(result, notices=(*result.notices, *notices))
+    causes = name_causes(result, _diagnose_failure(arguments, run)) if result.exit_code == 1 else ()
+    return run, replace(result, notices=(*causes, *result.notices, *notices))
+
+
+def _diagnose_failure(arguments: argparse.Namespace, run: MeasuredRun) -> "Report":
+    """Return the report of the run against its baseline, or of the run alone if that is only a saved file."""
+    path: Path | None = arguments.baseline
+    if path is None or is_saved_baseline(path):
+        return run.report
+    return diagnose_or_recall(run.run, measure_run(path, arguments).run)
 
 
 def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":

@@ -169,8 +169,9 @@ _SCHEMA_PREFIX = b'"zprof.baseline/'
 
 
 class MeasuredRun(NamedTuple):
-    """The report of a run, and the ``environment`` of its manifest."""
+    """A run, its report, and the ``environment`` of its manifest."""
 
+    run: "Run"
     report: "Report"
     environment: Mapping[str, str]
 
@@ -191,7 +192,7 @@ def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
     run = open_run(path)
     manifest = run.manifest
     run = run.described(add_stated_facts(arguments, manifest.training, manifest.world_size))
-    return MeasuredRun(report=diagnose_or_recall(run), environment=manifest.environment)
+    return MeasuredRun(run=run, report=diagnose_or_recall(run), environment=manifest.environment)
 
 
 def is_missing_baseline(path: Path) -> bool:

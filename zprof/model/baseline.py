@@ -29,12 +29,16 @@ class MemoryBaseline(Struct, frozen=True, kw_only=True):
     ``upper_bound`` and ``lower_bound`` apply to the peak (:class:`~zprof.model.memory.RankMemory`).
     ``missing_ranks``: ranks of the job whose memory was not recorded. ``backend_scratch_bytes``: the part of
     the communication buffers that the collective backend copied for itself; None if unknown.
+    ``tenant_peaks``: per tenant the highest of its own maxima over the ranks, None if unknown;
+    ``program_buffers_peak_bytes``: that of the communication buffers without the backend's copies.
     """
 
     peak_bytes: int
     untagged_bytes: int
     tenants: Mapping[str, int] = field(default_factory=dict)
     backend_scratch_bytes: int | None = None
+    tenant_peaks: Mapping[str, int] | None = None
+    program_buffers_peak_bytes: int | None = None
     upper_bound: bool = False
     lower_bound: bool = False
     missing_ranks: tuple[int, ...] = ()

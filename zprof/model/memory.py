@@ -62,7 +62,10 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     the peak; if it is not all ``tagged``, an output that shows the split must mark it. ``upper_bound`` is
     true if frees may have been missed, so that the actual peak can be lower; ``lower_bound`` if allocations
     may have been missed, so that it can be higher. Both can be true. ``unknown``: tenants whose 0 is not a
-    measurement, because nothing in the history was attributed to them.
+    measurement, because nothing in the history was attributed to them. ``tenant_peaks``: what each tenant
+    (and ``untagged``) holds at its own maximum in the window; these do not sum to anything.
+    ``program_buffers_peak_bytes``: that of the communication buffers without the collective backend's own
+    copies.
     """
 
     rank: int
@@ -82,6 +85,8 @@ class RankMemory(Struct, frozen=True, kw_only=True):
     parts: tuple[MemoryPart, ...] = ()
     basis_bytes: Mapping[Basis, int] | None = None
     unknown: tuple[Tenant, ...] = ()
+    tenant_peaks: Mapping[str, int] | None = None
+    program_buffers_peak_bytes: int | None = None
 
     @property
     def bounds(self) -> Bounds:

@@ -32,6 +32,8 @@ PRECEDENCE: tuple[Tenant, ...] = (
 #: Order in which tenants are displayed.
 DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)
 
+#: Name of the bytes that belong to no tenant.
+UNTAGGED_NAME = "untagged"
 #: Kind of communication buffers: copies that the collective backend (gloo) makes for itself.
 BACKEND_SCRATCH = "backend_scratch"
 #: Kind of activations and temporary buffers: copies of weights in another type, made by autocast.

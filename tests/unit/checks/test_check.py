@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, ENVIRONMENT, MS, check_run, judged, limit
 from tests.support.memories import HOSTILE
-from zprof.checks.check import check
+from zprof.checks.check import check, name_causes
 from zprof.checks.config import default_limits
 from zprof.model.check import Limit
 from zprof.model.errors import BadInput
+from zprof.model.findings import Confidence
 from zprof.model.json_format import to_json, to_tree
 from zprof.model.tenants import Tenant
 
@@ -54,6 +55,47 @@ def test_by_default_a_run_passes_against_itself_and_not_without_a_window() -> No
     assert {result.outcome for result in found.results} == {found.outcome} == {"passed"}
     for lost in ({"memory": False}, {"walls": ()}):
         assert check_run(default_limits(), replace(BASE, **lost)).outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"walls": ()},
+        {"memory": False},
+        {"walls": (100 * MS,), "exposed": (20 * MS,), "collective": (40 * MS,)},
+        {"upper_time": True},
+    ],
+    ids=["times", "memory", "steps", "bounds"],
+)
+def test_what_a_required_baseline_cannot_judge_is_no_pass(lost: dict[str, Any]) -> None:
+    weak = replace(BASE, **lost)
+    pairs = [(BASE, weak), (weak, weak)]
+    for run, base in pairs if weak.upper_time else [*pairs, (weak, BASE)]:
+        found = check_run(default_limits(), run, base, requires_baseline=True)
+        assert (found.outcome, found.exit_code) == ("unknown", 3)
+        assert check_run(default_limits(), run, base).outcome in ("warned", "unknown")
+
+
+def test_a_required_baseline_does_not_ask_for_what_neither_run_has() -> None:
+    """A single rank has no collectives; a gate that only warns cannot fail."""
+    alone = replace(BASE, world=1, timed=(0,), peaks=(1000,), collectives=(), wait=0)
+    alone = replace(alone, exposed=(0,) * 8, collective=(0,) * 8)
+    assert check_run(default_limits(), alone, alone, requires_baseline=True).outcome == "passed"
+    few = replace(BASE, walls=(90 * MS, 110 * MS), exposed=(20 * MS,) * 2, collective=(40 * MS,) * 2)
+    limits = [PASSES, limit("step_time", change_ratio=0.0, confidence=0.95, warns=True, origin="default")]
+    assert check_run(limits, few, few, requires_baseline=True).outcome == "warned"
+
+
+def test_a_failed_gate_has_its_cause() -> None:
+    late = replace(BASE, wait=9 * MS, late=1.0, peaks=(2000, 900))
+    of_time, of_memory = limit("exposed_wait", change_ratio=0.1), limit("peak_memory", change_ratio=0.1)
+    for limits, is_named in (([of_time], True), ([of_memory, of_time], True), ([of_memory], False)):
+        causes = name_causes(check_run(limits, late), late.report)
+        assert bool(causes) is is_named
+        assert all("straggler_rank (ZP301" in line for line in causes)
+    guess = replace(late, late_confidence=Confidence.LOW).report
+    assert name_causes(check_run([of_time], late), guess) == ()
+    assert name_causes(check_run([PASSES], BASE), late.report) == ()
 
 
 def test_an_unknown_gate_is_refused() -> None:

@@ -52,6 +52,11 @@ def test_a_missing_rank_is_said(call: Call, runs: Path, saved: Path, tmp_path: P
     assert "timed steps, without" in call("baseline", "show", saved)[1]
 
 
+def test_what_was_not_measured_is_said(call: Call, tmp_path: Path) -> None:
+    code, _, err = call("baseline", "save", "RUNS/good.zprof", "-o", tmp_path / "new.json")
+    assert (code, "no memory" in err) == (0, True)
+
+
 def test_show_prints_the_file(call: Call, saved: Path) -> None:
     code, out, _ = call("baseline", "show", saved)
     assert code == 0

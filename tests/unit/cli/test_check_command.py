@@ -51,6 +51,35 @@ def test_an_equal_run_passes(call: Call, run: str, baseline: str) -> None:
     assert outcomes(out)["collective_count"] == "passed"
 
 
+DEMO = Path(__file__).parents[3] / "docs" / "pictures" / "runs" / "zprof-demo"
+
+
+def test_lost_overlap_fails_with_the_four_steps_of_the_demo(call: Call) -> None:
+    """83 % of the communication was hidden, 2 % is."""
+    command = ("check", DEMO / "zero3.zprof", "--baseline", DEMO / "zero3-prefetch.zprof")
+    code, out, _ = call(*command, "--require-baseline", "-f", "json")
+    assert code == 1
+    assert outcomes(out)["overlap_ratio"] == "failed"
+    assert any("no_prefetch" in notice for notice in json.loads(out)["notices"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "named"),
+    [
+        ('"time": {', '"time": null, "old": {', 3, "step_time"),
+        ('"memory": null', '"memory": null, "memory": null', 2, "memory"),
+        ('"wall_ns":', '"wall_ns": [1], "wall_ns":', 2, "wall_ns"),
+    ],
+)
+def test_an_edited_baseline_is_never_green(
+    call: Call, runs: Path, old: str, new: str, code: int, named: str
+) -> None:
+    Path("edited.json").write_text((runs / "good.json").read_text().replace(old, new, 1))
+    command = ("check", "RUNS/good.zprof", "--baseline", "edited.json", "--require-baseline")
+    found, out, err = call(*command)
+    assert (found, named in out + err) == (code, True)
+
+
 def test_a_regression_of_what_is_exact_fails(call: Call) -> None:
     code, out, _ = call(*BAD, "-f", "json")
     assert code == 1
@@ -75,7 +104,7 @@ def test_only_what_lacks_a_baseline_had_nothing_to_compare_with(call: Call) -> N
     _, compared, _ = call(*GOOD)
     _, alone, _ = call("check", "RUNS/good.zprof")
     _, absolute, _ = call("check", "RUNS/good.zprof", "-f", "json", *ABSOLUTE_ONLY)
-    assert "skipped" in outcomes(call(*GOOD, "-f", "json")[1]).values()
+    assert outcomes(call(*GOOD, "-f", "json")[1])["peak_memory"] == "warned"
     assert ("compare with" in compared, "compare with" in alone) == (False, True)
     assert "skipped" not in " ".join(json.loads(absolute)["notices"])
 
@@ -92,7 +121,8 @@ def test_a_first_run_passes_and_says_how_to_save_a_baseline(call: Call, runs: Pa
     assert save in json.loads(out)["notices"][-1]
     code, _, err = call("check", "RUNS/good.zprof", "--require-baseline")
     assert (code, save in err) == (2, True)
-    assert call(*GOOD, "--require-baseline")[0] == 0
+    assert call(*GOOD, "--require-baseline")[0] == 3, "no memory was measured"
+    assert call(*GOOD, "--require-baseline", "--peak-memory", "off", "--overlap-ratio", "off")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["ci/mistyped.json", "mistyped.zprof"])

@@ -130,6 +130,7 @@ def edited(suite: Suite, **tenants: int) -> None:
     content = json.loads(file.read_text())
     before = dict(content["memory"]["tenants"])
     content["memory"]["tenants"] |= tenants
+    content["memory"]["tenant_peaks"] |= tenants
     content["memory"]["peak_bytes"] += sum(tenants[name] - before[name] for name in tenants)
     file.write_text(json.dumps(content))
 

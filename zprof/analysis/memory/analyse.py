@@ -13,13 +13,12 @@ from zprof.analysis.memory.state_checks import check_formulas, find_formula_gaps
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Memory, MemoryTimeline, RankMemory
 from zprof.model.memory_changes import RankSpread
-from zprof.model.tenants import DISPLAY_ORDER
+from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
 #: Maximum number of ranks whose timelines a report shows; the largest and the smallest peak are included.
 _MAX_TIMELINES = 8
-UNTAGGED_NAME = "untagged"
 
 
 class MemoryAnalysis(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from zprof.analysis.memory.tables import (
     read_claims,
     read_lives,
 )
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import UNTAGGED_NAME, Tenant
 
 BUFFER_SUB = "buffer"
 
@@ -74,6 +74,22 @@ class RankLives(Struct, frozen=True, kw_only=True):
         return {tenant: int(bytes_by_code[code]) for tenant, code in TENANT_CODES.items()}, int(
             bytes_by_code[UNTAGGED]
         )
+
+    def find_tenant_peak(self, tenant: int, without_sub: str = "") -> int:
+        """Return the maximum of one tenant's live bytes within the window, without one kind of them."""
+        segments, window = self.segments, self.timeline
+        rows = segments.tenant == tenant
+        if without_sub:
+            rows &= segments.sub != without_sub
+        times_ns, live_bytes = compute_live_curve(
+            segments.begin_ns[rows], segments.end_ns[rows], segments.bytes[rows]
+        )
+        return find_peak(times_ns, live_bytes, window.begin_ns, window.end_ns)[1]
+
+    def find_tenant_peaks(self) -> Mapping[str, int]:
+        """Return the bytes of each tenant, and of what is untagged, at its own maximum within the window."""
+        codes = {**{tenant.value: code for tenant, code in TENANT_CODES.items()}, UNTAGGED_NAME: UNTAGGED}
+        return {name: self.find_tenant_peak(code) for name, code in codes.items()}
 
     def states(self) -> Mapping[Tenant, int] | None:
         """Return parameters and optimizer state at the last step's end, gradients at its optimizer's start.

@@ -27,13 +27,14 @@ from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_res
 from zprof.analysis.memory.recorded_device import analyse_recorded_device, make_owners_lookup
 from zprof.analysis.memory.state_checks import measure_states
 from zprof.analysis.memory.steps_and_phases import INIT, Timeline, read_timeline
-from zprof.analysis.memory.tables import read_checked_frame, read_stacks
+from zprof.analysis.memory.tables import TENANT_CODES, read_checked_frame, read_stacks
 from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.zero_formulas import compute_state_formula
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Basis, MemoryPart, RankMemory
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.training import Phase
 from zprof.run.reader import Run
 
@@ -160,12 +161,13 @@ def _reconcile(run: Run, rank: int, device: _Device, counter: CounterPeak | None
 def _make_rank_memory(run: Run, rank: int, device: _Device, reconciliation: PeakReconciliation) -> RankMemory:
     peak, timeline = device.peak, device.lives.timeline
     unseen = MemoryPart(
-        tenant="untagged", sub=NOT_SEEN_BY_HOOKS, bytes=reconciliation.unseen_bytes, basis=Basis.UNKNOWN
+        tenant=UNTAGGED_NAME, sub=NOT_SEEN_BY_HOOKS, bytes=reconciliation.unseen_bytes, basis=Basis.UNKNOWN
     )
     size, untagged = (
         peak.bytes + reconciliation.unseen_bytes,
         peak.untagged_bytes + reconciliation.unseen_bytes,
     )
+    tenant_peaks = device.lives.find_tenant_peaks()
     return RankMemory(
         rank=rank,
         device=device.name,
@@ -183,6 +185,13 @@ def _make_rank_memory(run: Run, rank: int, device: _Device, reconciliation: Peak
         method=reconciliation.method,
         parts=(*list_parts(device.lives, peak.time_ns), *([unseen] if reconciliation.unseen_bytes else [])),
         basis_bytes=split_by_basis(size, untagged),
+        tenant_peaks={
+            **tenant_peaks,
+            UNTAGGED_NAME: tenant_peaks[UNTAGGED_NAME] + reconciliation.unseen_bytes,
+        },
+        program_buffers_peak_bytes=device.lives.find_tenant_peak(
+            TENANT_CODES[Tenant.COMMUNICATION_BUFFERS], without_sub=BACKEND_SCRATCH
+        ),
     )
 
 

@@ -142,6 +142,7 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         parts=_list_parts(device),
         basis_bytes=names.sum_basis_bytes(device.rows, device.history.blocks.requested_bytes),
         unknown=names.list_unknown_tenants(),
+        tenant_peaks=device.lives.find_tenant_peaks(),
     )
 
 

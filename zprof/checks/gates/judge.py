@@ -3,16 +3,18 @@
 relative limit, no baseline             skipped
 a limit that no value can exceed        a warning: it guards nothing
 only the run lacks the value            unknown
-only the baseline lacks it or has too few steps
-                                        unknown if the user set the limit, a warning if it is a default
-both lack it, or the run has too few steps
+only the baseline lacks it, both do, or one has too few steps to decide
+                                        unknown if it must be judged, else a warning
+a bound cannot decide                   unknown; a warning if only the baseline is a bound and the limit need
+                                        not be judged
+both were measured and have nothing of it
                                         unknown if the user set the limit, skipped if it is a default
-a bound cannot decide                   unknown; for a default limit that only the baseline's bound leaves
-                                        undecided, a warning if the measured value is beyond it, else skipped
 within the limit, different collectives a warning
 beyond the limit                        failed, or warned if the limit or the gate only warns
 beyond it, within the step variation, or only by what differs from run to run by chance
                                         within noise
+
+A limit must be judged if the user set it, or requires a baseline and the limit can fail.
 
 If half of the interval is wider than the change that the limit allows, a change of that size never fails. The
 result mentions this, whatever its outcome.
@@ -24,10 +26,12 @@ from msgspec.structs import replace
 
 from zprof.checks.gates.reading import (
     MIN_STEPS,
+    MIN_STEPS_OF_RANGE,
     GateFigure,
     Reading,
     compute_allowed,
     compute_interval,
+    compute_range,
     is_beyond,
     is_relative,
     is_within_limit,
@@ -44,29 +48,34 @@ _NOISE_HINT = "record more steps, use a less busy machine, or set a limit wider 
 _BOUND_HINT = "see the gaps in the report (zprof report RUN) for what was not measured and how to fix it"
 
 
-def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
-    """Judge one limit and return its result."""
+def judge(
+    limit: Limit, reading: Reading, *, has_baseline: bool, requires_baseline: bool = False
+) -> GateResult:
+    """Judge one limit and return its result; ``requires_baseline``: no limit may be left unjudged."""
+    is_stated = limit.origin != DEFAULT
+    unjudged = Outcome.UNKNOWN if is_stated or (requires_baseline and not limit.warns) else Outcome.WARNED
     if is_relative(limit) and not has_baseline:
         return _leave_unjudged(limit, reading, Outcome.SKIPPED, "there is no baseline yet", SAVE_HINT)
     if reading.current is None:
-        outcome = Outcome.UNKNOWN if reading.baseline is not None else _skip_if_default(limit)
+        outcome = Outcome.UNKNOWN if reading.baseline is not None else unjudged
+        if reading.has_nothing and reading.baseline is None and not is_stated:
+            outcome = Outcome.SKIPPED
         return _leave_unjudged(limit, reading, outcome, reading.missing, reading.remedy)
     if is_relative(limit) and reading.baseline is None:
-        return _leave_unjudged(
-            limit, reading, _warn_if_default(limit), "the baseline does not contain it", _UPDATE_HINT
-        )
+        reason = "the baseline does not contain it"
+        return _leave_unjudged(limit, reading, unjudged, reason, _UPDATE_HINT)
     useless_reason = _explain_useless(limit, reading)
     if useless_reason:
         return _leave_unjudged(limit, reading, Outcome.WARNED, useless_reason, _USELESS_LIMIT_HINT)
     too_few = _find_too_few_steps(limit, reading)
-    if too_few:
-        outcome = _warn_if_default(limit) if too_few.is_baseline else _skip_if_default(limit)
-        return _leave_unjudged(limit, reading, outcome, too_few.reason, _STEPS_HINT)
-    return _judge_figure(limit, reading, reading.current)
+    if too_few and not _decides_by_range(limit, reading):
+        return _leave_unjudged(limit, reading, unjudged, too_few.reason, _STEPS_HINT)
+    return _judge_figure(limit, reading, reading.current, unjudged)
 
 
-def _judge_figure(limit: Limit, reading: Reading, current: GateFigure) -> GateResult:
+def _judge_figure(limit: Limit, reading: Reading, current: GateFigure, unjudged: Outcome) -> GateResult:
     allowed = compute_allowed(limit, reading.baseline)
+    is_range = _find_too_few_steps(limit, reading) is not None
     interval, noise, within_limit = None, None, is_within_limit(current, allowed, limit.sense)
     if limit.confidence is not None:
         reference = reading.baseline if is_relative(limit) and reading.baseline is not None else allowed
@@ -75,10 +84,13 @@ def _judge_figure(limit: Limit, reading: Reading, current: GateFigure) -> GateRe
             interval, current, reference.value, allowed, limit.sense
         )
         allowed_change = float(abs(allowed.value - reference.value))
-        noise = _find_excess_noise(interval, allowed_change) if within_limit and is_relative(limit) else None
+        if within_limit and is_relative(limit) and not is_range:
+            noise = _find_excess_noise(interval, allowed_change)
     is_chance = within_limit is False and _keeps_limit_without_chance(limit, reading)
     outcome = (
-        Outcome.WITHIN_NOISE if is_chance else _choose_outcome(limit, reading, current, allowed, within_limit)
+        Outcome.WITHIN_NOISE
+        if is_chance
+        else _choose_outcome(limit, reading, current, allowed, within_limit, unjudged)
     )
     result = replace(
         _make_result(limit, reading, outcome),
@@ -89,7 +101,14 @@ def _judge_figure(limit: Limit, reading: Reading, current: GateFigure) -> GateRe
     remedy = _BOUND_HINT if within_limit is None else ""
     if noise is not None and outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE):
         remedy = _NOISE_HINT
-    sentence = describe_result(result, reading, allowed, within_limit=within_limit, interval=interval)
+    sentence = describe_result(
+        result,
+        reading,
+        allowed,
+        within_limit=within_limit,
+        interval=interval,
+        is_range=is_range,
+    )
     return replace(result, sentence=sentence, remedy=remedy)
 
 
@@ -102,14 +121,15 @@ def _keeps_limit_without_chance(limit: Limit, reading: Reading) -> bool:
 
 
 def _choose_outcome(
-    limit: Limit, reading: Reading, current: GateFigure, allowed: GateFigure, within_limit: bool | None
+    limit: Limit,
+    reading: Reading,
+    current: GateFigure,
+    allowed: GateFigure,
+    within_limit: bool | None,
+    unjudged: Outcome,
 ) -> Outcome:
-    if within_limit is None and not allowed.is_bound:
-        return Outcome.UNKNOWN
     if within_limit is None:
-        return (
-            _warn_if_default(limit) if is_beyond(current, allowed, limit.sense) else _skip_if_default(limit)
-        )
+        return unjudged if allowed.is_bound else Outcome.UNKNOWN
     if within_limit and reading.has_different_parts and is_relative(limit):
         return Outcome.WARNED
     if within_limit:
@@ -129,7 +149,21 @@ def _compute_limit_interval(limit: Limit, reading: Reading, allowed: GateFigure)
     assert current is not None
     if not is_relative(limit) or baseline is None:
         baseline = np.asarray([float(allowed.value)])
+    if _find_too_few_steps(limit, reading):
+        return compute_range(current, baseline)
     return compute_interval(current, baseline, limit.confidence)
+
+
+def _decides_by_range(limit: Limit, reading: Reading) -> bool:
+    """Return True if a few steps decide: they lie on one side of the limit, by more than their spread."""
+    samples = reading.samples[: 2 if is_relative(limit) else 1]
+    if any(steps is None or len(steps) < MIN_STEPS_OF_RANGE for steps in samples):
+        return False
+    allowed = compute_allowed(limit, reading.baseline)
+    reference = reading.baseline if is_relative(limit) and reading.baseline is not None else allowed
+    allowed_change = float(allowed.value - reference.value)
+    low, high = _compute_limit_interval(limit, reading, allowed)
+    return low > allowed_change or high < allowed_change
 
 
 def _explain_useless(limit: Limit, reading: Reading) -> str:
@@ -139,7 +173,8 @@ def _explain_useless(limit: Limit, reading: Reading) -> str:
     allows_all = allowed.value <= 0 if is_minimum else limit.unit == "ratio" and allowed.value >= 1
     if not allows_all or allowed.is_bound:
         return ""
-    return f"{clean_name(limit.said)} allows every possible value, so it can never fail"
+    note = f"; {reading.device_note}" if reading.device_note else ""
+    return f"{clean_name(limit.said)} allows every possible value, so it can never fail{note}"
 
 
 class _TooFewSteps(Struct, frozen=True, kw_only=True):
@@ -153,7 +188,7 @@ class _TooFewSteps(Struct, frozen=True, kw_only=True):
         """The reason as text."""
         name = "the baseline" if self.is_baseline else "the run"
         timed = f"{self.steps} timed step{'' if self.steps == 1 else 's'}"
-        return f"{name} has {timed}, but an interval needs at least {MIN_STEPS}"
+        return f"{name} has {timed}, too few to decide; {MIN_STEPS} or more have an interval"
 
 
 def _find_too_few_steps(limit: Limit, reading: Reading) -> _TooFewSteps | None:
@@ -165,16 +200,6 @@ def _find_too_few_steps(limit: Limit, reading: Reading) -> _TooFewSteps | None:
         if steps < MIN_STEPS:
             return _TooFewSteps(steps=steps, is_baseline=bool(is_baseline))
     return None
-
-
-def _warn_if_default(limit: Limit) -> Outcome:
-    """Return WARNED for a default limit, which an incomplete baseline must not silence; else UNKNOWN."""
-    return Outcome.WARNED if limit.origin == DEFAULT else Outcome.UNKNOWN
-
-
-def _skip_if_default(limit: Limit) -> Outcome:
-    """Return SKIPPED for a default limit, which the user did not request; else UNKNOWN."""
-    return Outcome.SKIPPED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
 def _leave_unjudged(limit: Limit, reading: Reading, outcome: Outcome, reason: str, remedy: str) -> GateResult:

@@ -14,12 +14,11 @@ from zprof.checks.gates.reading import (
     list_newly_missing_ranks,
 )
 from zprof.checks.gates.sentences import clean_name
-from zprof.checks.limits import UNTAGGED
 from zprof.model.baseline import Baseline, MemoryBaseline
 from zprof.model.formatting import format_bytes
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, format_signed
-from zprof.model.tenants import Tenant
+from zprof.model.tenants import UNTAGGED_NAME, Tenant
 
 _RECORD_HINT = "record a memory window (--memory-steps 2) that all ranks reach"
 
@@ -50,14 +49,13 @@ def read_peak_memory(gate_input: GateInput) -> Reading:
 
 
 def read_tenant_memory(gate_input: GateInput) -> Reading:
-    """Read the bytes of one tenant (after the dot in the gate's name) at a peak.
+    """Read what one tenant (after the dot in the gate's name) holds at its own maximum, over all ranks.
 
-    A relative limit applies to the rank with the highest peak, the only one that a baseline stores. An
-    absolute limit applies to the rank where the tenant is largest.
+    Not at the rank's peak: a peak in the optimizer has no activations, however many the backward holds.
     """
     tenant = gate_input.limit.gate.partition(".")[2]
     current, baseline = _get_memory(gate_input)
-    baseline_bytes = None if baseline is None else _get_tenant_bytes(baseline).get(tenant)
+    baseline_bytes = None if baseline is None else (baseline.tenant_peaks or {}).get(tenant)
     index, rank = _find_rank_with_most(gate_input, tenant) if current is not None else (0, None)
     size = None if rank is None else _get_tenant_size(rank, tenant)
     if current is None or rank is None or size is None:
@@ -68,7 +66,6 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
             remedy=_RECORD_HINT,
         )
     missing_ranks = list_missing_ranks(gate_input, current, baseline)
-    leaf = "untagged_bytes" if tenant == UNTAGGED else f"tenants.{tenant}"
     return Reading(
         current=GateFigure(
             value=Fraction(size),
@@ -76,12 +73,12 @@ def read_tenant_memory(gate_input: GateInput) -> Reading:
             can_be_higher=current.lower_bound or bool(missing_ranks),
         ),
         baseline=_make_figure(baseline, baseline_bytes, _list_ranks_missing_in_baseline(baseline, current)),
-        report_path=f"memory.per_rank[{index}].{leaf}",
+        report_path=f"memory.per_rank[{index}].tenant_peaks.{tenant}",
         subject=f"{tenant} on rank {rank.rank}",
-        value_note=f" on rank {rank.rank}{_describe_missing(missing_ranks)}",
+        value_note=f" at its own peak on rank {rank.rank}{_describe_missing(missing_ranks)}",
         growth_note=_describe_largest_part(rank, tenant),
         remedy=_RECORD_HINT,
-        stable=_make_stable_figures(current, baseline, lambda memory: memory.tenants.get(tenant, 0))
+        stable=_get_program_buffers(current, baseline)
         if tenant == Tenant.COMMUNICATION_BUFFERS.value
         else None,
         chance_note=_CHANCE_NOTE,
@@ -137,6 +134,17 @@ def _make_stable_figures(
     )
 
 
+def _get_program_buffers(
+    current: MemoryBaseline, baseline: MemoryBaseline | None
+) -> tuple[GateFigure, GateFigure] | None:
+    """Return the peaks of the communication buffers without the backend's copies; None if unknown."""
+    now = current.program_buffers_peak_bytes
+    before = None if baseline is None else baseline.program_buffers_peak_bytes
+    if now is None or before is None:
+        return None
+    return GateFigure(value=Fraction(now)), GateFigure(value=Fraction(before))
+
+
 def _get_memory(gate_input: GateInput) -> tuple[MemoryBaseline | None, MemoryBaseline | None]:
     baseline: Baseline | None = gate_input.baseline
     return gate_input.current.memory, None if baseline is None else baseline.memory
@@ -149,8 +157,6 @@ def _find_highest_peak_rank(gate_input: GateInput) -> tuple[int, RankMemory]:
 
 
 def _find_rank_with_most(gate_input: GateInput, tenant: str) -> tuple[int, RankMemory]:
-    if is_relative(gate_input.limit):
-        return _find_highest_peak_rank(gate_input)
     ranks = gate_input.report.memory.per_rank
     index = max(
         range(len(ranks)), key=lambda position: (_get_tenant_size(ranks[position], tenant) or 0, -position)
@@ -159,7 +165,10 @@ def _find_rank_with_most(gate_input: GateInput, tenant: str) -> tuple[int, RankM
 
 
 def _get_tenant_size(rank: RankMemory, tenant: str) -> int | None:
-    return rank.untagged_bytes if tenant == UNTAGGED else rank.tenants.get(Tenant(tenant))
+    """Return the tenant's own peak, None if nothing in the recording could be attributed to it."""
+    if rank.tenant_peaks is None or (tenant != UNTAGGED_NAME and rank.is_unknown(Tenant(tenant))):
+        return None
+    return rank.tenant_peaks.get(tenant)
 
 
 def _find_worst_rank(gate_input: GateInput) -> tuple[int, RankMemory]:
@@ -205,7 +214,7 @@ def _describe_missing(missing: tuple[int, ...]) -> str:
 
 
 def _get_tenant_bytes(memory: MemoryBaseline) -> Mapping[str, int]:
-    return {**memory.tenants, UNTAGGED: memory.untagged_bytes}
+    return {**memory.tenants, UNTAGGED_NAME: memory.untagged_bytes}
 
 
 def _describe_growth(current: MemoryBaseline, baseline: MemoryBaseline | None) -> str:
@@ -231,8 +240,10 @@ def _describe_largest_part(rank: RankMemory, tenant: str) -> str:
     if not parts:
         return ""
     largest = max(parts, key=lambda part: part.bytes)
-    return f"mostly {clean_name(largest.sub)}, {format_bytes(largest.bytes)}" if largest.bytes > 0 else ""
+    if largest.bytes <= 0:
+        return ""
+    return f"at the rank's peak mostly {clean_name(largest.sub)}, {format_bytes(largest.bytes)}"
 
 
 def _describe_tenant(tenant: str) -> str:
-    return "untagged bytes" if tenant == UNTAGGED else tenant.replace("_", " ")
+    return "untagged bytes" if tenant == UNTAGGED_NAME else tenant.replace("_", " ")

@@ -19,8 +19,10 @@ from zprof.model.check import Limit, Sense
 from zprof.model.report import Report
 
 Samples = npt.NDArray[np.float64]
-#: Minimum number of steps per run; with fewer, the variation between steps is too uncertain to fail a build.
+#: Minimum number of steps per run for an interval of their mean.
 MIN_STEPS = 5
+#: Minimum number of steps per run for a range; a single step does not show how much steps vary.
+MIN_STEPS_OF_RANGE = 2
 
 
 class GateFigure(Struct, frozen=True, kw_only=True):
@@ -98,6 +100,17 @@ def compute_interval(current: Samples, baseline: Samples, confidence: float) -> 
     return compute_difference_interval(baseline, current, confidence)
 
 
+def compute_range(current: Samples, baseline: Samples) -> tuple[float, float]:
+    """Return the differences of all pairs of steps, widened by how far the steps of either sample lie apart.
+
+    For 2 to 4 steps, too few for an interval. Of two equal normal distributions the range lies on one side of
+    0 with a probability of 2 x 3.3 % for two steps each, 2 x 0.1 % for three, 2 x 0.005 % for four
+    (simulated).
+    """
+    widening = float(np.ptp(current) + np.ptp(baseline))
+    return float(current.min() - baseline.max()) - widening, float(current.max() - baseline.min()) + widening
+
+
 def ratio_samples(parts: Samples, wholes: Samples) -> Samples:
     """Return one sample per step, with mean sum(parts) / sum(wholes) and the variation of that ratio.
 
@@ -131,7 +144,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     ``has_different_parts``: the value is a sum over different collectives from the baseline's, so the gate
     warns even within the limit; ``growth_note`` names them. ``stable``: both figures without the part that
     differs from run to run by chance, which ``chance_note`` names; a relative limit that they keep is not
-    broken.
+    broken. ``has_nothing``: the run was measured and has nothing of the kind, such as a single rank without
+    collectives. ``device_note``: why a gate cannot decide on this device.
     """
 
     current: GateFigure | None = None
@@ -147,6 +161,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     has_different_parts: bool = False
     stable: tuple[GateFigure, GateFigure] | None = None
     chance_note: str = ""
+    has_nothing: bool = False
+    device_note: str = ""
 
 
 def list_newly_missing_ranks(current: Iterable[int], baseline: Iterable[int] = ()) -> tuple[int, ...]:

@@ -41,15 +41,16 @@ def describe_result(
     *,
     within_limit: bool | None,
     interval: tuple[float, float] | None,
+    is_range: bool,
 ) -> str:
-    """Describe the result of a limit that was judged."""
+    """Describe the result of a limit that was judged; ``is_range``: the interval is that of a few steps."""
     limit, unit = result.limit, result.limit.unit
     value = result.value or 0.0
     parts = [f"{limit.gate}: {format_number(value, unit)}{reading.value_note}{_describe_baseline(result)}"]
     parts.append(f", {_describe_allowed(limit, float(allowed.value))}")
     parts.append(_describe_excess(unit, value, float(allowed.value), within_limit=within_limit))
     if interval is not None:
-        parts.append(_describe_interval(limit, interval))
+        parts.append(_describe_interval(limit, interval, is_range=is_range))
     if result.outcome is Outcome.WITHIN_NOISE:
         reason = reading.chance_note if within_limit is False else "within the variation between steps"
         parts.append(f"; beyond the limit, but {reason}")
@@ -60,6 +61,8 @@ def describe_result(
         )
     if within_limit is None:
         parts.append(f"; {_describe_bound(reading)}, so the measured values cannot decide it")
+        if reading.device_note:
+            parts.append(f": {reading.device_note}")
     elif not within_limit and reading.warn_reason:
         parts.append(f"; {reading.warn_reason}")
     if reading.growth_note:
@@ -103,12 +106,14 @@ def _describe_excess(unit: Unit, value: float, allowed: float, *, within_limit: 
     return f", {format_number(abs(value - allowed), unit)} beyond the limit"
 
 
-def _describe_interval(limit: Limit, interval: tuple[float, float]) -> str:
+def _describe_interval(limit: Limit, interval: tuple[float, float], *, is_range: bool) -> str:
     quantity = "change" if is_relative(limit) else "distance to the limit"
     low, high = (
         _format_signed_points(end) if limit.unit == Unit.RATIO else format_signed(end, limit.unit)
         for end in interval
     )
+    if is_range:
+        return f", {quantity} between any two steps, with their spread, {low} to {high}"
     return f", {100 * (limit.confidence or 0.0):g} % interval of the {quantity} {low} to {high}"
 
 

@@ -27,6 +27,10 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.report import Report
 from zprof.rules.evidence import STEPS_LATEST_RATIO
 
+_CPU_NOTE = (
+    "on CPU ranks (DDP, FSDP2) gloo shares the cores of the ranks, so little is hidden to begin with; "
+    "guard collective_bytes and exposed_ratio there, and overlap on a GPU or with a modelled link"
+)
 _NO_COMMUNICATION = "no collective ran in the timed steps, so there is nothing to overlap"
 
 
@@ -47,6 +51,7 @@ def read_exposed_ratio(gate_input: GateInput) -> Reading:
 
 def read_overlap_ratio(gate_input: GateInput) -> Reading:
     """Read the share of communication that is overlapped by compute."""
+    facts = gate_input.report.run
     (current, baseline), missing = select_communication_times(gate_input)
     current_share, baseline_share = _compute_overlap_share(current), _compute_overlap_share(baseline)
     return Reading(
@@ -56,6 +61,8 @@ def read_overlap_ratio(gate_input: GateInput) -> Reading:
         remedy=RECORD_HINT,
         report_path=STEPS_PATH,
         value_note=" of the communication overlapped",
+        has_nothing=not missing,
+        device_note=_CPU_NOTE if facts.device == "cpu" and not facts.modelled else "",
         samples=(current_share.samples, baseline_share.samples),
     )
 

@@ -17,7 +17,7 @@ GATE_METRICS: tuple[Metric, ...] = (
         Metric(
             path=f"check.peak_memory.{part}",
             title=part.replace("_", " "),
-            help=f"Bytes of this tenant at the peak, {_PEAK}.",
+            help="Bytes of this tenant at its own maximum in the memory window, on the rank with most.",
             own_unit=Unit.BYTES,
             better=Better.LESS,
         )

@@ -10,13 +10,12 @@ reported.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.memory.analyse import UNTAGGED_NAME
 from zprof.analysis.user_code import find_user_frame
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.out_of_memory import OutOfMemory
-from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME, Tenant
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding
 

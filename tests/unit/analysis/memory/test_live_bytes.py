@@ -40,6 +40,19 @@ def test_states_are_read_when_they_are_complete() -> None:
     assert list(states.values()) == [0, 8, 16]
 
 
+def test_a_tenant_has_its_own_peak() -> None:
+    """Activations are gone when the optimizer state makes the rank's peak."""
+    tables = Tables().phases(forward=10, optimizer=50)
+    tables.storage(1, 0x10, 30, 15, 40, phase="forward")
+    tables.claim(1, 15, "activations")
+    tables.storage(2, 0x20, 100, 55, None, phase="optimizer")
+    tables.claim(2, 56, "optimizer_state")
+    lives = tables.lives()
+    peaks = lives.find_tenant_peaks()
+    assert (peaks["activations"], peaks["optimizer_state"], peaks["gradients"]) == (30, 100, 0)
+    assert all(size <= peaks[tenant.value] for tenant, size in lives.peak().tenants.items())
+
+
 def test_the_peak_has_a_step_and_a_phase() -> None:
     tables = Tables().phases(forward=10, backward=50)
     tables.storage(1, 0x10, 8, 60, 80)

@@ -63,15 +63,27 @@ def test_a_value_with_a_confidence_needs_no_baseline() -> None:
 
 
 @pytest.mark.parametrize("origin", ["default", "zprof.toml"])
-@pytest.mark.parametrize(("steps", "base_steps"), [(4, 8), (8, 4), (4, 4)])
-def test_four_steps_say_too_little(steps: int, base_steps: int, origin: str) -> None:
-    run, base = timed(200, 1, steps), timed(100, 1, base_steps)
-    found = judged(limit("step_time", change_ratio=0.03, origin=origin, **SURE), run, base)
-    of_default = "skipped" if steps < 5 else "warned"  # a baseline alone must not silence it
-    assert found.outcome == (of_default if origin == "default" else "unknown")
+@pytest.mark.parametrize(("steps", "base_steps"), [(1, 8), (8, 1), (4, 4)])
+def test_a_few_noisy_steps_say_too_little(steps: int, base_steps: int, origin: str) -> None:
+    run, base = timed(200, 60, steps), timed(100, 30, base_steps)
+    held = limit("step_time", change_ratio=0.03, origin=origin, **SURE)
+    found = judged(held, run, base)
+    assert found.outcome == ("warned" if origin == "default" else "unknown")
     assert found.remedy
-    of_value = judged(limit("step_time", value=150e6, **SURE), run, base)
-    assert of_value.outcome == ("unknown" if steps < 5 else "failed")
+    (required,) = check_run([held], run, base, requires_baseline=True).results
+    assert required.outcome == "unknown"
+
+
+@pytest.mark.parametrize(("steps", "base_steps"), [(4, 4), (2, 8), (3, 2)])
+def test_a_few_steps_decide_what_lies_beyond_their_spread(steps: int, base_steps: int) -> None:
+    held = limit("step_time", change_ratio=0.5, origin="default", **SURE)
+    assert judged(held, timed(200, 4, steps), timed(100, 4, base_steps)).outcome == "failed"
+    assert judged(held, timed(101, 4, steps), timed(100, 4, base_steps)).outcome == "passed"
+    assert judged(held, timed(150, 4, steps), timed(100, 4, base_steps)).outcome == "warned"
+    by_value = limit("step_time", value=150e6, **SURE)
+    assert judged(by_value, timed(200, 4, steps), None).outcome == "failed"
+    assert judged(by_value, timed(100, 4, steps), None).outcome == "passed"
+    assert judged(by_value, timed(150, 4, steps), None).outcome == "unknown"
 
 
 def test_five_steps_are_enough() -> None:
@@ -155,12 +167,12 @@ def test_a_limit_that_no_value_can_break_guards_nothing(held: Limit, outcome: st
 def test_an_exposed_time_that_is_an_upper_bound_decides_one_side(
     run: bool, base: bool, outcomes: tuple[str, str], sure: dict[str, float]
 ) -> None:
-    for exposed, outcome, left_open in zip((23, 24), outcomes, ("skipped", "warned"), strict=True):
+    for exposed, outcome in zip((23, 24), outcomes, strict=True):
         sides = (replace(BASE, exposed=(exposed * MS,) * 8, upper_time=run), replace(BASE, upper_time=base))
         held = limit("exposed_ratio", change_points=0.03, **sure)
         assert judged(held, *sides).outcome == outcome
         default = judged(replace(held, origin="default"), *sides).outcome
-        assert default == (left_open if outcome == "unknown" and base else outcome)
+        assert default == ("warned" if outcome == "unknown" and base else outcome)
     bound = replace(BASE, upper_time=True)
     assert judged(at_least("overlap_ratio", value=0.5), bound).outcome == "passed"
     assert judged(at_least("overlap_ratio", value=0.6), bound).outcome == "unknown"
