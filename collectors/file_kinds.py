@@ -1,11 +1,13 @@
 """Detect snapshots, traces, flight-recorder dumps and archives by their first bytes. File names are not
-trusted.
+trusted. ``FOREIGN_FORMATS`` lists formats that are recognized and not read.
 """
 
 import re
 import zlib
 from enum import StrEnum
 from typing import BinaryIO
+
+from msgspec import Struct
 
 _HEAD_BYTES = 64 << 10
 #: A zstd block holds up to 128 KiB and cannot be decoded before its end.
@@ -40,16 +42,14 @@ class FileKind(StrEnum):
     DUMP = "flight-recorder dump"
     LOG = "log"
     JSON = "json"
+    PICKLE = "other pickle"
     TORCH_ARCHIVE = "torch archive"
     OTHER = "other"
 
 
 def detect_file_kind(file: BinaryIO) -> FileKind:
     """Return the kind of ``file``. Reads from its start and rewinds it."""
-    head = file.read(_HEAD_BYTES) or b""  # None: a non-blocking file without data yet
-    if head.startswith(_ZSTD):
-        head += file.read(_ZSTD_HEAD_BYTES)
-    file.seek(0)
+    head = _read_head(file)
     if head.startswith(_GZIP):
         content_kind = _detect_by_head(_inflate_head(head))
         return FileKind.GZIP_SNAPSHOT if content_kind is FileKind.SNAPSHOT else content_kind
@@ -60,10 +60,20 @@ def detect_file_kind(file: BinaryIO) -> FileKind:
     return _detect_by_head(head)
 
 
+def _read_head(file: BinaryIO) -> bytes:
+    head = file.read(_HEAD_BYTES) or b""  # None: a non-blocking file without data yet
+    if head.startswith(_ZSTD):
+        head += file.read(_ZSTD_HEAD_BYTES)
+    file.seek(0)
+    return head
+
+
 def _detect_by_head(head: bytes) -> FileKind:
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         key = _PICKLE_KEY.search(head)
-        return FileKind.DUMP if key and key[1] else FileKind.SNAPSHOT
+        if key is None:
+            return FileKind.PICKLE
+        return FileKind.DUMP if key[1] else FileKind.SNAPSHOT
     if head.startswith(b"PK\x03\x04"):
         return FileKind.TORCH_ARCHIVE
     if _LOG_LINE.search(head):
@@ -90,3 +100,133 @@ def _unpack_zstd_head(head: bytes) -> bytes:
             return bytes(stream.read(_HEAD_BYTES))
     except (OSError, pa.ArrowException):
         return b""
+
+
+class ForeignFormat(Struct, frozen=True, kw_only=True):
+    """A format that zprof does not read: ``pattern`` in its first bytes, or else a suffix of its name.
+
+    ``title`` names it with its article; ``instead`` says what to pass.
+    """
+
+    title: str
+    instead: str
+    pattern: re.Pattern[bytes] | None = None
+    suffixes: tuple[str, ...] = ()
+
+
+_TRACE_INSTEAD = (
+    "pass a Kineto trace of the same steps: torch.profiler.profile(activities=[CPU, CUDA]) and "
+    "export_chrome_trace(), also on ROCm"
+)
+_STACKS_INSTEAD = "pass a Kineto trace: torch.profiler with with_stack=True has the lines of the program, too"
+_UNPACK = "unpack it, and pass the folder"
+_WEIGHTS_INSTEAD = (
+    "pass a trace or a memory snapshot of the job; zprof plan says what a model of its size takes"
+)
+_SQLITE_HEAD = rb"\ASQLite format 3\x00"
+
+
+def _foreign(title: str, instead: str, pattern: bytes = b"", *suffixes: str) -> ForeignFormat:
+    compiled = re.compile(pattern, re.DOTALL) if pattern else None
+    return ForeignFormat(title=title, instead=instead, pattern=compiled, suffixes=suffixes)
+
+
+#: The first one that matches counts. Patterns come before suffixes, which only tell what bytes cannot.
+FOREIGN_FORMATS: tuple[ForeignFormat, ...] = (
+    _foreign("output of rocprofv3 (JSON)", _TRACE_INSTEAD, rb'"rocprofiler-sdk[\w-]*"\s*:'),
+    _foreign(
+        "a table of rocprof (CSV)",
+        _TRACE_INSTEAD,
+        rb'\A"?(?:Kind|Domain|Guid|Index|Name|Node_Id|Agent_Id|Dispatch_Id|Correlation_Id|Counter_\w+)"?,'
+        rb"[^\n]*(?:Correlation_Id|Kernel_?Name|TotalDurationNs|Start_Timestamp|Agent_Type|BeginNs)",
+    ),
+    _foreign("a database of rocprofv3 (rocpd)", _TRACE_INSTEAD, _SQLITE_HEAD + rb".*\brocpd_"),
+    _foreign(
+        "an export of Nsight Systems (SQLite)",
+        _TRACE_INSTEAD,
+        _SQLITE_HEAD + rb".*(?:CUPTI_ACTIVITY_KIND|META_DATA_EXPORT|NVTX_EVENTS|TARGET_INFO_)",
+    ),
+    _foreign("an SQLite database", _TRACE_INSTEAD, _SQLITE_HEAD),
+    _foreign(
+        "an execution trace of PyTorch or Chakra (operators and their order, without the times of kernels)",
+        _TRACE_INSTEAD,
+        rb'"schema"\s*:\s*"[^"]*chakra|"(?:ctrl_deps|data_deps|ctrlDeps|dataDeps)"\s*:|"COMM_\w+_NODE"',
+    ),
+    _foreign(
+        "a Chakra execution trace (protobuf)",
+        _TRACE_INSTEAD,
+        rb"\A[\x04-\x7f][\x00-\x7f]?\x0a[\x03-\x10]\d+\.\d+[.\d]*[^\x20-\x7e]",
+    ),
+    _foreign("a profile of Nsight Compute", _TRACE_INSTEAD, rb"\ANVR\x00"),
+    _foreign("events of TensorBoard", _TRACE_INSTEAD, rb"\A.{8,40}brain\.Event:\d"),
+    _foreign("a recording of perf", _STACKS_INSTEAD, rb"\A(?:PERFILE2|2ELIFREP)"),
+    _foreign(
+        "a profile of py-spy or speedscope",
+        _STACKS_INSTEAD,
+        rb'speedscope\.app/file-format-schema|"exporter"\s*:\s*"py-spy|\A<svg[^>]*>.*py-spy',
+    ),
+    _foreign("a recording of memray", _STACKS_INSTEAD, rb"\Amemray"),
+    _foreign("a Perfetto trace (protobuf)", _TRACE_INSTEAD, b"", ".pftrace", ".perfetto-trace"),
+    _foreign("a profile of XLA", _TRACE_INSTEAD, b"", ".xplane.pb"),
+    _foreign(
+        "a DeepSpeed configuration",
+        "zprof plan says what its stage takes (zprof plan --help); pass a trace or a run to see what it took",
+        rb'\A\s*\{.*"(?:zero_optimization|train_micro_batch_size_per_gpu|train_batch_size)"\s*:.*\}\s*\Z',
+    ),
+    _foreign(
+        "the configuration of a Hugging Face model",
+        "zprof plan takes its sizes: zprof plan --layers num_hidden_layers --hidden hidden_size",
+        rb'\A\s*\{.*"(?:model_type|architectures|transformers_version|num_hidden_layers)"\s*:.*\}\s*\Z',
+    ),
+    _foreign("a file of weights (safetensors)", _WEIGHTS_INSTEAD, rb'\A.{5}\x00{3}\s*\{.*"data_offsets"'),
+    _foreign("a file of weights (GGUF)", _WEIGHTS_INSTEAD, rb"\AGGUF"),
+    _foreign(
+        "a checkpoint of torch.save",
+        _WEIGHTS_INSTEAD,
+        rb"\APK\x03\x04.*\bdata\.pkl|\A\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19",
+    ),
+    _foreign("a zip archive", _UNPACK, rb"\APK\x03\x04"),
+    _foreign("a tar archive", _UNPACK, rb"\A.{257}ustar"),
+    _foreign("a packed file (xz, bzip2 or 7z)", _UNPACK, rb"\A(?:\xfd7zXZ\x00|BZh[1-9]|7z\xbc\xaf)"),
+    _foreign("a Parquet table without its run", "pass the folder of the run (NAME.zprof)", rb"\APAR1"),
+    _foreign("an executable or a core dump", _TRACE_INSTEAD, rb"\A\x7fELF"),
+    _foreign(
+        "a report of Nsight Systems",
+        _TRACE_INSTEAD,
+        b"",
+        ".nsys-rep",
+        ".qdrep",
+        ".qdstrm",
+    ),
+    _foreign("a report of Nsight Compute", _TRACE_INSTEAD, b"", ".ncu-rep"),
+    _foreign("a Chakra execution trace (protobuf)", _TRACE_INSTEAD, b"", ".et"),
+    _foreign(
+        "the message of an allocation that failed, in text",
+        "pass a memory snapshot of that moment: torch.cuda.memory._record_memory_history() at the start, "
+        "torch.cuda.memory._dump_snapshot() where it fails; or a run of zprof record",
+        rb'\A(?!\s*(?:\{|\[\s*[\[{"\]])).*'
+        rb"(?:out of memory\. Tried to allocate|OutOfMemoryError|CUDA error: out of memory)",
+    ),
+)
+
+
+def identify_foreign(file: BinaryIO, name: str) -> ForeignFormat | None:
+    """Return what a file is that no reader takes; None if it is unknown. Rewinds the file."""
+    head = _read_head(file)
+    if head.startswith(_GZIP):
+        head = _inflate_head(head)
+    elif head.startswith(_ZSTD):
+        head = _unpack_zstd_head(head)
+    elif len(head) == _HEAD_BYTES and head.lstrip()[:1] != b"{":
+        # the schema of a database, and the last lines of a log, lie further on
+        size = file.seek(0, 2)
+        file.seek(max(_HEAD_BYTES, size - _HEAD_BYTES) if not head.startswith(b"SQLite") else _HEAD_BYTES)
+        head += b"\n" + file.read(_HEAD_BYTES)
+        file.seek(0)
+    lowered = name.lower()
+    for entry in FOREIGN_FORMATS:
+        if entry.pattern is not None and entry.pattern.search(head):
+            return entry
+        if entry.suffixes and lowered.removesuffix(".gz").endswith(entry.suffixes):
+            return entry
+    return None

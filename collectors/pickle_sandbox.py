@@ -52,9 +52,9 @@ class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         """Reject every global."""
         raise ForbiddenPickle(
-            f"it makes Python load {format_name(module)}.{format_name(name)}; a {self._kind} never does, so "
-            "this may be an attack",
-            hint="do not open it with other tools",
+            f"it makes Python load {format_name(module)}.{format_name(name)}; a {self._kind} holds only "
+            "plain data, so nothing of it was loaded",
+            hint=f"dump the {self._kind} again; open a file that you do not trust with no other tool",
         )
 
     def persistent_load(self, pid: Any) -> NoReturn:

@@ -124,6 +124,11 @@ def reject_other_kinds(kind: FileKind) -> None:
             "an archive written by torch.save, not a memory snapshot",
             hint="dump one with torch.cuda.memory._dump_snapshot",
         )
+    if kind is FileKind.PICKLE:
+        raise BadInput(
+            "a pickle without the keys of a memory snapshot",
+            hint="dump one with torch.cuda.memory._dump_snapshot",
+        )
     if kind is FileKind.OTHER:
         raise BadInput(
             "neither a run nor a CUDA memory snapshot (a pickle of protocol 2 to 5)",

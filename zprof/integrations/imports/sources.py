@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zprof.collectors.file_kinds import FileKind, detect_file_kind
+from zprof.collectors.file_kinds import FileKind, ForeignFormat, detect_file_kind, identify_foreign
 from zprof.collectors.hang_log.records import has_evidence
 from zprof.integrations.imports.file_ranks import search_rank
 from zprof.model.errors import BadInput
@@ -18,6 +18,8 @@ from zprof.run.plain_file import open_plain
 
 _MAX_FILES = 4096
 _MAX_LISTED = 6
+#: Files of a folder without anything to import whose format is looked up.
+_MAX_IDENTIFIED = 100
 _TEXT_BYTES = 4096
 _PRINTABLE = bytes(range(32, 127)) + b"\t\n\r\x1b"
 LOG_HINT = (
@@ -108,21 +110,32 @@ def detect_kind(path: Path) -> FileKind:
 def _make_file_source(path: Path) -> Sources:
     """Return one file as a source, with any name; JSON that does not start like a trace may still be one."""
     kind = detect_kind(path)
-    if kind in _KINDS or kind is FileKind.JSON:
+    foreign = None if kind in _KINDS else _identify_foreign(path)
+    if kind in _KINDS or (kind is FileKind.JSON and foreign is None):
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
     if kind in (FileKind.LOG, FileKind.OTHER) and _is_log(path):
         return Sources(kind=SourceKind.DUMP, files=(path,))
+    if foreign is not None:
+        raise BadInput(f"{path}: {foreign.title}, which zprof does not read", hint=foreign.instead)
     if kind is FileKind.LOG or (kind is FileKind.OTHER and _is_text(path)):
         raise BadInput(f"{path}: text without a line about a stuck collective", hint=LOG_HINT)
-    if kind is FileKind.TORCH_ARCHIVE:
+    if kind is FileKind.PICKLE:
         raise BadInput(
-            f"{path}: an archive from torch.save, which contains tensors and not a trace", hint=_HINT
+            f"{path}: a pickle, but neither a CUDA memory snapshot nor a flight-recorder dump", hint=_HINT
         )
     raise BadInput(
         f"{path}: not a run, a Kineto trace (JSON), a CUDA memory snapshot (a pickle), "
         "a flight-recorder dump or a log with a line about a stuck collective",
         hint=_HINT,
     )
+
+
+def _identify_foreign(path: Path) -> ForeignFormat | None:
+    try:
+        with open_plain(path) as file:
+            return identify_foreign(file, path.name)
+    except OSError:
+        return None
 
 
 def _is_text(path: Path) -> bool:
@@ -190,6 +203,7 @@ def _find_folder_sources(folder: Path) -> Sources:
     if not subfolders and (logs := _find_logs(folder)):
         return Sources(kind=SourceKind.DUMP, files=tuple(logs))
     if not subfolders:
+        _refuse_foreign(folder)
         raise BadInput(
             f"{folder}: this folder contains no Kineto traces, CUDA memory snapshots, "
             "flight-recorder dumps or logs of a stuck job",
@@ -200,6 +214,21 @@ def _find_folder_sources(folder: Path) -> Sources:
     raise BadInput(
         f"{folder}: nothing to import here, but in its subfolders: {names}{more}", hint="pass one of them"
     )
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a folder by its first file of a known format that zprof does not read.
+
+    Raises:
+        BadInput: there is one.
+    """
+    for path in _list_folder(folder)[:_MAX_IDENTIFIED]:
+        if path.is_file() and (foreign := _identify_foreign(path)) is not None:
+            name = shorten(printable(path.name), 60)
+            raise BadInput(
+                f"{folder}: nothing to import here; {name} is {foreign.title}, which zprof does not read",
+                hint=foreign.instead,
+            )
 
 
 def _choose_kind(found: Mapping[SourceKind, Sequence[Path]]) -> SourceKind | None:

@@ -29,6 +29,7 @@ KINDS = {
     "other json": (b'{"ranks": [1, 2]}', FileKind.JSON),
     "snapshot": (SNAPSHOT, FileKind.SNAPSHOT),
     "packed snapshot": (gzip.compress(SNAPSHOT, mtime=0), FileKind.GZIP_SNAPSHOT),
+    "other pickle": (pickle.dumps({"step": 1}), FileKind.PICKLE),
     "torch archive": (b"PK\x03\x04rest", FileKind.TORCH_ARCHIVE),
     "damaged zstd": (b"\x28\xb5\x2f\xfd" + b"\xff" * 99, FileKind.OTHER),
     "nothing": (b"", FileKind.OTHER),
@@ -107,3 +108,107 @@ def test_other_things_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(BadInput, match=str(path)):
             find_sources([path])
+
+
+#: What is passed by mistake: name, content, a word of what it is called, a word of what to give instead.
+FOREIGN = [
+    ("out.json", b'{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}}]}', "rocprofv3", "Kineto"),
+    (
+        "x_kernel_trace.csv",
+        b'"Kind","Agent_Id","Queue_Id","Kernel_Name","Start_Timestamp"\n',
+        "rocprof",
+        "Kineto",
+    ),
+    ("x_hip_api_trace.csv", b'"Domain","Function","Process_Id","Correlation_Id"\n', "rocprof", "Kineto"),
+    ("x.db", b"SQLite format 3\0" + bytes(90_000) + b"CREATE TABLE `rocpd_string_00`", "rocpd", "Kineto"),
+    (
+        "x.sqlite",
+        b"SQLite format 3\0" + bytes(38_000) + b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL",
+        "Nsight",
+        "Kineto",
+    ),
+    ("x.sqlite", b"SQLite format 3\0" + bytes(90_000), "SQLite", "Kineto"),
+    ("x.nsys-rep", b"\x91\x02\x00binary", "Nsight Systems", "Kineto"),
+    ("X.QDREP", b"\x91\x02\x00binary", "Nsight Systems", "Kineto"),
+    ("x.ncu-rep", b"NVR\0rest", "Nsight Compute", "Kineto"),
+    ("rank0.et", b"\x07\x0a\x050.0.4\xf2\x01\x08", "Chakra", "Kineto"),
+    (
+        "rank0_et.json",
+        b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1}]}',
+        "execution trace",
+        "Kineto",
+    ),
+    ("chakra.json", b'{"nodes": [{"type": "COMM_COLL_NODE", "ctrl_deps": []}]}', "execution trace", "Kineto"),
+    (
+        "oom.txt",
+        b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.",
+        "allocation",
+        "_dump_snapshot",
+    ),
+    (
+        "job.log",
+        b"epoch 1\n" * 20_000 + b"CUDA out of memory. Tried to allocate 2 GiB",
+        "allocation",
+        "_dump_snapshot",
+    ),
+    ("ds.json", b'{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', "DeepSpeed", "zprof plan"),
+    (
+        "config.json",
+        b'{"architectures": ["LlamaForCausalLM"], "hidden_size": 64}',
+        "Hugging Face",
+        "zprof plan",
+    ),
+    (
+        "events.out.tfevents.1",
+        b"\x18" + bytes(11) + b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2",
+        "TensorBoard",
+        "Kineto",
+    ),
+    ("perf.data", b"PERFILE2" + bytes(99), "perf", "with_stack"),
+    (
+        "p.json",
+        b'{"$schema": "https://www.speedscope.app/file-format-schema.json"}',
+        "speedscope",
+        "with_stack",
+    ),
+    ("model.pt", b"PK\x03\x04" + bytes(26) + b"model/data.pkl", "torch.save", "zprof plan"),
+    ("old.pt", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "torch.save", "zprof plan"),
+    (
+        "m.safetensors",
+        b"\x40" + bytes(7) + b'{"w": {"dtype": "F32", "data_offsets": [0, 4]}}',
+        "safetensors",
+        "zprof plan",
+    ),
+    ("traces.zip", b"PK\x03\x04" + bytes(26) + b"rank0.json", "zip", "unpack"),
+    ("traces.tar", b"rank0.json" + bytes(247) + b"ustar", "tar", "unpack"),
+    ("traces.tgz", gzip.compress(b"rank0.json" + bytes(247) + b"ustar"), "tar", "unpack"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "title", "instead"), FOREIGN, ids=[row[0] for row in FOREIGN])
+def test_what_is_not_read_is_named_with_what_to_give(
+    name: str, content: bytes, title: str, instead: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(BadInput) as refused:
+            find_sources([path])
+        assert name in refused.value.message
+        assert title in refused.value.message
+        assert instead in refused.value.hint
+
+
+def test_a_trace_that_mentions_a_setting_is_still_a_trace(tmp_path: Path) -> None:
+    late = b'{"metadata": {"train_batch_size": 8, "x": "' + b"y" * 70_000 + b'"}, "traceEvents": []}'
+    (tmp_path / "x.json").write_bytes(late)
+    assert find_sources([tmp_path / "x.json"]).kind is SourceKind.TRACE
+
+
+def test_a_pickle_of_something_else_is_no_snapshot(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.pickle").write_bytes(pickle.dumps({"step": number, "loss": 0.5}))
+    for path in (tmp_path, tmp_path / "0.pickle"):
+        with pytest.raises(BadInput):
+            find_sources([path])
+    (tmp_path / "real.pickle").write_bytes(SNAPSHOT)
+    assert find_sources([tmp_path]).files == (tmp_path / "real.pickle",)
