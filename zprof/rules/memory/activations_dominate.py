@@ -39,11 +39,10 @@ _UNKNOWN_BLOCKS = (2, 32)
 _CHECKPOINT_SUBS = frozenset({"recomputed", "ckpt_input", "checkpoint", "pa_shard", "offload"})
 
 _CHECKPOINT = (
-    "checkpoint each block before sharding or wrapping the model\n"
-    "    from torch.distributed.algorithms._checkpoint import \\\n"
-    "        checkpoint_wrapper as c\n"
-    "    for index, block in enumerate(model.layers):\n"
-    "        model.layers[index] = c.checkpoint_wrapper(block)"
+    "model.gradient_checkpointing_enable()    # Hugging Face and peft, before sharding\n"
+    "# else each block in the model's forward:\n"
+    "from torch.utils.checkpoint import checkpoint\n"
+    "x = checkpoint(block, x, use_reentrant=False)"
 )
 _FIXES = Fix(
     forms={
