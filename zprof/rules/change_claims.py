@@ -9,7 +9,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Confidence, Finding, SavingNote
 from zprof.rules.rule import Rule
 
 #: Share of the difference from which on a cause is one of its causes.
@@ -69,9 +69,13 @@ def _estimate_change_ns(finding: Finding) -> float:
     return fmean(finding.change_ns) if finding.change_ns is not None else 0.0
 
 
-def _rank(finding: Finding, slower_ns: float) -> tuple[bool, float]:
-    """Return the order: what spoils the times, the causes of the difference by what they add, the others."""
+def _rank(finding: Finding, slower_ns: float) -> tuple[bool, bool, float]:
+    """Return the order: what spoils the times, the causes of the difference by what they add, the others.
+
+    What only exposes a stall follows the stalls: a wait that was there before adds what they add.
+    """
     if finding.invalidates_times:
-        return False, float("-inf")
-    is_cause = is_cause_of_change(finding, slower_ns)
-    return not is_cause, -_estimate_change_ns(finding) if is_cause else 0.0
+        return False, False, float("-inf")
+    if not is_cause_of_change(finding, slower_ns):
+        return True, False, 0.0
+    return False, SavingNote.EXPOSES_A_STALL in finding.saving_notes, -_estimate_change_ns(finding)

@@ -21,7 +21,7 @@ from zprof.replay.graph import Graph, build_graph
 from zprof.replay.link_sharing import infer_link_sharing
 from zprof.replay.messages import held_gathers_ratio, late_gathers_ratio
 from zprof.replay.play import ReplayDeadlock, play_graph
-from zprof.replay.tasks import NONE, Floats
+from zprof.replay.tasks import Floats
 from zprof.rules.compute.idle_time import is_inference
 from zprof.rules.counterfactual.fixes import (
     EDITS,
@@ -217,14 +217,19 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
 
 
 def move_after_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Move host waits after the stalls that explain them: fixed after these, the waits gain nothing."""
+    """Move host waits after the stalls that explain them, with a note: fixed after these, they gain nothing."""
     ordered = list(findings)
     stalls = [finding for finding in findings if finding.cause in _STALL_CAUSES]
     for waits in [finding for finding in findings if finding.cause is Cause.BLOCKING_SYNC]:
         explaining = [stall for stall in stalls if _is_explained(replay, stall, waits)]
-        last = max((ordered.index(stall) for stall in explaining), default=NONE)
-        if last > ordered.index(waits):
-            ordered.insert(last, ordered.pop(ordered.index(waits)))
+        if not explaining:
+            continue
+        noted = replace(waits, saving_notes=(*waits.saving_notes, SavingNote.EXPOSES_A_STALL))
+        first = ordered.index(waits)
+        last = max(ordered.index(stall) for stall in explaining)
+        ordered[first] = noted
+        if last > first:
+            ordered.insert(last, ordered.pop(first))
     return tuple(ordered)
 
 
