@@ -9,7 +9,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from zprof.model.findings import Confidence, Finding, SavingNote
+from zprof.model.findings import Cause, Confidence, Finding, SavingNote
 from zprof.rules.rule import Rule
 
 #: Share of the difference from which on a cause is one of its causes.
@@ -30,7 +30,34 @@ def attribute_change(
     changed = [_add_change(finding, earlier.get(finding.cause, (0, 0))) for finding in findings]
     if slower_ns <= 0:
         return tuple(changed)
-    return tuple(sorted(changed, key=lambda finding: _rank(finding, slower_ns)))
+    claimed_ns = _claim_difference(changed, slower_ns)
+    return tuple(
+        sorted(
+            changed,
+            key=lambda finding: (not finding.invalidates_times, -claimed_ns.get(finding.cause, 0.0)),
+        )
+    )
+
+
+def _claim_difference(findings: Sequence[Finding], slower_ns: float) -> dict[Cause, float]:
+    """Return what each cause of the difference claims of it; no part is claimed twice.
+
+    What surely costs more than before claims first, then what may cost as much as before, then what only
+    exposes a stall: a wait that was there before adds what the stall adds.
+    """
+
+    def sort_key(finding: Finding) -> tuple[bool, bool, float]:
+        may_be_unchanged = finding.change_ns is None or finding.change_ns[0] <= 0
+        exposes_stall = SavingNote.EXPOSES_A_STALL in finding.saving_notes
+        return exposes_stall, may_be_unchanged, -_estimate_change_ns(finding)
+
+    claimed_ns, left = {}, slower_ns
+    for finding in sorted(findings, key=sort_key):
+        claim = min(left, _estimate_change_ns(finding))
+        if is_cause_of_change(finding, slower_ns) and claim >= MIN_CHANGE_RATIO * slower_ns:
+            claimed_ns[finding.cause] = claim
+            left -= claim
+    return claimed_ns
 
 
 def is_cause_of_change(finding: Finding, slower_ns: float) -> bool:
@@ -67,15 +94,3 @@ def _add_change(finding: Finding, before_ns: tuple[int, int]) -> Finding:
 
 def _estimate_change_ns(finding: Finding) -> float:
     return fmean(finding.change_ns) if finding.change_ns is not None else 0.0
-
-
-def _rank(finding: Finding, slower_ns: float) -> tuple[bool, bool, float]:
-    """Return the order: what spoils the times, the causes of the difference by what they add, the others.
-
-    What only exposes a stall follows the stalls: a wait that was there before adds what they add.
-    """
-    if finding.invalidates_times:
-        return False, False, float("-inf")
-    if not is_cause_of_change(finding, slower_ns):
-        return True, False, 0.0
-    return False, SavingNote.EXPOSES_A_STALL in finding.saving_notes, -_estimate_change_ns(finding)
