@@ -318,7 +318,7 @@ class SavingNote(StrEnum):
     LIMITED_TO_LOSS = "limited_to_loss"
     #: Another finding claims part of the same time.
     CLAIMED_BY_OTHERS = "claimed_by_others"
-    #: Another finding is a stall that the host could hide if it ran ahead: without the stall, this saves nothing.
+    #: Another finding is a stall that a host running ahead would hide: without the stall, this saves nothing.
     EXPOSES_A_STALL = "exposes_a_stall"
 
 

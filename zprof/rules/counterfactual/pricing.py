@@ -217,7 +217,7 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
 
 
 def move_after_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Move host waits after the stalls that explain them, with a note: fixed after these, they gain nothing."""
+    """Move host waits after the stalls that explain them, with a note: after these, they gain nothing."""
     ordered = list(findings)
     stalls = [finding for finding in findings if finding.cause in _STALL_CAUSES]
     for waits in [finding for finding in findings if finding.cause is Cause.BLOCKING_SYNC]:
