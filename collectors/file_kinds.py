@@ -22,8 +22,11 @@ _TRACE_KEY = re.compile(
 )
 #: Keys of a flight-recorder dump; its JSON starts with its entries, whose first key is the last one here.
 _DUMP_KEY = re.compile(rb'"(?:pg_config|pg_status|collective_seq_id)"\s*:')
-#: The first of these keys in a pickle tells dumps from snapshots.
-_PICKLE_KEY = re.compile(rb"(pg_config|pg_status|collective_seq_id)|segments|device_traces")
+#: The first of these keys in a pickle tells dumps from snapshots; a snapshot has a list under its own, after
+#: the opcode that memorizes the key. What has neither starts no process that would read it.
+_PICKLE_KEY = re.compile(
+    rb"(pg_config|pg_status|collective_seq_id)|(?:segments|device_traces)(?:\x94|q.|r.{4})?[\](]", re.DOTALL
+)
 #: A log that would look like JSON ("[rank0]:", "[E ProcessGroupNCCL.cpp:474]"), or has such a line.
 _LOG_LINE = re.compile(
     rb"\A\s*\[(?:rank\d+\]:|[A-Za-z]\w* ?\d*\]|[EWIF]\d* \S)|ProcessGroupNCCL\.cpp:\d|"

@@ -133,4 +133,5 @@ def _append_summary(check: "Check", report: "Report", path: Path) -> None:
             markdown = by_name("md", CHECKS).render((check, report))
             file.write(markdown.encode("utf-8", errors="backslashreplace"))
     except (OSError, ValueError) as error:
-        console.print_note(printable(f"zprof: cannot write to ${STEP_SUMMARY} ({error})"))
+        reason = getattr(error, "strerror", None) or "an invalid path"
+        console.print_note(printable(f"zprof: ${STEP_SUMMARY} cannot be written ({reason})"))

@@ -10,7 +10,7 @@ from zprof.cli import console
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_next_step, printable
 from zprof.simulator.causes import PLANTS, plant
-from zprof.simulator.plan import Recording, SimulationPlan, Vendor
+from zprof.simulator.plan import MAX_RANKS, Recording, SimulationPlan, Vendor
 
 _VENDORS = ("nvidia", "amd", "gloo")
 
@@ -149,6 +149,7 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
     for is_invalid, message in (
+        (not 1 <= arguments.ranks <= MAX_RANKS, f"--ranks must be 1 to {MAX_RANKS}"),
         (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps must be 1 to {_MAX_STEPS}"),
         (not 1 <= arguments.units <= 1_000, "--units must be 1 to 1000"),
         (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches must be 1 to 1000"),

@@ -4,7 +4,8 @@ import argparse
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,11 +109,25 @@ def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: s
     app = ZprofApp(request, ascii_only=arguments.ascii, mono=wants_no_colour())
     if theme is not None:
         app.theme = theme
-    with restore_python_interrupts():
+    with restore_python_interrupts(), _draw_on_stdout():
         code = app.run() or app.return_code or 0
     if app.has_threads:
         raise Handover(lambda: _exit_now(code))
     return code
+
+
+@contextmanager
+def _draw_on_stdout() -> Iterator[None]:
+    """Draw on stdout, which is a terminal: Textual draws on stderr, which may be a file (``2> errors``)."""
+    if console.are_terminals(sys.stderr):
+        yield
+        return
+    drawn_on = sys.__stderr__
+    sys.__stderr__ = sys.__stdout__  # type: ignore[misc]  # what textual's drivers write to
+    try:
+        yield
+    finally:
+        sys.__stderr__ = drawn_on  # type: ignore[misc]
 
 
 def _exit_now(code: int) -> int:
@@ -155,7 +170,7 @@ def show_live(arguments: argparse.Namespace, theme: str | None) -> tuple[int, bo
     if theme is not None:
         app.theme = theme
     try:
-        with restore_python_interrupts():
+        with restore_python_interrupts(), _draw_on_stdout():
             code = app.run()
     finally:
         watcher.close()

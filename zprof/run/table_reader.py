@@ -43,8 +43,10 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
             _check_nulls(path, table)
             return table
     except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
+        if isinstance(error, PermissionError):
+            raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="ask its owner") from None
+        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadInput(f"{path}: cannot be read ({reason[:120]})", hint="record the run again") from None
 
 
 def read_parts(

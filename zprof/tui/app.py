@@ -22,6 +22,7 @@ from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import preview_run
 from zprof.tui.shell import Shell, format_error
 from zprof.tui.tables import Opens, find_number
+from zprof.tui.theme import Palette
 from zprof.tui.widgets.fact_table import FactTable
 
 
@@ -97,10 +98,14 @@ class ZprofApp(Shell):
 
     def action_show(self, name: str) -> None:
         """Close any popups and switch to a screen by name."""
-        while isinstance(self.screen, Popup):
+        while isinstance(self.screen, Popup | Palette):
             self.pop_screen()
-        if name in SCREENS and self.screen is not self.get_screen(name):
+        if name not in SCREENS or self.screen is self.get_screen(name):
+            return
+        if isinstance(self.screen, PageScreen):
             self.switch_screen(name)
+        else:  # the first screen is not there yet
+            self.push_screen(name)
 
     def action_explain(self) -> None:
         """Open a popup that explains the focused part of the screen."""

@@ -5,6 +5,7 @@ from typing import ClassVar, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.events import Resize
@@ -22,6 +23,10 @@ class Popup(ModalScreen[Result | None]):
     """Base class of popups; ``esc`` closes it with result None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.POPUP)]
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close the popup with a result; a second key, when it is closed, closes no other screen."""
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_scroll_lines(self, by: int) -> None:
         """Scroll by lines."""
@@ -128,6 +133,8 @@ class PickPopup(Popup[str]):
         selected = next((i for i, (key, _) in enumerate(matches) if key == self.current and not text), 0)
         first = max(0, min(selected - _MAX_CHOICES // 2, len(matches) - _MAX_CHOICES))
         shown = matches[first : first + _MAX_CHOICES]
+        if not self.query(OptionList):
+            return  # closed before it was drawn
         choices = self.query_one(OptionList)
         choices.clear_options()
         choices.add_options(Option(Text(printable(label)), id=key) for key, label in shown)

@@ -14,10 +14,14 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.color import Color
+from textual.command import CommandPalette
+from textual.css.query import NoMatches
 from textual.events import Event, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
+from textual.worker import WorkerFailed
 
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
@@ -25,6 +29,14 @@ from zprof.tui.tables import Mark
 
 #: A smaller terminal shows a part of this.
 _MIN_COLUMNS, _MIN_ROWS = 30, 8
+
+
+class Palette(CommandPalette):
+    """Textual's command palette, which a second key does not close again, and with it the screen below."""
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        """Close the palette."""
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
 
 class ThemedApp(App[int]):
@@ -54,6 +66,20 @@ class ThemedApp(App[int]):
         if isinstance(event, Resize):
             event = Resize.from_dimensions(_grow(event.size), event.pixel_size)
         await super().on_event(event)
+
+    def action_command_palette(self) -> None:
+        """Show the command palette, once.
+
+        Textual's own fails with quick keys: it gives each palette one id, and one may be open below a popup,
+        or still be on its way out.
+        """
+        if not any(isinstance(screen, Palette) for screen in self.screen_stack):
+            self.push_screen(Palette())
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End the app, unless textual's palette, which is being closed, missed its list in a worker."""
+        if not (isinstance(error, WorkerFailed) and isinstance(error.error, NoMatches)):
+            super()._handle_exception(error)
 
     @property
     def is_dark(self) -> bool:

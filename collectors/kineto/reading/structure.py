@@ -12,12 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from zprof.model.errors import BadInput
+
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 #: ``[`` and ``{`` differ in this bit only, and so do ``]`` and ``}``.
 _CURLY = 0x20
 _OPEN, _CLOSE = 0x7B, 0x7D
 #: Bytes searched at a time; temporary arrays take about ten times as much.
 _CHUNK_BYTES = 1 << 20
+#: Brackets that are kept at a time, at about 30 bytes each; events that are read together have some thousand.
+_MAX_BRACKETS = 8 << 20
 _GAP = re.compile(rb"\s*,\s*")
 _FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
 
@@ -34,9 +38,14 @@ class Brackets(Struct, frozen=True, kw_only=True):
 
 
 def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = False) -> Brackets:
-    """Return the brackets of ``text[start:stop]`` outside strings, by position in ``text``."""
+    """Return the brackets of ``text[start:stop]`` outside strings, by position in ``text``.
+
+    Raises:
+        BadInput: there are far more than a trace has.
+    """
     characters = np.frombuffer(text, dtype=np.uint8)
     found, escaped = [np.zeros(0, dtype=np.int64)], False
+    count = 0
     for begin in range(start, stop, _CHUNK_BYTES):
         chunk = characters[begin : min(begin + _CHUNK_BYTES, stop)]
         quotes, escaped = _find_quotes(chunk, escaped)
@@ -44,6 +53,11 @@ def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = F
         position = np.flatnonzero((folded == _OPEN) | (folded == _CLOSE))
         outside = (np.searchsorted(quotes, position) + in_string) % 2 == 0
         found.append(position[outside] + begin)
+        count += len(found[-1])
+        if count > _MAX_BRACKETS:
+            raise BadInput(
+                f"one entry has more than {_MAX_BRACKETS >> 20} Mi brackets", hint="export the trace again"
+            )
         in_string = bool((len(quotes) + in_string) % 2)
     positions = np.concatenate(found)
     opens = characters[positions] | _CURLY == _OPEN

@@ -68,3 +68,17 @@ def test_a_missing_run_is_one_line_and_no_screen(terminal: Recorded) -> None:
     assert ALTERNATE_ON not in terminal.written
     assert terminal.written.count("\n") == 1
     assert "/nowhere/run" in terminal.written
+
+
+def test_errors_into_a_file_leave_the_screen_on_the_terminal(tmp_path: Path) -> None:
+    """Textual draws on stderr."""
+    errors = tmp_path / "errors"
+    command = f'"{sys.executable}" -m zprof tui "{RUN}" 2> "{errors}"'
+    terminal = PtyTerminal(["sh", "-c", command], os.environ)
+    try:
+        terminal.wait_for("zero3")
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert "\x1b" not in errors.read_text()
+    finally:
+        terminal.close()

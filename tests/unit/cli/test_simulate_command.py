@@ -47,6 +47,12 @@ def test_clocks_of_hosts_are_skewed(call: Call, tmp_path: Path) -> None:
     assert 0 < max(map(abs, offsets)) <= 500_000
 
 
+def test_too_many_ranks_are_refused_before_anything_is_made_for_each(call: Call, tmp_path: Path) -> None:
+    code, out, err = call("simulate", "-o", tmp_path / "out", "--ranks", str(10**12), "--skew-us", "5")
+    assert (code, out, "1024" in err) == (2, "", True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_full_disk_is_named_and_nothing_is_left(call: Call, tmp_path: Path) -> None:
     with limit_files():
         code, _, err = call("simulate", "-o", tmp_path / "out", *SMALL)

@@ -4,6 +4,7 @@ from itertools import accumulate, pairwise
 
 import pandas as pd
 from msgspec.structs import replace
+from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -12,7 +13,8 @@ from zprof.model.leaves import read_value
 from zprof.tui.app import ZprofApp
 from zprof.tui.number_popup import NumberPopup, build_rows_table, find_rows
 from zprof.tui.popups import PickPopup
-from zprof.tui.screens.page_screen import format_status
+from zprof.tui.screens.overview import OverviewScreen
+from zprof.tui.screens.page_screen import PageScreen, format_status
 from zprof.tui.session import LoadedRun, RunPreview
 from zprof.tui.widgets.fact_table import PagedTable
 
@@ -87,5 +89,39 @@ def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -
         assert said.startswith("a-long-name-")
         assert " · 1 rank · 5 steps · " in said
         assert said.endswith("3 gaps"), "a long name gives way before numbers do"
+
+    play(app_on(alone), act)
+
+
+def test_a_second_key_closes_no_second_screen(alone: LoadedRun) -> None:
+    """Keys that come faster than screens are drawn."""
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for open_it in (app.action_command_palette, app.action_help, app.action_export):
+            open_it()
+            await pilot.pause()
+            opened = app.screen
+            opened.dismiss(None)
+            opened.dismiss(None)
+            await pilot.pause()
+            assert isinstance(app.screen, OverviewScreen)
+
+    play(app_on(alone), act)
+
+
+def test_the_palette_opens_once_whatever_lies_above_it(alone: LoadedRun) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        app.action_command_palette()
+        app.action_help()
+        app.action_command_palette()
+        await pilot.pause()
+        assert sum(isinstance(screen, CommandPalette) for screen in app.screen_stack) == 1
+        app.action_show("ranks")
+        await pilot.pause()
+        assert isinstance(app.screen, PageScreen)
+        for _ in range(20):
+            app.action_command_palette()
+            app.simulate_key("escape")
+        await settle(app, pilot)
 
     play(app_on(alone), act)

@@ -49,5 +49,7 @@ def refuse_empty(run: Run, path: Path) -> None:
         MissingData: no rank finished its recording.
     """
     if not run.ranks and not (run.path / EVIDENCE_NAME).exists():
-        reasons = "; ".join(f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4])
+        reasons = "; ".join(
+            gap.reason if gap.rank is None else f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4]
+        )
         raise MissingData(f"{path}: no rank finished its recording ({reasons})", hint="record the run again")

@@ -56,7 +56,7 @@ class PageScreen(Screen[None]):
 
     def refill(self) -> None:
         """Refill the screen if its content has changed."""
-        if not self.is_mounted:
+        if not self.is_mounted or not self.query("#waiting"):
             return
         for line in (*self.query(StatusLine), *self.query(TitleLine)):
             line.refresh_from(self.zprof)

@@ -30,6 +30,8 @@ KINDS = {
     "snapshot": (SNAPSHOT, FileKind.SNAPSHOT),
     "packed snapshot": (gzip.compress(SNAPSHOT, mtime=0), FileKind.GZIP_SNAPSHOT),
     "other pickle": (pickle.dumps({"step": 1}), FileKind.PICKLE),
+    "no list of segments": (pickle.dumps({"segments": 1}), FileKind.PICKLE),
+    **{f"protocol {n}": (pickle.dumps(good(), protocol=n), FileKind.SNAPSHOT) for n in (2, 3, 4, 5)},
     "torch archive": (b"PK\x03\x04rest", FileKind.TORCH_ARCHIVE),
     "damaged zstd": (b"\x28\xb5\x2f\xfd" + b"\xff" * 99, FileKind.OTHER),
     "nothing": (b"", FileKind.OTHER),

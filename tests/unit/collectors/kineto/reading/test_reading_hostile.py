@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from tests.support.kineto_oracle import pack
-from zprof.collectors.kineto.reading import rows, text
+from zprof.collectors.kineto.reading import rows, structure, text
 from zprof.collectors.kineto.reading.reader import read_text, read_trace
 from zprof.model.errors import BadInput
 
@@ -138,3 +138,15 @@ def test_memory_does_not_grow_with_the_text():
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
     assert len(trace) == 1500
+
+
+@pytest.mark.parametrize("part", [b"[", b"[],"])
+def test_an_entry_of_brackets_takes_little_memory(part, monkeypatch):
+    monkeypatch.setattr(text, "_MAX_BYTES", 16 << 20)
+    monkeypatch.setattr(structure, "_MAX_BRACKETS", 1 << 18)
+    source = io.BytesIO(b'{"traceEvents":[{"ph":"X","args":[' + part * (8 << 20))
+    tracemalloc.start()
+    with pytest.raises(BadInput):
+        read_text(source)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
