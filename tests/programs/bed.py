@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tests.support import exact_counter
 from tests.support.forked_ranks import free_port
 from zprof.model.findings import Cause, Confidence
@@ -127,6 +129,24 @@ def list_cells() -> Iterator[Cell]:
     )
 
 
+def list_healthy_cells() -> Iterator[Cell]:
+    """Yield programs in which nothing is wrong, one of each kind."""
+    yield Cell(program="ddp")
+    yield Cell(program="fsdp1", options=("--strategy", "full"))
+    yield Cell(program="fsdp2")
+    yield Cell(program="zero_redundancy")
+    yield Cell(program="sleeping")
+    yield Cell(program="pipeline_1f1b")
+    for form in ("finder", "copied-finder", "layers", "hooks", "gan", "scaler", "unfreeze"):
+        yield Cell(program="optimizers", options=("--form", form))
+    for split in ("tensor", "context"):
+        yield Cell(program="tensor_or_context", options=("--split", split))
+    yield Cell(program="deepspeed_zero", options=("--stage", "2", "--dtype", "fp32"), package="deepspeed")
+    yield Cell(program="hf_trainer", options=("--sharding", "ddp"), package="transformers")
+    yield Cell(program="accelerate_loop", package="accelerate")
+    yield Cell(program="lightning_loop", package="lightning")
+
+
 #: Programs that are given each planted cause, and the package that each needs. In bf16 a CPU takes so long
 #: for a step that 40 ms do not matter.
 PLANTED_PROGRAMS = {
@@ -166,11 +186,26 @@ class Outcome:
     run: Run
     report: Report
     truth: Mapping[int, Mapping[str, object]]
+    step_starts_ns: Mapping[int, Sequence[int]]
 
     @property
     def confident(self) -> list[str]:
         """Causes above low confidence."""
         return [each.cause.value for each in self.report.findings if each.confidence is not Confidence.LOW]
+
+    def are_steps_right(self) -> bool:
+        """Return True if each recorded step is one of the program's, the same one on all ranks.
+
+        The program knows when each of its steps began.
+        """
+        counts = []
+        for rank in self.run.ranks:
+            marks = self.run.frame(rank, "mark")
+            ends = marks.loc[marks["kind"] == "step_end", "time_ns"].to_numpy()
+            counts.append(np.searchsorted(self.step_starts_ns[rank], ends).tolist())
+        return len(counts[0]) > 1 and all(
+            each == counts[0] and set(np.diff(each).tolist()) == {1} for each in counts
+        )
 
     def finds_first(self, cause: Cause) -> bool:
         """Return True if a cause is the first finding, and above low confidence."""
@@ -186,26 +221,45 @@ class NotRecorded(Exception):
     """The program failed, or nothing was recorded."""
 
 
-def record_cell(cell: Cell, folder: Path, library: Path | None = None) -> Outcome:
-    """Run a cell under ``zprof record``, with the exact counter in its ranks if ``library`` is given."""
+def record_cell(
+    cell: Cell,
+    folder: Path,
+    library: Path | None = None,
+    schedule: Sequence[str] | None = None,
+    steps: int = 0,
+) -> Outcome:
+    """Run a cell under ``zprof record``, with the exact counter in its ranks if ``library`` is given.
+
+    ``schedule``: options of ``zprof record``, ``steps``: of the program; by default those of the cell.
+    """
     run, truth = folder / "run.zprof", folder / "truth"
     truth.mkdir()
-    schedule = PLANTED_SCHEDULE if cell.plant else SCHEDULE
-    steps = {"STEPS": str(PLANTED_STEPS)} if cell.plant else {}
+    if schedule is None:
+        schedule = PLANTED_SCHEDULE if cell.plant else SCHEDULE
+    steps = steps or (PLANTED_STEPS if cell.plant else 0)
+    environment = _make_environment(folder) | _make_counting(truth, library) | {"STEP_TRUTH": str(truth)}
     command = [sys.executable, "-m", "zprof", "record", "-o", str(run), *schedule, "--"]
     done = subprocess.run(
         [*command, *_make_launch(cell)],
         cwd=folder,
-        env=_make_environment(folder) | _make_counting(truth, library) | steps,
+        env=environment | ({"STEPS": str(steps)} if steps else {}),
         capture_output=True,
         timeout=TIME_LIMIT_S,
         check=False,
     )
     if not run.exists():
         raise NotRecorded(done.stderr.decode(errors="replace")[-2000:])
-    known = {int(path.stem[4:]): json.loads(path.read_text()) for path in truth.glob("rank*.json")}
+    known, starts = (
+        {
+            int(path.stem.removeprefix(name)): json.loads(path.read_text())
+            for path in truth.glob(f"{name}*.json")
+        }
+        for name in ("rank", "steps")
+    )
     loaded = load(run)
-    return Outcome(code=done.returncode, run=loaded, report=diagnose(loaded), truth=known)
+    return Outcome(
+        code=done.returncode, run=loaded, report=diagnose(loaded), truth=known, step_starts_ns=starts
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from step_truth import start_step
 from torch import nn
 
 STEPS, BATCH, TOKENS, HIDDEN, BLOCKS = int(os.environ.get("STEPS", "10")), 4, 64, 256, 4
@@ -70,6 +71,7 @@ class Truth:
             from tests.support.exact_counter import ExactCounter
 
             self._counter = ExactCounter()
+        start_step()
 
     def train(self, run_step: Callable[[], torch.Tensor], steps: int = STEPS) -> None:
         """Run the steps; ``run_step`` returns the loss after the model was updated."""
@@ -89,6 +91,7 @@ class Truth:
             self._counter.begin()
         if self._counter is not None and done == LAST_COUNTED + 1:
             self._peak = self._counter.max_bytes()
+        start_step()
 
     def write(self, optimizer: Any, *, skipped: int = 0, **states: int) -> None:
         """Write the counts, and the closed forms of this rank's states; torch's step counters come on top.

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from step_truth import start_step
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -22,6 +23,7 @@ def main() -> None:
     )
     optimizer = torch.optim.AdamW(half.parameters(), lr=1e-4)
     for _ in range(STEPS):
+        start_step()
         batch = torch.randn(BATCH, TOKENS, HIDDEN)
         if rank == 0:
             schedule.step(batch)

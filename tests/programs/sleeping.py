@@ -4,6 +4,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from step_truth import start_step
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,6 +21,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     torch.manual_seed(dist.get_rank())
     for _ in range(STEPS):
+        start_step()
         time.sleep(SLEEP_S)
         batch = torch.randn(BATCH, TOKENS, HIDDEN)
         loss = (model(batch) - batch).square().mean()

@@ -28,6 +28,7 @@ class Move(Struct, frozen=True, kw_only=True):
     phase: str
     exposed_ms: float = 0.0
     between_ms: float | None = None
+    updates: int = 0
 
 
 def gather(
@@ -43,9 +44,14 @@ def gather(
     )
 
 
-def reduce(unit: str, micro_batch: int, exposed_ms: float = 0.0) -> Move:
+def reduce(unit: str, micro_batch: int, exposed_ms: float = 0.0, updates: int = 0) -> Move:
     return Move(
-        kind="reduce_scatter", unit=unit, micro_batch=micro_batch, phase="backward", exposed_ms=exposed_ms
+        kind="reduce_scatter",
+        unit=unit,
+        micro_batch=micro_batch,
+        phase="backward",
+        exposed_ms=exposed_ms,
+        updates=updates,
     )
 
 
@@ -80,6 +86,7 @@ def _pass(move: Move, step: int, method: str) -> dict[str, object]:
     return {
         "rank": 0, "step": step, "kind": move.kind, "unit": move.unit, "bytes": MEGABYTE,
         "micro_batch": move.micro_batch, "phase": move.phase, "method": method,
+        "updates": move.updates,
         "between": None if move.between_ms is None else int(move.between_ms * MS),
     }  # fmt: skip
 

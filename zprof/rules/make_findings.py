@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
-from zprof.model.gaps import Gap
+from zprof.model.gaps import Gap, GapKind
 from zprof.rules.claims import split_savings
 from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
 from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving, move_after_stalls
-from zprof.rules.measurement_artifact import has_lost_events
+from zprof.rules.measurement_artifact import do_recordings_match, has_lost_events
 from zprof.rules.registry import memory_rules
 from zprof.rules.rule import Rule, change_saving, group_gaps, mean_wall_ns, rate_severity
 
@@ -97,7 +97,21 @@ def _limit_confidence(analysis: RunAnalysis, findings: Sequence[Finding]) -> lis
     """Return the findings, with low confidence in savings of time that the recording cannot prove.
 
     Lost events change times between events. On a CPU with too few processors, speeds depend on who else runs.
+    Where the ends of steps are uncertain, so is what a step has. Where collectives do not match, nothing is
+    certain.
     """
+    if any(gap.kind is GapKind.STEP_BOUNDARIES for gap in analysis.gaps):
+        return [
+            replace(each, confidence=Confidence.LOW) if each.saving_ns[1] > 0 or each.saving_bytes else each
+            for each in findings
+        ]
+    if not do_recordings_match(analysis):
+        findings = [
+            replace(each, confidence=Confidence.MEDIUM)
+            if each.confidence is Confidence.HIGH and each.saving_ns[1] > 0
+            else each
+            for each in findings
+        ]
     is_incomplete = has_lost_events(analysis)
     is_crowded = is_short_of_processors(analysis) and not analysis.run.modelled
 

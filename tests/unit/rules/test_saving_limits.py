@@ -9,8 +9,9 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, diagnosed, planted
 from tests.support.rule_runs import claim, run_of
 from zprof.model.findings import Cause, Confidence, Evidence, SavingNote, Severity
+from zprof.model.gaps import Gap, GapKind
 from zprof.rules.claims import split_savings
-from zprof.rules.make_findings import rate_by_range
+from zprof.rules.make_findings import make_findings, rate_by_range
 from zprof.rules.registry import all_rules
 from zprof.rules.rule import Rule, format_frequency, mean_wall_ns
 from zprof.simulator.causes import PLANTS
@@ -51,6 +52,18 @@ def test_a_healthy_job_is_no_risk_for_a_minor_cost(tmp_path: Path) -> None:
     job = diagnosed(base(7), tmp_path)
     assert_within_limits(job)
     assert job.report.verdict.status.value != "risk"
+
+
+def test_nothing_is_more_than_a_guess_if_the_ends_of_steps_are_uncertain(tmp_path: Path) -> None:
+    analysis = planted(Cause.STRAGGLER_RANK, base(5), tmp_path).analysis
+    gap = Gap(kind=GapKind.STEP_BOUNDARIES, what="", reason="", remedy="")
+    uncertain = replace(analysis, gaps=(*analysis.gaps, gap))
+    sure, unsure = (
+        {each.confidence for each in make_findings(all_rules(), each_run, None)[0]}
+        for each_run in (analysis, uncertain)
+    )
+    assert Confidence.HIGH in sure
+    assert unsure == {Confidence.LOW}
 
 
 @pytest.mark.parametrize("replayed", [(), (Cause.COPY_OVERHEAD,)])

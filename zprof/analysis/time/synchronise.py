@@ -24,7 +24,11 @@ from zprof.analysis.time.matching.ladder import (
     refuse_rows,
 )
 from zprof.analysis.time.matching.lanes import choose_bases, make_match_rows, split_lanes
-from zprof.analysis.time.matching.refusals import list_matching_gaps, refuse_impossible
+from zprof.analysis.time.matching.refusals import (
+    list_matching_gaps,
+    list_step_gaps,
+    refuse_impossible,
+)
 from zprof.analysis.time.matching.registration import ClockDifference, ClockHint
 from zprof.analysis.time.matching.slots import Hints
 from zprof.analysis.time.timeline import RankWindow
@@ -81,7 +85,7 @@ def synchronise(
         clocks=clocks,
         shifts=matching.shifts,
         excluded=matching.excluded,
-        gaps=(*gaps, *clock_gaps, *impossible),
+        gaps=(*gaps, *clock_gaps, *impossible, *list_step_gaps(frame, rows)),
     )
 
 

@@ -1,8 +1,10 @@
 """ZP411 accumulation_syncs: gradients are reduced in every micro-batch instead of once per step.
 
 With k micro-batches per step, gradients can be summed on each rank and reduced once, with the last one.
-Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch, each of at
-least half of the last one's bytes. The fix removes the reductions of all but the last micro-batch.
+Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch before one
+update of the parameters, each of at least half of the last one's bytes. The fix removes the reductions of all
+but the last micro-batch. Backwards with an update between them accumulate nothing: a discriminator may be
+updated several times before its generator.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw 22 s
 become 89 s). If less is exposed, and the step moves more than the ZeRO formula predicts or no formula is
@@ -37,7 +39,7 @@ from zprof.rules.volume.regathers import PROPOSED_RATIO
 _MIN_STEP_RATIO = 0.03
 #: Minimum size relative to the last micro-batch's reduction: less is something else (a norm per micro-batch).
 _SAME_RATIO = 0.5
-_STEP = ["rank", "step"]
+_UPDATE = ["rank", "step", "updates"]
 
 _NO_SYNC = (
     "for i, batch in enumerate(micro_batches):\n"
@@ -99,15 +101,15 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
 
 
 def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the reductions before their step's last micro-batch, and how many micro-batches reduce."""
+    """Return the reductions before an update's last micro-batch, and how many of its micro-batches reduce."""
     rows = passes[(passes["kind"] != CollectiveKind.ALL_GATHER.value) & passes["micro_batch"].notna()]
-    sums = rows.groupby([*_STEP, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
-    last = sums.groupby(_STEP)["reduced_bytes"].transform("last")
+    sums = rows.groupby([*_UPDATE, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
+    last = sums.groupby(_UPDATE)["reduced_bytes"].transform("last")
     sums = sums[sums["reduced_bytes"] >= _SAME_RATIO * last]
-    sums = sums.assign(last=sums.groupby(_STEP)["micro_batch"].transform("max"))
+    sums = sums.assign(last=sums.groupby(_UPDATE)["micro_batch"].transform("max"))
     early = sums[sums["micro_batch"] < sums["last"]]
-    counted = sums.groupby(_STEP)["micro_batch"].nunique()
-    keys = [*_STEP, "micro_batch"]
+    counted = sums.groupby(_UPDATE)["micro_batch"].nunique()
+    keys = [*_UPDATE, "micro_batch"]
     return rows.merge(early[keys], on=keys), int(counted.max()) if len(counted) else 0
 
 

@@ -227,6 +227,7 @@ UNPLACED_REDUCTION = Move(kind="all_reduce", unit=None, micro_batch=None, phase=
         (lambda: hidden_reductions(None), "low"),
         (lambda: partly("a", "ab"), "high"),  # half of the gradients
         (lambda: partly("abcd", "abcdefghi"), None),
+        (lambda: analysis_with([reduce("a", i, 9.0, updates=i) for i in range(4)]), None),  # updates between
         (lambda: analysis_with([UNPLACED_REDUCTION]), "gap"),
         (
             lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=pd.DataFrame())),

@@ -178,14 +178,16 @@ def refuse_rows(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
 def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Placement:
     """Return the placement with impossible parts repaired or removed.
 
-    Drop bad timestamps, register shifted ranks again, and exclude ranks that do not match at all.
+    Drop bad timestamps and kinds that one rank can leave early, register shifted ranks again, and exclude
+    ranks that do not match at all.
     """
     worst = _find_worst_members(placement, rows)
     if not worst.any():
         return placement
-    reduced = _drop_bad_stamps(placement, rows, worst)
-    if reduced is not None:
-        return reduced
+    for drop in (_drop_bad_stamps, _drop_one_sided):
+        reduced = drop(placement, rows)
+        if reduced is not None:
+            return reduced
     if placement.lane.stated:
         repaired = _register_again(placement, rows, worst, hints)
         if repaired is not None:
@@ -208,7 +210,7 @@ def _remove_drift(table: ClockTable) -> ClockTable:
     return table.moved(np.zeros(len(table.ranks)), np.nan_to_num(estimate_drifts(table)))
 
 
-def _drop_bad_stamps(placement: Placement, rows: MatchRows, worst: Bools) -> Placement | None:
+def _drop_bad_stamps(placement: Placement, rows: MatchRows) -> Placement | None:
     """Return the placement without bad instances if that resolves all contradictions, else None."""
     table = make_clock_table(placement, rows)
     bad = find_contradictory_instances(_remove_drift(table), compute_tolerance(table))
@@ -216,6 +218,15 @@ def _drop_bad_stamps(placement: Placement, rows: MatchRows, worst: Bools) -> Pla
         return None
     slots = list_slots(placement)[bad]
     reduced = replace(placement, slot=np.where(np.isin(placement.slot, slots), ALONE, placement.slot))
+    return None if _find_worst_members(reduced, rows).any() else reduced
+
+
+def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
+    """Return the placement with only the kinds that nobody leaves early if these do not contradict."""
+    is_kept = rows.sync[placement.lane.rows] & (placement.slot >= 0)
+    if not is_kept.any():
+        return None
+    reduced = replace(placement, slot=np.where(is_kept, placement.slot, ALONE))
     return None if _find_worst_members(reduced, rows).any() else reduced
 
 

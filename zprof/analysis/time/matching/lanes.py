@@ -18,7 +18,7 @@ from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
-#: For these kinds each rank records its own bytes, which may differ.
+#: For these kinds each rank records its own bytes, which may differ, or no tensor at all.
 _OWN_BYTES = [str(k) for k in (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)]
 _MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
 #: A clock that differs more than this from the first rank's has another origin.
@@ -137,7 +137,8 @@ def _encode_signatures(frame: pd.DataFrame) -> Int64s:
     """Return a code per signature; send and recv share one, as the two sides of a message."""
     kind = frame["kind"].where(~frame["kind"].isin(_MESSAGES), "message")
     size = frame["bytes"].where(~frame["kind"].isin(_OWN_BYTES), 0)
-    columns = {"kind": kind, "dtype": frame["dtype"], "bytes": size, "group_size": frame["group_size"]}
+    dtype = frame["dtype"].where(~frame["kind"].isin(_OWN_BYTES), "")
+    columns = {"kind": kind, "dtype": dtype, "bytes": size, "group_size": frame["group_size"]}
     codes = [pd.factorize(column)[0].astype(np.int64) for column in columns.values()]
     combined = codes[0]
     for code in codes[1:]:

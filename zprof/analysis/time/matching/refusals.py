@@ -7,7 +7,7 @@ import pandas as pd
 
 from zprof.analysis.time.clocks.bounds import Bools
 from zprof.analysis.time.matching.ladder import Matching, refuse_rows
-from zprof.analysis.time.matching.lanes import ALONE, GroupLane, MatchRows, is_full_sync
+from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows, is_full_sync
 from zprof.analysis.time.matching.slots import MAX_CONFLICT_SHARE
 from zprof.model.gaps import Gap, GapKind
 
@@ -43,9 +43,37 @@ def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Ser
 
 
 def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
-    """Mark all rows of groups with more bad matches than chance explains."""
-    share = bad.groupby(rows.counting).transform("mean")
-    return (share > MAX_CONFLICT_SHARE) & (frame["instance"] >= 0)
+    """Mark all rows of groups with more bad matches than chance explains.
+
+    Kinds that one rank can leave early show nothing about the others: then only the kind is marked.
+    """
+    sync_share = bad.where(is_full_sync(frame)).groupby(rows.counting).transform("mean")
+    kind_share = bad.groupby([rows.counting, frame["kind"].astype(str)]).transform("mean")
+    is_bad = (sync_share > MAX_CONFLICT_SHARE) | (kind_share > MAX_CONFLICT_SHARE)
+    return is_bad & (frame["instance"] >= 0)
+
+
+def list_step_gaps(frame: pd.DataFrame, rows: MatchRows) -> list[Gap]:
+    """Return a gap if the ranks divide the same collectives into different steps.
+
+    Args:
+        frame: The matched collectives, as of ``refuse_impossible``.
+        rows: The same rows.
+    """
+    is_placed = (frame["instance"] >= 0).to_numpy() & (rows.step != NO_STEP) & rows.sync
+    steps = pd.Series(rows.step[is_placed]).groupby(frame["instance"].to_numpy()[is_placed])
+    differs = steps.nunique()[steps.size() > 1] > 1
+    if not len(differs) or differs.mean() <= MAX_CONFLICT_SHARE:
+        return []
+    return [
+        Gap(
+            kind=GapKind.STEP_BOUNDARIES,
+            what="steps of the ranks",
+            reason=f"{int(differs.sum())} of {len(differs)} collectives are in different steps on different "
+            "ranks",
+            remedy="mark the steps in the same place on every rank, and record again",
+        )
+    ]
 
 
 def list_matching_gaps(

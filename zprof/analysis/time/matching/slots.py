@@ -1,7 +1,8 @@
 """Assign each row of a lane its slot: by the stated sequence, or by order and times.
 
 Without a stated sequence, the rank with the most common order defines the slots. Ranks with the same
-signatures in the same steps get the same slots if each row also overlaps its partner on the resulting clocks.
+signatures in the same steps get the same slots if each row also overlaps its partner on the resulting clocks;
+calls on whose signature they disagree are left out.
 Every other rank is registered by its times. Rows that hardly overlap are left out one at a time: a rank is
 refused only if most of its rows are.
 """
@@ -121,7 +122,7 @@ def _count_placed_rows(slots: Int64s) -> int:
 
 
 class EqualRanks(Struct, frozen=True, kw_only=True):
-    """Slots of ranks with the same rows in the same steps.
+    """Slots of ranks with as many rows in the same steps, most of them with the same signature.
 
     ``sure``: their times agree too. ``uncertain``: many rows hardly overlap and are left out, but not most.
     """
@@ -131,21 +132,19 @@ class EqualRanks(Struct, frozen=True, kw_only=True):
 
 
 def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: Hints) -> EqualRanks:
-    """Return slots of the ranks with the same rows in the same steps, if their times agree.
+    """Return slots of the ranks with as many rows in the same steps, if their times agree.
 
     Ranks on one host use its clock, because pings delayed by busy processors may differ by 0.7 ms. Other
     ranks use the measured difference, or the votes of the rows.
     """
     first = rows_by_rank[fixed]
-    ranks = [
-        rank for rank, rank_rows in rows_by_rank.items() if rank != fixed and _are_equal(first, rank_rows)
-    ]
+    ranks = [rank for rank, each in rows_by_rank.items() if rank != fixed and _are_alike(first, each)]
     anchored = bool((first.step != NO_STEP).any()) and len(np.unique(first.step)) > 1
     known = {rank: hints(fixed, rank) for rank in ranks}
     ranks = [rank for rank in ranks if anchored or known[rank].measured is not None]
     if not ranks or not first.sync.any():
-        slots = np.arange(len(first), dtype=np.int64)
-        return EqualRanks(sure=dict.fromkeys(ranks, slots) if anchored else {})
+        alike = [rank for rank in ranks if anchored]
+        return EqualRanks(sure={rank: _place_same(first, rows_by_rank[rank]) for rank in alike})
     same_clock = {rank: _SAME_CLOCK for rank in ranks if known[rank].one_host}
     on_host = _place_agreeing(first, rows_by_rank, same_clock, HOST_LIMITS)
     others = {rank: known[rank].measured for rank in ranks if rank not in on_host.sure}
@@ -175,20 +174,28 @@ def _place_agreeing(
     uncertainty = np.array([clock.uncertainty_ns if clock else 0.0 for clock in clocks.values()])
     moved_start, moved_end = start - offset[:, None], end - offset[:, None]
     check = check_overlaps(first, moved_start, moved_end, uncertainty, limits)
-    slots = np.where(check.refused, ALONE, np.arange(len(first), dtype=np.int64))
-    by_rank = {rank: slots[row] for row, rank in enumerate(clocks)}
+    by_rank = {
+        rank: np.where(check.refused[row], ALONE, _place_same(first, rows_by_rank[rank]))
+        for row, rank in enumerate(clocks)
+    }
     return EqualRanks(
         sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees[row]},
         uncertain={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
     )
 
 
-def _are_equal(one: LaneRows, other: LaneRows) -> bool:
+def _are_alike(one: LaneRows, other: LaneRows) -> bool:
     return (
         len(one) == len(other)
-        and bool((one.signature == other.signature).all())
         and bool((one.step == other.step).all())
+        and 2 * int((one.signature == other.signature).sum()) > len(one)
     )
+
+
+def _place_same(one: LaneRows, other: LaneRows) -> Int64s:
+    """Return the slots of ``other`` by order, without the rows on whose signature the two disagree."""
+    is_same = one.signature == other.signature
+    return np.where(is_same, np.arange(len(one), dtype=np.int64), ALONE)
 
 
 class OverlapCheck(Struct, frozen=True, kw_only=True):

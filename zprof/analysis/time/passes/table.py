@@ -4,7 +4,8 @@ Columns: ``row`` (label in the collectives table), rank, step, kind, unit (None 
 ``micro_batch`` (of the step, from 0; null if unknown), ``phase`` (forward, recompute, backward, optimizer,
 unknown), ``number`` (count of this kind for that unit in the step, from 1), ``in_micro_batch`` (the same
 within the micro-batch), ``compute_between_ns`` (compute from the end of the previous gather of that unit to
-the start of this one; null for the first), and ``method`` (ranges, autograd, order, unknown).
+the start of this one; null for the first), ``updates`` (optimizer steps that the rank had done when it was
+launched), and ``method`` (ranges, autograd, order, unknown).
 
 The pieces of one gather share one number. Gathers of a forward without a backward (an evaluation) have
 neither micro-batch nor number.
@@ -40,7 +41,7 @@ _FORWARD_RATIO = 0.4
 _MICRO_BATCH = ["rank", "step", "micro_batch"]
 PASS_COLUMNS = (
     "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
-    "compute_between_ns", "method",
+    "compute_between_ns", "updates", "method",
 )  # fmt: skip
 BY_ORDER = "order"
 #: Names of passes, not of units, in FSDP1 and DDP.
@@ -165,12 +166,16 @@ def _add_phases(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
         locate_instants(rank.evidence, launched[rank_rows], _find_step_spans(rank, step[rank_rows]))
         for rank, rank_rows in parts
     ]
+    updates = [
+        np.searchsorted(rank.evidence.optimizer[:, 1], launched[rank_rows]) for rank, rank_rows in parts
+    ]
     known = table["known"].to_numpy(bool)
     micro_batch = np.concatenate([instants.micro_batch for instants in located])
     return table.assign(
         phase=np.where(known, np.concatenate([instants.phase for instants in located]), UNKNOWN_PHASE),
         method=np.where(known, np.concatenate([instants.method for instants in located]), UNKNOWN_PHASE),
         micro_batch=pd.arrays.IntegerArray(micro_batch, ~known | (micro_batch < 0)),
+        updates=np.concatenate(updates).astype(np.int64),
     )
 
 

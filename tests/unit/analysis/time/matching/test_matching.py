@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,9 @@ from tests.support.collective_rows import (
 )
 from zprof.analysis.time.clocks.alignment import ClockSource
 from zprof.analysis.time.clocks.bounds import make_ping_table
+from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.synchronise import SynchronisedRun, make_hints, synchronise
+from zprof.model.gaps import GapKind
 
 ALIKE = tuple(Op() for _ in range(6))
 OFFSETS = {1: 5 * MS, 2: -5 * MS, 3: 3_141_592}
@@ -303,6 +306,50 @@ def test_a_number_that_a_rank_states_twice_is_not_believed() -> None:
     assert not seen.excluded
     assert not seen.collectives.loc[seen.collectives["true"].isin([8, 9]), "matched"].any()
     assert whole(seen) == 6 * len(ALIKE) - 2
+
+
+@pytest.mark.parametrize("stated", [False, True])
+@pytest.mark.parametrize("field", ["dtype", "bytes"])
+def test_calls_on_which_ranks_disagree_cost_themselves_only(field: str, stated: bool) -> None:
+    """One call of eight is an eighth of the group's rows."""
+    one = Op(kind="broadcast", size=1 << 20, root=0)
+    world = World(ranks=2, hosts=["a"] * 2, steps=8, ops=[one, *[SHORT] * 3, *ALIKE[:4]], stated=stated)
+    frame, timelines = recorded(world)
+    rows = (frame["kind"] == "broadcast") & (frame["rank"] == 1)
+    frame.loc[rows, field] = {"dtype": "none", "bytes": 0}[field]
+    seen = synchronise(frame, timelines, 2)
+    assert not wrong_instances(seen)
+    assert not seen.excluded
+    assert whole(seen) == 8 * 7
+
+
+def test_a_receiver_of_a_scatter_has_no_tensor_of_its_own() -> None:
+    world = World(ranks=2, hosts=["a"] * 2, steps=8, ops=[Op(kind="scatter", root=0), *[SHORT] * 6])
+    frame, timelines = recorded(world)
+    frame.loc[(frame["kind"] == "scatter") & (frame["rank"] == 1), ["dtype", "bytes"]] = ["none", 0]
+    assert synchronise(frame, timelines, 2).collectives["matched"].all()
+
+
+def test_impossible_rows_of_a_kind_that_ranks_leave_early_cost_that_kind_only() -> None:
+    ops = [Op(kind="broadcast", root=0), *[SHORT] * 5]
+    frame, timelines = recorded(World(ranks=2, hosts=["a"] * 2, steps=8, ops=ops, stated=True))
+    other = frame["kind"] == "broadcast"
+    frame.loc[other & (frame["rank"] == 1), ["start_ns", "end_ns"]] -= 20 * MS
+    seen = synchronise(frame, timelines, 2)
+    assert not seen.collectives.loc[other, "matched"].any()
+    assert seen.collectives.loc[~other, "matched"].all()
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_ranks_that_divide_the_same_collectives_into_other_steps_are_a_gap(merged: bool) -> None:
+    frame, timelines = recorded(World(ranks=2, hosts=["a"] * 2, steps=8, stated=True))
+    steps = timelines[1].host_steps
+    if merged:  # its first three steps are one
+        number = np.arange(6)
+        begin, end = np.r_[steps.begin_ns[0], steps.begin_ns[3:]], np.r_[steps.end_ns[2], steps.end_ns[3:]]
+        timelines[1].host_steps = StepWindows(number=number, begin_ns=begin, end_ns=end)
+    kinds = {gap.kind for gap in synchronise(frame, timelines, 2).gaps}
+    assert (GapKind.STEP_BOUNDARIES in kinds) is merged
 
 
 def test_a_missing_rank_leaves_instances_and_one_gap() -> None:
