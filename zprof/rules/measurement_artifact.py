@@ -249,11 +249,13 @@ def _recorded_before_first_step_ns(tracks: RankTracks) -> float:
 
 
 def matched_ratio(analysis: RunAnalysis) -> float | None:
-    """Return the share of collectives that were matched across ranks, None if ranks are missing.
+    """Return the share of collectives matched across ranks, None if there are none or ranks are missing.
 
     A rank without a complete step is missing, too: its collectives are not in the window.
     """
     rows = analysis.collectives
+    if rows.empty:  # what a hang leaves has no columns either
+        return None
     rows = rows[rows["group_size"] != 1]
     ranks = min(len(analysis.run.ranks_loaded), analysis.steps["rank"].nunique())
     if rows.empty or ranks < analysis.run.world_size:
