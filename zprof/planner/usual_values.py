@@ -28,8 +28,8 @@ from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.job import Assumed, Degrees, Job, LlamaBlock, Shape
+from zprof.model.machines import H100
 from zprof.model.plan import ZERO_STAGES, Axis, Scheme
-from zprof.planner.hardware import H100
 from zprof.planner.model_shapes import count_parameters
 from zprof.planner.refusals import refuse_impossible
 from zprof.planner.rounding import ceil_div

@@ -19,6 +19,8 @@ from zprof.rules.rule import Rule, change_saving
 
 #: Terms that count as lost. Compute counts only to the extent that a rule claims it.
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
+#: Steps behind the first one that show what recurs.
+_MIN_LATER_STEPS = 2
 _CONFIDENCE_RANK = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
@@ -168,19 +170,32 @@ _COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
 
 
 class ExposedGroup(Struct, frozen=True, kw_only=True):
-    """A lower bound of the unexplained exposed time of a group's collectives, the mean of its ranks."""
+    """A lower bound of the unexplained exposed time of a group's collectives, the mean of its ranks.
+
+    ``bus_bytes_per_s``: what its largest messages reach, None if their size or time is unknown.
+    """
 
     kind: str
     group: str
     ns: int
+    bus_bytes_per_s: float | None = None
 
 
 class Unexplained(Struct, frozen=True, kw_only=True):
-    """The unexplained loss of one rank, by ledger term of its mean step; ``groups``: largest first."""
+    """The unexplained loss of one rank, by ledger term of its mean step; ``groups``: largest first.
+
+    ``start_up_ns``: the part of each term that only the first step of the window has.
+    """
 
     rank: int | None = None
     terms: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[ExposedGroup, ...] = ()
+    start_up_ns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def recurring(self) -> dict[str, int]:
+        """What each step loses: the terms without start-up."""
+        return {term: ns - self.start_up_ns.get(term, 0) for term, ns in self.terms.items()}
 
     @property
     def total_ns(self) -> int:
@@ -193,20 +208,38 @@ def find_unexplained_loss(
     rules: Sequence[Rule],
     ranks: Sequence[RankTime],
     collectives: Sequence[CollectiveTime] = (),
+    steps: Sequence[StepTime] = (),
 ) -> Unexplained:
     """Subtract the findings' savings from each rank's mean step; return the rank with the largest remainder.
 
     A saving counts once: it is taken from the terms that its rule claims, and the remainder from the terms
-    of other ranks that are the same loss.
+    of other ranks that are the same loss. A rank of which a finding claims more than its saving loses that.
     """
     rule_by_cause = {rule.cause: rule for rule in rules}
     remaining = {rank.rank: _subtract_savings(rank, findings, rule_by_cause) for rank in ranks}
     worst_rank = max(remaining, key=lambda rank: (sum(remaining[rank].values()), -rank), default=None)
+    terms = {} if worst_rank is None else remaining[worst_rank]
     return Unexplained(
         rank=worst_rank,
-        terms={} if worst_rank is None else remaining[worst_rank],
+        terms=terms,
         groups=_find_exposed_groups(findings, rule_by_cause, collectives),
+        start_up_ns=_find_start_up_ns(terms, [step for step in steps if step.rank == worst_rank]),
     )
+
+
+def _find_start_up_ns(terms: Mapping[str, int], steps: Sequence[StepTime]) -> dict[str, int]:
+    """Return how much less each term would be without the first step; {} if fewer than two follow it."""
+    first, later = steps[:1], steps[1:]
+    if len(later) < _MIN_LATER_STEPS:
+        return {}
+    return {
+        term: round(min(max(0.0, (_mean_term(first, term) - _mean_term(later, term)) / len(steps)), ns))
+        for term, ns in terms.items()
+    }
+
+
+def _mean_term(steps: Sequence[StepTime], term: str) -> float:
+    return fmean(int(getattr(step, term)) for step in steps)
 
 
 def _subtract_savings(
@@ -215,13 +248,19 @@ def _subtract_savings(
     remaining = {term: int(getattr(rank, term)) for term in _LOST}
     for finding in findings:
         rule = rule_by_cause.get(finding.cause)
-        unassigned = finding.saving_ns[1] if rule is not None else 0
+        unassigned = _find_claim_ns(finding, rank.rank) if rule is not None else 0
         for term in (*rule.claims, *rule.other_rank_terms) if rule is not None else ():
             taken = min(unassigned, remaining.get(term, 0))
             unassigned -= taken
             if taken:
                 remaining[term] -= taken
     return remaining
+
+
+def _find_claim_ns(finding: Finding, rank: int) -> int:
+    """Return what the finding claims of a rank's step: its saving, or what it states of that rank."""
+    stated = [entry.value for entry in finding.evidence if entry.rank == rank and entry.unit == "ns"]
+    return int(max([finding.saving_ns[1], *(stated if finding.saving_ns[1] > 0 else [])]))
 
 
 def _find_exposed_groups(
@@ -233,13 +272,17 @@ def _find_exposed_groups(
         for finding in findings
         if (rule := rule_by_cause.get(finding.cause)) is not None and _COMMUNICATION.intersection(rule.claims)
     )
-    sums: dict[tuple[str, str], int] = {}
+    entries: dict[tuple[str, str], list[CollectiveTime]] = defaultdict(list)
     for entry in collectives:
-        key = (entry.kind, entry.group)
-        sums[key] = sums.get(key, 0) + entry.exposed_ns
+        entries[entry.kind, entry.group].append(entry)
     groups = [
-        ExposedGroup(kind=kind, group=group, ns=ns - claimed)
-        for (kind, group), ns in sums.items()
-        if ns > claimed
+        ExposedGroup(
+            kind=kind,
+            group=group,
+            ns=ns - claimed,
+            bus_bytes_per_s=max(same, key=lambda entry: entry.bytes).busbw_bytes_per_s,
+        )
+        for (kind, group), same in entries.items()
+        if (ns := sum(entry.exposed_ns for entry in same)) > claimed
     ]
     return tuple(sorted(groups, key=lambda entry: (-entry.ns, entry.kind, entry.group)))

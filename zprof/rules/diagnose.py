@@ -80,7 +80,9 @@ def _build_report(
     unexplained = (
         Unexplained()
         if is_stuck(analysis.hang)
-        else find_unexplained_loss(findings, rules, analysis.time.per_rank, analysis.time.collectives)
+        else find_unexplained_loss(
+            findings, rules, analysis.time.per_rank, analysis.time.collectives, analysis.time.steps
+        )
     )
     verdict = judge(
         analysis.run,

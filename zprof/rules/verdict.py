@@ -1,9 +1,10 @@
 """Give the verdict, one word and one sentence, for time and for memory.
 
-Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step, ``ok`` if the causes
-that need no baseline were tested and none costs as much, or if less than a tenth of the step can be lost
-at all, else ``inconclusive``. A run is also inconclusive if a tenth of the step or more is exposed and no
-finding explains it, or is not in the recording. If no step was timed, the peak decides:
+Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step (a loss that is larger
+than what all these explain comes first), ``ok`` if the causes that need no baseline were tested and none costs
+as much, or if less than a tenth of the step can be lost at all, else ``inconclusive``. A run is also
+inconclusive if a tenth of the step or more is exposed and no finding explains it, or is not in the recording.
+If no step was timed, the peak decides:
 ``risk`` if a finding of at least medium confidence frees a tenth of it or the allocator had to retry,
 ``inconclusive`` if a tenth of it has no known owner. For the verdict against a baseline see
 :mod:`zprof.rules.baseline_verdict`.
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 from zprof.model.endings import RankEnd
 from zprof.model.findings import Cause, Confidence, Finding
-from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
+from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangStatus
 from zprof.model.hang_text import describe_hang
@@ -23,8 +24,14 @@ from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Vol
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
 from zprof.rules.baseline_verdict import judge_against_baseline
-from zprof.rules.claims import ExposedGroup, Unexplained
+from zprof.rules.claims import Unexplained
 from zprof.rules.ending_verdict import describe_ending, has_failed, has_run_out_of_memory
+from zprof.rules.loss_sentences import (
+    MIN_STEP_RATIO,
+    describe_unexplained,
+    describe_usual_bandwidth,
+    list_groups,
+)
 from zprof.rules.rule import Rule, list_untested
 
 #: Causes that must have been tested for a run without a baseline to be ok.
@@ -33,22 +40,14 @@ _NEEDED_CAUSES = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ART
 _IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
-_COMMUNICATION = _EXPOSED[:2]
 _LOST_TERMS = {term: LEDGER_NAMES[term] for term in (*_EXPOSED, "idle_ns")}
 #: If more than this share of the step is idle and no cause was found, the verdict is not "ok". If the pace of
 #: the hosts is unknown, a tenth is enough.
 _MAX_IDLE_RATIO = 0.5
-#: Minimum share of the step for a loss to be mentioned.
-_MIN_STEP_RATIO = 0.1
 #: Minimum share of the step that a finding saves, for the run to be at risk.
 _MIN_RISK_SAVING_RATIO = 0.03
 #: And at least this: steps of which it is 3 % do nothing that a user waits for.
 _MIN_RISK_SAVING_NS = 100_000
-#: Maximum number of groups listed, and their minimum size relative to the largest one.
-_MAX_GROUPS = 3
-_MIN_GROUP_RATIO = 0.1
-_MAX_NAME_LENGTH = 40
-
 _HANG_STATUS = {
     HangStatus.STUCK: VerdictStatus.RISK,
     HangStatus.RESUMED: VerdictStatus.OK,
@@ -150,19 +149,19 @@ def _judge(
             else ""
         )
         return (status, f"{sentence}{details}")
+    remainder = unexplained or Unexplained()
     min_saving_ns = max(
         _MIN_RISK_SAVING_NS, _MIN_RISK_SAVING_RATIO * mean_over_ranks(time.per_rank, "wall_ns")
     )
     main = next((f for f in sure if f.saving_ns[1] >= min_saving_ns), None)
     if main:
-        details = _describe_unexplained(
-            sure, unexplained or Unexplained(), time
-        ) + _describe_unsplit_communication(run, time)
+        loss = describe_unexplained(run, time, remainder, sure)
+        cause = f"{loss}; the first known cause: {main.sentence}" if loss else main.sentence
+        details = _describe_unsplit_communication(run, time)
         return (
             VerdictStatus.RISK,
-            f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}: {main.sentence}{details}",
+            f"{_format_mean_step(time)}{_describe_loaded_ranks(run)}: {cause}{details}",
         )
-    remainder = unexplained or Unexplained()
     return _judge_guess(run, time, findings) or _judge_without_findings(
         run, time, gaps, rules, remainder, volume, sure
     )
@@ -190,23 +189,10 @@ def _judge_peak_of_run(
     return status, f"{sentence}{_describe_loaded_ranks(run)}"
 
 
-def _describe_unexplained(sure: Sequence[Finding], unexplained: Unexplained, time: Time) -> str:
-    """Describe a rank's loss if it exceeds all savings and a tenth of its step, else return ""."""
-    loss, saved = unexplained.total_ns, sum(finding.saving_ns[1] for finding in sure)
-    wall = next((rank.wall_ns for rank in time.per_rank if rank.rank == unexplained.rank), 0)
-    if loss <= saved or loss < _MIN_STEP_RATIO * wall:
-        return ""
-    largest_term = max(unexplained.terms, key=lambda term: unexplained.terms[term])
-    details = f", mostly {_LOST_TERMS[largest_term]}" if largest_term in _LOST_TERMS else ""
-    if largest_term in _COMMUNICATION and unexplained.groups:
-        details += f" in {_name_group(unexplained.groups[0])}"
-    return f"; rank {unexplained.rank} loses {format_ns(loss)} more{details}, and no finding explains it"
-
-
 def _judge_guess(run: RunFacts, time: Time, findings: Sequence[Finding]) -> _Judgement | None:
     """Return an inconclusive verdict if a low-confidence finding costs a tenth of the step, else None."""
     wall = max(rank.wall_ns for rank in time.per_rank)
-    guess = next((f for f in findings if f.saving_ns[1] >= _MIN_STEP_RATIO * wall), None)
+    guess = next((f for f in findings if f.saving_ns[1] >= MIN_STEP_RATIO * wall), None)
     if guess is None:
         return None
     return (
@@ -229,7 +215,7 @@ def _judge_without_findings(
     missing = list_untested(_NEEDED_CAUSES, gaps)
     is_complete = len(run.ranks_loaded) >= run.world_size
     lost_ratio = _max_lost_ratio(time)
-    if missing and is_complete and lost_ratio < _MIN_STEP_RATIO and Cause.MEASUREMENT_ARTIFACT not in missing:
+    if missing and is_complete and lost_ratio < MIN_STEP_RATIO and Cause.MEASUREMENT_ARTIFACT not in missing:
         bound = (
             f"at most {format_percent(lost_ratio)} of it can be lost to communication, copies and idle time"
         )
@@ -248,40 +234,22 @@ def _judge_without_findings(
         )
     wall_ns = sum(rank.wall_ns for rank in time.per_rank)
     uncovered = sum(rank.unexplained_ns for rank in time.per_rank) / max(1, wall_ns)
-    if uncovered > _MIN_STEP_RATIO:
+    if uncovered > MIN_STEP_RATIO:
         share = format_percent(uncovered)
         return (VerdictStatus.INCONCLUSIVE, f"{head}: the recording does not cover {share} of the time")
     exposed = _exposed_ratio(time)
-    if exposed >= _MIN_STEP_RATIO:
+    if exposed >= MIN_STEP_RATIO:
         bound = BOUND_WORDS[bound_exposed_time(time.per_rank)]
         share = f"{bound}{format_percent(exposed)} of the time is exposed communication and copies"
-        sentence = f"{head}: {share}{_list_groups(unexplained)}, and no finding explains it"
-        return (VerdictStatus.INCONCLUSIVE, sentence)
+        sentence = f"{head}: {share}{list_groups(unexplained)}, and no finding explains it"
+        usual = describe_usual_bandwidth(run, unexplained)
+        return (VerdictStatus.INCONCLUSIVE, f"{sentence}{f' ({usual})' if usual else ''}")
     status = VerdictStatus.OK if is_complete else VerdictStatus.INCONCLUSIVE
     details = f"{_describe_exposed_share(time)}{_describe_excess_volume(volume, time)}"
     if minor:
         limit = format_percent(_MIN_RISK_SAVING_RATIO)
         return (status, f"{head}: no finding saves {limit} of it; the first: {minor[0].sentence}{details}")
     return (status, f"{head}: no cause of lost time found{details}")
-
-
-def _list_groups(unexplained: Unexplained) -> str:
-    """List the groups of collectives with the largest losses, each as the mean of its own ranks.
-
-    Groups of other ranks run at the same time, so these figures do not add up to the loss of a rank.
-    """
-    groups = [
-        f"{format_ns(entry.ns)} in {_name_group(entry)}"
-        for entry in unexplained.groups[:_MAX_GROUPS]
-        if entry.ns >= _MIN_GROUP_RATIO * unexplained.groups[0].ns
-    ]
-    if len(groups) < 2:
-        return f" ({groups[0]})" if groups else ""
-    return f" (per rank of each group, not additive: {', '.join(groups)})"
-
-
-def _name_group(entry: ExposedGroup) -> str:
-    return f"{entry.kind} of group {shorten(printable(entry.group), _MAX_NAME_LENGTH)}"
 
 
 def _explain_idle(gaps: Sequence[Gap], rules: Sequence[Rule]) -> str:
@@ -312,7 +280,7 @@ def _idle_share(time: Time, gaps: Sequence[Gap]) -> str | None:
     idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     wall = sum(rank.wall_ns for rank in time.per_rank)
     is_pace_unknown = bool(list_untested((Cause.CPU_BOUND_LAUNCH,), gaps))
-    max_ratio = _MIN_STEP_RATIO if is_pace_unknown else _MAX_IDLE_RATIO
+    max_ratio = MIN_STEP_RATIO if is_pace_unknown else _MAX_IDLE_RATIO
     return format_percent(idle / wall) if idle > max_ratio * wall else None
 
 
@@ -335,7 +303,7 @@ def _exposed_ratio(time: Time) -> float:
 def _describe_exposed(time: Time) -> str:
     """Return the exposed share of the step as text if it is a tenth or more, else ""."""
     exposed = _exposed_ratio(time)
-    if exposed < _MIN_STEP_RATIO:
+    if exposed < MIN_STEP_RATIO:
         return ""
     bound = BOUND_WORDS[bound_exposed_time(time.per_rank)]
     total = "the window" if time.is_whole else "the step"
@@ -357,7 +325,7 @@ def _describe_largest_loss(time: Time) -> str:
     ranks = time.per_rank
     sums = {name: sum(int(getattr(rank, term)) for rank in ranks) for term, name in _LOST_TERMS.items()}
     name, largest = max(sums.items(), key=lambda item: item[1])
-    if largest < _MIN_STEP_RATIO * sum(rank.wall_ns for rank in ranks):
+    if largest < MIN_STEP_RATIO * sum(rank.wall_ns for rank in ranks):
         return ""
     return f"{format_ns(largest / len(ranks))} is {name}; "
 

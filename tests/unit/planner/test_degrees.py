@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Shape
+from zprof.model.machines import V100
 from zprof.model.plan import Scheme
 from zprof.planner.degrees import spread_devices
-from zprof.planner.hardware import V100
 
 
 def job(shape: Shape | None = None, dp: int = 1, mp: int = 1, pp: int = 1) -> Job:

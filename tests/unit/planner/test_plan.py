@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from tests.support.planned_jobs import known_unit
 from zprof.model.errors import BadInput
 from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
+from zprof.model.machines import V100
 from zprof.model.plan import PIPELINES, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
-from zprof.planner.hardware import V100
 from zprof.planner.memory.states import state_bytes
 from zprof.planner.model_presets import find_preset
 from zprof.planner.model_shapes import count_parameters

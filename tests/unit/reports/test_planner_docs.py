@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zprof.cli.entry import parse
+from zprof.model.machines import PRESETS
 from zprof.model.whatif import Assumption
 from zprof.planner import plan
-from zprof.planner.hardware import PRESETS
 from zprof.planner.whatif import outlook
 
 PAGE = Path(__file__).parents[3] / "docs/planner.md"

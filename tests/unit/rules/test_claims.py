@@ -5,7 +5,7 @@ from msgspec.structs import fields, replace
 
 from tests.support.analyses import Scenario
 from tests.support.rule_runs import claim, run_of
-from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.time import CollectiveTime, RankTime, StepTime
 from zprof.rules.claims import (
     ExposedGroup,
@@ -127,6 +127,23 @@ def test_waiting_of_some_ranks_and_idling_of_the_late_one_is_one_loss() -> None:
 def test_unexplained_terms_of_different_ranks_are_not_added() -> None:
     rest = find_unexplained_loss((), all_rules(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
     assert (rest.rank, rest.total_ns, rest.terms["exposed_wait_ns"]) == (1, 32, 0)
+
+
+def test_a_rank_loses_what_a_finding_states_of_it() -> None:
+    """The late rank idles longer than the mean rank gains."""
+    stated = Evidence(key="own_time_excess", what="", value=31, unit="ns", rank=1)
+    late = [replace(claim(STRAGGLER, 10, 25), evidence=(stated,))]
+    rest = find_unexplained_loss(late, all_rules(), [rank(exposed_wait_ns=30), rank(1, idle_ns=32)])
+    assert (rest.rank, rest.total_ns) == (0, 5)
+
+
+@pytest.mark.parametrize(("idle_ns", "recurring"), [((60, 0, 0), 0), ((60, 30, 30), 30), ((30, 30, 60), 40)])
+def test_what_only_the_first_step_loses_does_not_recur(idle_ns: tuple[int, ...], recurring: int) -> None:
+    zero = {field.name: 0 for field in fields(StepTime)}
+    steps = [StepTime(**(zero | {"step": step, "idle_ns": ns})) for step, ns in enumerate(idle_ns)]
+    rest = find_unexplained_loss((), all_rules(), [rank(idle_ns=sum(idle_ns) // 3)], (), steps)
+    assert rest.total_ns == sum(idle_ns) // 3
+    assert sum(rest.recurring.values()) == recurring
 
 
 def exposed(kind: str, group: str, ns: int) -> CollectiveTime:

@@ -160,6 +160,25 @@ def test_a_rest_above_all_savings_and_a_tenth_of_the_step_is_told(
     assert (f"{rest_ms}.0 ms" in made.sentence) is told
 
 
+@pytest.mark.parametrize(("start_up_ms", "leads"), [(0, True), (60, False)])
+def test_a_small_sure_cause_does_not_head_a_large_loss(start_up_ms: int, *, leads: bool) -> None:
+    """Unless only the first step lost that: then nothing is left to explain."""
+    group = ExposedGroup(kind="all_gather", group="0,1", ns=66 * MS, bus_bytes_per_s=13e9)
+    rest = Unexplained(
+        rank=0,
+        terms={"exposed_transfer_ns": 66 * MS},
+        groups=(group,),
+        start_up_ns={"exposed_transfer_ns": start_up_ms * MS},
+    )
+    minor = replace(SURE, saving_ns=(3 * MS, 5 * MS))
+    run = replace(RUN.run, device="cuda (NVIDIA H100 80GB HBM3)")
+    said = verdict(steps(100), run=run, findings=(minor,), unexplained=rest).sentence
+    assert ("13.0 GB/s" in said) is leads
+    if leads:
+        told = ("66.0 ms", "13.0 GB/s", "360.0 GB/s", SURE.sentence)
+        assert sorted(map(said.index, told)) == [said.index(text) for text in told]
+
+
 def test_hidden_bytes_beyond_the_formula_are_told() -> None:
     usual = Volume(expected_bytes=12_000_000, seen_bytes=12_100_000, ratio=12.1 / 12)
     fourfold = replace(usual, seen_bytes=48_000_000, ratio=4.0)

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from zprof.model.job import Hardware, Job
+from zprof.model.machines import A100, H100, V100
 from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint
 from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
-from zprof.planner.hardware import A100, H100, V100
 from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.sensitivity.answers import compare_hardware, write_answers, write_speed_up
 from zprof.planner.sensitivity.break_even import BANDWIDTH_RATIOS, compute_break_even

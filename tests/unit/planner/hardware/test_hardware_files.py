@@ -7,7 +7,8 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.model.job import Hardware
-from zprof.planner.hardware import MAX_FILE_BYTES, PRESETS, find_hardware, read_hardware
+from zprof.model.machines import PRESETS
+from zprof.planner.hardware import MAX_FILE_BYTES, find_hardware, read_hardware
 
 WHOLE = {
     "name": '"ours"',

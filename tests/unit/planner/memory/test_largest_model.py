@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape
+from zprof.model.machines import V100
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
-from zprof.planner.hardware import V100
 from zprof.planner.memory.closed_forms import sum_known_bytes
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import (

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import of_preset
 from zprof.model.job import Batch, Degrees, Hardware, Job, ModelUnit, Residual, Shape
+from zprof.model.machines import H100, V100
 from zprof.model.plan import Scheme
 from zprof.planner.gpt_units import with_units
-from zprof.planner.hardware import H100, V100
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.sensitivity.speed_up import (

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import seven, trillion
 from zprof.model.job import Degrees, Hardware, Job
+from zprof.model.machines import A100, H100, PRESETS, V100
 from zprof.model.plan import Scheme
-from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.conditions import with_bandwidth
 from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.traffic import plan_traffic

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from tests.support.planned_jobs import known_step as step
 from tests.support.planned_jobs import trillion
 from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overlap, Residual, Shape
+from zprof.model.machines import A100, H100, PRESETS, V100
 from zprof.model.plan import Scheme
-from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_tokens
 from zprof.planner.step.assumptions import STEP_ASSUMPTIONS

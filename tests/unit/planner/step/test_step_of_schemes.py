@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from tests.support.planned_jobs import known_step as step
 from zprof.model.job import Batch, Degrees, Job, ModelUnit, Residual, Shape
+from zprof.model.machines import V100
 from zprof.model.plan import Axis, LinkTraffic, Scheme
-from zprof.planner.hardware import V100
 from zprof.planner.step.parallelism import (
     compute_block_traffic,
     compute_gpipe_flow,
