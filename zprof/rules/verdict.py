@@ -1,8 +1,8 @@
 """Give the verdict, one word and one sentence, for time and for memory.
 
 Without a baseline: ``risk`` if a finding above low confidence saves 3 % of the step (a loss that is larger
-than what all these explain comes first), ``ok`` if the causes that need no baseline were tested and none costs
-as much, or if less than a tenth of the step can be lost at all, else ``inconclusive``. A run is also
+than what all these explain comes first), ``ok`` if the causes that need no baseline were tested and none
+costs as much, or if less than a tenth of the step can be lost at all, else ``inconclusive``. A run is also
 inconclusive if a tenth of the step or more is exposed and no finding explains it, or is not in the recording.
 If no step was timed, the peak decides:
 ``risk`` if a finding of at least medium confidence frees a tenth of it or the allocator had to retry,
