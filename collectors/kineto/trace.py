@@ -197,7 +197,8 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     ``category`` has current names (``kernel``, not ``Kernel``). For device work, ``process`` is the device
     number. ``bytes`` is for copies only. ``arguments`` has only the rows whose other arguments zprof reads:
-    collectives and device waits. ``thread_names`` has all names that a thread ever had.
+    collectives and device waits. ``thread_names`` has all names that a thread ever had, ``process_names`` the
+    last name of each process whose id is a number.
     """
 
     start_ns: Int64s
@@ -212,6 +213,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     bytes: Int64s
     arguments: Mapping[int, Arguments]
     thread_names: Mapping[int, frozenset[str]]
+    process_names: Mapping[int, str] = field(default_factory=dict)
     header: TraceHeader = field(default_factory=TraceHeader)
     report: ReadReport = field(default_factory=ReadReport)
 

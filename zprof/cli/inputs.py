@@ -126,6 +126,9 @@ def refuse_unmeasured(report: "Report") -> None:
             f"{name}: no operator, kernel or collective in it, so nothing was measured",
             hint="record with ProfilerActivity.CPU, and CUDA where there is a device",
         )
+    device_gaps = [gap for gap in report.gaps if gap.kind in ("unknown_device", "device")]
+    for gap in device_gaps[:1]:  # the other ranks' lanes are alike
+        raise MissingData(f"{name}: {printable(gap.reason)}", hint=printable(gap.remedy))
     raise MissingData(
         f"{name}: neither times nor memory in it, so nothing was measured",
         hint="zprof doctor says what can be recorded here; let the recorded steps run to their end",

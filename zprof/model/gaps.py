@@ -19,6 +19,7 @@ class GapKind(StrEnum):
     SKIPPED_STEPS = "skipped_steps"
     FILE = "file"
     DEVICE = "device"
+    UNKNOWN_DEVICE = "unknown_device"
     STEPS = "steps"
     STEP_BOUNDARIES = "step_boundaries"
     TIME = "time"

@@ -151,6 +151,7 @@ class NameEvent(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     """The name of a thread or a process."""
 
     name: str | None = None
+    pid: RawId = None
     tid: RawId = None
     args: FewArguments = NO_ARGUMENTS
 

@@ -124,6 +124,7 @@ def _build_trace(rows: EventRows, document: Document, dropped: int, *, cut_short
         bytes=columns["bytes"],
         arguments=arguments,
         thread_names={thread: frozenset(names) for thread, names in rows.thread_names.items()},
+        process_names=rows.process_names,
         header=header,
         report=ReadReport(
             events=rows.events,

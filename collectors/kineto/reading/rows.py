@@ -61,6 +61,7 @@ class EventRows:
         self.events = self.with_phase = self.without_time = self.repaired = 0
         self.names, self.categories, self.kept_arguments = TextCodes(), Categories(), KeptArguments()
         self.thread_names: dict[int, set[str]] = {}
+        self.process_names: dict[int, str] = {}
         self._thread_names = 0
         self.columns = {name: GrowingColumn(np.int64) for name in _COLUMNS}
         self.codes = {name: GrowingColumn(np.int32) for name in ("category", "name")}
@@ -85,7 +86,7 @@ class EventRows:
             self._add_spans(decoded, chunk, *times)
         self.events += decoded.count
         self.with_phase += decoded.with_phase
-        self._add_thread_names(decoded.name_events)
+        self._add_names(decoded.name_events)
 
     def _decode(self, chunk: EventChunk | RepairedChunk) -> DecodedEvents:
         """Decode with the fast decoder until the file has an event that it does not support."""
@@ -112,11 +113,18 @@ class EventRows:
                 return None
         return to_nanoseconds(start), to_nanoseconds(duration)
 
-    def _add_thread_names(self, events: Sequence[Any]) -> None:
+    def _add_names(self, events: Sequence[Any]) -> None:
         for event in events:
             name = event.args.name
             if event.name == "thread_name" and isinstance(name, str):
                 self._add_thread_name(to_int64(event.tid), name)
+            elif event.name == "process_name" and isinstance(name, str):
+                self._add_process_name(to_int64(event.pid), name)
+
+    def _add_process_name(self, process: int, name: str) -> None:
+        has_room = process in self.process_names or len(self.process_names) < _MAX_NAMES
+        if process != ABSENT and len(name) < _MAX_NAME_LENGTH and has_room:
+            self.process_names[process] = name
 
     def _add_thread_name(self, thread: int, name: str) -> None:
         if self._thread_names < _MAX_NAMES and len(name) < _MAX_NAME_LENGTH:

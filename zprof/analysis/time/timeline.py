@@ -135,8 +135,10 @@ def load_timelines(
 def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeline | None, list[Gap]]:
     """Load the time window of a rank; None, and perhaps a gap, without one.
 
-    A snapshot never has times, so it gets no gap.
+    A snapshot never has times, so it gets no gap; a device that is not understood has one from its import.
     """
+    if any(gap.kind is GapKind.UNKNOWN_DEVICE for gap in run.rank_manifests[rank].gaps):
+        return None, []
     absent = [name for name in _TABLES if not run.has_table(rank, name)]
     timeline = None if absent else _load_rank(run, rank, policy)
     if isinstance(timeline, Gap):

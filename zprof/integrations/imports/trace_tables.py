@@ -1,7 +1,7 @@
 """Read one trace file, convert it, and write its tables: the part of an import that a worker does."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,18 +12,20 @@ from zprof.collectors.kineto.convert import (
     convert_collectives,
     list_read_gaps,
 )
+from zprof.collectors.kineto.device.unknown_lanes import UnknownLane, detect_device, find_unknown_lanes
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.steps import mark_steps
 from zprof.collectors.kineto.trace import Trace
 from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
+from zprof.model.gaps import Gap, GapKind
 from zprof.run.writer import write_provisional
 from zprof.version import __version__
 
 _MAX_GAPS = 200
 _MAX_TEXT = 120
-_GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_MAX_LANES = 4
 
 
 def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFacts | Refusal:
@@ -54,28 +56,37 @@ def _write_tables(trace: Trace, folder: Path) -> RankFacts:
         small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
         files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
         files = {"events": events.result(), **files}
-    header = trace.header
+    header, lanes = trace.header, find_unknown_lanes(trace)
     return RankFacts(
         version=__version__,
         rank=header.rank,
         world_size=header.world_size,
         backend=_shorten(header.backend),
-        device=_detect_device_kind(trace),
+        device=detect_device(trace, lanes),
         host=_shorten(header.host),
         files=files,
         steps=steps.numbers,
         collectives=files["collectives"].rows,
-        gaps=(*list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
+        gaps=(*_list_lane_gaps(lanes), *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
     )
 
 
-def _detect_device_kind(trace: Trace) -> str:
-    """Return the device type: ``cuda``, ``hip``, ``mtia``, or ``cpu`` if nothing ran on a device."""
-    categories = trace.category.texts
-    if not _GPU_CATEGORIES & set(categories):
-        return "mtia" if any(category.startswith("mtia_") for category in categories) else "cpu"
-    is_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
-    return "hip" if is_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
+def _list_lane_gaps(lanes: Sequence[UnknownLane]) -> list[Gap]:
+    """Return the gap of a device that is not understood; the analysis measures no time of such a rank."""
+    if not lanes:
+        return []
+    named = [f"{_shorten(lane.name)} ({lane.events} events)" for lane in lanes[:_MAX_LANES]]
+    more = [f"{len(lanes) - _MAX_LANES} more"] if len(lanes) > _MAX_LANES else []
+    return [
+        Gap(
+            kind=GapKind.UNKNOWN_DEVICE,
+            what="time of the device",
+            reason=f"lanes of an accelerator that zprof does not understand: {', '.join(named + more)}; "
+            "the host's time is not the device's, so no time was measured",
+            remedy="read times in the viewer of the accelerator's vendor; zprof measures traces whose device "
+            "work has the category kernel (CUDA, ROCm, XPU)",
+        )
+    ]
 
 
 def _shorten(text: str) -> str:

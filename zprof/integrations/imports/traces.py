@@ -45,8 +45,6 @@ from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
 from zprof.version import __version__
 
 _MAX_REFUSAL_GAPS = 20
-#: A run's device is the first of these that any rank used.
-_DEVICES = ("cuda", "hip", "mtia")
 _KILLED = Refusal(
     reason="the process reading it was killed, possibly because memory ran out",
     hint="use fewer --workers, or a machine with more memory",
@@ -111,13 +109,14 @@ def make_run_manifest(
     """Return the manifest of the run; it contains none of the traces' own metadata."""
     facts = [read.facts for read in reads.values()]
     backends = Counter(fact.backend for fact in facts if fact.backend)
+    devices = Counter(fact.device for fact in facts if fact.device != "cpu")
     world_size, size_gaps = _find_world_size(reads)
     return RunManifest(
         zprof_version=__version__,
         created_ns=time.time_ns(),
         world_size=world_size,
         backend=backends.most_common(1)[0][0] if backends else "unknown",
-        device=next((name for name in _DEVICES if any(fact.device == name for fact in facts)), "cpu"),
+        device=devices.most_common(1)[0][0] if devices else "cpu",
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source="trace",
