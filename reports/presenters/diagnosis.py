@@ -1,6 +1,9 @@
-"""Build the diagnosis page, one or two screens long: the verdict, where the time goes, what to change."""
+"""Build the diagnosis page, one screen of 40 lines or so: the verdict, where the time goes, what to change.
 
-from collections.abc import Iterator, Sequence
+What is below 1 % of the step is folded; ``zprof report`` has it.
+"""
+
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -36,7 +39,6 @@ from zprof.reports.presenters.findings import (
 from zprof.reports.presenters.hang import build_hang_section
 from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import (
-    build_exposure_blocks,
     build_ledger_table,
     build_unexplained_section,
 )
@@ -45,17 +47,19 @@ from zprof.reports.presenters.memory_groups import build_group_change_section
 from zprof.reports.presenters.memory_owners import build_history_sections, find_history_rank
 from zprof.reports.presenters.memory_timeline import build_timeline_section
 from zprof.reports.presenters.rank_spread import build_rank_spread_section
-from zprof.reports.presenters.ranks import build_critical_path_blocks
+from zprof.reports.presenters.ranks import describe_critical_path
 from zprof.reports.presenters.stack_tree import build_stack_section
-from zprof.reports.presenters.time_figures import LedgerRow, ledger
+from zprof.reports.presenters.time_figures import LedgerRow, ledger, step_ns
 
-#: Findings shown in full, and in short; the latter also limits findings of low confidence.
-_MAX_FULL, _MAX_SHORT = 3, 6
-#: Lines of a fix: for the first finding, which is the one to try, and for the others.
-_MAX_FIX_LINES = (14, 6)
-#: Evidence rows of a finding; its rule puts the decisive ones first.
-MAX_EVIDENCE = 4
-_MAX_GAPS = 8
+#: Findings shown in short behind the first; the second limits those of low confidence.
+_MAX_SHORT, _MAX_GUESSES = 3, 1
+#: Share of the step below which a finding about time is folded.
+_MIN_STEP_RATIO = 0.01
+#: Lines of the fix.
+_MAX_FIX_LINES = 4
+#: Evidence rows of the first finding; its rule puts the decisive ones first.
+_MAX_EVIDENCE = 3
+_MAX_GAPS = 3
 _MAX_GAP_CHARACTERS = 150
 _MIN_REASON_CHARACTERS = 20
 _MAX_DIFFERENCES = 6
@@ -90,10 +94,7 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     if is_stuck(report.hang):
         return build_hang_section(report)
     if report.time.per_rank:
-        return (
-            *_build_short_ledger_section(report),
-            *make_section("path", "Critical path", "", *build_critical_path_blocks(report)),
-        )
+        return _build_short_ledger_section(report)
     if find_history_rank(report.memory) is None:
         return build_memory_section(report, short=True)
     tables = build_memory_section(report, short=True) if _has_several_ranks(report) else ()
@@ -114,7 +115,7 @@ def _has_several_ranks(report: Report) -> bool:
 def _build_short_ledger_section(report: Report) -> tuple[Section, ...]:
     title = "Where the time goes"
     table = build_ledger_table(report, title, sort_terms(report))
-    return make_section("ledger", title, "", table, *build_exposure_blocks(report)[:2])
+    return make_section("ledger", title, "", table, describe_critical_path(report))
 
 
 def sort_terms(report: Report) -> tuple[LedgerRow, ...]:
@@ -146,26 +147,52 @@ def _list_job_notes(comparison: Comparison) -> Iterator[Block]:
 def _build_change_section(report: Report) -> tuple[Section, ...]:
     """Build the section of findings, largest saving first, low confidence last."""
     title, lead = "What to change", "Fixes, largest saving first."
-    confident = [entry for entry in report.findings if entry.confidence is not Confidence.LOW]
-    guesses = [entry for entry in report.findings if entry.confidence is Confidence.LOW]
     if not report.findings and report.endings:
         return ()  # what ended the job is the answer
     if not report.findings:
         text = "Nothing: none of the tested causes was found."
         return make_section("changes", title, lead, Paragraph(text=text))
-    blocks: list[Block] = [] if confident else [Paragraph(text="No finding has more than low confidence.")]
-    for number, entry in enumerate(confident[:_MAX_FULL], start=1):
-        blocks.append(_build_full_card(number, entry, verdict=report.verdict.sentence))
-    blocks += [*_build_short_cards("also", confident[_MAX_FULL:]), *_build_short_cards("perhaps", guesses)]
-    return make_section("changes", title, lead, *blocks, note=describe_savings(report.findings, report.time))
+    shown = _select_findings(report)
+    confident = [entry for entry in shown if entry.confidence is not Confidence.LOW]
+    blocks: list[Block | None] = [
+        _build_full_card(confident[0], verdict=report.verdict.sentence)
+        if confident
+        else Paragraph(text="No finding has more than low confidence."),
+        *(_build_short_card("also", entry) for entry in confident[1:]),
+        *(
+            Note(text=f"perhaps {entry.id} {entry.cause.value}: {worth(entry)}")
+            if confident
+            else _build_short_card("perhaps", entry)
+            for entry in shown
+            if entry.confidence is Confidence.LOW
+        ),
+    ]
+    omitted = len(report.findings) - len(shown)
+    if omitted:
+        several = "s" if omitted > 1 else ""
+        blocks.append(Note(text=f"{omitted} more finding{several}, smaller or less sure: zprof report."))
+    return make_section("changes", title, lead, *blocks, note=describe_savings(shown, report.time))
 
 
-def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
+def _select_findings(report: Report) -> list[Finding]:
+    """Return the first findings, those above low confidence first, without what hardly costs time."""
+    min_ns = _MIN_STEP_RATIO * (step_ns(report.time.per_rank) if report.time.per_rank else 0)
+    kept = [
+        entry
+        for number, entry in enumerate(report.findings)
+        if number == 0 or entry.saving_bytes is not None or entry.saving_ns[1] >= min_ns
+    ]
+    confident = [entry for entry in kept if entry.confidence is not Confidence.LOW]
+    guesses = [entry for entry in kept if entry.confidence is Confidence.LOW]
+    return [*confident[: 1 + _MAX_SHORT], *guesses[:_MAX_GUESSES]]
+
+
+def _build_full_card(finding: Finding, *, verdict: str) -> Card:
     """Build a card with the decisive evidence; omit the sentence if the verdict already contains it."""
     evidence = tuple(
-        (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:MAX_EVIDENCE]
+        (format_evidence_value(fact), format_evidence_name(fact)) for fact in finding.evidence[:_MAX_EVIDENCE]
     )
-    lines = _shorten_fix(finding, _MAX_FIX_LINES[number > 1])
+    lines = _shorten_fix(finding, _MAX_FIX_LINES)
     parts: tuple[tuple[str, Paragraph | Facts | Code], ...] = (
         ("evidence", Facts(rows=evidence, values_first=True)),
         *build_change_parts(finding),
@@ -173,7 +200,7 @@ def _build_full_card(number: int, finding: Finding, *, verdict: str) -> Card:
         ("fix", Code(lines=tuple(lines))),
         ("more", Paragraph(text=f"zprof explain {finding.id}")),
     )
-    card = _build_short_card(str(number), finding)
+    card = _build_short_card("1", finding)
     text = "" if finding.sentence in verdict else finding.sentence
     return replace(card, text=text, parts=parts if evidence else parts[1:])
 
@@ -202,12 +229,6 @@ def _build_short_card(label: str, finding: Finding) -> Card:
         tone=finding.severity.value,
         text=finding.sentence,
     )
-
-
-def _build_short_cards(label: str, findings: Sequence[Finding]) -> Iterator[Card | Note]:
-    yield from (_build_short_card(label, entry) for entry in findings[:_MAX_SHORT])
-    if len(findings) > _MAX_SHORT:
-        yield Note(text=f"{len(findings) - _MAX_SHORT} more: zprof report.")
 
 
 def _build_short_gap_section(report: Report) -> tuple[Section, ...]:

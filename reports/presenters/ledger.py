@@ -205,7 +205,8 @@ def build_unexplained_section(report: Report) -> tuple[Section, ...]:
         text = f"Of {total}, all lost time is explained by findings."
     difference = _build_unclaimed_change(report)
     if difference is not None:
-        return make_section("unexplained", "Difference without a finding", "", difference, Note(text=text))
+        rest = Note(text=text) if unexplained_ns else None
+        return make_section("unexplained", "Difference without a finding", "", difference, rest)
     table = _build_unclaimed_table(report)
     return make_section("unexplained", "Lost without a finding", "", Note(text=text), table)
 

@@ -6,7 +6,7 @@ from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.leaves import take_value
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
-from zprof.model.time import LEDGER_NAMES, RankTime
+from zprof.model.time import LEDGER_NAMES, CriticalPath, RankTime
 from zprof.reports.page import (
     MAX_ROWS,
     Cell,
@@ -173,12 +173,24 @@ def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
         max_text_rows=_MAX_TEXT_LATE,
         noun="ranks, largest share first",
     )
-    kinds = [
-        f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO
-    ]
     rest = path_entries[_MAX_TEXT_LATE:]
     others = f"; {len(rest)} other ranks: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
-    return (*((table,) if table else ()), Note(text=f"Entire path: {', '.join(kinds)}{others}."))
+    note = Note(text=f"Entire path: {_join_path_kinds(path)}{others}.")
+    return (*((table,) if table else ()), note)
+
+
+def describe_critical_path(report: Report) -> Note | None:
+    """Describe what the step waited on, of all ranks together; None for one rank."""
+    path = report.time.critical_path
+    if path is None or not path.shares or report.run.world_size < 2:
+        return None
+    return Note(text=f"Critical path: {_join_path_kinds(path)}.")
+
+
+def _join_path_kinds(path: CriticalPath) -> str:
+    return ", ".join(
+        f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO
+    )
 
 
 def _make_path_row(entry: PathRank) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""The diagnosis page: order, two screens, and what must never be left out."""
+"""The diagnosis page: order, one screen, and what must never be left out."""
 
 from msgspec.structs import replace
 
@@ -33,7 +33,17 @@ def test_a_finding_is_said_once_and_a_guess_has_no_fix() -> None:
     text = " ".join(render(against_baseline()).split())
     assert (text.count(LATE.sentence), text.count(FULL.sentence)) == (1, 1)
     assert "fix_of_straggler_rank" not in text
-    assert text.index("ZP301") > text.index("fix_of_fp32_reduce")
+    assert text.index("ZP301") > text.index("ZP409") > text.index("fix_of_no_prefetch")
+
+
+def test_what_hardly_costs_time_is_folded_and_counted() -> None:
+    """LATE and FULL stay; of 1 % of the step and less, and of many guesses, only the number is said."""
+    report = against_baseline()
+    tiny = [replace(FULL, id=f"ZP90{number}", saving_ns=(1, 2)) for number in range(4)]
+    text = render(replace(report, findings=(*report.findings, *tiny)))
+    assert "ZP90" not in text
+    assert "4 more findings" in text
+    assert len(text.splitlines()) <= 45
 
 
 def test_what_no_finding_claims_is_never_hidden() -> None:
@@ -48,4 +58,4 @@ def test_gaps_of_ranks_are_one_line_and_many_are_counted() -> None:
     assert "(2)" in text[text.index("NOT TESTED") :].splitlines()[0]
     assert "reserved memory (ranks 0, 1)" in text
     many = tuple(replace(GAPS[0], reason=f"reason {number}") for number in range(20))
-    assert "8 of 20" in render(replace(against_baseline(), gaps=many))
+    assert "3 of 20" in render(replace(against_baseline(), gaps=many))
