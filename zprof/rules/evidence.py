@@ -75,6 +75,8 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "noise_probability": ("probability that this is noise", Unit.RATIO),
     "wait_caused_with_hidden": ("including the part hidden by compute", Unit.NS),
     "waiting_ranks": ("ranks that wait", Unit.COUNT),
+    "extra_operator_{place}_per_step": ("{operator} {per_step}", Unit.COUNT),
+    "others_operator_{place}_per_step": ("{operator} {per_step}, median of the other ranks", Unit.COUNT),
     "steps_standing_out": ("steps in which it stands out", Unit.COUNT),
     "steps_with_slow_rank": ("steps with a slow rank", Unit.COUNT),
     "wait_caused_per_step": ("wait caused {per_step}, per waiting rank", Unit.NS),

@@ -144,7 +144,7 @@ def assign_host_roles(view: EventView) -> HostRoles:
     return HostRoles(
         main=main,
         ranges=ranges,
-        compute=view.match_names(operators & main, _is_operator) | view.match_names(ranges, _is_compute),
+        compute=view.match_names(operators & main, is_operator) | view.match_names(ranges, _is_compute),
         copies=view.match_names(ranges, _is_copy),
         named=view.match_names(ranges, _is_named_wait),
         anonymous=view.match_names(ranges, _is_anonymous_wait),
@@ -173,7 +173,8 @@ def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
     return is_described
 
 
-def _is_operator(name: str) -> bool:
+def is_operator(name: str) -> bool:
+    """Return True for an operator such as ``aten::mm``, not for a node of autograd or a range."""
     return _OPERATOR.match(name) is not None
 
 

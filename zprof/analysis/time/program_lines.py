@@ -5,7 +5,7 @@ A recording of zprof has samples of the training thread's stack. A trace that wa
 there is no line.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
@@ -59,6 +59,16 @@ def locate_backward(run: Run | None, ranks: Sequence[int] = ()) -> SourceLocatio
     return _locate(run, ranks, lambda run, rank, lines: lines.find_backward())
 
 
+def weigh_lines(run: Run, rank: int, spans: Intervals) -> Mapping[SourceLocation, float]:
+    """Return the lines of a rank's program during the spans, each with its weight; empty without stacks.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    lines = _read_lines(run, rank)
+    return lines.weigh(spans) if lines.is_known else {}
+
+
 def _locate(
     run: Run | None, ranks: Sequence[int], find: Callable[[Run, int, "_Lines"], SourceLocation | None]
 ) -> SourceLocation | None:
@@ -77,12 +87,16 @@ def _search_ranks(
     for rank in (ranks or run.ranks)[:_MAX_RANKS]:
         if rank not in run.ranks or not run.has_table(rank, "events"):
             continue
-        is_sampled = run.has_table(rank, "host_sample") and run.has_table(rank, "host_stack")
-        lines: _Lines = _SampledLines(run, rank) if is_sampled else _TracedLines(run, rank)
+        lines = _read_lines(run, rank)
         found = find(run, rank, lines) if lines.is_known else None
         if found is not None:
             return found
     return None
+
+
+def _read_lines(run: Run, rank: int) -> "_Lines":
+    is_sampled = run.has_table(rank, "host_sample") and run.has_table(rank, "host_stack")
+    return _SampledLines(run, rank) if is_sampled else _TracedLines(run, rank)
 
 
 def _find_waiting_reads(run: Run, rank: int) -> Intervals:
@@ -91,6 +105,18 @@ def _find_waiting_reads(run: Run, rank: int) -> Intervals:
     after = np.searchsorted(times, read[:, 1])
     is_close = np.append(times, np.iinfo(np.int64).max)[after] - read[:, 1] <= _READ_MARGIN_NS
     return read[is_close]
+
+
+def choose_line(weights: Mapping[SourceLocation, float]) -> tuple[SourceLocation, float] | None:
+    """Return the heaviest line of the heaviest function, and the weight of that function."""
+    functions: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for location, weight in weights.items():
+        functions[location.file, location.function] += weight
+    if not functions:
+        return None
+    best = max(functions, key=functions.__getitem__)
+    lines = (each for each in weights if (each.file, each.function) == best)
+    return max(lines, key=weights.__getitem__), functions[best]
 
 
 class _Lines(Protocol):
@@ -108,6 +134,9 @@ class _Lines(Protocol):
 
     def find_backward(self) -> SourceLocation | None:
         """Return the line that calls backward."""
+
+    def weigh(self, spans: Intervals) -> Mapping[SourceLocation, float]:
+        """Return how much of the spans each line takes, in any unit."""
 
 
 class _SampledLines(Struct, frozen=True, dict=True):
@@ -128,6 +157,9 @@ class _SampledLines(Struct, frozen=True, dict=True):
         noted = np.column_stack((spans[:, 0] - _READ_MARGIN_NS, spans[:, 1]))
         chosen = np.where(self._is_read, self._are_last_before(noted[:, 0], spans), self._are_within(spans))
         return self._vote(self._stacks[chosen], self._innermost)
+
+    def weigh(self, spans: Intervals) -> Mapping[SourceLocation, float]:
+        return self._count_lines(self._stacks[self._are_within(spans) & ~self._is_read], self._innermost)
 
     def find_backward(self) -> SourceLocation | None:
         return self._vote(self._stacks[~self._is_read], self._caller_of_backward)
@@ -178,19 +210,19 @@ class _SampledLines(Struct, frozen=True, dict=True):
         self, stacks: Int64s, choose: Callable[[Sequence[_Frame]], SourceLocation | None]
     ) -> SourceLocation | None:
         """Return the most frequent line of the most frequent function."""
+        best = choose_line(self._count_lines(stacks, choose))
+        return best[0] if best is not None else None
+
+    def _count_lines(
+        self, stacks: Int64s, choose: Callable[[Sequence[_Frame]], SourceLocation | None]
+    ) -> Counter[SourceLocation]:
         numbers, counts = np.unique(stacks, return_counts=True)
         votes: Counter[SourceLocation] = Counter()
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             location = choose(self._frames.get(number, ()))
             if location is not None:
                 votes[location] += count
-        functions: Counter[tuple[str, str]] = Counter()
-        for location, count in votes.items():
-            functions[location.file, location.function] += count
-        if not functions:
-            return None
-        best = functions.most_common(1)[0][0]
-        return max((each for each in votes if (each.file, each.function) == best), key=votes.__getitem__)
+        return votes
 
     def _innermost(self, frames: Sequence[_Frame]) -> SourceLocation | None:
         folder = self.run.manifest.folder
@@ -229,6 +261,10 @@ class _TracedLines(Struct, frozen=True, dict=True):
         return self.find_callers(spans)
 
     def find_callers(self, spans: Intervals) -> SourceLocation | None:
+        return max(votes, key=votes.__getitem__) if (votes := self.weigh(spans)) else None
+
+    def weigh(self, spans: Intervals) -> Mapping[SourceLocation, float]:
+        """Return the time of the longest spans by the innermost function that holds them."""
         votes: Counter[int] = Counter()
         calls = self._user_calls
         longest = np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:_MAX_SPANS]
@@ -237,7 +273,7 @@ class _TracedLines(Struct, frozen=True, dict=True):
             if holds.any():
                 innermost = np.flatnonzero(holds)[np.argmax(calls.begin_ns[holds])]
                 votes[int(calls.number[innermost])] += end - begin + 1
-        return calls.locations[votes.most_common(1)[0][0]] if votes else None
+        return {calls.locations[number]: weight for number, weight in votes.items()}
 
     def find_backward(self) -> SourceLocation | None:
         rows = filter_by_text(self._python_calls, "name", _is_backward_call)

@@ -29,6 +29,7 @@ import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.own_work import LineShare, locate_idle
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap, GapKind
@@ -47,6 +48,7 @@ from zprof.rules.compute.idle_time import (
 )
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
+from zprof.rules.waiting.late_ranks import name_place
 from zprof.rules.waiting.own_time import measure_own_time
 
 #: Minimum share of the step: for a finding, and for high confidence.
@@ -58,6 +60,7 @@ _MAX_SAVING_RATIO = 1.15
 
 _WHAT_ELSE = "it may run Python, sleep, or wait for a lock or a file"
 _FIND_LINE = "py-spy record --idle --native -- python train.py shows which line of the program that is"
+_LINE_REMEDY = "take what that line waits for or computes out of the step: into a thread, or every N steps"
 _INFERENCE_FIX = (
     "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
     "larger batches; fewer hooks, and fewer Python statements, in each layer"
@@ -152,8 +155,24 @@ def _list_launch_columns(analysis: RunAnalysis) -> list[str]:
     return ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_active_ns"]
 
 
+def find_idle_line(analysis: RunAnalysis) -> LineShare | None:
+    """Return the line on which the hosts are while they run no operator; it is found once per analysis."""
+    return analysis.compute_once(_locate_idle)
+
+
+def _locate_idle(analysis: RunAnalysis) -> LineShare | None:
+    return locate_idle(analysis.source, analysis.tracks)
+
+
+def _describe_line(idle: LineShare | None) -> str:
+    if idle is None:
+        return _WHAT_ELSE
+    return f"{idle.share:.0%} of that time it is at {name_place(idle.location)}"
+
+
 def _find_unseen_device_host_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap | None:
     """Return a gap if nothing shows what most hosts did for a good part of the step."""
+    idle = find_idle_line(analysis)
     unseen_ns = min(mean_of_most_ranks(analysis, "unseen_ns"), median_of_most_ranks(analysis, "unseen_ns"))
     share = unseen_ns / late_hosts.wall_ns
     if share < _MIN_STEP_RATIO:
@@ -161,8 +180,8 @@ def _find_unseen_device_host_gap(analysis: RunAnalysis, late_hosts: LateHosts) -
     return untested_gap(
         Cause.CPU_BOUND_LAUNCH,
         f"the device has no work for {format_ns(unseen_ns)} of each step ({share:.0%}) while the recording "
-        f"shows nothing of the host: {_WHAT_ELSE}",
-        _FIND_LINE,
+        f"shows nothing of the host: {_describe_line(idle)}",
+        _FIND_LINE if idle is None else _LINE_REMEDY,
     )
 
 
@@ -187,7 +206,12 @@ def _find_unseen_thread_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap
         else "in which it need not have used its processor at all"
     )
     if not is_short_of_processors(analysis):
-        return untested_gap(Cause.CPU_BOUND_LAUNCH, f"{no_operator}, {surely_ran}: {_WHAT_ELSE}", _FIND_LINE)
+        idle = find_idle_line(analysis)
+        return untested_gap(
+            Cause.CPU_BOUND_LAUNCH,
+            f"{no_operator}, {surely_ran}: {_describe_line(idle)}",
+            _FIND_LINE if idle is None else _LINE_REMEDY,
+        )
     queued = f"{format_ns(late_hosts.queued_ns)} ({late_hosts.queued_ns / late_hosts.wall_ns:.0%})"
     return untested_gap(
         Cause.CPU_BOUND_LAUNCH,
@@ -255,6 +279,7 @@ def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
         else f"Python between operators takes {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
     )
     basis = " of it without waits for a processor" if is_short else ""
+    idle = find_idle_line(analysis)
     return make_finding(
         analysis,
         Cause.CPU_BOUND_LAUNCH,
@@ -272,6 +297,7 @@ def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
         fix=choose_launch_fix(analysis),
         disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "
         "idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
+        location=idle.location if idle is not None else None,
     )
 
 
@@ -299,8 +325,10 @@ def choose_launch_fix(analysis: RunAnalysis) -> str:
         lines.insert(0, "model = torch.compile(model, mode='reduce-overhead')  # adds CUDA graphs")
     elif has_device(analysis):
         lines.insert(0, "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs")
-    else:
+    elif (idle := find_idle_line(analysis)) is None:
         lines.insert(0, "py-spy record --native -- python train.py  # which Python that is")
+    else:
+        lines.insert(0, f"{name_place(idle.location)} takes {idle.share:.0%} of that time: {_LINE_REMEDY}")
     if not has_device(analysis) and not is_compiled:
         lines.append("model = torch.compile(model)  # fewer operators, and less Python between them")
     if is_compiled:

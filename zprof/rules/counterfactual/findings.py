@@ -54,7 +54,7 @@ from zprof.rules.rule import format_frequency, make_finding, rate_severity
 from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
-from zprof.rules.waiting.late_ranks import choose_late_fix
+from zprof.rules.waiting.late_ranks import explain_lateness
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
@@ -390,6 +390,7 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     findings = []
     if cells[slowest].sum() > 1 and per_rank[slowest] >= _SAME_RANK_RATIO * (graph.steps - 1):
         number = numbers[slowest]
+        why = explain_lateness(analysis, LateReason.COMPUTE, (number,), float(np.median(excess[slowest])))
         findings.append(
             _Candidate(
                 cause=Cause.STRAGGLER_RANK,
@@ -398,9 +399,10 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
                     f"rank {number} is slower than the others in {per_rank[slowest]} of "
                     f"{graph.steps} steps: at their pace {words.step_is} {gain} shorter ({share})"
                 ),
-                fix=choose_late_fix(analysis, LateReason.COMPUTE),
-                disprove="swap the rank's host or device with another rank's and record again: if the same "
-                "rank number is late, its work is the cause; if the same machine is late, the machine is",
+                fix=why.fix,
+                disprove=why.disprove,
+                locate=lambda: why.location,
+                evidence=why.evidence,
                 count=float(per_rank[slowest]),
                 count_key="steps_standing_out",
                 rank=number,

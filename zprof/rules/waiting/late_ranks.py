@@ -17,11 +17,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.own_work import (
+    ExtraOperator,
+    find_extra_operators,
+    locate_extra_operators,
+    locate_idle,
+)
 from zprof.analysis.time.program_lines import locate_loader
 from zprof.model.findings import SourceLocation
+from zprof.model.formatting import printable, shorten
 from zprof.model.time import LateReason
 from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.compute.data_loader import choose_loader_fix
+from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
 
@@ -144,8 +152,8 @@ def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_])
     blamed, steps, share = int(late.sum()), len(late), float(chosen.mean())
     ways = _log_comb(len(chosen), int(chosen.sum()))
     logs = (
-        ways + _log_comb(steps, count) + count * log(share) + (steps - count) * log1p(-share)
-        for count in range(blamed, steps + 1)
+        ways + _log_comb(steps, late_steps) + late_steps * log(share) + (steps - late_steps) * log1p(-share)
+        for late_steps in range(blamed, steps + 1)
     )
     return min(1.0, sum(exp(min(0.0, term)) for term in logs))
 
@@ -170,6 +178,7 @@ def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
 #: Reasons that can be identified from the host's calls.
 _HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
 _MAJORITY_RATIO = 0.5
+_MAX_OPERATOR_NAME = 60
 
 REASON_TEXT: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "its compute takes longer",
@@ -204,6 +213,79 @@ _CPU_REASON_FIXES: Mapping[LateReason, str] = {
 }
 
 
+#: Reasons that operators of its own explain better.
+_REASONS_OF_WORK = frozenset({LateReason.COMPUTE, LateReason.MEMCPY, LateReason.HOST})
+_EXTRA_TEXT = "it runs operators that the others run less often"
+_EXTRA_FIX = (
+    "rank {rank} runs {operators} more often than the others\n"
+    "give all ranks the same work: logging or evaluation on one rank only (if rank == 0: ...), a branch\n"
+    "that depends on the data, batches of unequal length or number, or a larger part of the model\n"
+    "what one rank must do goes out of the step: in a thread, every N steps, or between epochs"
+)
+_EXTRA_DISPROOF = (
+    "leave out what only this rank runs and record again: if it is still late, these operators are not the "
+    "reason"
+)
+_LINE_FIX = (
+    "{place} takes {share:.0%} of its time without an operator, beyond what the other ranks spend there\n"
+    "move that out of the step: into a thread, every N steps, or to all ranks alike"
+)
+
+
+class Lateness(Struct, frozen=True, kw_only=True):
+    """Why ranks are late, and what to do: the reason in words, fix, experiment, line, further evidence."""
+
+    text: str
+    fix: str
+    disprove: str
+    location: SourceLocation | None
+    evidence: tuple[Fact, ...] = ()
+
+
+def explain_lateness(
+    analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int], delay_ns: float
+) -> Lateness:
+    """Return why ranks are late by ``delay_ns`` per step; the first one is compared with the others."""
+    extra = find_extra_operators(analysis.source, analysis.tracks, ranks, delay_ns)
+    facts = [fact for place, each in enumerate(extra, 1) for fact in _make_extra_facts(ranks[0], place, each)]
+    if extra and reason in _REASONS_OF_WORK:
+        operators = ", ".join(_name_operator(each) for each in extra)
+        return Lateness(
+            text=_EXTRA_TEXT,
+            fix=_EXTRA_FIX.format(rank=ranks[0], operators=operators),
+            disprove=_EXTRA_DISPROOF,
+            location=locate_extra_operators(analysis.source, analysis.tracks, ranks, extra),
+            evidence=tuple(facts),
+        )
+    idle = locate_idle(analysis.source, analysis.tracks, ranks) if reason is LateReason.HOST else None
+    return Lateness(
+        text=REASON_TEXT[reason],
+        fix=choose_late_fix(analysis, reason)
+        if idle is None
+        else _LINE_FIX.format(place=name_place(idle.location), share=idle.share),
+        disprove=choose_disproof(reason),
+        location=locate_late(analysis, reason, ranks) if idle is None else idle.location,
+        evidence=tuple(facts),
+    )
+
+
+def name_place(location: SourceLocation) -> str:
+    """Return a line in words, such as ``train.py:65 (main)``."""
+    return printable(f"{location.file}:{location.line} ({location.function})")
+
+
+def _name_operator(operator: ExtraOperator) -> str:
+    return shorten(printable(operator.name), _MAX_OPERATOR_NAME)
+
+
+def _make_extra_facts(rank: int, place: int, operator: ExtraOperator) -> list[Fact]:
+    name = _name_operator(operator)
+    return [
+        make_fact("extra_operator_{place}_per_step", operator.count, rank=rank, place=place, operator=name),
+        make_fact("others_operator_{place}_per_step", operator.others_count, place=place, operator=name),
+    ]
+
+
 def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
     """Return what to change for a rank that is late for this reason, as it applies to the run's devices."""
     if reason is LateReason.DATA:
@@ -218,7 +300,10 @@ def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int])
     """Return the line of these ranks' program that makes them late, if the reason is one in the program."""
     if reason is LateReason.DATA:
         return locate_loader(analysis.source, ranks)
-    return locate_sync(analysis, ranks) if reason is LateReason.SYNC else None
+    if reason is LateReason.SYNC:
+        return locate_sync(analysis, ranks)
+    idle = locate_idle(analysis.source, analysis.tracks, ranks) if reason is LateReason.HOST else None
+    return idle.location if idle is not None else None
 
 
 DISPROOFS: Mapping[LateReason, str] = {

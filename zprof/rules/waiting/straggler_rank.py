@@ -45,14 +45,11 @@ from zprof.rules.rule import (
 )
 from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.waiting.late_ranks import (
-    REASON_TEXT,
     Suspect,
-    choose_disproof,
-    choose_late_fix,
+    explain_lateness,
     find_reason,
     find_suspect,
     find_suspects_by_part,
-    locate_late,
 )
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
 
@@ -279,19 +276,20 @@ def _cost_ns(late: _LateRank) -> float:
 def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
     suspect, waits = late.suspect, late.waits
     share = round(suspect.last_ratio * suspect.steps)
+    why = explain_lateness(analysis, late.reason, (suspect.rank, *suspect.named), suspect.delay_ns)
     return make_finding(
         analysis,
         Cause.STRAGGLER_RANK,
         sentence=f"{_name_ranks(suspect.named)} {format_ns(suspect.delay_ns)} late in {share} of "
         f"{suspect.steps} "
-        f"steps because {REASON_TEXT[late.reason]}: {_describe_waits(waits, suspect, analysis.time.basis)}",
-        evidence=_evidence(suspect, waits),
+        f"steps because {why.text}: {_describe_waits(waits, suspect, analysis.time.basis)}",
+        evidence=[*_evidence(suspect, waits), *why.evidence],
         saving_ns=late.saving_ns,
         severity=rate_severity(late.saving_ns[1], late.wall_ns),
         confidence=_confidence(late),
-        fix=choose_late_fix(analysis, late.reason),
-        disprove=choose_disproof(late.reason),
-        location=locate_late(analysis, late.reason, suspect.named),
+        fix=why.fix,
+        disprove=why.disprove,
+        location=why.location,
     )
 
 

@@ -23,6 +23,14 @@ class RankClock(Struct, frozen=True, kw_only=True):
         moved: Int64s = times_ns - self.offset_ns - drifted
         return moved
 
+    def local(self, times_ns: Int64s) -> Int64s:
+        """Return times of the common clock on that of the rank, to the nanosecond where they drift slowly."""
+        moved: Int64s = times_ns + self.offset_ns
+        if not self.drift_ppb:
+            return moved
+        drifted: Int64s = np.rint((moved - self.origin_ns) * (self.drift_ppb * 1e-9)).astype(np.int64)
+        return moved + drifted
+
 
 class Clocks(Struct, frozen=True, kw_only=True):
     """Clocks of the ranks that could be aligned; other ranks are not in ``of_rank``.
