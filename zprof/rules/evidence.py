@@ -178,6 +178,10 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "steps_recorded": ("steps recorded", Unit.COUNT),
     "share_of_step": ("{of_step}", Unit.RATIO),
     "share_of_step/without_queue": ("{of_step} without waits for a processor", Unit.RATIO),
+    "processor_wait_per_step/excess": (
+        "ready, but without a processor {per_step}, more than the others",
+        Unit.NS,
+    ),
     "processor_wait_per_step": ("ready, but without a processor {per_step}", Unit.NS),
     "blocking_waits_per_step": ("waits {per_step} that left the queue empty", Unit.COUNT),
     "wait_{number}_host_blocked_per_step": (

@@ -45,6 +45,11 @@ _SCHEDULER_NS = 4_000_000
 _SCHEDULER_DEVIATIONS = 4
 #: Three standard errors of a median over n steps are 3 * 1.25 * 1.48 / sqrt(n) deviations (MAD).
 _STANDARD_ERRORS = 3 * 1.25 * 1.48
+#: Two ranks over more steps are told apart by counting; all signs of 16 differences are 65,536.
+_MAX_SIGNED_STEPS = 16
+_ROUNDING_RATIO = 1e-9
+#: Share of a delay, or of the waiting, that one reason must explain.
+_MAJORITY_RATIO = 0.5
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
@@ -53,8 +58,9 @@ class Suspect(Struct, frozen=True, kw_only=True):
     ``delay_ns``: median over steps of the busy time of ``rank`` in excess of the others; ``mean_ns``: the
     mean; ``error_ns``: the random error of the median. ``beyond_ns``: the mean excess over the longest
     rank that was not chosen. ``last_ratio``: share of steps in which a chosen rank is the longest.
-    ``chance``: probability that equal ranks look like this. ``part``: the part of the own time that was
-    tested; empty for the total.
+    ``chance``: probability that equal ranks look like this. ``queued_ns``: the median time of ``rank`` in
+    excess of the others in which its thread was ready but had no processor; 0 if unknown. ``part``: the part
+    of the own time that was tested; empty for the total.
     """
 
     rank: int
@@ -68,7 +74,13 @@ class Suspect(Struct, frozen=True, kw_only=True):
     floor_ns: float
     last_ratio: float
     chance: float
+    queued_ns: float = 0.0
     part: str = ""
+
+    @property
+    def lacks_processors(self) -> bool:
+        """True if most of the delay is time in which its thread waited for a processor."""
+        return self.queued_ns > _MAJORITY_RATIO * self.delay_ns
 
     @property
     def named(self) -> tuple[int, ...]:
@@ -136,7 +148,8 @@ def _find_latest(own: OwnTime, longer: Table, floor: float) -> Suspect:
         beyond_ns=0.0,
         floor_ns=floor,
         last_ratio=float(late.mean()),
-        chance=_chance_by_steps(late, chosen),
+        chance=min(_chance_by_steps(late, chosen), _chance_by_signs(longer, mine)),
+        queued_ns=float(np.median(own.queued[:, place])),
     )
 
 
@@ -158,6 +171,23 @@ def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_])
     return min(1.0, sum(exp(min(0.0, term)) for term in logs))
 
 
+def _chance_by_signs(longer: Table, mine: npt.NDArray[np.float64]) -> float:
+    """Return the chance that the sum of the differences of two equal ranks is as large; 1 for other numbers.
+
+    Each of two equal ranks is the longer one in half of the steps, so all signs of the differences are
+    equally likely. Unlike a count of steps this tells a step in which the other rank is hardly longer from
+    one in which it is late. No step counts for more than the median: a single one proves nothing.
+    """
+    steps, ranks = longer.shape
+    limit = float(np.median(mine))
+    if ranks != 2 or steps > _MAX_SIGNED_STEPS or limit <= 0:
+        return 1.0
+    sizes = np.clip(mine, -limit, limit)
+    signs = 1 - 2 * ((np.arange(2**steps)[:, None] >> np.arange(steps)) & 1)
+    sums = np.abs(signs @ np.abs(sizes))
+    return float((sums >= abs(sizes.sum()) * (1 - _ROUNDING_RATIO)).mean())
+
+
 def _log_comb(whole: int, part: int) -> float:
     return lgamma(whole + 1) - lgamma(part + 1) - lgamma(whole - part + 1)
 
@@ -177,7 +207,6 @@ def _chance_by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
 
 #: Reasons that can be identified from the host's calls.
 _HOST_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
-_MAJORITY_RATIO = 0.5
 _MAX_OPERATOR_NAME = 60
 
 REASON_TEXT: Mapping[LateReason, str] = {
@@ -232,6 +261,17 @@ _LINE_FIX = (
 )
 
 
+_QUEUE_TEXT = "its thread waits for a processor that other threads use"
+_QUEUE_FIX = (
+    "look for other processes on the cores of rank {rank}, and for more threads than cores: top -H\n"
+    "give each rank its own cores: torchrun --numa-binding=node, taskset, numactl --physcpubind=...\n"
+    "OMP_NUM_THREADS and the workers of all loaders together at most the cores per rank"
+)
+_QUEUE_DISPROOF = (
+    "record again while nothing else runs on the machine: a rank that is still late has another reason"
+)
+
+
 class Lateness(Struct, frozen=True, kw_only=True):
     """Why ranks are late, and what to do: the reason in words, fix, experiment, line, further evidence."""
 
@@ -240,6 +280,17 @@ class Lateness(Struct, frozen=True, kw_only=True):
     disprove: str
     location: SourceLocation | None
     evidence: tuple[Fact, ...] = ()
+
+
+def explain_queue(suspect: Suspect) -> Lateness:
+    """Return what to do about a rank whose thread waits for a processor."""
+    return Lateness(
+        text=_QUEUE_TEXT,
+        fix=_QUEUE_FIX.format(rank=suspect.rank),
+        disprove=_QUEUE_DISPROOF,
+        location=None,
+        evidence=(make_fact("processor_wait_per_step/excess", suspect.queued_ns, rank=suspect.rank),),
+    )
 
 
 def explain_lateness(

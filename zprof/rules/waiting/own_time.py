@@ -36,8 +36,9 @@ class OwnTime(Struct, frozen=True, kw_only=True):
     """Tables of steps by ``ranks``: own time, and its excess over the median of the others.
 
     ``numbers``: the step numbers. ``compute``, ``copies``, ``idle``: the parts of ``longer``, which sum
-    approximately to it. ``is_host_known`` is False if devices were idle and it is unknown whether their hosts
-    differ; idle time is then in none of the tables.
+    approximately to it. ``queued``: the excess of the time in which a CPU rank's thread was ready but had no
+    processor, which is in any of them; 0 if unknown. ``is_host_known`` is False if devices were idle and it
+    is unknown whether their hosts differ; idle time is then in none of the tables.
     """
 
     ranks: tuple[int, ...]
@@ -46,6 +47,7 @@ class OwnTime(Struct, frozen=True, kw_only=True):
     compute: Table
     copies: Table
     idle: Table
+    queued: Table
     numbers: tuple[int, ...] = ()
     is_host_known: bool = True
 
@@ -76,6 +78,7 @@ def _measure_own_time(analysis: RunAnalysis) -> OwnTime:
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
     if not _on_device(analysis):
+        rows["queued_ns"] = _look_up_queued(analysis, rows)
         return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
     stalls = _host_stalls(analysis, rows)
     known = stalls.notna().groupby(rows["step"]).transform("all")
@@ -96,7 +99,17 @@ def _whole_steps(analysis: RunAnalysis) -> pd.DataFrame:
     """Return the steps that all ranks have, sorted by step and rank."""
     rows = analysis.steps
     whole = rows.groupby("step")["rank"].transform("nunique") == rows["rank"].nunique()
-    return rows[whole].sort_values(["step", "rank"], kind="stable").reset_index(drop=True)
+    rows = rows[whole].sort_values(["step", "rank"], kind="stable").reset_index(drop=True)
+    return rows.assign(queued_ns=0.0)
+
+
+def _look_up_queued(analysis: RunAnalysis, rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return how long the thread of each row's rank waited for a processor in its step; 0 if unknown."""
+    if analysis.host.empty:
+        return np.zeros(len(rows))
+    queued = analysis.host.groupby(["step", "rank"])["queued_ns"].sum()
+    wanted = pd.MultiIndex.from_arrays([rows["step"], rows["rank"]])
+    return queued.reindex(wanted).fillna(0).to_numpy(np.float64)
 
 
 def _on_device(analysis: RunAnalysis) -> bool:
@@ -113,6 +126,7 @@ def _make_own_time(rows: pd.DataFrame) -> OwnTime:
         compute=_longer_than_others(rows, "compute_ns", len(ranks)),
         copies=_longer_than_others(rows, "exposed_memcpy_ns", len(ranks)),
         idle=_longer_than_others(rows, "rest_ns", len(ranks)),
+        queued=_longer_than_others(rows, "queued_ns", len(ranks)),
     )
 
 

@@ -10,8 +10,10 @@ itself (:mod:`zprof.rules.waiting.late_ranks`). A delay that may be chance, or v
 delay would not show, is stated as a gap: nobody was cleared.
 
 The delay must exceed the noise floor, the clocks' uncertainty and on a CPU the turns of the scheduler, be the
-largest in more steps than chance makes likely, and cost something. Above low confidence it also exceeds 1.5
-times (high) or 2 times (medium) three standard errors of its median.
+largest in more steps than chance makes likely, and cost something. Above low confidence chance is below 2.5 %
+(high) or 5 % (medium), and the delay exceeds 1.5 or 2 times three standard errors of its median: of two equal
+ranks one is the last in seven of eight steps in 7 % of all runs. A delay that is mostly time without a
+processor is one of the machine's load, and never above low confidence.
 
     saving <= min(delay, all waiting of the others for it, hidden or exposed)
 
@@ -47,6 +49,7 @@ from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.waiting.late_ranks import (
     Suspect,
     explain_lateness,
+    explain_queue,
     find_reason,
     find_suspect,
     find_suspects_by_part,
@@ -108,7 +111,7 @@ _LAST_RATIO = 0.60
 _MAX_CHANCE = 0.10
 #: Maximum chance of noise and minimum delay over its error, for high and for medium confidence.
 _HIGH_LIMITS = (0.025, 1.5)
-_MEDIUM_LIMITS = (_MAX_CHANCE, 2.0)
+_MEDIUM_LIMITS = (0.05, 2.0)
 #: Minimum cost as a share of the step: for a finding, and for more than low confidence.
 _MIN_STEP_RATIO = 0.02
 _COST_RATIO = 0.05
@@ -276,7 +279,11 @@ def _cost_ns(late: _LateRank) -> float:
 def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
     suspect, waits = late.suspect, late.waits
     share = round(suspect.last_ratio * suspect.steps)
-    why = explain_lateness(analysis, late.reason, (suspect.rank, *suspect.named), suspect.delay_ns)
+    why = (
+        explain_queue(suspect)
+        if suspect.lacks_processors
+        else explain_lateness(analysis, late.reason, (suspect.rank, *suspect.named), suspect.delay_ns)
+    )
     return make_finding(
         analysis,
         Cause.STRAGGLER_RANK,
@@ -328,7 +335,7 @@ def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Fact]:
 
 def _confidence(late: _LateRank) -> Confidence:
     suspect = late.suspect
-    if _cost_ns(late) < _COST_RATIO * late.wall_ns:
+    if suspect.lacks_processors or _cost_ns(late) < _COST_RATIO * late.wall_ns:
         return Confidence.LOW
     for confidence, (chance, errors) in (
         (Confidence.HIGH, _HIGH_LIMITS),
