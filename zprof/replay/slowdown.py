@@ -1,7 +1,8 @@
 """Fit the slowdown of kernels that run concurrently with collectives, from kernels that do the same work.
 
-Kernels at the same position of a repeated block do the same work in every block, step and rank. Blocks of
-other sizes differ by a factor per block. With r the share of a kernel's time overlapped by a collective,
+Kernels at the same position of a repeated block do the same work in every block, step and rank; a block is
+told from others by the sequence of its kernels. Blocks of other sizes differ by a factor per block. With r
+the share of a kernel's time overlapped by a collective,
 
     log(time) = position in the block + block + log(slowdown) * r
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, covered, union
 from zprof.replay.blocks import find_blocks
-from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.tasks import NONE, Floats
 
 #: Acceptance of the fit: minimum contrast between overlapped and other kernels, and maximum standard error.
@@ -39,8 +40,15 @@ class _Kernels(Struct, frozen=True, kw_only=True):
     block: Int64s
 
 
-def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False) -> float | None:
-    """Return the time of kernels overlapped by a collective relative to alone, as a ratio.
+class FittedSlowdown(Struct, frozen=True, kw_only=True):
+    """Time of kernels overlapped by a collective relative to alone, from this number of kernels."""
+
+    factor: float
+    kernels: int
+
+
+def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False) -> FittedSlowdown | None:
+    """Fit the time of kernels overlapped by a collective relative to alone.
 
     ``copies`` names kernels that only serve collectives. ``by_time`` weighs kernels by their time.
     The result is None if the step has no blocks, or if its kernels are always or never overlapped by
@@ -67,7 +75,9 @@ def fit_slowdown(graph: Graph, copies: Collection[str], *, by_time: bool = False
     slope = float(weighted @ log_ns) / float(weighted @ ratio)
     residuals = (log_ns - slope * ratio) * np.sqrt(len(ratio) / (len(ratio) - unknowns))
     error = np.sqrt(float(weighted**2 @ residuals**2)) / float(weighted @ ratio)
-    return float(np.exp(slope)) if error <= _MAX_ERROR_RATIO else None
+    if error > _MAX_ERROR_RATIO:
+        return None
+    return FittedSlowdown(factor=float(np.exp(slope)), kernels=len(ratio))
 
 
 def _weigh_by_place(kernels: _Kernels) -> Floats:
@@ -81,22 +91,28 @@ def _weigh_by_place(kernels: _Kernels) -> Floats:
 def _read_block_kernels(
     rank: RankGraph, copies: Collection[str], numbers: dict[tuple[object, ...], int]
 ) -> _Kernels:
-    """Return a rank's kernels of blocks; ``numbers`` maps positions and blocks to numbers for all ranks."""
+    """Return a rank's kernels of blocks; ``numbers`` maps positions and blocks to numbers for all ranks.
+
+    The first of several steps is left out: what runs beside its kernels may have been launched before the
+    recording, and is not in the graph.
+    """
     blocks = find_blocks(rank, copies)
-    chosen = np.flatnonzero((blocks != NONE) & (rank.tasks.work[:, 1] > rank.tasks.work[:, 0]))
+    places = step_places(rank)
+    is_complete = (places > 0) | (places.max(initial=0) == 0)
+    runs = rank.tasks.work[:, 1] > rank.tasks.work[:, 0]
+    chosen = np.flatnonzero((blocks != NONE) & is_complete & runs)
     names = list(rank.tasks.kernel)
     place, block = [], []
     counts: dict[tuple[object, ...], int] = {}
-    first_kernel, block_start, number = "", 0, NONE
-    for order, at in enumerate(chosen.tolist()):
-        if blocks[at] != number:
-            first_kernel, block_start, number = names[at], order, int(blocks[at])
-            pass_key = (int(rank.tasks.step[at]), first_kernel)
-            counts[pass_key] = counts.get(pass_key, 0) + 1
-        place.append(
-            numbers.setdefault(("place", first_kernel, order - block_start, names[at]), len(numbers))
-        )
-        block.append(numbers.setdefault(("block", first_kernel, counts[pass_key]), len(numbers)))
+    starts = np.flatnonzero(np.diff(blocks[chosen], prepend=NONE))
+    for members in np.split(chosen, starts)[1:]:
+        # a forward and a backward may start with the same kernel, but rarely run the same sequence
+        sequence = tuple(names[member] for member in members.tolist())
+        pass_key = (int(rank.tasks.step[members[0]]), sequence)
+        counts[pass_key] = counts.get(pass_key, 0) + 1
+        for order in range(len(members)):
+            place.append(numbers.setdefault(("place", sequence, order), len(numbers)))
+            block.append(numbers.setdefault(("block", sequence, counts[pass_key]), len(numbers)))
     work = np.rint(rank.tasks.work)
     busy = union(work[rank.collective != NONE].astype(np.int64))
     begin, end = work[chosen].astype(np.int64).T

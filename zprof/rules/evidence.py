@@ -17,6 +17,7 @@ from zprof.model.time import BasisWords
 KERNEL_TIME_RATIOS = ("kernel_time_ratio", "worst_kernel_time_ratio")
 PADDING_RATIO = "padding_ratio"
 SLOWDOWN = "slowdown_beside_collectives"
+LOST_TO_SLOWDOWN = "lost_to_slowdown"
 START_COST_PER_STEP = "start_cost_per_step"
 STEPS_LATEST_RATIO = "steps_latest_ratio"
 
@@ -191,7 +192,8 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "wait_{number}_stalled_per_step": ("of it, or right after, the device idle or only copying", Unit.NS),
     SLOWDOWN: ("slowdown of kernels during a collective", Unit.RATIO),
     "compute_beside_collectives_per_step": ("compute during collectives {per_step}", Unit.NS),
-    "lost_to_slowdown": ("lost to the slowdown {per_step}", Unit.NS),
+    LOST_TO_SLOWDOWN: ("lost to the slowdown {per_step}", Unit.NS),
+    "hidden_slowdown": ("at least this part of it is hidden: the step waits for collectives", Unit.NS),
     "kernels_compared": ("kernels during a collective that also ran alone", Unit.COUNT),
     "kernels_compared/baseline": ("kernel names in both runs", Unit.COUNT),
     "share_of_compute_compared": ("their share of the compute during collectives", Unit.RATIO),

@@ -13,6 +13,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.rules.claims import split_savings
+from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
@@ -129,7 +130,8 @@ def _claim_time(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rul
     time, wall_ns = replay.analysis.time, mean_wall_ns(replay.analysis)
     widened = [widen_by_noise(finding, time.step_noise_ns) for finding in findings]
     claimed = split_savings(widened, rules, time.per_rank, time.steps, replay.causes)
-    return move_after_stalls(replay, [rate_by_range(finding, wall_ns) for finding in claimed])
+    stated = [state_hidden_slowdown(replay.analysis, finding) for finding in claimed]
+    return move_after_stalls(replay, [rate_by_range(finding, wall_ns) for finding in stated])
 
 
 def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:

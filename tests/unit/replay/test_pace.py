@@ -34,12 +34,24 @@ def blocks_beside_collectives(
             rows += [("ncclDevKernel", LINK, now, end, step)] * is_beside
             rows.append((name, COMPUTE, now, end, step))
             now = end
+    return graph_of_rows(rows, now, 4)
+
+
+def graph_of_rows(rows: list[tuple[str, int, float, float, int]], end_ms: float, count: int) -> Graph:
+    """One rank with these kernels: name, stream, start and end in ms, step."""
     kernels, streams, begins, ends, steps = zip(*rows, strict=True)
     is_collective = np.array(streams) == LINK
     collectives = np.where(is_collective, np.cumsum(is_collective) - 1, NONE)
     work = np.stack([begins, ends], axis=1) * MS
     rank = replay_rank(kernels, streams, work, collectives=collectives, steps=np.array(steps))
-    return graph_of(rank, transfer_ns=np.zeros(int(is_collective.sum())), measured_ns=[[now * MS] * 4])
+    return graph_of(rank, transfer_ns=np.zeros(int(is_collective.sum())), measured_ns=[[end_ms * MS] * count])
+
+
+def factor_of(graph: Graph, *, by_time: bool = False) -> float:
+    """The slowdown that is fitted, which must be known."""
+    fitted = fit_slowdown(graph, (), by_time=by_time)
+    assert fitted is not None
+    return fitted.factor
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.2, 1.8])
@@ -48,13 +60,50 @@ def test_the_slowdown_is_found_in_blocks_of_one_size_and_of_several(
     sizes: list[float], slowdown: float
 ) -> None:
     graph = blocks_beside_collectives(sizes, slowdown, beside=0.4)
-    assert fit_slowdown(graph, ()) == pytest.approx(slowdown, rel=0.02)
+    assert factor_of(graph) == pytest.approx(slowdown, rel=0.02)
+
+
+def test_passes_that_start_with_the_same_kernel_do_different_work() -> None:
+    """The backward's kernels take other times; all of one kind run beside collectives in one pass only."""
+    draw = np.random.default_rng(0)
+    passes = (
+        [("gemm", 1.0), ("flash", 0.5), ("gemm", 3.0), ("norm", 0.5)],
+        [("gemm", 4.0), ("norm", 1.0), ("gelu", 1.0), ("gemm", 1.0)],
+    )
+    rows: list[tuple[str, int, float, float, int]] = []
+    now = 0.0
+    for step in range(4):
+        for number, block in enumerate(passes):
+            rows.append(("embedding", COMPUTE, now, now + 1, step))
+            now += 1
+            for _ in range(8):
+                for place, (name, ms) in enumerate(block):
+                    is_beside = draw.random() < (0.1, 0.9, 0.5, 0.9)[(place + 2 * number) % 4]
+                    end = now + ms * (1.2 if is_beside else 1.0)
+                    rows += [("ncclDevKernel", LINK, now, end, step)] * is_beside
+                    rows.append((name, COMPUTE, now, end, step))
+                    now = end
+    assert factor_of(graph_of_rows(rows, now, 4)) == pytest.approx(1.2, rel=0.02)
+
+
+def test_what_was_launched_before_the_recording_slows_the_first_step_unseen() -> None:
+    """Kernels of the first step are slow without a collective beside them in the graph."""
+    whole = blocks_beside_collectives([1.0] * 6, 1.5, 0.4)
+    rank = whole.ranks[0]
+    names = [
+        "gone" if step == 0 and name == "ncclDevKernel" else name
+        for name, step in zip(rank.tasks.kernel, rank.tasks.step.tolist(), strict=True)
+    ]
+    collectives = np.where(np.array(names) == "gone", NONE, rank.collective)
+    seen = replace(rank, collective=collectives)
+    assert factor_of(replace(whole, ranks=(seen,))) == pytest.approx(1.5, rel=0.02)
 
 
 def test_the_cost_is_that_of_the_kernels_that_slow_down() -> None:
     """Norms and activations, 0.75 of 6.75 ms alone, do not; as kinds they are two of five."""
     graph = blocks_beside_collectives([1.0] * 6, 1.5, 0.4, slowed=("gemm",))
-    assert fit_slowdown(graph, (), by_time=True) == pytest.approx((6 * 1.5 + 0.75) / 6.75, rel=0.02)
+    expected = (6 * 1.5 + 0.75) / 6.75
+    assert factor_of(graph, by_time=True) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("beside", [0.0, 1.0])

@@ -23,12 +23,13 @@ concurrent time (2 to 5 % if the rest slept). Otherwise it is a note.
 
 import pandas as pd
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.rules.evidence import SLOWDOWN, Fact, make_fact
+from zprof.rules.evidence import LOST_TO_SLOWDOWN, SLOWDOWN, Fact, make_fact, write_evidence
 from zprof.rules.rule import (
     can_replay,
     has_no_collectives,
@@ -178,13 +179,37 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
 
 def _list_evidence(slowdown: Slowdown, excess: float, concurrent: float) -> list[Fact]:
     return [
-        make_fact(SLOWDOWN, slowdown.factor),
-        make_fact("compute_beside_collectives_per_step", concurrent),
-        make_fact("lost_to_slowdown", excess),
-        make_fact("kernels_compared", slowdown.kernels),
+        *make_slowdown_facts(slowdown.factor, slowdown.kernels, concurrent_ns=concurrent, excess_ns=excess),
         make_fact("share_of_compute_compared", slowdown.judged_ratio),
         make_fact("share_in_slowed_kernels", slowdown.agreeing_ratio),
     ]
+
+
+def make_slowdown_facts(
+    factor: float, kernels: int, *, concurrent_ns: float, excess_ns: float
+) -> tuple[Fact, ...]:
+    """Return what was measured of a slowdown: factor, compute during collectives, loss, kernels compared.
+
+    Times are per rank and step.
+    """
+    return (
+        make_fact(SLOWDOWN, factor),
+        make_fact("compute_beside_collectives_per_step", concurrent_ns),
+        make_fact(LOST_TO_SLOWDOWN, excess_ns),
+        make_fact("kernels_compared", kernels),
+    )
+
+
+def state_hidden_slowdown(analysis: RunAnalysis, finding: Finding) -> Finding:
+    """Return the finding with the part of its measured loss that its range excludes, as evidence.
+
+    The replay excludes kernels that end before the collectives that the step waits for.
+    """
+    lost_ns = max((entry.value for entry in finding.evidence if entry.key == LOST_TO_SLOWDOWN), default=0.0)
+    if lost_ns <= finding.saving_ns[1]:
+        return finding
+    hidden = write_evidence(make_fact("hidden_slowdown", lost_ns - finding.saving_ns[1]), analysis.time.words)
+    return replace(finding, evidence=(*finding.evidence, hidden))
 
 
 def _rate_confidence(slowdown: Slowdown, *, on_cpu: bool) -> Confidence:

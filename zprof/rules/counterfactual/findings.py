@@ -28,6 +28,7 @@ from zprof.rules.compute.blocking_sync import (
     make_wait_facts,
 )
 from zprof.rules.compute.comm_slows_compute import GPU_FIX as SLOWED_FIX
+from zprof.rules.compute.comm_slows_compute import make_slowdown_facts, measure_slowdown_by_name
 from zprof.rules.compute.cpu_bound_launch import (
     choose_launch_fix,
     make_launch_evidence,
@@ -46,11 +47,12 @@ from zprof.rules.counterfactual.fixes import (
     measure_slowdown,
     select_gathers,
     start_held_collectives,
+    undo_slowdown,
 )
 from zprof.rules.counterfactual.pricing import Replay, are_gathers_late, widen_by_model_error
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import choose_fix
-from zprof.rules.rule import format_frequency, make_finding, rate_severity
+from zprof.rules.rule import format_frequency, make_finding, mean_per_step, rate_severity
 from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
@@ -355,21 +357,28 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
 
 def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
     words = analysis.time.words
-    if measure_slowdown(analysis, graph) <= SLOWED_RATIO:
+    if measure_slowdown(analysis, graph).factor <= SLOWED_RATIO:
         return []
-    factor = measure_slowdown(analysis, graph, by_time=True)
+    slowdown = measure_slowdown(analysis, graph, by_time=True)
+    concurrent_ns = mean_per_step(analysis, measure_slowdown_by_name(analysis.kernels).concurrent_ns)
     return [
         _Candidate(
             cause=Cause.COMM_SLOWS_COMPUTE,
-            changed=[edits.undo_slowdown(graph, factor)],
+            changed=undo_slowdown(analysis, graph),
             sentence=lambda gain, share: (
-                f"kernels take {factor:.2f} times as long during collectives as the same kernels of other "
-                f"blocks alone: at full speed {words.step_is} {gain} shorter ({share})"
+                f"kernels take {slowdown.factor:.2f} times as long during collectives as the same kernels of "
+                f"other blocks alone: at full speed {words.step_is} {gain} shorter ({share})"
             ),
             fix=SLOWED_FIX,
             disprove="record one step with the collectives launched after the compute (no prefetch, a "
             "synchronization after each unit): the same kernels must get faster by this factor",
             min_ratio=_MIN_OBSERVED_RATIO,
+            evidence=make_slowdown_facts(
+                slowdown.factor,
+                slowdown.kernels,
+                concurrent_ns=concurrent_ns,
+                excess_ns=concurrent_ns * (1 - 1 / slowdown.factor),
+            ),
         )
     ]
 

@@ -19,7 +19,7 @@ from zprof.replay.blocks import count_blocks
 from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.messages import run_beside_ratio
 from zprof.replay.slow_ranks import find_excess, mark_in_turn
-from zprof.replay.slowdown import fit_slowdown
+from zprof.replay.slowdown import FittedSlowdown, fit_slowdown
 from zprof.replay.tasks import NONE, Bools, Floats
 from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
 from zprof.rules.counterfactual.resized_messages import (
@@ -165,7 +165,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     rows = frozenset(seen.gathers.index.tolist())
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
-    slower = measure_slowdown(analysis, graph) - 1
+    slower = measure_slowdown(analysis, graph).factor - 1
     split = _split_ns(analysis, graph, rows)
     return [
         edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
@@ -254,23 +254,26 @@ def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
     return found
 
 
-def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Undo the slowdown that the replay measures, and the one that the finding's own evidence states."""
-    stated = [entry.value for entry in finding.evidence if entry.key == SLOWDOWN]
-    factors = {measure_slowdown(analysis, graph, by_time=True), *stated}
-    return [edits.undo_slowdown(graph, factor) for factor in sorted(factors) if factor > 1]
+def undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
+    """Undo the slowdown of the typical kernel, that of the mean ns, and the one that the finding states."""
+    fitted = {measure_slowdown(analysis, graph, by_time=by_time).factor for by_time in (False, True)}
+    stated = {entry.value for entry in finding.evidence if entry.key == SLOWDOWN} if finding else set()
+    return [edits.undo_slowdown(graph, factor) for factor in sorted(fitted | stated) if factor > 1]
 
 
-def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = False) -> float:
-    """Return the time of kernels during collectives relative to alone, fitted by position, else by name.
+def measure_slowdown(analysis: RunAnalysis, graph: Graph, *, by_time: bool = False) -> FittedSlowdown:
+    """Measure the time of kernels during collectives relative to alone, by position in blocks, else by name.
 
     It is that of the typical kernel, to tell if kernels slow down; ``by_time``: of the mean ns, for the cost.
+    The factor is at least 1; it is 1, of no kernels, if it cannot be measured.
     """
     fitted = fit_slowdown(graph, list_copy_names(analysis), by_time=by_time)
     if fitted is not None:
-        return max(1.0, fitted)
+        return FittedSlowdown(factor=max(1.0, fitted.factor), kernels=fitted.kernels)
     by_name = measure_slowdown_by_name(analysis.kernels)
-    return min(by_name.factor, by_name.typical_factor) if by_name.known else 1.0
+    if not by_name.known:
+        return FittedSlowdown(factor=1.0, kernels=0)
+    return FittedSlowdown(factor=min(by_name.factor, by_name.typical_factor), kernels=by_name.kernels)
 
 
 def _restore_baseline_compute(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -323,7 +326,7 @@ EDITS: Mapping[Cause, Edit] = {
     Cause.ALLOCATOR_RETRIES: _keep_allocations,
     Cause.CPU_BOUND_LAUNCH: launch_faster,
     Cause.DATA_LOADER: _load_without_wait,
-    Cause.COMM_SLOWS_COMPUTE: _undo_slowdown,
+    Cause.COMM_SLOWS_COMPUTE: undo_slowdown,
     Cause.LOST_COMPUTE_EFFICIENCY: _restore_baseline_compute,
     Cause.COMPUTE_BLOCKS_COMM: start_held_collectives,
     Cause.LOW_BUS_BANDWIDTH: _speed_up_link,

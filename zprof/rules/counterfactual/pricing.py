@@ -150,7 +150,7 @@ def estimate_saving(replay: Replay, finding: Finding) -> Finding | None:
         return None
     if (
         finding.cause is Cause.COMM_SLOWS_COMPUTE
-        and measure_slowdown(replay.analysis, replay.graph) <= SLOWED_RATIO
+        and measure_slowdown(replay.analysis, replay.graph).factor <= SLOWED_RATIO
     ):
         return None
     changed = _apply_edit(replay, edit, finding)

@@ -1,12 +1,17 @@
 """The step without a cause: which kernels and collectives of the measured step a fix changes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
 from zprof.model.findings import Cause, Evidence
+from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
+from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.fixes import EDITS
 from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving
 from zprof.rules.rule import Rule
@@ -70,3 +75,25 @@ def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagn
     before = graph.ranks[0].work_ns
     ratios = [np.min(each.ranks[0].work_ns[before > 0] / before[before > 0]) for each in changed]
     assert min(ratios) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_slowdown_found_by_replay_states_what_was_measured(tmp_path: Path) -> None:
+    """A price says what it rests on: the kernels' own pace, alone and beside collectives."""
+    slowed = planted(Cause.COMM_SLOWS_COMPUTE, base(0), tmp_path)
+    found = find_by_replay(slowed.analysis, Replay(analysis=slowed.analysis), [])
+    (finding,) = [each for each in found if each.cause is Cause.COMM_SLOWS_COMPUTE]
+    facts = {each.key: each.value for each in finding.evidence}
+    beside_ns, factor = facts["compute_beside_collectives_per_step"], facts["slowdown_beside_collectives"]
+    assert facts["lost_to_slowdown"] == pytest.approx(beside_ns * (1 - 1 / factor))
+    assert facts["kernels_compared"] > 0
+
+
+@pytest.mark.parametrize(("lost_ms", "hidden_ms"), [(3.0, []), (7.0, [3.0])])
+def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
+    job: Diagnosed, lost_ms: float, hidden_ms: list[float]
+) -> None:
+    lost = Evidence(key="lost_to_slowdown", what="", value=lost_ms * MS, unit="ns")
+    finding = replace(claim(Cause.COMM_SLOWS_COMPUTE, MS, 4 * MS), evidence=(lost,))
+    stated = state_hidden_slowdown(job.analysis, finding)
+    hidden = [each.value for each in stated.evidence if each.key == "hidden_slowdown"]
+    assert hidden == [each * MS for each in hidden_ms]
