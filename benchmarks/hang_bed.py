@@ -1,13 +1,11 @@
 """Record programs that hang, and ask why: class, culprits and collective, against what was planted.
 
     python -m benchmarks.hang_bed [--recordings 20] [--ranks 2 4] [--faults NAME ...] [--jobs 2]
-    python -m benchmarks.hang_bed --cost        what watching costs per step (benchmarks/watch_cost.py)
 
 Every recording is a torchrun job of ``tests/programs/hangs/hanging.py`` on gloo, under ``zprof record --watch
 2``. A hang is ended once all ranks were saved, a healthy job ends by itself. Prints one row per fault and
 number of ranks, and the folder of each recording that was not judged right, which is kept. Writes
-``hang-bed-DATE.json`` into ``benchmarks/results`` if all faults were recorded; ``watch-cost-DATE.json`` with
-``--cost``.
+``hang-bed-DATE.json`` into ``benchmarks/results`` if all faults were recorded.
 """
 
 import argparse
@@ -28,7 +26,6 @@ from typing import Any
 from msgspec import Struct
 
 from benchmarks.conditions import ROOT, conditions, load_average, today
-from benchmarks.watch_cost import format_cost, measure_cost
 from tests.support.forked_ranks import free_port
 from zprof.analysis.hang.find_hang import find_hang
 from zprof.model.errors import BadInput
@@ -126,11 +123,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Record, judge, print and write the results."""
     arguments = _parse_arguments()
-    if arguments.cost:
-        cost = measure_cost()
-        print(format_cost(cost))
-        (RESULTS / f"watch-cost-{today()}.json").write_text(json.dumps(cost, indent=1) + "\n")
-        return
     before = conditions()
     cases = [
         Case(fault, ranks, number)
@@ -343,7 +335,6 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--faults", nargs="+", default=[], choices=TRUTHS, help="only these")
     parser.add_argument("--jobs", type=int, default=1, help="recordings at the same time")
-    parser.add_argument("--cost", action="store_true", help="measure what watching costs per step")
     parser.add_argument("--keep", default="", metavar="FOLDER", help="leave what was missed here")
     return parser.parse_args()
 

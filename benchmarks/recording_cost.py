@@ -1,40 +1,60 @@
-"""What ``zprof record --watch 60`` costs per step, beside ``zprof record`` alone: two jobs that take turns.
+"""What recording costs per step, and in memory: two jobs of two gloo ranks that take turns.
 
-Both jobs of two gloo ranks run at the same time, and only one of them computes: a block of steps of one, then
-the same of the other, in a random order. What else the machine does meets both; the ratio is taken per pair.
-The recordings have ended before the first block, so that what is left is the watch and the flight recorder.
-Called by ``python -m benchmarks.hang_bed --cost``; as a module it is one rank of a job.
+    python -m benchmarks.recording_cost window   recorded steps of the time window, beside no recording
+    python -m benchmarks.recording_cost watch    ``--watch 60`` after the windows, beside a recording without
+
+Both jobs run at the same time, and only one of them computes: a block of steps of one, then the same of the
+other, in a random order. What else the machine does meets both; the ratio is taken per pair. Memory is the
+resident set of rank 0 after the last block. Writes ``recording-cost-NAME-DATE.json`` into
+``benchmarks/results``. With the path of a socket, the module is one rank of a job.
 """
 
+import json
 import math
 import os
 import random
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.conditions import ROOT, conditions, load_average
+from benchmarks.conditions import ROOT, conditions, load_average, today
 from tests.support.forked_ranks import free_port
 
-RANKS, WATCH_S = 2, 60
+RESULTS = Path(__file__).parent / "results"
+RANKS = 2
 PAIRS, STEPS, WARM_UP_STEPS = 150, 10, 20
+#: Options of ``zprof record`` of the two jobs; None: not recorded.
+CONTENDERS: Mapping[str, tuple[Sequence[str] | None, Sequence[str]]] = {
+    "window": (None, ("--memory-steps", "0", "--time-steps", "1000000")),
+    "watch": ((), ("--watch", "60")),
+}
 LAYERS, WIDTH, BATCH = 4, 256, 32
 #: Half the width of a normal distribution's interval of 95 %.
 _NORMAL_95 = 1.96
 _TIME_LIMIT_S = 120.0
+#: What rank 0 answers to a number of steps: the ns that they took, and the KiB that it holds.
+_ANSWER = struct.Struct("<QQ")
 
 
-def measure_cost(pairs: int = PAIRS) -> dict[str, Any]:
-    """Return the median of the paired ratios (watched over not watched), its interval, and the times."""
+def main(name: str) -> None:
+    """Measure, print and write the cost."""
+    cost = measure_cost(name)
+    print(format_cost(cost))
+    (RESULTS / f"recording-cost-{name}-{today()}.json").write_text(json.dumps(cost, indent=1) + "\n")
+
+
+def measure_cost(name: str, pairs: int = PAIRS) -> dict[str, Any]:
+    """Return the median of the paired ratios (second over first), its interval, times and memory."""
     before, chooser = conditions(), random.Random(1)
-    with tempfile.TemporaryDirectory(prefix="watch-cost-") as temporary:
-        jobs = [_Job(Path(temporary) / name, options) for name, options in _CONTENDERS]
+    with tempfile.TemporaryDirectory(prefix="recording-cost-") as temporary:
+        jobs = [_Job(Path(temporary) / str(at), options) for at, options in enumerate(CONTENDERS[name])]
         try:
             for job in jobs:
                 job.run_block(WARM_UP_STEPS)
@@ -42,26 +62,24 @@ def measure_cost(pairs: int = PAIRS) -> dict[str, Any]:
             for _ in range(pairs):
                 for number in chooser.sample(range(len(jobs)), len(jobs)):
                     times_ns[number].append(jobs[number].run_block(STEPS) // STEPS)
+            resident_mib = [job.resident_kib / 1024 for job in jobs]
         finally:
             for job in jobs:
                 job.end()
-    ratios = sorted(watched / alone for alone, watched in zip(*times_ns, strict=True))
+    ratios = sorted(second / first for first, second in zip(*times_ns, strict=True))
     low, high = find_median_interval(ratios)
     return {
         "conditions": before | {"load_average_after": load_average()},
-        "benchmark": "watch_cost",
-        "watch_s": WATCH_S,
+        "benchmark": f"recording_cost {name}",
+        "options": CONTENDERS[name],
         "pairs": pairs,
         "steps_per_block": STEPS,
-        "step_alone_ms": median(times_ns[0]) / 1e6,
-        "step_watched_ms": median(times_ns[1]) / 1e6,
+        "step_ms": [median(times) / 1e6 for times in times_ns],
+        "resident_mib": resident_mib,
         "ratio": median(ratios),
         "ratio_low": low,
         "ratio_high": high,
     }
-
-
-_CONTENDERS = (("alone", ()), ("watched", ("--watch", str(WATCH_S))))
 
 
 def find_median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -74,28 +92,33 @@ def find_median_interval(values: Sequence[float]) -> tuple[float, float]:
 def format_cost(result: dict[str, Any]) -> str:
     """Return the figures as one line."""
     low, ratio, high = (result[name] - 1 for name in ("ratio_low", "ratio", "ratio_high"))
+    (first_ms, second_ms), (first_mib, second_mib) = result["step_ms"], result["resident_mib"]
     return (
-        f"watching costs {ratio:+.2%} of a step ({low:+.2%} to {high:+.2%}), "
-        f"median of {result['pairs']} pairs of {result['steps_per_block']} steps: "
-        f"{result['step_alone_ms']:.2f} ms/step alone, {result['step_watched_ms']:.2f} watched"
+        f"{result['benchmark']}: {ratio:+.2%} of a step ({low:+.2%} to {high:+.2%}), "
+        f"median of {result['pairs']} pairs of {result['steps_per_block']} steps, {first_ms:.2f} and "
+        f"{second_ms:.2f} ms/step; rank 0 has {first_mib:.0f} and {second_mib:.0f} MiB"
     )
 
 
 class _Job:
-    """A recorded job that waits for the number of steps to run."""
+    """A job that waits for the number of steps to run; without ``options`` it is not recorded."""
 
-    def __init__(self, folder: Path, options: Sequence[str]) -> None:
+    resident_kib = 0
+
+    def __init__(self, folder: Path, options: Sequence[str] | None) -> None:
         folder.mkdir()
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(folder / "socket"))
             server.listen(1)
             server.settimeout(_TIME_LIMIT_S)
-            record = ["-m", "zprof", "record", *options, "-o", str(folder / "run.zprof"), "--"]
-            launch = ["-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
-            launch += [f"--master-port={free_port()}", "-m", "benchmarks.watch_cost"]
+            launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
+            launch += [f"--master-port={free_port()}", "-m", "benchmarks.recording_cost"]
+            if options is not None:
+                record = ["-m", "zprof", "record", *options, "-o", str(folder / "run.zprof"), "--"]
+                launch = [sys.executable, *record, *launch]
             self._log = (folder / "log").open("wb")
             self._process = subprocess.Popen(
-                [sys.executable, *record, sys.executable, *launch, str(folder / "socket")],
+                [*launch, str(folder / "socket")],
                 cwd=ROOT,
                 env=os.environ
                 | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
@@ -108,7 +131,8 @@ class _Job:
     def run_block(self, steps: int) -> int:
         """Run steps, and return how many ns they took."""
         self._connection.sendall(steps.to_bytes(8, "little"))
-        return int.from_bytes(self._connection.recv(8, socket.MSG_WAITALL), "little")
+        took_ns, self.resident_kib = _ANSWER.unpack(self._connection.recv(_ANSWER.size, socket.MSG_WAITALL))
+        return int(took_ns)
 
     def end(self) -> None:
         """Let the job end by itself, or terminate it."""
@@ -154,9 +178,17 @@ def _run_rank(path: str) -> None:
                 break
             took_ns = run_steps(int(steps.item()))
             if dist.get_rank() == 0:
-                connection.sendall(took_ns.to_bytes(8, "little"))
+                connection.sendall(_ANSWER.pack(took_ns, _read_resident_kib()))
     dist.destroy_process_group()
 
 
+def _read_resident_kib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
 if __name__ == "__main__":
-    _run_rank(sys.argv[1])
+    if sys.argv[1] in CONTENDERS:
+        main(sys.argv[1])
+    else:
+        _run_rank(sys.argv[1])
