@@ -48,6 +48,11 @@ def choose_fix(analysis: RunAnalysis, fix: Fix, numbers: Mapping[str, object] | 
     return Template(text).safe_substitute({**measure_sizes(analysis), **(numbers or {})})
 
 
+def is_on_cpu(analysis: RunAnalysis) -> bool:
+    """Return True if the ranks compute on processors: a fix then speaks of cores and threads, not of GPUs."""
+    return analysis.run.device == "cpu"
+
+
 def keeps_parameters(analysis: RunAnalysis) -> bool:
     """Return True if the engine never gathers units: each rank keeps all parameters."""
     return _get_engine(analysis) in (Engine.DDP, Engine.ZERO1)
@@ -86,11 +91,11 @@ _MIN_MESSAGE_BYTES = 1 << 16
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 
 
-def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int]:
+def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int | str]:
     """Return sizes for fixes from the run's typical large messages, ``times`` as large as they are.
 
     ``gather_elements`` and ``reduce_elements`` are in elements, ``bucket_mib`` in MiB, rounded up.
-    ``live_elements`` are four gathers, ``deeper_elements`` two.
+    ``live_elements`` are four gathers, ``deeper_elements`` two. ``device`` is a torch device type.
     """
     gathered = _find_message_bytes(analysis, (CollectiveKind.ALL_GATHER.value,))
     reduced = _find_message_bytes(analysis, _REDUCTIONS)
@@ -106,6 +111,7 @@ def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int]:
         else _DEFAULT_ELEMENTS,
         "bucket_mib": max(1, round_up(times * (reduced or _DEFAULT_BUCKET_BYTES) / _MIB)),
         "micro_batches": max(2, facts.micro_batches),
+        "device": "cpu" if is_on_cpu(analysis) else "cuda",
     }
 
 

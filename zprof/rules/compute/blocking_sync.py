@@ -38,7 +38,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
+from zprof.rules.fixes import ANY, Fix, choose_fix, is_on_cpu
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
 #: Minimum share of the step: for a note, for a finding, and for high confidence.
@@ -90,6 +90,10 @@ _INFERENCE_FIX = (
     "choose the next token on the device, and copy it to pinned memory with non_blocking=True\n"
     "schedule the next batch while this one runs; check for the end of sequences every few tokens\n"
     "no .item(), .tolist() or torch.cuda.synchronize() between two forwards"
+)
+_CPU_INFERENCE_FIX = (
+    "schedule the next batch while this one runs; check for the end of sequences every few tokens\n"
+    "no .item() or .tolist() between two forwards"
 )
 _DISPROOF = (
     "torch.cuda.set_sync_debug_mode('error') shows each such line; remove it and record again: if the idle "
@@ -241,7 +245,7 @@ def choose_sync_fix(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> str:
     One fix per kind of wait, that of the costliest first.
     """
     if is_inference(analysis):
-        return _INFERENCE_FIX
+        return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
     read_fix = choose_fix(analysis, _FIX)
     if not has_device(analysis):
         return read_fix

@@ -30,6 +30,7 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import LOST_TO_SLOWDOWN, SLOWDOWN, Fact, make_fact, write_evidence
+from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import (
     can_replay,
     has_no_collectives,
@@ -120,7 +121,7 @@ _HIGH_CONFIDENCE_JUDGED_RATIO = 0.05
 _MIN_AGREEING_RATIO = 0.5
 _MIN_CPU_JUDGED_RATIO = 0.08
 
-GPU_FIX = (
+_GPU_FIX = (
     "NCCL_MAX_CTAS=8 (before NCCL 2.17: NCCL_MAX_NCHANNELS=8); lower it until the gathers become exposed\n"
     "NCCL_CTA_POLICY=2: the copy engines gather if NCCL and the buffers support it (zero-CTA)\n"
     "torch.cuda.Stream(priority=-1) for compute does not help: a collective's blocks stay where they are"
@@ -151,7 +152,7 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     min_ratio = _MIN_REPLAYED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
     if slowdown.factor <= SLOWDOWN_RATIO or excess <= min_ratio * wall:
         return None
-    if analysis.run.device != "cpu" and slowdown.typical_factor <= _MIN_TYPICAL_RATIO:
+    if not is_on_cpu(analysis) and slowdown.typical_factor <= _MIN_TYPICAL_RATIO:
         return None  # kernels of one name do different work during collectives
     return _build_finding(analysis, slowdown, excess)
 
@@ -170,11 +171,16 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
         evidence=_list_evidence(slowdown, excess, concurrent),
         saving_ns=(min(low, max_compute), min(high, max_compute)),
         severity=rate_severity(excess, mean_wall_ns(analysis)),
-        confidence=_rate_confidence(slowdown, on_cpu=analysis.run.device == "cpu"),
-        fix=_CPU_FIX if analysis.run.device == "cpu" else GPU_FIX,
+        confidence=_rate_confidence(slowdown, on_cpu=is_on_cpu(analysis)),
+        fix=choose_slowdown_fix(analysis),
         disprove="record one step with the collectives launched after the compute (no prefetch, a "
         "synchronization after each unit): the same kernels must get faster by this factor",
     )
+
+
+def choose_slowdown_fix(analysis: RunAnalysis) -> str:
+    """Return what leaves compute more of the device, or more of the cores of CPU ranks."""
+    return _CPU_FIX if is_on_cpu(analysis) else _GPU_FIX
 
 
 def _list_evidence(slowdown: Slowdown, excess: float, concurrent: float) -> list[Fact]:

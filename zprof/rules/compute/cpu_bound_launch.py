@@ -47,6 +47,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import name_place
 from zprof.rules.waiting.own_time import measure_own_time
@@ -63,6 +64,10 @@ _FIND_LINE = "py-spy record --idle --native -- python train.py shows which line 
 _LINE_REMEDY = "take what that line waits for or computes out of the step: into a thread, or every N steps"
 _INFERENCE_FIX = (
     "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
+    "larger batches; fewer hooks, and fewer Python statements, in each layer"
+)
+_CPU_INFERENCE_FIX = (
+    "model = torch.compile(model)  # fewer operators, and less Python between them\n"
     "larger batches; fewer hooks, and fewer Python statements, in each layer"
 )
 
@@ -318,7 +323,7 @@ def _rate_confidence(analysis: RunAnalysis, share: float) -> Confidence:
 def choose_launch_fix(analysis: RunAnalysis) -> str:
     """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not already used."""
     if is_inference(analysis):
-        return _INFERENCE_FIX
+        return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
     is_compiled = bool(analysis.host["is_compiled"].astype(bool).any())
     lines = ["optimizer = torch.optim.AdamW(parameters, fused=True)"]
     if has_device(analysis) and is_compiled:

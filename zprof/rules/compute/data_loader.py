@@ -27,7 +27,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import ANY, Fix, choose_fix
+from zprof.rules.fixes import ANY, Fix, choose_fix, is_on_cpu
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 
 #: Minimum share of the step: for a finding, and for high confidence.
@@ -108,7 +108,7 @@ def choose_loader_fix(analysis: RunAnalysis) -> str:
     workers = min(_MAX_WORKERS, max(1, processors - 1)) if processors else _DEFAULT_WORKERS
     factor = -(-_READY_BATCHES // workers)
     prefetch = f"prefetch_factor={factor}" if factor > _DEFAULT_PREFETCH else ""
-    on_cpu = analysis.run.device == "cpu"
+    on_cpu = is_on_cpu(analysis)
     loader = choose_fix(
         analysis,
         _FIX,

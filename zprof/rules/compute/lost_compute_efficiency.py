@@ -26,6 +26,7 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.rules.compute.comm_slows_compute import estimate_alone_ns, measure_slowdown_by_name
 from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 
 _MIN_SLOWDOWN_RATIO = 1.05
@@ -182,7 +183,7 @@ def _build_finding(
         saving_ns=(min(low * remaining_ratio, max_compute), min(high, max_compute)),
         severity=rate_severity(comparison.lost_ns, wall),
         confidence=_rate_confidence(comparison, ratio),
-        fix=_FIX,
+        fix=_CPU_FIX if is_on_cpu(analysis) else _FIX,
         disprove="run the model's compute by itself on one rank with the same batch, with and without "
         "sharding: if kernels take equally long there, the cause is clocks or other jobs",
     )
@@ -193,6 +194,11 @@ _FIX = (
     "last wave of thread blocks half empty\n"
     "if the batch is the same in both runs: compare clocks and temperature, dtypes, torch.compile and "
     "TF32 settings (torch.set_float32_matmul_precision)"
+)
+_CPU_FIX = (
+    "compare what the ranks compute with in both runs: cores and threads of each rank (OMP_NUM_THREADS,\n"
+    "torch.get_num_threads()), other processes on these cores, clocks, dtypes, torch.compile\n"
+    "threads of all ranks together: no more than cores; torchrun sets OMP_NUM_THREADS=1 where it is unset"
 )
 
 

@@ -28,7 +28,7 @@ from zprof.rules.compute.idle_time import (
     rate_confidence,
 )
 from zprof.rules.evidence import make_fact
-from zprof.rules.fixes import Fix, choose_fix
+from zprof.rules.fixes import Fix, choose_fix, is_on_cpu
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 
 #: Minimum share of the step: for a finding, and for high confidence.
@@ -39,9 +39,9 @@ _MAX_SAVING_RATIO = 1.15
 
 _FIXES = Fix(
     forms={
-        Engine.FSDP2: "fully_shard(module)  # no offload_policy; or CPUOffloadPolicy(pin_memory=True)",
+        Engine.FSDP2: "fully_shard(module)  # no offload_policy$pinned_policy",
         Engine.FSDP1: "FullyShardedDataParallel(model, cpu_offload=None)",
-        Engine.DEEPSPEED: '"offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.3},\n'
+        Engine.DEEPSPEED: '"offload_optimizer": {"device": "cpu", $pinned"ratio": 0.3},\n'
         '"zero_force_ds_cpu_optimizer": true, "sub_group_size": 100000000  # or no offload at all',
         Engine.REFERENCE: "ActivationConfig(checkpoint=True, host=False)",
     },
@@ -83,6 +83,11 @@ class _OffloadCost(Struct, frozen=True, kw_only=True):
         """Lower and upper bound of the saving per step."""
         background = self.background_ns + self.optimizer_exposed_ns
         return _MIN_SAVING_RATIO * self.lost_ns, _MAX_SAVING_RATIO * (self.lost_ns + background)
+
+
+#: Pinned memory makes copies to a device faster; CPU ranks have none.
+_PINNED = {"pinned_policy": "; or CPUOffloadPolicy(pin_memory=True)", "pinned": '"pin_memory": true, '}
+_UNPINNED = dict.fromkeys(_PINNED, "")
 
 
 def offload_on_critical_path(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -127,7 +132,7 @@ def _build_finding(analysis: RunAnalysis, cost: _OffloadCost) -> Finding:
         saving_ns=cost.saving_ns,
         severity=rate_severity(cost.saving_ns[1], cost.wall_ns),
         confidence=rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO),
-        fix=choose_fix(analysis, _FIXES),
+        fix=choose_fix(analysis, _FIXES, _UNPINNED if is_on_cpu(analysis) else _PINNED),
         disprove="turn the offload off for one recording, with a smaller batch if memory is tight: if the "
         "step time per sample does not drop, the copies were not the cause",
     )

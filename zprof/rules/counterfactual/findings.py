@@ -27,8 +27,11 @@ from zprof.rules.compute.blocking_sync import (
     locate_sync,
     make_wait_facts,
 )
-from zprof.rules.compute.comm_slows_compute import GPU_FIX as SLOWED_FIX
-from zprof.rules.compute.comm_slows_compute import make_slowdown_facts, measure_slowdown_by_name
+from zprof.rules.compute.comm_slows_compute import (
+    choose_slowdown_fix,
+    make_slowdown_facts,
+    measure_slowdown_by_name,
+)
 from zprof.rules.compute.cpu_bound_launch import (
     choose_launch_fix,
     make_launch_evidence,
@@ -369,7 +372,7 @@ def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
                 f"kernels take {slowdown.factor:.2f} times as long during collectives as the same kernels of "
                 f"other blocks alone: at full speed {words.step_is} {gain} shorter ({share})"
             ),
-            fix=SLOWED_FIX,
+            fix=choose_slowdown_fix(analysis),
             disprove="record one step with the collectives launched after the compute (no prefetch, a "
             "synchronization after each unit): the same kernels must get faster by this factor",
             min_ratio=_MIN_OBSERVED_RATIO,

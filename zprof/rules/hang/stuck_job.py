@@ -64,6 +64,16 @@ _FIXES: Mapping[HangClass, str] = {
         "have the next hang leave dumps: TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
     ),
 }
+_GLOO_FIXES: Mapping[HangClass, str] = {
+    HangClass.NOT_FINISHED: (
+        "check the link: GLOO_SOCKET_IFNAME names the interface, ping and iperf3 show if it works\n"
+        "look at the hosts of the ranks that have not finished: out of memory, swapping, stopped"
+    ),
+    HangClass.CANNOT_TELL: (
+        "keep the logs of all ranks: torchrun --log-dir logs -r 3\n"
+        "py-spy dump --pid PID on each rank shows in which operation it stands"
+    ),
+}
 #: What would show that the finding is wrong.
 _DISPROOFS: Mapping[HangClass, str] = {
     HangClass.NEVER_ENTERED: (
@@ -109,14 +119,17 @@ def _check(analysis: RunAnalysis, kind: HangClass) -> Finding | None:
         saving_ns=(0, 0),
         severity=Severity.HIGH if hang.confidence is not Confidence.LOW else Severity.MEDIUM,
         confidence=hang.confidence,
-        fix=make_fix(hang),
+        fix=make_fix(hang, analysis.run.backend),
         disprove=_DISPROOFS[kind],
         location=next((each.location for each in hang.culprits if each.location is not None), None),
     )
 
 
-def make_fix(hang: Hang) -> str:
-    """Return what to do next about a job that is stuck; never to record what this was found in."""
+def make_fix(hang: Hang, backend: str = "") -> str:
+    """Return what to do next about a job that is stuck; never to record what this was found in.
+
+    ``backend``: only NCCL has its own variables and dumps.
+    """
     kind = hang.kind or HangClass.CANNOT_TELL
     if stopped := list_stopped(hang):
         return _continue_processes(stopped)
@@ -131,7 +144,7 @@ def make_fix(hang: Hang) -> str:
         return _find_line(hang)
     if kind is HangClass.RANK_MISSING and hang.stall_ns is not None:
         return _LOOK_FOR_RANKS
-    return fix
+    return _GLOO_FIXES.get(kind, fix) if backend == "gloo" else fix
 
 
 def _continue_processes(stopped: Sequence[RankAtHang]) -> str:

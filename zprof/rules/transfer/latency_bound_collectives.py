@@ -100,6 +100,6 @@ def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
         confidence=rate_small_messages(small),
         fix=f"make messages {_format_factors(small.sizes)} times as large\n"
         + choose_fix(analysis, fixes, measure_sizes(analysis, small.sizes[0])),
-        disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
+        disprove="time an all_reduce of one element between the same ranks, alone in a loop: if that takes "
         "far less than the reported latency, the messages wait for something else",
     )

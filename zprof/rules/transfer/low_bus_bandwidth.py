@@ -23,6 +23,7 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import (
     RuleCheck,
     has_no_collectives,
@@ -265,8 +266,11 @@ def _build_finding(
 
 
 def _choose_link_fix(analysis: RunAnalysis) -> str:
-    """Return what applies to the run's backend, or the line of each backend if it is another."""
-    known = _BACKEND_FIXES.get(analysis.run.backend)
+    """Return what applies to the run's backend, or the line of each backend if it is another.
+
+    CPU ranks do not have NCCL.
+    """
+    known = _BACKEND_FIXES.get("gloo" if is_on_cpu(analysis) else analysis.run.backend)
     lines = [known] if known else [f"{name.upper()}: {line}" for name, line in _BACKEND_FIXES.items()]
     return "\n".join([*lines, _SLOW_NODES_FIX])
 

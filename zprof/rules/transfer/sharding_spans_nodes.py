@@ -54,7 +54,7 @@ _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 FIXES = Fix(
     forms={
-        Engine.FSDP2: 'mesh = init_device_mesh("cuda", ($hosts, $ranks_per_host), '
+        Engine.FSDP2: 'mesh = init_device_mesh("$device", ($hosts, $ranks_per_host), '
         'mesh_dim_names=("replicate", '
         '"shard"))\n'
         "for block in model.layers:\n    fully_shard(block, mesh=mesh)\nfully_shard(model, mesh=mesh)",

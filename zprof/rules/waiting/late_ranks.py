@@ -30,6 +30,7 @@ from zprof.model.time import LateReason
 from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
 
@@ -239,6 +240,8 @@ _CPU_REASON_FIXES: Mapping[LateReason, str] = {
     "if it runs more or larger operators, not slower ones: give ranks equal tokens, not equal samples",
     LateReason.MEMCPY: "check what it copies between its own tensors, and on which memory node they lie\n"
     "  numactl --cpunodebind=N --membind=N python train.py",
+    LateReason.ALLOCATOR: "find what allocates and frees large tensors in each step of that rank\n"
+    "keep them, or use an allocator that caches (LD_PRELOAD of jemalloc or tcmalloc)",
 }
 
 
@@ -314,7 +317,7 @@ def explain_lateness(
         fix=choose_late_fix(analysis, reason)
         if idle is None
         else _LINE_FIX.format(place=name_place(idle.location), share=idle.share),
-        disprove=choose_disproof(reason),
+        disprove=_choose_disproof(analysis, reason),
         location=locate_late(analysis, reason, ranks) if idle is None else idle.location,
         evidence=tuple(facts),
     )
@@ -342,9 +345,7 @@ def choose_late_fix(analysis: RunAnalysis, reason: LateReason) -> str:
     if reason is LateReason.DATA:
         loader = choose_loader_fix(analysis).splitlines()[0]
         return f"{loader}\ncheck that rank's storage, and any work that only it does per batch"
-    if analysis.run.device == "cpu" and reason in _CPU_REASON_FIXES:
-        return _CPU_REASON_FIXES[reason]
-    return _REASON_FIXES[reason]
+    return (is_on_cpu(analysis) and _CPU_REASON_FIXES.get(reason)) or _REASON_FIXES[reason]
 
 
 def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int]) -> SourceLocation | None:
@@ -357,7 +358,7 @@ def locate_late(analysis: RunAnalysis, reason: LateReason, ranks: Sequence[int])
     return idle.location if idle is not None else None
 
 
-DISPROOFS: Mapping[LateReason, str] = {
+_DISPROOFS: Mapping[LateReason, str] = {
     LateReason.COMPUTE: "swap this rank's device with another rank's and record again: if the delay follows "
     "the device, the device is slow; if it moves with the rank, its work is",
     LateReason.DATA: "train on one batch kept in memory and record again: if the rank is still late, "
@@ -369,9 +370,10 @@ _DISPROOF = (
 )
 
 
-def choose_disproof(reason: LateReason) -> str:
-    """Choose an experiment that can disprove the reason."""
-    return DISPROOFS.get(reason, _DISPROOF)
+def _choose_disproof(analysis: RunAnalysis, reason: LateReason) -> str:
+    if reason is LateReason.COMPUTE and is_on_cpu(analysis):
+        return _DISPROOF
+    return _DISPROOFS.get(reason, _DISPROOF)
 
 
 def find_reason(

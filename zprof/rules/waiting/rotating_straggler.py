@@ -37,7 +37,12 @@ from zprof.rules.rule import (
     select_steady_rows,
     untested_gap,
 )
-from zprof.rules.waiting.late_ranks import find_reason, locate_late, noise_floor_of_delay_ns
+from zprof.rules.waiting.late_ranks import (
+    choose_late_fix,
+    find_reason,
+    locate_late,
+    noise_floor_of_delay_ns,
+)
 from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 from zprof.rules.waiting.straggler_rank import missing_ranks_gap
 
@@ -63,10 +68,7 @@ _REASON_TEXT = {
     LateReason.ALLOCATOR: "its allocator blocks it",
     LateReason.SYNC: "its host waits for the device",
 }
-_FIXES = {
-    LateReason.ALLOCATOR: "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-    LateReason.SYNC: "log every N steps, and no .item() in between",
-}
+_SYNC_FIX = "log every N steps, and no .item() in between"
 _FIX = (
     "gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
     "if step % 500 == 0: gc.collect()                 # in it: on all ranks in the same step\n"
@@ -160,11 +162,19 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
         confidence=_confidence(turns, wall),
-        fix=choose_loader_fix(analysis) if reason is LateReason.DATA else _FIXES.get(reason, _FIX),
+        fix=_choose_fix(analysis, reason),
         disprove="turn the collector off (gc.disable()) and give each rank its own cores, then record again: "
         "if other ranks are late in turn all the same, it is not their hosts",
         location=locate_late(analysis, reason, ranks),
     )
+
+
+def _choose_fix(analysis: RunAnalysis, reason: LateReason) -> str:
+    if reason is LateReason.DATA:
+        return choose_loader_fix(analysis)
+    if reason is LateReason.ALLOCATOR:
+        return choose_late_fix(analysis, reason)
+    return _SYNC_FIX if reason is LateReason.SYNC else _FIX
 
 
 def _evidence(turns: _Turns) -> list[Fact]:

@@ -1,0 +1,86 @@
+"""What is advised to ranks on a CPU speaks of cores, threads and gloo, not of what only GPUs have."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import zprof.rules
+from tests.support.diagnoses import base, diagnosed
+from tests.support.rule_runs import run_of
+from zprof.rules.compute.blocking_sync import choose_sync_fix
+from zprof.rules.compute.cpu_bound_launch import choose_launch_fix
+from zprof.rules.fixes import choose_fix, measure_sizes
+from zprof.rules.transfer.sharding_spans_nodes import FIXES as SHARDING_FIXES
+from zprof.rules.waiting.late_ranks import REASON_TEXT, choose_late_fix
+from zprof.simulator.causes import PLANTS, plant
+from zprof.simulator.plan import Vendor
+
+GPU_WORDS = re.compile(
+    r"\bSMs?\b|NCCL|nccl|TF32|nvidia-smi|CUDA|\bcuda|cudnn|NVLink|thread block|pin_memory|pinned memory"
+)
+#: Why a rank can be late by itself.
+REASONS = tuple(REASON_TEXT)
+RULES = Path(zprof.rules.__file__).parent
+#: Rules that fire on devices only: their memory, their streams, a step that is replayed.
+ON_DEVICES_ONLY = frozenset(
+    {
+        "allocator_retries",
+        "compute_blocks_comm",
+        "findings",
+        "fragmentation",
+        "history_verdict",
+        "largest_rank",
+        "message_findings",
+        "out_of_memory",
+        "outside_allocator",
+    }
+)
+#: No advice: what names of kernels, of calls and of rows of evidence are, and what to record.
+NO_ADVICE = frozenset({"evidence", "fixes", "half_precision_saving", "idle_time", "straggler_rank"})
+
+
+#: These fixes differ on a CPU; the others run with the slow tests.
+DIFFERENT = frozenset({Cause.COMM_SLOWS_COMPUTE, Cause.OFFLOAD_ON_CRITICAL_PATH, Cause.STRAGGLER_RANK})
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [pytest.param(each, marks=() if each in DIFFERENT else pytest.mark.slow) for each in sorted(PLANTS)],
+)
+def test_findings_of_cpu_ranks_advise_nothing_that_only_gpus_have(cause: str, tmp_path: Path) -> None:
+    report = diagnosed(plant(base(1, Vendor.GLOO), cause, 2.0), tmp_path).report
+    for finding in report.findings:
+        assert not GPU_WORDS.findall(f"{finding.fix}\n{finding.disprove}"), finding.cause
+
+
+def test_choosers_of_fixes_know_cpu_ranks() -> None:
+    inference = run_of()
+    inference = replace(inference, host=inference.host.assign(is_inference=True))
+    texts = [choose_late_fix(run_of(), reason) for reason in REASONS]
+    texts += [choose_sync_fix(inference), choose_launch_fix(inference)]
+    texts += [choose_fix(run_of(), SHARDING_FIXES, measure_sizes(run_of()))]
+    assert not GPU_WORDS.findall("\n".join(texts))
+
+
+@pytest.mark.parametrize("path", sorted(RULES.rglob("*.py")), ids=lambda path: path.stem)
+def test_a_rule_with_advice_for_gpus_asks_for_the_device(path: Path) -> None:
+    """A new rule either has nothing that only GPUs have, or chooses, or cannot fire on a CPU."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        and isinstance(node.body[0], ast.Expr)
+    }
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    words = [word for text in texts for word in GPU_WORDS.findall(text)]
+    chooses = not names.isdisjoint({"is_on_cpu", "has_device"}) or "_GLOO_FIXES" in names
+    assert not words or chooses or path.stem in ON_DEVICES_ONLY | NO_ADVICE, words
