@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.collectors.kineto.trace import ABSENT, Trace
+from zprof.model.formatting import printable, shorten
 
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 #: Categories of torch's profiler that are not of one accelerator. ``""``: an event without a category.
@@ -37,6 +38,7 @@ _UNDERSTOOD = _HOST | _WORK | {"Trace"}
 _OWN_CATEGORY = re.compile(r"(mtia|xpu|hpu|privateuse1|glow)_")
 _HOST_PROCESS = re.compile(r"\bcpu\b|host|loader|worker", re.IGNORECASE)
 _NPU_PROCESS = re.compile(r"ascend|\bcann\b", re.IGNORECASE)
+_MAX_MODEL = 80
 #: Fewer events beside the host are taken as damaged: the id of their process is not their own.
 _MIN_SHARE = 0.05
 
@@ -70,8 +72,9 @@ def find_unknown_lanes(trace: Trace) -> list[UnknownLane]:
 def detect_device(trace: Trace, lanes: list[UnknownLane]) -> str:
     """Return the device that a trace is of.
 
-    It is ``cuda`` or ``hip``, an accelerator of torch by its name there, ``npu`` (Ascend), ``unknown``, or
-    ``cpu`` if nothing ran on a device.
+    It is ``cuda`` or ``hip``, with the model in brackets as in a recording if the trace has only one, an
+    accelerator of torch by its name there, ``npu`` (Ascend), ``unknown``, or ``cpu`` if nothing ran on a
+    device.
     """
     categories = trace.category.texts
     own = next((found[1] for category in categories if (found := _OWN_CATEGORY.match(category))), None)
@@ -83,7 +86,9 @@ def detect_device(trace: Trace, lanes: list[UnknownLane]) -> str:
     if _WORK.isdisjoint(categories):
         return "cpu"
     is_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
-    return "hip" if is_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
+    kind = "hip" if is_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
+    models = {name for name in trace.header.devices if name}
+    return f"{kind} ({shorten(printable(models.pop()), _MAX_MODEL)})" if len(models) == 1 else kind
 
 
 def _count_rows(trace: Trace) -> dict[tuple[int, str], int]:

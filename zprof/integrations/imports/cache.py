@@ -39,7 +39,7 @@ _CONTENT_NAME = "content.json"
 _MAX_JSON_BYTES = 64 << 20
 _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
 #: Increment this when the conversion of the same file changes.
-_CONVERSION_VERSION = 4
+_CONVERSION_VERSION = 5
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):

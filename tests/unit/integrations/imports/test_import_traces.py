@@ -42,7 +42,8 @@ def test_a_folder_becomes_a_run(folder: Path) -> None:
     assert [(file.rank, file.path.name) for file in made.files] == [(r, f"rank{r}.json") for r in range(3)]
     assert run.ranks == (0, 1, 2)
     facts = run.manifest
-    assert (facts.source, facts.backend, facts.device, facts.world_size) == ("trace", "nccl", "cuda", 3)
+    assert (facts.source, facts.backend, facts.world_size) == ("trace", "nccl", 3)
+    assert facts.device == "cuda (NVIDIA H100 80GB HBM3)"
     assert (facts.environment, facts.training.engine) == ({}, "unknown")
     assert run.rank_manifests[1].time_steps == (5, 6)
     assert set(run.rank_manifests[1].files) == {"events", "collectives", "mark"}
@@ -146,9 +147,13 @@ def facts_of(folder: Path, document: Any) -> RankFacts:
 
 def test_the_device_is_that_of_the_events(folder: Path) -> None:
     document = trace_document()
-    assert facts_of(folder, document).device == "cuda"
-    document["deviceProperties"] = [{"name": "AMD Instinct MI300X"}]
-    assert facts_of(folder, document).device == "hip"
+    document["deviceProperties"] = [{"name": "AMD Instinct MI300X"}] * 8
+    assert facts_of(folder, document).device == "hip (AMD Instinct MI300X)"
+    document["deviceProperties"] = [{"name": "NVIDIA H100"}, {"name": "NVIDIA A100"}]
+    assert facts_of(folder, document).device == "cuda"  # it is unknown which of them
+    document["deviceProperties"] = [{"name": "\x1b[2J" + "x" * 9000}]
+    assert "\x1b" not in facts_of(folder, document).device
+    assert len(facts_of(folder, document).device) < 100
     document["deviceProperties"] = []
     assert facts_of(folder, document).device == "cuda"
     for event in document["traceEvents"]:
