@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import zprof.rules
 from tests.support.diagnoses import base, diagnosed
 from tests.support.rule_runs import run_of
+from zprof.model.findings import Cause
 from zprof.rules.compute.blocking_sync import choose_sync_fix
 from zprof.rules.compute.cpu_bound_launch import choose_launch_fix
 from zprof.rules.fixes import choose_fix, measure_sizes
