@@ -28,6 +28,7 @@ from zprof.run.manifest import (
     RunManifest,
     TableFile,
     TablePart,
+    get_part_path,
     rank_folder,
     read_rank_manifest,
     read_run_manifest,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 #: How often a table is looked for again because its rank has written a newer one, or is just placing it.
 _MAX_ATTEMPTS, _MIN_ATTEMPTS, _PLACING_S = 20, 2, 0.01
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
-#: Bytes read from the end of the step log; its last complete line lies within them.
 
 
 class Run:
@@ -97,7 +97,7 @@ class Run:
         gaps += [
             self._make_cut_short_gap(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"
         ]
-        return tuple(gaps)
+        return (*gaps, *self._make_columns_gap())
 
     def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pa.Table":
         """Return one table of one rank as Arrow, checked against schema, row count and checksum.
@@ -212,6 +212,31 @@ class Run:
             + ("before its first step" if last is None else f"after step {last}"),
             remedy="check this rank's log; the data written before is used",
         )
+
+    def _make_columns_gap(self) -> list[Gap]:
+        """Return one gap for all optional columns that tables lack: what they hold is unknown."""
+        from zprof.run.schema import TABLES
+        from zprof.run.table_reader import list_missing_columns
+
+        columns: dict[str, None] = {}
+        ranks: list[int] = []
+        for rank, manifest in self.rank_manifests.items():
+            missing: list[str] = []
+            for name in sorted({*manifest.files, *manifest.parts} & TABLES.keys()):
+                path = rank_folder(self.path, rank) / f"{name}.parquet"
+                parts = [get_part_path(path, part.number) for part in self._list_parts(rank, name)]
+                missing += [f"{name}.{column}" for column in list_missing_columns(parts or [path], name)]
+            ranks += [rank] if missing else []
+            columns |= dict.fromkeys(missing)
+        reason = f"the files of {len(ranks)} of {len(self.ranks)} ranks lack {', '.join(columns)}"
+        gap = Gap(
+            kind=GapKind.RECORDING,
+            what="columns missing",
+            rank=ranks[0] if len(ranks) == 1 else None,
+            reason=reason,
+            remedy="record again with this version of zprof",
+        )
+        return [gap] if ranks else []
 
     def _list_parts(self, rank: int, name: str) -> tuple[TablePart, ...]:
         """Return the parts of a table whose window had not ended; empty for a complete table."""

@@ -64,6 +64,22 @@ def read_parts(
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
+def list_missing_columns(paths: Sequence[Path], name: str) -> list[str]:
+    """Return the optional columns that a file of a table lacks; none of a file that cannot be read.
+
+    ``read_table()`` reads them as null, and refuses what cannot be read.
+    """
+    missing: set[str] = set()
+    for path in paths:
+        try:
+            with open_plain(path) as content:
+                present = set(pq.ParquetFile(content).schema_arrow.names)
+        except (OSError, pa.ArrowException):
+            continue
+        missing |= {field.name for field in TABLES[name] if field.nullable} - present
+    return [column for column in TABLES[name].names if column in missing]
+
+
 def as_frame(table: pa.Table) -> pd.DataFrame:
     """Return a table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""
     nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
