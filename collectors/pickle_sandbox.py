@@ -52,9 +52,9 @@ class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         """Reject every global."""
         raise ForbiddenPickle(
-            f"it makes Python load {format_name(module)}.{format_name(name)}; a {self._kind} holds only "
-            "plain data, so nothing of it was loaded",
-            hint=f"dump the {self._kind} again; open a file that you do not trust with no other tool",
+            f"it names the Python object {format_name(module)}.{format_name(name)}, and a {self._kind} names "
+            "none: it is another kind of file, and nothing of it was loaded",
+            hint=f"pass a {self._kind} as torch wrote it, or dump it again",
         )
 
     def persistent_load(self, pid: Any) -> NoReturn:

@@ -5,6 +5,7 @@ except on a first run without a baseline. With a required baseline, a limit that
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from zprof.checks.baseline import make_baseline
 from zprof.checks.baseline_comparison import find_condition_differences
@@ -55,6 +56,7 @@ def check(
     environment: Mapping[str, str],
     any_conditions: bool = False,
     requires_baseline: bool = False,
+    baseline_file: Path | None = None,
 ) -> Check:
     """Judge a run against limits and a baseline.
 
@@ -65,6 +67,7 @@ def check(
         environment: The environment from the run's manifest, for the torch version.
         any_conditions: Compare even if the recording conditions differ.
         requires_baseline: A limit that the baseline or the run cannot judge is unknown, default or not.
+        baseline_file: Where the baseline was read from, for errors.
 
     Raises:
         BadInput: The conditions differ from those of the baseline, or a gate is unknown.
@@ -74,8 +77,9 @@ def check(
         find_condition_differences(baseline.conditions, current.conditions) if baseline is not None else ()
     )
     if differences and not any_conditions:
+        named = f"its baseline {baseline_file}" if baseline_file is not None else "its baseline"
         raise BadInput(
-            f"{current.name}: not comparable with its baseline: {'; '.join(differences)}",
+            f"{current.name}: not comparable with {named}: {'; '.join(differences)}",
             hint="use zprof baseline update to replace the baseline, or --any-conditions to compare anyway",
         )
     results = tuple(

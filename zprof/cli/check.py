@@ -115,6 +115,7 @@ def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[
         environment=run.environment,
         any_conditions=arguments.any_conditions,
         requires_baseline=arguments.require_baseline,
+        baseline_file=arguments.baseline,
     )
     notices += _explain_downgraded(limits, result)
     causes = name_causes(result, _diagnose_failure(arguments, run)) if result.exit_code == 1 else ()

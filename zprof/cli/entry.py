@@ -18,6 +18,8 @@ from zprof.model.memory_limit import import_within_memory_limit, is_memory_short
 
 ENVIRONMENT_ERROR = BadInput.exit_code
 INTERNAL_ERROR = 70
+#: Longest word of an error, in characters: paths may have 4,096, and arguments have no limit.
+_MAX_WORD = 800
 
 
 def run_command(arguments: Sequence[str]) -> int | Callable[[], int]:
@@ -67,8 +69,13 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _print_error(message: str, hint: str) -> None:
-    line = f"zprof: {message}" + (f"; {hint}" if hint else "")
-    console.print_note(printable(line))
+    """Print an error as one line, in which no word is longer than any name of a file."""
+    line = printable(f"zprof: {message}" + (f"; {hint}" if hint else ""))
+    words = [
+        word if len(word) <= _MAX_WORD else f"{word[: _MAX_WORD // 2]}…{word[-_MAX_WORD // 2 :]}"
+        for word in line.split(" ")
+    ]
+    console.print_note(" ".join(words))
 
 
 def _report_unexpected(error: Exception) -> int:

@@ -307,7 +307,8 @@ class _LinkQueues:
         for queue, share in zip(moving, shares, strict=True):
             row = queue[0]
             left[row] -= (until - now) / share
-            if left[row] <= _MIN_WORK_NS:
+            # Of times that are far from zero, what is left may be too little to change them.
+            if left[row] <= _MIN_WORK_NS or until + left[row] * share <= until:
                 self._ends[row] = until
                 queue.popleft()
         return True

@@ -57,7 +57,7 @@ def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool
     """
     needs_baseline = any(is_relative(limit) for limit in limits)
     baseline = _choose_baseline(run, file, update=update) if needs_baseline else None
-    result = _check_run(run, limits, baseline)
+    result = _check_run(run, limits, baseline, file)
     failures = tuple(_iter_failures(result))
     written = None
     if update and baseline is not None and not failures:
@@ -78,10 +78,10 @@ def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool
     )
 
 
-def _check_run(run: AnalysedRun, limits: Sequence[Limit], baseline: Baseline | None) -> Check:
+def _check_run(run: AnalysedRun, limits: Sequence[Limit], baseline: Baseline | None, file: Path) -> Check:
     report, environment = run.report, run.manifest.environment
     try:
-        return check(report, limits, baseline, environment=environment)
+        return check(report, limits, baseline, environment=environment, baseline_file=file)
     except BadInput as error:
         raise BadInput(error.message, hint=f"pytest {UPDATE} makes this run its baseline") from None
 

@@ -38,6 +38,8 @@ from zprof.version import __version__
 _CONTENT_NAME = "content.json"
 _MAX_JSON_BYTES = 64 << 20
 _SUFFIXES = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
+#: Longest name of a run: a file system allows 255 bytes, and temporary names are longer than the final one.
+_MAX_NAME_BYTES = 200
 #: Increment this when the conversion of the same file changes.
 _CONVERSION_VERSION = 5
 
@@ -116,10 +118,12 @@ def _compute_digest(paths: Sequence[Path]) -> str:
 
 
 def _strip_suffixes(path: Path) -> str:
-    """Return the name without importable suffixes: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``."""
+    """Return the name of the run: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``, and a long one is cut."""
     name = path.resolve().name
     while suffix := next((end for end in _SUFFIXES if name.lower().endswith(end)), ""):
         name = name[: -len(suffix)]
+    while len(os.fsencode(name)) > _MAX_NAME_BYTES:
+        name = name[:-1]
     return name
 
 
