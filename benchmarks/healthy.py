@@ -30,8 +30,10 @@ STEPS = 16
 BUSY_PROCESSES = 2
 #: What is true of a program by its nature.
 INHERENT = {
-    "zero_redundancy": Cause.UNHIDDEN_OPTIMIZER_GATHER,  # it sums whole gradients, then gathers parameters
-    "optimizers --form hooks": Cause.BLOCKING_SYNC,  # each hook waits for its all_reduce
+    # It sums whole gradients, then gathers parameters.
+    "zero_redundancy": {Cause.UNHIDDEN_OPTIMIZER_GATHER},
+    # Each hook sends one layer, and waits for it.
+    "optimizers --form hooks": {Cause.BLOCKING_SYNC, Cause.LATENCY_BOUND_COLLECTIVES},
 }
 COLUMNS = ("recordings", "steps", "accused", "failed")
 
@@ -94,7 +96,7 @@ def _judge(cell: Cell, load: list[float] | None, outcome: Outcome) -> Recording:
         accused=tuple(
             f"{each.id} {each.cause} ({each.confidence}): {each.sentence}"
             for each in report.findings
-            if each.confidence is not Confidence.LOW and each.cause is not INHERENT.get(cell.name)
+            if each.confidence is not Confidence.LOW and each.cause not in INHERENT.get(cell.name, ())
         ),
         status=report.verdict.status,
         sentence=report.verdict.sentence,

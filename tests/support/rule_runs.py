@@ -123,3 +123,9 @@ def wall_for(value: float, ratio: float) -> float:
 
 def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
     return replace(analysis, run=replace(analysis.run, world_size=1))
+
+
+def with_queue(analysis: RunAnalysis, queued_ns: np.ndarray) -> RunAnalysis:
+    """Return the run of CPU ranks whose threads waited this long for a processor, by row of its steps."""
+    rows = analysis.steps[["step", "rank"]]
+    return replace(analysis, host=rows.assign(queued_ns=queued_ns, on_device=False))

@@ -66,6 +66,7 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "latest_rank_delay_per_step": ("latest rank behind the others {per_step}", Unit.NS),
     "noise_floor/turns": ("delay that noise and clocks can make", Unit.NS),
     "noise_floor/late": ("delay that noise and clocks can cause", Unit.NS),
+    "delay_without_processor": ("of it, ready but without a processor", Unit.RATIO),
     "delay_without_compute": ("of it without compute on the late rank", Unit.RATIO),
     "delay_on_main_rank": ("of it on the rank that has most", Unit.RATIO),
     "steps_with_late_rank": ("steps with a late rank", Unit.RATIO),

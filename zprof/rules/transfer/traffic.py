@@ -29,7 +29,8 @@ from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kin
 
 _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCES = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-#: Messages below this fraction of the median size are pure latency.
+#: Messages below this fraction of the median size are pure latency; gathers below it of the reductions' bytes
+#: carry no parameters.
 _TINY_RATIO = 1 / 64
 #: Messages below this share of a kind's largest one (a norm, a flag, the loss) do not count as its traffic.
 _COUNTS_RATIO = 1 / 1024
@@ -153,13 +154,20 @@ def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
 
 
 def _read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
-    rows = _select_sharding_group(analysis.collectives)
+    rows = _select_sharding_group(_drop_tiny_gathers(analysis.collectives))
     gathers, reduces = (_read_messages(analysis, rows, kinds) for kinds in (_GATHERS, _REDUCES))
     if gathers is None and reduces is None:
         return None
     compute = float(analysis.steps["compute_ns"].mean()) if len(analysis.steps) else 0.0
     before = gathers is not None and (reduces is None or _first_launch(gathers) < _first_launch(reduces))
     return StepTraffic(gathers=gathers, reduces=reduces, compute_ns=compute, before=before)
+
+
+def _drop_tiny_gathers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out all_gathers that move next to nothing beside the gradients: flags, not parameters."""
+    gathers, reduces = (_select_kinds(rows, kinds) for kinds in (_GATHERS, _REDUCES))
+    is_tiny = gathers["bytes"].sum() < _TINY_RATIO * reduces["bytes"].sum()
+    return rows.drop(gathers.index) if is_tiny else rows
 
 
 def _first_launch(messages: Messages) -> float:

@@ -264,7 +264,7 @@ _LINE_FIX = (
 )
 
 
-_QUEUE_TEXT = "its thread waits for a processor that other threads use"
+QUEUE_TEXT = "its thread waits for a processor that other threads use"
 _QUEUE_FIX = (
     "look for other processes on the cores of rank {rank}, and for more threads than cores: top -H\n"
     "give each rank its own cores: torchrun --numa-binding=node, taskset, numactl --physcpubind=...\n"
@@ -288,7 +288,7 @@ class Lateness(Struct, frozen=True, kw_only=True):
 def explain_queue(suspect: Suspect) -> Lateness:
     """Return what to do about a rank whose thread waits for a processor."""
     return Lateness(
-        text=_QUEUE_TEXT,
+        text=QUEUE_TEXT,
         fix=_QUEUE_FIX.format(rank=suspect.rank),
         disprove=_QUEUE_DISPROOF,
         location=None,

@@ -38,6 +38,7 @@ from zprof.rules.rule import (
     untested_gap,
 )
 from zprof.rules.waiting.late_ranks import (
+    QUEUE_TEXT,
     choose_late_fix,
     find_reason,
     locate_late,
@@ -52,6 +53,8 @@ _ONE_OF_TWO_RATIO = 0.70
 #: Minimum share of steps with a late rank, and of the cost that is caused by the host.
 STEPS_RATIO = 0.60
 _HOST_RATIO = 0.60
+#: Share of the cost without a processor above which the machine's load is the reason.
+_QUEUED_RATIO = 0.50
 #: Median deviations of the others: among equal ranks, the latest of eight deviates by two to three.
 _ABOVE_OTHERS = 4
 #: Minimum cost as a share of the step: for a finding, and for more than low confidence (docs/thresholds.md).
@@ -77,7 +80,10 @@ _FIX = (
 
 
 class _Turns(Struct, frozen=True, kw_only=True):
-    """The latest rank of each step and its cost, as means over the steps."""
+    """The latest rank of each step and its cost, as means over the steps.
+
+    ``queued_ratio``: the share of the cost in which its thread was ready but had no processor.
+    """
 
     cost_ns: float
     floor_ns: float
@@ -87,6 +93,12 @@ class _Turns(Struct, frozen=True, kw_only=True):
     latest: tuple[int, ...]
     steps: int
     ranks: int
+    queued_ratio: float
+
+    @property
+    def lacks_processors(self) -> bool:
+        """True if in most of the cost a thread waited for a processor."""
+        return self.queued_ratio > _QUEUED_RATIO
 
     @property
     def most_of_one_ratio(self) -> float:
@@ -114,6 +126,7 @@ def _measure(own: OwnTime, floor_ns: float) -> _Turns:
     cost = own.longer[step, latest]
     late = cost > np.maximum(floor_ns, _ABOVE_OTHERS * _deviation_of_others(own))
     idle = np.minimum(cost, (own.idle + own.copies)[step, latest])
+    queued = np.clip(own.queued[step, latest], 0.0, cost)
     shares = np.bincount(latest, weights=cost * late, minlength=len(own.ranks))
     total = float(cost.sum())
     return _Turns(
@@ -125,6 +138,7 @@ def _measure(own: OwnTime, floor_ns: float) -> _Turns:
         latest=tuple(np.unique(latest[late]).tolist()),
         steps=own.steps,
         ranks=len(own.ranks),
+        queued_ratio=float((queued * late).sum()) / float((cost * late).sum()) if late.any() else 0.0,
     )
 
 
@@ -156,7 +170,7 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
         analysis,
         Cause.ROTATING_STRAGGLER,
         sentence=f"in {round(turns.late_ratio * turns.steps)} of {turns.steps} steps some rank is late, "
-        f"{len(ranks)} of {turns.ranks} in turn, because {_REASON_TEXT.get(reason, 'its host stalls')}: by "
+        f"{len(ranks)} of {turns.ranks} in turn, because {_name_reason(turns, reason)}: by "
         f"{format_ns(turns.cost_ns)} in the mean step, {format_percent(turns.cost_ns / wall)} of it",
         evidence=_evidence(turns),
         saving_ns=saving,
@@ -167,6 +181,10 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
         "if other ranks are late in turn all the same, it is not their hosts",
         location=locate_late(analysis, reason, ranks),
     )
+
+
+def _name_reason(turns: _Turns, reason: LateReason) -> str:
+    return QUEUE_TEXT if turns.lacks_processors else _REASON_TEXT.get(reason, "its host stalls")
 
 
 def _choose_fix(analysis: RunAnalysis, reason: LateReason) -> str:
@@ -185,11 +203,12 @@ def _evidence(turns: _Turns) -> list[Fact]:
         make_fact("delay_on_main_rank", turns.largest_share_ratio),
         make_fact("steps_with_late_rank", turns.late_ratio),
         make_fact("late_ranks", len(turns.latest)),
+        *([make_fact("delay_without_processor", turns.queued_ratio)] if turns.queued_ratio else []),
     ]
 
 
 def _confidence(turns: _Turns, wall: float) -> Confidence:
-    if turns.cost_ns < _COST_RATIO * wall:
+    if turns.lacks_processors or turns.cost_ns < _COST_RATIO * wall:
         return Confidence.LOW
     sure = (
         min(turns.late_ratio, turns.idle_ratio) >= _SURE_RATIO

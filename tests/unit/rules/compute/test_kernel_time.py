@@ -75,11 +75,8 @@ ONE_NS = 1 / MS
         (lambda: slowed(100, 5, 2.5, kernels=(10, 10)), "high"),  # twenty kernels
         (lambda: slowed(100, 5, 2.5, kernels=(10, 9)), "medium"),  # nineteen kernels
         (lambda: slowed(100, 4.9, 2.4, kernels=(10, 10)), "medium"),  # below 5 %
-        # on a CPU 8 %, and a median above 1.15
-        (lambda: slowed(100, 8, 4, device="cpu"), "high"),  # cpu 8 %
-        (lambda: slowed(100, 7.9, 4, device="cpu"), "low"),  # cpu below 8 %
-        (lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.15), "low"),  # cpu median
-        (lambda: slowed(100, 50, 25, device="cpu", median_ratio=1.16), "high"),  # cpu median above
+        # on a CPU the threads of gloo share the cores
+        (lambda: slowed(100, 50, 25, device="cpu"), "low"),
         # a median of 1.10 is other work
         (lambda: slowed(100, 50, 25, median_ratio=1.10), None),  # median 1.10
         (lambda: slowed(100, 50, 25, median_ratio=1.11), "high"),  # median above 1.10
@@ -89,9 +86,9 @@ ONE_NS = 1 / MS
         (lambda: with_names(("gemm", 92, 12, 1.15), ("norm", 40, 20, 1.15)), "high"),  # a name at 1.15 agrees
         (lambda: with_names(("gemm", 300, 200, 3), ("norm", 310, 0, 1), wall_ms=250), None),  # another shape
         # of two names the lower median; 0 is none
-        (lambda: with_names(("a", 100, 50, 1.0), ("b", 100, 50, 1.3), device="cpu"), "low"),  # lower
-        (lambda: with_names(("a", 100, 50, 0.0), ("b", 100, 50, 1.3), device="cpu"), "high"),  # zero
-        (lambda: with_names(("a", 100, 50, 1.2), ("b", 100, 50, 1.3), device="cpu"), "high"),  # both
+        (lambda: with_names(("a", 100, 50, 1.0), ("b", 100, 50, 1.3)), None),  # lower
+        (lambda: with_names(("a", 100, 50, 0.0), ("b", 100, 50, 1.3)), "high"),  # zero
+        (lambda: with_names(("a", 100, 50, 1.2), ("b", 100, 50, 1.3)), "high"),  # both
     ],
 )
 def test_comm_slows_compute(run: Run, expected: str | None) -> None:

@@ -54,6 +54,8 @@ def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
         (lambda: run(replace(REDUCE, bytes=25 * MIB)), "low"),  # a usual bucket
         (lambda: run(replace(REDUCE, bytes=25 * MIB + 1)), "high"),  # a larger bucket
         (lambda: run(replace(WHOLE, begins_ns=700 * MS), BUCKETS), None),  # after the update: stages 1 and 2
+        (lambda: run(gathers(1, 16, MS // 5), BUCKETS), None),  # a flag is no model
+        (lambda: run(gathers(1, 16, MS // 5), REDUCE), "high"),  # nor does it hide the bucket
         (lambda: first_steps(3), "high"),  # three steps
         (lambda: first_steps(2), "medium"),  # two steps
         (lambda: without_collectives(run()), "gap"),  # no collectives

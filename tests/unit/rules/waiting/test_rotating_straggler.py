@@ -13,6 +13,7 @@ from tests.support.rule_runs import (
     run_of,
     values,
     with_clocks,
+    with_queue,
     with_ranks,
     with_walls,
     without_collectives,
@@ -142,3 +143,10 @@ def test_thresholds(run: Run, expected: str | None) -> None:
 def test_it_saves_half_to_all_of_the_cost_and_what_then_hides(transfer_ms: int, most_ms: float) -> None:
     late = with_ranks(exactly(10 * MS, TURNS), exposed_transfer_ns=transfer_ms * MS)
     assert found(rotating_straggler, late).saving_ns == (5 * MS, pytest.approx(most_ms * MS, abs=1))
+
+
+@pytest.mark.parametrize(("queued_ms", "expected"), [(19, "high"), (21, "low")])
+def test_turns_without_a_processor_are_the_load_of_the_machine(queued_ms: int, expected: str) -> None:
+    analysis = in_turn(40, TURNS)
+    late = analysis.steps["rank"].to_numpy() == np.array(TURNS)[analysis.steps["step"]]
+    assert answer(with_queue(analysis, np.where(late, queued_ms * MS, 0))) == expected

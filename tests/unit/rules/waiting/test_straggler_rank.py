@@ -16,6 +16,7 @@ from tests.support.rule_runs import (
     run_of,
     values,
     with_clocks,
+    with_queue,
     with_walls,
     without_collectives,
 )
@@ -229,9 +230,7 @@ def test_thresholds(run: Run, expected: str | None) -> None:
 
 def queued(analysis: RunAnalysis, rank: int, queued_ms: float) -> RunAnalysis:
     """The thread of a rank waits this long in each step for a processor."""
-    rows = analysis.steps[["step", "rank"]]
-    waited = np.where(rows["rank"] == rank, round(queued_ms * MS), 0)
-    return replace(analysis, host=rows.assign(queued_ns=waited, on_device=False))
+    return with_queue(analysis, np.where(analysis.steps["rank"] == rank, round(queued_ms * MS), 0))
 
 
 def test_a_rank_without_a_processor_is_told_as_such() -> None:
