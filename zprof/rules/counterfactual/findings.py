@@ -14,7 +14,6 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_loader
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
-from zprof.model.formatting import format_ns
 from zprof.model.time import LateReason
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
@@ -80,7 +79,7 @@ class _Candidate(Struct, frozen=True, kw_only=True):
 
     cause: Cause
     changed: Sequence[Graph]
-    sentence: Callable[[str, str], str]
+    sentence: str
     fix: str
     disprove: str
     count: float = 0.0
@@ -132,7 +131,6 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
         return None
     low, high = widen_by_model_error(min(gains), max(gains), step)
     high = min(high, candidate.max_saving_ns)
-    share = replay.format_share(max(gains))
     evidence = [
         *candidate.evidence,
         make_fact("replayed_saving", max(gains), rank=candidate.rank),
@@ -153,7 +151,7 @@ def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Fin
     return make_finding(
         replay.analysis,
         candidate.cause,
-        sentence=candidate.sentence(format_ns(max(gains)), share),
+        sentence=candidate.sentence,
         evidence=evidence,
         saving_ns=(low, high),
         severity=rate_severity(high, step),
@@ -198,9 +196,9 @@ def _find_blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
         _Candidate(
             cause=Cause.BLOCKING_SYNC,
             changed=[edits.unblock_calls(graph, selected)],
-            sentence=lambda gain, share: (
+            sentence=(
                 f"the host waits for the device {format_frequency(count, words.per_step)}: "
-                f"without these waits {words.step_is} {gain} shorter ({share})"
+                f"without these waits {words.step_is} shorter"
             ),
             fix=choose_sync_fix(analysis),
             locate=lambda: locate_sync(analysis),
@@ -227,9 +225,9 @@ def _find_rate_limit(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
         _Candidate(
             cause=Cause.RATE_LIMITED_PREFETCH,
             changed=[edits.unblock_calls(graph, selected)],
-            sentence=lambda gain, share: (
+            sentence=(
                 f"the host waits {format_frequency(count, words.per_step)} for an event before it "
-                f"continues gathering: without these waits {words.step_is} {gain} shorter ({share})"
+                f"continues gathering: without these waits {words.step_is} shorter"
             ),
             fix=choose_fix(analysis, LIMITER_FIXES),
             disprove="set limit_all_gathers=False for some steps: if they take as long, the limit is not "
@@ -248,9 +246,9 @@ def _find_slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]
         _Candidate(
             cause=Cause.CPU_BOUND_LAUNCH,
             changed=launch_faster(analysis, graph),
-            sentence=lambda gain, share: (
+            sentence=(
                 "kernels are launched later than the devices could start them: with instant launches "
-                f"{words.step_is} up to {gain} shorter ({share})"
+                f"{words.step_is} shorter"
             ),
             fix=choose_launch_fix(analysis),
             disprove="double the micro-batch and record again: kernels take longer but launches do not, so "
@@ -271,9 +269,9 @@ def _find_slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
         _Candidate(
             cause=Cause.DATA_LOADER,
             changed=[edits.shorten_gaps(graph, loading)],
-            sentence=lambda gain, share: (
+            sentence=(
                 "the devices wait for batches: with batches ready when they are "
-                f"requested, {words.step_is} {gain} shorter ({share})"
+                f"requested, {words.step_is} shorter"
             ),
             fix=choose_loader_fix(analysis),
             locate=lambda: locate_loader(analysis.source),
@@ -296,9 +294,9 @@ def _find_allocations(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
         _Candidate(
             cause=Cause.ALLOCATOR_RETRIES,
             changed=[edits.unblock_calls(graph, selected)],
-            sentence=lambda gain, share: (
+            sentence=(
                 f"the allocator allocates or frees device memory {format_frequency(count, words.per_step)}: "
-                f"without these calls {words.step_is} {gain} shorter ({share})"
+                f"without these calls {words.step_is} shorter"
             ),
             fix=choose_fix(analysis, ALLOCATOR_FIX),
             disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
@@ -318,9 +316,9 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
         _Candidate(
             cause=Cause.COMPUTE_BLOCKS_COMM,
             changed=start_held_collectives(analysis, graph),
-            sentence=lambda gain, share: (
+            sentence=(
                 f"{count:.0f} collectives {words.per_step} start only when a kernel ends on which they do "
-                f"not depend: if they start immediately, {words.step_is} {gain} shorter ({share})"
+                f"not depend: if they start immediately, {words.step_is} shorter"
             ),
             fix=choose_fix(analysis, BLOCKED_FIXES),
             disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
@@ -347,9 +345,9 @@ def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
         _Candidate(
             cause=Cause.NO_PREFETCH,
             changed=[edits.launch_earlier(graph, select_gathers(analysis))],
-            sentence=lambda gain, share: (
+            sentence=(
                 "all_gathers start only when the preceding compute is done: "
-                f"if launched one unit earlier, {words.step_is} {gain} shorter ({share})"
+                f"if launched one unit earlier, {words.step_is} shorter"
             ),
             fix=choose_fix(analysis, PREFETCH_FIXES),
             disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
@@ -368,9 +366,9 @@ def _find_slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Candidate
         _Candidate(
             cause=Cause.COMM_SLOWS_COMPUTE,
             changed=undo_slowdown(analysis, graph),
-            sentence=lambda gain, share: (
+            sentence=(
                 f"kernels take {slowdown.factor:.2f} times as long during collectives as the same kernels of "
-                f"other blocks alone: at full speed {words.step_is} {gain} shorter ({share})"
+                f"other blocks alone: at full speed {words.step_is} shorter"
             ),
             fix=choose_slowdown_fix(analysis),
             disprove="record one step with the collectives launched after the compute (no prefetch, a "
@@ -407,9 +405,9 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             _Candidate(
                 cause=Cause.STRAGGLER_RANK,
                 changed=[edits.even_out_ranks(graph, [number])],
-                sentence=lambda gain, share: (
+                sentence=(
                     f"rank {number} is slower than the others in {per_rank[slowest]} of "
-                    f"{graph.steps} steps: at their pace {words.step_is} {gain} shorter ({share})"
+                    f"{graph.steps} steps: at their pace {words.step_is} shorter"
                 ),
                 fix=why.fix,
                 disprove=why.disprove,
@@ -432,9 +430,9 @@ def _find_late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:
             _Candidate(
                 cause=Cause.ROTATING_STRAGGLER,
                 changed=[edits.even_out_steps(graph, cells)],
-                sentence=lambda gain, share: (
+                sentence=(
                     f"in {int(late.sum())} of {len(late)} steps a different rank is slow "
-                    f"by itself: at the pace of the others {words.step_is} {gain} shorter ({share})"
+                    f"by itself: at the pace of the others {words.step_is} shorter"
                 ),
                 fix="gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
                 "if step % 500 == 0: gc.collect()                 # in the loop: on all ranks in the same "

@@ -138,7 +138,7 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: ResizedMess
         return saving
     gain, low, high = saving
     count = mean_per_step(analysis, len(sizes.messages.gathers) * len(sizes.graph.ranks))
-    shorter = f"{words.step_is} {format_ns(gain)} shorter ({replay.format_share(gain)})"
+    shorter = f"{words.step_is} shorter"
     return make_finding(
         analysis,
         Cause.UNITS_TOO_SMALL,
@@ -174,8 +174,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages
         analysis,
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"a collective takes at least {format_ns(latency)} regardless of its size: with the "
-        f"latency of a normal link {words.step_is} {format_ns(gain)} shorter "
-        f"({replay.format_share(gain)})",
+        f"latency of a normal link {words.step_is} shorter",
         evidence=[
             make_fact("latency_of_one/collective", latency),
             _replay_evidence(gain),
@@ -205,7 +204,7 @@ def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: ResizedMess
         analysis,
         Cause.SINGLE_UNIT,
         sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with one unit per "
-        f"block {words.step_is} {format_ns(gain)} shorter ({replay.format_share(gain)})",
+        f"block {words.step_is} shorter",
         evidence=[
             make_fact("model_blocks", blocks),
             _replay_evidence(gain),
@@ -235,7 +234,7 @@ def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
         Cause.SHARDING_SPANS_NODES,
         sentence=f"parameters are sharded across {spanning.hosts} hosts, so every gather crosses the link "
         f"between them: {format_rate(spanning.seen)} of bus bandwidth instead of {rate}. With shards "
-        f"within a host {words.step_is} up to {format_ns(gain)} shorter ({replay.format_share(gain)})",
+        f"within a host {words.step_is} shorter",
         evidence=[
             make_fact("sharding_hosts", spanning.hosts),
             make_fact("ranks_per_host", spanning.per_host),

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
-from zprof.model.formatting import format_percent
 from zprof.model.gaps import Gap
 from zprof.replay.edits import changes_graph
 from zprof.replay.graph import Graph, build_graph
@@ -31,7 +30,7 @@ from zprof.rules.counterfactual.fixes import (
     select_opening_gathers,
 )
 from zprof.rules.counterfactual.resized_messages import ResizedMessages
-from zprof.rules.rule import MIN_GAIN_RATIO, Rule, change_saving, mean_wall_ns, rate_severity
+from zprof.rules.rule import MIN_GAIN_RATIO, Rule, change_saving, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
 
 #: Error of a replayed gain: unrecorded dependencies, and times that the change itself affects.
@@ -113,10 +112,6 @@ class Replay(Struct, frozen=True, kw_only=True, dict=True):
     def step_ns(self) -> float:
         """Replayed time of a step, in ns; 0 if there is no replay."""
         return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
-
-    def format_share(self, gain_ns: float) -> str:
-        """Return a gain as a share of the mean step of the report, which also contains the first step."""
-        return format_percent(gain_ns / (mean_wall_ns(self.analysis) or self.step_ns))
 
     def gain_ns(self, changed: Graph) -> float | None:
         """Return the reduction of the step time with the change, None if it cannot be replayed."""

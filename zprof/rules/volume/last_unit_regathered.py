@@ -54,8 +54,7 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns
         analysis,
         Cause.LAST_UNIT_REGATHERED,
         sentence=f"{unit}, the last unit of the forward, is resharded and immediately gathered again: "
-        f"{price.size} with no compute to hide them "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis})",
+        f"{price.size}, exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis}",
         evidence=[
             make_fact("needless_gathers_per_step", price.count),
             *price.size_evidence,

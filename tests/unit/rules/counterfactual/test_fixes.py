@@ -10,6 +10,7 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import Diagnosed, base, planted
 from tests.support.rule_runs import claim
 from zprof.model.findings import Cause, Evidence
+from zprof.model.formatting import format_ns
 from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.fixes import EDITS
@@ -97,3 +98,14 @@ def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
     stated = state_hidden_slowdown(job.analysis, finding)
     hidden = [each.value for each in stated.evidence if each.key == "hidden_slowdown"]
     assert hidden == [each * MS for each in hidden_ms]
+
+
+@pytest.mark.parametrize("cause", [Cause.COMM_SLOWS_COMPUTE, Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH])
+def test_a_sentence_names_no_saving_beside_that_of_the_finding(cause: Cause, tmp_path: Path) -> None:
+    """The replay's gain is evidence, and the range the one saving."""
+    faulty = planted(cause, base(0), tmp_path)
+    findings = find_by_replay(faulty.analysis, Replay(analysis=faulty.analysis), [])
+    assert findings
+    for finding in findings:
+        gains = [each.value for each in finding.evidence if each.key == "replayed_saving"]
+        assert not [gain for gain in gains if format_ns(gain) in finding.sentence]
