@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
+from zprof.analysis.judgement import Interval, Judgement, Uncertainty, find_uncertainty, judge_row
 from zprof.model.formatting import display_width, format_ns, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value
@@ -24,12 +24,14 @@ from zprof.tui.presenters.compare_rows import (
     select_places,
 )
 from zprof.tui.presenters.compare_verdict import (
+    bootstrap_time_interval,
     explain_judgement,
     find_interval,
     find_side_bound,
     format_judgement,
     is_bound,
     judge_place,
+    make_time_figure,
 )
 from zprof.tui.presenters.overview import format_verdict
 from zprof.tui.session import LoadedRun
@@ -112,14 +114,18 @@ def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncert
     )
     scaled = replace(row, a=before.number, b=after.number)
     is_wall = _is_wall_time(place)
-    interval = _get_work_interval(loaded) if is_wall else None
+    interval = _get_work_interval(loaded) if is_wall else _bootstrap_per_work(loaded, place)
     judgement = judge_row(scaled, uncertainty, own=interval, is_bound=is_bound(loaded, place))
     cells: Sequence[Cell] = (
         TextCell("rank time" if is_wall else name_row(place)),
         replace(before, bound=find_side_bound(loaded, place, after=False)),
         replace(after, bound=find_side_bound(loaded, place, after=True)),
         _make_change_cell(scaled),
-        make_interval(report, "equal_work") if is_wall else _make_limit_cell(scaled, judgement, uncertainty),
+        make_interval(report, "equal_work")
+        if is_wall
+        else make_time_figure(interval)
+        if interval is not None
+        else _make_limit_cell(scaled, judgement, uncertainty),
         format_judgement(judgement),
         TextCell("step times of all ranks / work of all ranks", Mark.MUTED),
     )
@@ -132,7 +138,17 @@ def _is_wall_time(place: RowPlace) -> bool:
     return place.row.name == "wall_ns"
 
 
-def _get_work_interval(loaded: LoadedRun) -> tuple[int, int] | None:
+def _bootstrap_per_work(loaded: LoadedRun, place: RowPlace) -> Interval | None:
+    """Return the interval of a term's change per token or sample, of all ranks."""
+    comparison = loaded.report.comparison
+    work = comparison.equal_work if comparison else None
+    if comparison is None or work is None:
+        return None
+    ranks = len(comparison.baseline_time), len(loaded.report.time.per_rank)
+    return bootstrap_time_interval(loaded, place, (ranks[0] / work.a_per_step, ranks[1] / work.b_per_step))
+
+
+def _get_work_interval(loaded: LoadedRun) -> Interval | None:
     comparison = loaded.report.comparison
     return comparison.equal_work.ci95 if comparison and comparison.equal_work else None
 
@@ -261,8 +277,8 @@ def _format_token_title(loaded: LoadedRun) -> str:
 
 
 VERDICTS = (
-    "times are judged by the 95 % interval of the step time, bytes and counts exactly. noise: the change "
-    "is within that interval, even if it is large relative to A; exact, differs: changed, but neither is "
+    "the step time and its terms are judged by their own 95 % interval, other times by that of the step "
+    "time, bytes and counts exactly. noise: the interval contains 0; exact, differs: changed, but neither is "
     "better; unknown: unknown in one of the runs; not judged: significance unknown, press enter for the "
     "reason"
 )
@@ -364,6 +380,7 @@ def describe_row(loaded: LoadedRun, key: str) -> tuple[str, str]:
 def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
     section, row, uncertainty = place.section, place.row, find_uncertainty(loaded.report)
     judgement = judge_place(loaded, place, uncertainty)
+    own = bootstrap_time_interval(loaded, place)
     values = [
         BOUND_SIGNS[find_side_bound(loaded, place, after=after)] + figure(value, row.unit)
         for value, after in ((row.a, False), (row.b, True))
@@ -374,9 +391,8 @@ def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
         "",
         _format_sides(loaded, values, name_row(place), place.key),
     ]
-    return "\n".join(
-        [*lines, "", f"change   {change(row) or 'none'}", explain_judgement(judgement, row, uncertainty)]
-    )
+    why = explain_judgement(judgement, row, uncertainty, has_own=own is not None)
+    return "\n".join([*lines, "", f"change   {change(row) or 'none'}", why])
 
 
 def _format_sides(loaded: LoadedRun, values: list[str], name: str, key: str) -> str:

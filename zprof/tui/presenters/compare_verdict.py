@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.bootstrap import compute_bootstrap_interval
+from zprof.analysis.bootstrap import compute_bootstrap_interval, compute_difference_interval
 from zprof.analysis.comparison import MIN_STEPS
 from zprof.analysis.judgement import (
     Interval,
@@ -14,6 +14,7 @@ from zprof.analysis.judgement import (
     has_interval,
     judge_row,
 )
+from zprof.analysis.time.ledger import STEP_COLUMNS
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import GapKind
 from zprof.model.quantities import Bound, Unit, Value
@@ -48,8 +49,10 @@ def format_judgement(judgement: Judgement) -> TextCell:
     return TextCell(f"{sign} {judgement.value}".strip(), mark)
 
 
-def explain_judgement(judgement: Judgement, row: ComparedRow, uncertainty: Uncertainty) -> str:
-    """Explain the verdict in one line."""
+def explain_judgement(
+    judgement: Judgement, row: ComparedRow, uncertainty: Uncertainty, *, has_own: bool = False
+) -> str:
+    """Explain the verdict in one line; ``has_own``: the row is judged by an interval of its own."""
     if judgement is Judgement.UNKNOWN:
         return "unknown  the value of one run is unknown"
     if judgement is Judgement.UNJUDGED:
@@ -63,7 +66,8 @@ def explain_judgement(judgement: Judgement, row: ComparedRow, uncertainty: Uncer
             Judgement.EXACT: "counted exactly; neither value is better",
         }
         return f"{judgement.value:<8} {texts.get(judgement, 'counted exactly; less is better')}"
-    return f"{judgement.value:<8} {_explain_time(judgement, uncertainty)}"
+    why = _explain_own_time(judgement) if has_own else _explain_time(judgement, uncertainty)
+    return f"{judgement.value:<8} {why}"
 
 
 def _explain_unjudged(row: ComparedRow, uncertainty: Uncertainty) -> str:
@@ -79,6 +83,12 @@ def _explain_share(judgement: Judgement) -> str:
     return (
         "the 95 % interval of the change, from the shares of the individual steps, excludes 0; more is better"
     )
+
+
+def _explain_own_time(judgement: Judgement) -> str:
+    if judgement is Judgement.NOISE:
+        return "the 95 % interval of the change, from the times of the single steps, contains 0"
+    return "the 95 % interval of the change, from the times of the single steps, excludes 0; less is better"
 
 
 def _explain_time(judgement: Judgement, uncertainty: Uncertainty) -> str:
@@ -98,9 +108,9 @@ _WITHOUT_STEP_INTERVAL = frozenset({SectionKind.LINK, SectionKind.CLOCKS, Sectio
 
 
 def find_interval(loaded: LoadedRun, place: RowPlace) -> Value | None:
-    """Return the interval of the step time, per step or at equal work, or of the hidden share, else None.
+    """Return the interval of the step time, at equal work too, of a term of it, or of the hidden share.
 
-    Runs with too few steps have none.
+    The result is None for other rows, and if the runs have too few steps.
     """
     comparison = loaded.report.comparison
     has_few_steps = any(gap.kind is GapKind.NO_INTERVAL for gap in loaded.report.gaps)
@@ -114,6 +124,8 @@ def find_interval(loaded: LoadedRun, place: RowPlace) -> Value | None:
         and comparison.equal_work
     ):
         return make_interval(loaded.report, "equal_work")
+    if (time := bootstrap_time_interval(loaded, place)) is not None:
+        return make_time_figure(time)
     share = bootstrap_share_interval(loaded, place)
     return make_share_figure(share) if share else None
 
@@ -140,8 +152,10 @@ def judge_place(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) ->
     """Judge a row of the report."""
     comparison, part = loaded.report.comparison, classify_section(place.section)
     own: Interval | None = bootstrap_share_interval(loaded, place)
-    is_time = place.row.unit == "ns" and find_interval(loaded, place) is not None
-    if is_time and comparison is not None and comparison.step_time:
+    if own is None:
+        own = bootstrap_time_interval(loaded, place)
+    is_step_time = own is None and place.row.unit == "ns" and find_interval(loaded, place) is not None
+    if is_step_time and comparison is not None and comparison.step_time:
         work = comparison.equal_work if part is SectionKind.EQUAL_WORK else None
         own = work.ci95 if work else comparison.step_time.ci95
         uncertainty = find_uncertainty(loaded.report, per_token=True) if work else uncertainty
@@ -167,6 +181,8 @@ def is_bound(loaded: LoadedRun, place: RowPlace) -> bool:
     return any(find_side_bound(loaded, place, after=after) is not Bound.EXACT for after in (False, True))
 
 
+#: Shorter intervals are in µs.
+_MIN_MS_NS = 1e6
 HIDDEN_SHARE = "overlap_ratio"
 #: `compute_bootstrap_interval` rounds to integers, so shares are scaled to parts per 1e9.
 _SHARE_SCALE = 1e9
@@ -193,6 +209,49 @@ def bootstrap_share_interval(loaded: LoadedRun, place: RowPlace) -> tuple[float,
         return None
     low, high = compute_bootstrap_interval(shares[0] * _SHARE_SCALE, shares[1] * _SHARE_SCALE)
     return low / _SHARE_SCALE, high / _SHARE_SCALE
+
+
+def bootstrap_time_interval(
+    loaded: LoadedRun, place: RowPlace, scales: tuple[float, float] = (1.0, 1.0)
+) -> Interval | None:
+    """Return the 95 % interval of B's time of this ledger term minus A's, in ns, from the single steps.
+
+    It is no narrower than the noise floor on either side of the change. None if the row is not a term of a
+    step, of all ranks or of one, if it is a bound, or if a run has fewer than `MIN_STEPS` steps. ``scales``:
+    what A's and B's times are multiplied by, such as ranks per token.
+    """
+    comparison, before, row = loaded.report.comparison, loaded.before, place.row
+    part = classify_section(place.section)
+    is_total = part is SectionKind.STEP and row.name == "wall_ns"
+    if part not in (SectionKind.STEP, SectionKind.RANK) or row.name not in STEP_COLUMNS or is_total:
+        return None
+    if before is None or comparison is None or is_bound(loaded, place):
+        return None
+    rank = parse_rank(place.section)
+    times = [
+        scale * _mean_by_step(analysis.steps, row.name, rank)
+        for analysis, scale in zip((before, loaded.analysis), scales, strict=True)
+    ]
+    if min(map(len, times)) < MIN_STEPS:
+        return None
+    low, high = compute_difference_interval(times[0], times[1], 0.95)
+    change = float(times[1].mean() - times[0].mean())
+    ranks = (*loaded.report.time.per_rank, *comparison.baseline_time)
+    noise_ns = max(scales) * max((each.noise_floor_ns for each in ranks), default=0)
+    return min(low, change - noise_ns), max(high, change + noise_ns)
+
+
+def _mean_by_step(steps: pd.DataFrame, column: str, rank: int | None) -> npt.NDArray[np.float64]:
+    """Return the time of each step, of one rank or as the mean over the ranks."""
+    chosen = steps if rank is None else steps[steps["rank"] == rank]
+    return chosen.groupby("step")[column].mean().to_numpy(dtype=np.float64)
+
+
+def make_time_figure(interval: Interval) -> WordedValue:
+    """Format the interval in ms, or in µs if it is shorter: ``+1.2..+3.4 ms``."""
+    unit, scale = ("ms", 1e6) if max(map(abs, interval)) >= _MIN_MS_NS else ("µs", 1e3)
+    low, high = (end / scale for end in interval)
+    return WordedValue(number=interval[1], unit=Unit.NS, words=f"{low:+.1f}..{high:+.1f} {unit}")
 
 
 def _compute_shares(steps: pd.DataFrame, rank: int | None) -> npt.NDArray[np.float64]:

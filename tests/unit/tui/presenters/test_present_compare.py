@@ -20,7 +20,7 @@ from zprof.tui.presenters.compare import (
     describe_row,
 )
 from zprof.tui.presenters.compare_rows import WordedValue
-from zprof.tui.session import LoadedRun
+from zprof.tui.session import LoadedRun, PendingAnalysis
 from zprof.tui.tables import ScreenLine, ScreenTable
 
 ALL, DIFFERING, TOKENS = (
@@ -99,6 +99,28 @@ def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun
     few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
     cells = find_line(build_compare_table(few, ALL), "hidden share").cells
     assert (cells[INTERVAL].text, cells[VERDICT].text) == ("", "not judged")
+
+
+def test_a_term_is_judged_by_its_own_interval_not_by_that_of_the_step(loaded: LoadedRun) -> None:
+    """A step time that varies by a second hides no change of a term that is the same in each step."""
+    varying = [int(1e9) * (step % 2) for step in loaded.analysis.steps["step"]]
+    before = loaded.before.steps.assign(exposed_transfer_ns=5e8)
+    after = loaded.analysis.steps.assign(exposed_transfer_ns=9e8, wall_ns=varying)
+    analysis = replace(loaded.analysis, steps=after)
+    comparison = loaded.report.comparison
+    wide = replace(comparison.step_time, ci95=(-int(1e9), int(1e9)))
+    changed = replace(
+        loaded,
+        before=replace(loaded.before, steps=before),
+        pending=PendingAnalysis(lambda: analysis),
+        report=replace(loaded.report, comparison=replace(comparison, step_time=wide)),
+    )
+    table = build_compare_table(changed, ALL)
+    line = find_line(table, "exposed transfer")
+    assert line.cells[VERDICT].text.split()[-1] in ("worse", "better")
+    low, high = (float(end) for end in line.cells[INTERVAL].text.removesuffix(" ms").split(".."))
+    assert low <= 400 <= high < 500
+    assert read_verdicts(table)["step time"] == "noise"
 
 
 @pytest.mark.parametrize("side", [A, B], ids=["baseline", "run"])
