@@ -26,6 +26,7 @@ class GapKind(StrEnum):
     HOST_TIMES = "host_times"
     CLOCKS = "clocks"
     NO_COLLECTIVES = "no_collectives"
+    NO_BACKWARD = "no_backward"
     COLLECTIVES = "collectives"
     MATCHING = "matching"
     EXPOSED_TIME = "exposed_time"

@@ -94,6 +94,8 @@ def judge(
         unexplained=unexplained,
         volume=volume,
     )
+    if time.per_rank:
+        sentence = f"{sentence}{_describe_missing_parts(time, gaps)}"
     if ending:
         sentence = f"{ending}; in the recorded part: {sentence}"
         if has_run_out_of_memory(gaps, memory) or has_failed(endings):
@@ -187,6 +189,18 @@ def _judge_peak_of_run(
     if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
         status = VerdictStatus.INCONCLUSIVE
     return status, f"{sentence}{_describe_loaded_ranks(run)}"
+
+
+def _describe_missing_parts(time: Time, gaps: Sequence[Gap]) -> str:
+    """Describe what a step of training on several ranks has and this recording has not, else ""."""
+    kinds = {gap.kind for gap in gaps}
+    parts = []
+    if GapKind.NO_BACKWARD in kinds:
+        parts.append("no backward in it: inference or evaluation, not training")
+    has_collectives = time.collectives or any(rank.collective_ns for rank in time.per_rank)
+    if not has_collectives:
+        parts.append("no collective in it: one rank, or communication was not recorded")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _judge_guess(run: RunFacts, time: Time, findings: Sequence[Finding]) -> _Judgement | None:

@@ -152,6 +152,7 @@ def analyse_time(
             *_list_ranks_without_collectives(run, collectives, windows),
             *_list_unsplit_gaps(collectives),
             *_list_inflated_host_gaps(calls),
+            *_list_missing_backward(ranks),
             *volume_gaps,
         ),
         kernels=make_kernel_frame([rank.kernels for rank in ranks]),
@@ -184,6 +185,23 @@ def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
             "host, often several times, so idle time and late launches are upper bounds",
             remedy="record times with with_stack=False",
             rank=inflated[0] if len(inflated) == 1 else None,
+        )
+    ]
+
+
+def _list_missing_backward(ranks: Sequence[RankSummary]) -> list[Gap]:
+    """Return a gap if no rank trains: what is lost is then not what a training step loses."""
+    if not ranks or not all(
+        len(found) and np.all(found) for found in (r.host["is_inference"] for r in ranks)
+    ):
+        return []
+    return [
+        Gap(
+            kind=GapKind.NO_BACKWARD,
+            what="a training step",
+            reason="the recording has no backward and no optimizer step: inference, evaluation, or a forward "
+            "by itself",
+            remedy="record whole training steps, if the job trains",
         )
     ]
 
