@@ -60,7 +60,7 @@ def test_clocks_and_matches(case) -> None:
     assert alignment.uncertainty_ns <= 2_000
     assert analysis.collectives["matched"].all()
     assert (alignment.matched, alignment.unmatched) == (len(truths[0].collectives), 0)
-    assert [gap.what for gap in analysis.gaps] == ["volume"]
+    assert [gap.what for gap in analysis.gaps] == ["a training step", "volume"]  # it has no backward
     first = analysis.collectives[analysis.collectives["first_of_window"]]
     assert sorted(zip(first["rank"], first["sequence"], strict=True)) == [(r, 0) for r in range(spec.ranks)]
     ends = analysis.collectives.pivot(index="sequence", columns="rank", values="end_ns")
