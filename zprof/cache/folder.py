@@ -58,7 +58,11 @@ def summarize_entries(
 
 
 def limit_cache(kind: CacheKind) -> None:
-    """Remove the least recently used entries until the others fit, but none of the last hour."""
+    """Remove the least recently used entries until the others fit, but none of the last hour.
+
+    What killed processes left of a report that they were writing is removed, too.
+    """
+    _remove_unfinished_reports()
     entries = list_entries(kind)
     excess = sum(entry.bytes for entry in entries) - MAX_BYTES[kind]
     newest = time.time() - _MIN_AGE_S
@@ -81,6 +85,21 @@ def is_owned_by_user(path: Path) -> bool:
         return not path.is_symlink() and path.stat().st_uid == os.geteuid()
     except OSError:
         return False
+
+
+def _remove_unfinished_reports() -> None:
+    """Remove temporary files of reports whose process has ended; a writer on another host keeps none."""
+    root = find_cache_folder()
+    if root is None or not is_owned_by_user(root / CacheKind.REPORTS):
+        return
+    for path in (root / CacheKind.REPORTS).glob(f".*{REPORT_SUFFIX}.*.tmp"):
+        number = path.suffixes[-2].removeprefix(".")
+        with suppress(PermissionError, ValueError, OverflowError):  # another user's process; no number
+            try:
+                os.kill(int(number), 0)
+            except ProcessLookupError:
+                if is_owned_by_user(path):
+                    path.unlink(missing_ok=True)
 
 
 def _iterate_entries(kind: CacheKind) -> Iterator[CacheEntry]:

@@ -1,6 +1,8 @@
 """Reports that are kept: recalled for the same question about the same files, and for nothing else."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,3 +131,14 @@ def test_what_was_not_used_for_long_goes_first(cache: Path, monkeypatch: pytest.
     assert [entry.bytes for entry in clear_cache(CacheKind.REPORTS)] == [100]
     assert not list_entries(CacheKind.REPORTS)
     assert (cache / "mine.txt").exists()
+
+
+def test_what_a_killed_process_left_is_removed_and_work_in_progress_is_not(run: Run, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = [f".a.report.{os.getpid()}.tmp", ".a.report.x.tmp", f".a.report.{1 << 70}.tmp"]
+    for name in (f".a.report.{ended.pid}.tmp", *names):
+        (cache / name).touch()
+    answer(ask(run), lambda: diagnose(run))
+    assert sorted(path.name for path in cache.glob(".*")) == sorted(names)
