@@ -259,7 +259,6 @@ DEVICE_RULES: tuple[Rule, ...] = (
         cause=Cause.COPY_OVERHEAD,
         check=copy_overhead,
         claims=("compute_ns", "exposed_memcpy_ns"),
-        taken_from="copy_time_per_step",
     ),
     Rule(cause=Cause.LOST_COMPUTE_EFFICIENCY, check=lost_compute_efficiency, claims=_COMPUTE_TERMS),
 )

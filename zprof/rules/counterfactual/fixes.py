@@ -138,13 +138,18 @@ def _scale_copies(
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Drop the work of copies with half of their launch cost, and with all of it: parameters become views."""
+    """Drop the work of copies with half of their launch cost, and with all of it: parameters become views.
+
+    Copies into the buffer of a gather have names of other work; they are known by their place before it.
+    """
     names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
-        return rank.tasks.kernel.match(names.__contains__)
+        are_copies = rank.tasks.kernel.match(names.__contains__)
+        are_copies[rank.copy_in[rank.copy_in != NONE]] = True
+        return are_copies
 
-    idle = edits.scale_work(graph, _scale_copies(analysis, 0.0))
+    idle = edits.scale_work(graph, lambda rank: np.where(are_copies(rank), 0.0, 1.0))
     return [edits.scale_host(idle, left, are_copies) for left in _LAUNCH_LEFT_RATIOS]
 
 
