@@ -4,7 +4,7 @@ A cause that the baseline has as well explains only what it costs more now. The 
 first, by their share of the difference; what was as bad before follows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from msgspec.structs import replace
@@ -17,7 +17,10 @@ MIN_CHANGE_RATIO = 0.1
 
 
 def attribute_change(
-    findings: Sequence[Finding], before: Sequence[Finding], slower_ns: float
+    findings: Sequence[Finding],
+    before: Sequence[Finding],
+    slower_ns: float,
+    lasting: Collection[Cause] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings with what each adds to the step, the causes of the difference first.
 
@@ -25,12 +28,13 @@ def attribute_change(
         findings: Those of the run, ordered.
         before: Those of the baseline.
         slower_ns: How much longer the step takes than the baseline's; the order is kept if it does not.
+        lasting: Stalls that were as long in the baseline, exposed or hidden: what exposes them is the cause.
     """
     earlier = {finding.cause: finding.saving_ns for finding in before}
     changed = [_add_change(finding, earlier.get(finding.cause, (0, 0))) for finding in findings]
     if slower_ns <= 0:
         return tuple(changed)
-    claimed_ns = _claim_difference(changed, slower_ns)
+    claimed_ns = _claim_difference(changed, slower_ns, lasting)
     return tuple(
         sorted(
             changed,
@@ -39,7 +43,9 @@ def attribute_change(
     )
 
 
-def _claim_difference(findings: Sequence[Finding], slower_ns: float) -> dict[Cause, float]:
+def _claim_difference(
+    findings: Sequence[Finding], slower_ns: float, lasting: Collection[Cause]
+) -> dict[Cause, float]:
     """Return what each cause of the difference claims of it; no part is claimed twice.
 
     What surely costs more than before claims first, then what may cost as much as before, then what only
@@ -47,8 +53,8 @@ def _claim_difference(findings: Sequence[Finding], slower_ns: float) -> dict[Cau
     """
 
     def sort_key(finding: Finding) -> tuple[bool, bool, float]:
-        may_be_unchanged = finding.change_ns is None or finding.change_ns[0] <= 0
-        exposes_stall = SavingNote.EXPOSES_A_STALL in finding.saving_notes
+        may_be_unchanged = finding.change_ns is None or finding.change_ns[0] <= 0 or finding.cause in lasting
+        exposes_stall = not lasting and SavingNote.EXPOSES_A_STALL in finding.saving_notes
         return exposes_stall, may_be_unchanged, -_estimate_change_ns(finding)
 
     claimed_ns, left = {}, slower_ns

@@ -1,6 +1,6 @@
 """Run the rules on a recording, optionally against a baseline, and build the report."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change
 from zprof.rules.claims import Unexplained, find_unexplained_loss
+from zprof.rules.compute.data_loader import is_loading_as_long
 from zprof.rules.ending_verdict import has_run_out_of_memory
 from zprof.rules.hang.stuck_job import hang_rules
 from zprof.rules.make_findings import make_findings
@@ -76,7 +77,8 @@ def _build_report(
         comparison = compare(baseline_analysis, analysis)
         if comparison is not None and comparison.step_time is not None:
             before, _ = make_findings(rules, baseline_analysis, None)
-            findings, comparison = _account_for_change(findings, before, comparison, rules)
+            lasting = {Cause.DATA_LOADER} if is_loading_as_long(analysis, baseline_analysis) else set()
+            findings, comparison = _account_for_change(findings, before, comparison, rules, lasting)
     unexplained = (
         Unexplained()
         if is_stuck(analysis.hang)
@@ -113,14 +115,18 @@ def _select_rules(analysis: RunAnalysis, rules: Sequence[Rule]) -> Sequence[Rule
 
 
 def _account_for_change(
-    findings: Sequence[Finding], before: Sequence[Finding], comparison: Comparison, rules: Sequence[Rule]
+    findings: Sequence[Finding],
+    before: Sequence[Finding],
+    comparison: Comparison,
+    rules: Sequence[Rule],
+    lasting: Set[Cause],
 ) -> tuple[tuple[Finding, ...], Comparison]:
     """Return the findings with what each adds to the step, and the comparison with what none claims."""
     from zprof.rules.baseline_verdict import compute_ledger_delta  # with a baseline only
 
     delta = compute_ledger_delta(comparison)
     slower_ns = sum(delta.values())
-    attributed = attribute_change(findings, before, slower_ns)
+    attributed = attribute_change(findings, before, slower_ns, lasting)
     if slower_ns <= 0:
         return attributed, comparison
     return attributed, replace(comparison, unclaimed_ns=find_unclaimed_change(delta, attributed, rules))

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tests.support.reports import slower
-from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change, is_cause_of_change
 from zprof.rules.registry import time_rules
@@ -27,6 +27,14 @@ def test_what_was_as_bad_before_is_no_cause_of_the_difference() -> None:
     assert (first.cause, first.change_ns) == (new.cause, (380 * MS, 440 * MS))
     assert second.change_ns == (-25 * MS, 35 * MS)
     assert (is_cause_of_change(first, 430 * MS), is_cause_of_change(second, 430 * MS)) == (True, False)
+
+
+def test_a_stall_that_was_there_before_is_the_one_that_is_exposed() -> None:
+    """A wait exposes a loader: which of the two is new is told by the loader's own time."""
+    loader = make(Cause.DATA_LOADER, 20, 48)
+    waits = replace(make(Cause.BLOCKING_SYNC, 21, 49), saving_notes=(SavingNote.EXPOSES_A_STALL,))
+    for lasting, first in (((), Cause.DATA_LOADER), ({Cause.DATA_LOADER}, Cause.BLOCKING_SYNC)):
+        assert attribute_change([loader, waits], [], 34 * MS, lasting)[0].cause is first
 
 
 def test_the_order_stays_if_the_run_is_not_slower() -> None:

@@ -13,7 +13,10 @@ longer be hidden. A batch that is late on a single rank belongs to ZP301 and ZP3
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import intersect, measure
+from zprof.analysis.time.host_calls import read_loader_spans
 from zprof.analysis.time.program_lines import locate_loader
+from zprof.model.errors import BadInput
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -33,6 +36,8 @@ from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.02
 _HIGH_CONFIDENCE_RATIO = 0.05
+#: Loaders that take at most this much longer than in the baseline are the same.
+_MAX_GROWTH_RATIO = 1.5
 #: Minimum saving relative to the loader's idle time.
 _MIN_SAVING_RATIO = 0.6
 
@@ -97,6 +102,27 @@ def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Findin
         "the loader is not the cause",
         location=locate_loader(analysis.source),
     )
+
+
+def is_loading_as_long(analysis: RunAnalysis, baseline: RunAnalysis) -> bool:
+    """Return True if the loaders of the baseline took about as long per step, exposed or hidden."""
+    now_ns, before_ns = _measure_loading_ns(analysis), _measure_loading_ns(baseline)
+    return 0 < now_ns <= _MAX_GROWTH_RATIO * before_ns
+
+
+def _measure_loading_ns(analysis: RunAnalysis) -> float:
+    """Measure the mean time per rank and step in the loader; 0 if the run has been moved away."""
+    run, steps = analysis.source, sum(len(tracks.host_steps) for tracks in analysis.tracks)
+    if run is None or not steps:
+        return 0.0
+    try:
+        spans = [
+            intersect(tracks.clock.common(read_loader_spans(run, tracks.rank)), tracks.host_steps.spans)
+            for tracks in analysis.tracks
+        ]
+    except BadInput:
+        return 0.0
+    return sum(measure(each) for each in spans) / steps
 
 
 def choose_loader_fix(analysis: RunAnalysis) -> str:
