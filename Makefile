@@ -15,7 +15,7 @@ GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 # Compiled once, and not by each worker and each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-answer check guard guard-answer docs pictures clean
+.PHONY: demo test test-all bench bench-answer check size guard guard-answer docs pictures clean
 
 $(READY): pyproject.toml constraints.txt .ci/install_cpu_torch.py
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -56,6 +56,11 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p zprof
+
+# Definitions, one-caller helpers, one-importer modules, once-built structs, and what diagnose runs, against
+# benchmarks/size.json: ten seconds.
+size: $(READY)
+	$(BIN)/python -m benchmarks.size
 
 # The reference engine's own memory, volume and overlap against zprof-baseline.json: limits in pyproject.toml.
 guard: $(READY)
