@@ -28,6 +28,7 @@ class Sent(Struct, frozen=True, kw_only=True):
     units: Sequence[str] = ()
     group: str = "0,1"
     begins_ns: int = 0
+    dtype: str = ""
 
 
 def gathers(count: int, size: int, each_ns: int, **more: object) -> Sent:
@@ -90,7 +91,8 @@ def _rows(sent: Sent, number: int) -> list[dict[str, object]]:
             found += [
                 {
                     "rank": rank, "step": step, "kind": sent.kind.value, "group": sent.group,
-                    "group_size": len(ranks), "instance": (number * STEPS + step) * 1_000 + index,
+                    "dtype": sent.dtype, "group_size": len(ranks),
+                    "instance": (number * STEPS + step) * 1_000 + index,
                     "bytes": sent.bytes, "unit": sent.units[index % len(sent.units)] if sent.units else None,
                     "start_ns": start, "end_ns": start + sent.each_ns, "transfer_ns": sent.each_ns,
                     "exposed_transfer_ns": round(shows * sent.each_ns), "exposed_wait_ns": 0,

@@ -4,12 +4,20 @@ Bus-bandwidth factors follow NCCL's performance tests: an all-reduce of S bytes 
 through each rank, an all-gather or reduce-scatter with a full tensor of S bytes moves S (N-1)/N.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 #: Name of a group of which neither the ranks nor their number was recorded.
 UNKNOWN_GROUP = "unknown"
 #: Description of the group in which a recording compares clocks: it is no part of the program.
 CLOCK_GROUP = "zprof_clocks"
+
+#: Bytes of one element, by the name of its type.
+BYTES_PER_ELEMENT: Mapping[str, int] = {
+    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+    "int64": 8, "int32": 4, "int8": 1, "uint8": 1,
+}  # fmt: skip
 
 
 class CollectiveKind(StrEnum):

@@ -4,7 +4,7 @@ A cause that the baseline has as well explains only what it costs more now. The 
 first, by their share of the difference; what was as bad before follows.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from msgspec.structs import replace
@@ -14,6 +14,20 @@ from zprof.rules.rule import Rule
 
 #: Share of the difference from which on a cause is one of its causes.
 MIN_CHANGE_RATIO = 0.1
+#: Growth that an amount has from recording to recording.
+_MAX_GROWTH_RATIO = 1.1
+#: Evidence of how much of a cause there is, whatever it costs.
+_AMOUNTS: Mapping[Cause, tuple[str, ...]] = {
+    Cause.STRAGGLER_RANK: ("own_time_excess",),
+    Cause.BLOCKING_SYNC: ("blocking_waits_per_step", "blocking_calls_per_step"),
+    Cause.FP32_GATHER: ("float32_gathered_bytes_per_step",),
+    Cause.FP32_REDUCE: ("float32_reduced_bytes_per_step",),
+    Cause.ACCUMULATION_SYNCS: ("early_reductions_per_step",),
+    Cause.ACCUMULATION_REGATHERS: ("regathers_per_step",),
+    Cause.CHECKPOINT_REGATHERS: ("third_gathers_per_step",),
+    Cause.LAST_UNIT_REGATHERED: ("needless_gathers_per_step",),
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: ("second_gathers_per_step",),
+}
 
 
 def attribute_change(
@@ -28,8 +42,10 @@ def attribute_change(
         findings: Those of the run, ordered.
         before: Those of the baseline.
         slower_ns: How much longer the step takes than the baseline's; the order is kept if it does not.
-        lasting: Stalls that were as long in the baseline, exposed or hidden: what exposes them is the cause.
+        lasting: Causes that the baseline has as much of, exposed or hidden. Those that both runs state the
+            same amount of are found here. What makes them cost more is the cause of the difference.
     """
+    lasting = {*lasting, *_find_lasting(findings, before)}
     earlier = {finding.cause: finding.saving_ns for finding in before}
     changed = [_add_change(finding, earlier.get(finding.cause, (0, 0))) for finding in findings]
     if slower_ns <= 0:
@@ -43,6 +59,20 @@ def attribute_change(
     )
 
 
+def _find_lasting(findings: Sequence[Finding], before: Sequence[Finding]) -> Iterator[Cause]:
+    """Yield the causes of which there is hardly more than before, by counts, bytes or own time."""
+    amounts = {finding.cause: _read_amount(finding) for finding in before}
+    for finding in findings:
+        now, then = _read_amount(finding), amounts.get(finding.cause)
+        if now is not None and then is not None and now <= _MAX_GROWTH_RATIO * then:
+            yield finding.cause
+
+
+def _read_amount(finding: Finding) -> float | None:
+    keys = _AMOUNTS.get(finding.cause, ())
+    return next((entry.value for entry in finding.evidence if entry.key in keys), None)
+
+
 def _claim_difference(
     findings: Sequence[Finding], slower_ns: float, lasting: Collection[Cause]
 ) -> dict[Cause, float]:
@@ -54,7 +84,9 @@ def _claim_difference(
 
     def sort_key(finding: Finding) -> tuple[bool, bool, float]:
         may_be_unchanged = finding.change_ns is None or finding.change_ns[0] <= 0 or finding.cause in lasting
-        exposes_stall = not lasting and SavingNote.EXPOSES_A_STALL in finding.saving_notes
+        exposes_stall = (
+            Cause.DATA_LOADER not in lasting and SavingNote.EXPOSES_A_STALL in finding.saving_notes
+        )
         return exposes_stall, may_be_unchanged, -_estimate_change_ns(finding)
 
     claimed_ns, left = {}, slower_ns

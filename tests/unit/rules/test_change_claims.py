@@ -1,9 +1,10 @@
 """The difference of two runs: the cause that changed comes first, and each term that grew is claimed."""
 
+import pytest
 from msgspec.structs import replace
 
 from tests.support.reports import slower
-from zprof.model.findings import Cause, Confidence, Finding, SavingNote
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change, is_cause_of_change
 from zprof.rules.registry import time_rules
@@ -35,6 +36,20 @@ def test_a_stall_that_was_there_before_is_the_one_that_is_exposed() -> None:
     waits = replace(make(Cause.BLOCKING_SYNC, 21, 49), saving_notes=(SavingNote.EXPOSES_A_STALL,))
     for lasting, first in (((), Cause.DATA_LOADER), ({Cause.DATA_LOADER}, Cause.BLOCKING_SYNC)):
         assert attribute_change([loader, waits], [], 34 * MS, lasting)[0].cause is first
+
+
+@pytest.mark.parametrize(("counted", "first"), [(22, Cause.STRAGGLER_RANK), (33, Cause.BLOCKING_SYNC)])
+def test_a_cause_of_which_there_is_no_more_than_before_follows_what_makes_it_costly(
+    counted: int, first: Cause
+) -> None:
+    waits, new = make(Cause.BLOCKING_SYNC, 11, 18), make(Cause.STRAGGLER_RANK, 8, 12)
+
+    def of(count: int, finding: Finding) -> Finding:
+        entry = Evidence(key="blocking_waits_per_step", what="", value=count, unit="count")
+        return replace(finding, evidence=(entry,))
+
+    before = of(22, make(Cause.BLOCKING_SYNC, 2, 4))
+    assert attribute_change([of(counted, waits), new], [before], 12 * MS)[0].cause is first
 
 
 def test_the_order_stays_if_the_run_is_not_slower() -> None:

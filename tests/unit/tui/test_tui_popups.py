@@ -76,7 +76,7 @@ def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -
         step = app.selected.step
         assert "2 ranks · 5 steps" in format_status(app, 78)
         assert format_status(app, 78).endswith("median step")
-        assert format_status(app, 60).endswith(f"rank {app.selected.rank} step {step} · 3 gaps")
+        assert format_status(app, 60).endswith(f"rank {app.selected.rank} step {step} · 4 gaps")
         await press(app, pilot, "left_square_bracket")
         assert f"step {(step or 0) - 1} ·" in format_status(app, 78)
         assert "median" not in format_status(app, 78), "another step was picked"
@@ -88,7 +88,7 @@ def test_the_status_line_says_ranks_steps_selection_and_gaps(alone: LoadedRun) -
         said = format_status(app, 78)
         assert said.startswith("a-long-name-")
         assert " · 1 rank · 5 steps · " in said
-        assert said.endswith("3 gaps"), "a long name gives way before numbers do"
+        assert said.endswith("4 gaps"), "a long name gives way before numbers do"
 
     play(app_on(alone), act)
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import BYTES_PER_ELEMENT
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
 from zprof.replay.schedule import GATHER, EnginePolicy, Pass, PassPhase, UnitSize, list_passes
@@ -30,7 +31,6 @@ from zprof.replay.whatif.unit_replay import PassWork, StepPasses
 _GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.
 _REFERENCE_ENGINE = "reference"
-_ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 #: Units whose bytes differ by less than this share are assumed to take equal compute.
 _SAME_SIZE_RATIO = 0.1
 
@@ -90,7 +90,7 @@ def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) ->
     """Return the bytes per reduced gradient element, from messages or program settings; None if unknown."""
     rows = messages.sharding
     types = rows.loc[rows["kind"] != GATHER, "dtype"].astype(str)
-    sizes = types.map(_ELEMENT_BYTES).dropna()
+    sizes = types[types.str.contains("float")].map(BYTES_PER_ELEMENT).dropna()
     if len(sizes):
         return int(sizes.median())
     return analysis.training.reduction_bytes or analysis.training.communication_bytes

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.collective_rows import Floats, Mask, factorize_texts, parse_group_ranks
-from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence
 from zprof.rules.rule import select_kind
 from zprof.rules.transfer.traffic import transfer_times
@@ -211,7 +211,10 @@ _STEP_KEYS = ["rank", "step"]
 
 
 class UnsizedMessages(Struct, frozen=True, kw_only=True):
-    """Messages of one kind; times are per step, ``reached_ratio`` is baseline time / time in this run."""
+    """Messages of one kind; times are per step, ``reached_ratio`` is baseline time / time in this run.
+
+    Elements that have more bytes than in the baseline may take as many times as long.
+    """
 
     kind: CollectiveKind
     count: int
@@ -232,12 +235,18 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
                 UnsizedMessages(
                     kind=kind,
                     count=len(rows),
-                    reached_ratio=float(then_ns.sum() / now_ns.sum()),
+                    reached_ratio=min(1.0, _grow_types(rows, before) * float(then_ns.sum() / now_ns.sum())),
                     transfer_ns=float(rows["transfer_ns"].sum()) / steps,
                     exposed_ns=float(rows["exposed_transfer_ns"].sum()) / steps,
                 )
             )
     return found
+
+
+def _grow_types(rows: pd.DataFrame, before: pd.DataFrame) -> float:
+    """Return how many times as many bytes an element has as in the baseline; 1 if it is unknown or fewer."""
+    now, then = (each["dtype"].map(BYTES_PER_ELEMENT).astype(float).mean() for each in (rows, before))
+    return max(1.0, now / then) if now > 0 and then > 0 else 1.0
 
 
 def _quickest_ns(rows: pd.DataFrame) -> "pd.Series[int]":

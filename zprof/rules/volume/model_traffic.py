@@ -5,7 +5,7 @@ import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.collectives import CollectiveKind
+from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind
 
 _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -124,14 +124,7 @@ def _select_kinds(rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]) -> pd.D
     return rows[rows["kind"].astype(str).isin([kind.value for kind in kinds])]
 
 
-_BYTES_PER_ELEMENT = {
-    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2,
-    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
-    "int64": 8, "int32": 4, "int8": 1, "uint8": 1,
-}  # fmt: skip
-
-
 def count_elements(rows: pd.DataFrame) -> float:
     """Return the number of elements of all rows; bytes of unknown type count as floats of 4."""
-    sizes = rows["dtype"].astype(str).map(_BYTES_PER_ELEMENT).fillna(4)
+    sizes = rows["dtype"].astype(str).map(BYTES_PER_ELEMENT).fillna(4)
     return float((rows["bytes"] / sizes).sum())

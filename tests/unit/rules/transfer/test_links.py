@@ -274,6 +274,19 @@ def test_a_lost_message_leaves_the_comparison_of_the_others() -> None:
     assert ratios == pytest.approx([0.5, 0.5])
 
 
+def test_elements_of_twice_the_bytes_may_take_twice_as_long() -> None:
+    for types, ratio in (
+        (("float32", "bfloat16"), 0.8),
+        (("bfloat16", "float32"), 0.4),
+        (("", "float32"), 0.4),
+    ):
+        now, before = (
+            link_run(gathers(3, 0, each_ns, dtype=dtype))
+            for each_ns, dtype in zip((5 * MS, 2 * MS), types, strict=True)
+        )
+        assert [each.reached_ratio for each in compare_unsized(now, before)] == pytest.approx([ratio])
+
+
 def one_gather(shows: float) -> RunAnalysis:
     return link_run(gathers(1, 32 * MIB, 10 * MS, shows=shows))
 
