@@ -29,20 +29,13 @@ def spread_devices(job: Job, scheme: Scheme) -> Job:
     pipeline degree that is not stated divides the number of layers. Model parallelism and the pipelines do
     not use ZeRO sharding.
     """
-    return _keep_global_batch(_spread_by_scheme(job, scheme), job)
-
-
-def _spread_by_scheme(job: Job, scheme: Scheme) -> Job:
     if scheme is Scheme.MODEL_PARALLEL:
-        return _spread_model_parallel(job)
-    if scheme in PIPELINES:
-        return _spread_pipeline(job)
-    return replace(job, degrees=_fold_pipeline(job.degrees, job.degrees.mp))
-
-
-def _keep_global_batch(spread: Job, given: Job) -> Job:
-    """Scale the micro-batches per replica so that the global batch is kept, with at least one each."""
-    total = given.batch.micro_batches * given.degrees.dp
+        spread = _spread_model_parallel(job)
+    elif scheme in PIPELINES:
+        spread = _spread_pipeline(job)
+    else:
+        spread = replace(job, degrees=_fold_pipeline(job.degrees, job.degrees.mp))
+    total = job.batch.micro_batches * job.degrees.dp  # the global batch is kept
     return replace(spread, batch=replace(spread.batch, micro_batches=max(1, total // spread.degrees.dp)))
 
 
@@ -50,14 +43,12 @@ def _spread_model_parallel(job: Job) -> Job:
     given = job.degrees
     if given.mp > 1:
         return replace(job, degrees=_fold_pipeline(given, given.mp))
-    divisible = () if job.shape is None else model_parallel_sizes(job.shape).values()
+    shape = job.shape
+    divisible = () if shape is None else model_parallel_sizes(shape).values()
     mp = _largest_divisor((given.devices, *divisible), _devices_per_node(job))
-    return replace(
-        job,
-        degrees=_fold_pipeline(given, mp),
-        shape=_pad_vocabulary(job.shape, mp),
-        units=_split_units(job.units, mp),
-    )
+    if shape is not None:
+        shape = replace(shape, vocabulary=ceil_div(shape.vocabulary, mp) * mp)
+    return replace(job, degrees=_fold_pipeline(given, mp), shape=shape, units=_split_units(job.units, mp))
 
 
 def _spread_pipeline(job: Job) -> Job:
@@ -82,10 +73,6 @@ def model_parallel_sizes(shape: Shape) -> Mapping[str, int]:
     sizes = {"hidden": shape.hidden} | ({} if shape.heads is None else {"heads": shape.heads})
     block = shape.block
     return sizes if block is None else sizes | {"kv heads": block.kv_heads, "mlp": block.mlp}
-
-
-def _pad_vocabulary(shape: Shape | None, mp: int) -> Shape | None:
-    return None if shape is None else replace(shape, vocabulary=ceil_div(shape.vocabulary, mp) * mp)
 
 
 def _split_units(units: Sequence[ModelUnit], mp: int) -> tuple[ModelUnit, ...]:

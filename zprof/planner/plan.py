@@ -65,7 +65,11 @@ def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
     known = _sum_by_tenant(memory.terms)
     least_bytes = sum(known.values())
     peak_bytes = None if any(term.bytes is None for term in memory.terms) else least_bytes
-    free_bytes = _free_bytes(job, peak_bytes)
+    capacity_bytes = None if job.hardware is None else job.hardware.memory_bytes
+    left_bytes = None if capacity_bytes is None or peak_bytes is None else capacity_bytes - peak_bytes
+    fits = None if left_bytes is None else True
+    if capacity_bytes is not None and least_bytes > capacity_bytes:
+        fits = False  # the known terms alone exceed the device
     row = PlanRow(
         scheme=scheme,
         stage=ZERO_STAGES.get(scheme),
@@ -77,12 +81,12 @@ def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         least_bytes=least_bytes,
         peak_bytes=peak_bytes,
         peak_at=memory.peak_at,
-        fits=_fits(job, least_bytes, peak_bytes),
+        fits=fits,
         largest_parameters=largest_model.largest_parameters(job, scheme),
-        left_bytes=free_bytes,
-        tight=job.hardware is not None
-        and free_bytes is not None
-        and _is_tight(free_bytes, job.hardware.memory_bytes),
+        left_bytes=left_bytes,
+        tight=capacity_bytes is not None
+        and left_bytes is not None
+        and 0 <= left_bytes < TIGHT_RATIO * capacity_bytes,
         links=traffic.plan_traffic(job, scheme),
         step=ledger.plan_step(job, scheme),
         assumed=list_assumed_leaves(given, scheme),
@@ -95,23 +99,6 @@ def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
     if scheme in ZERO_STAGES and Assumed.SHAPE in given.assumed:
         return total_state_bytes(spread_devices(drop_assumed(given), scheme), scheme)
     return total_state_bytes(spread, scheme)
-
-
-def _fits(job: Job, least_bytes: int, peak_bytes: int | None) -> bool | None:
-    """Return True if the peak fits: False if known terms alone exceed the device, None if unknown."""
-    if job.hardware is None:
-        return None
-    if least_bytes > job.hardware.memory_bytes:
-        return False
-    return None if peak_bytes is None else True
-
-
-def _free_bytes(job: Job, peak_bytes: int | None) -> int | None:
-    return None if job.hardware is None or peak_bytes is None else job.hardware.memory_bytes - peak_bytes
-
-
-def _is_tight(free_bytes: int, memory_bytes: int) -> bool:
-    return 0 <= free_bytes < TIGHT_RATIO * memory_bytes
 
 
 def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:

@@ -9,7 +9,6 @@ compute. The largest unit is the largest given one, else a block or the part out
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
@@ -73,7 +72,9 @@ def refuse_model(job: Job) -> None:
         raise BadInput(f"the model has {len(job.units)} units", hint=f"at most {MAX_LAYERS}")
     for unit in job.units:
         _refuse_unit(unit)
-    _refuse_duplicate_names(job.units)
+    duplicates = [name for name, count in Counter(unit.name for unit in job.units).items() if count > 1]
+    if duplicates:
+        raise BadInput(f"two units are named {duplicates[0][:60]!r}", hint="give each unit a unique name")
 
 
 def refuse_contradiction(job: Job) -> None:
@@ -82,11 +83,13 @@ def refuse_contradiction(job: Job) -> None:
     Raises:
         BadInput: they differ by more than 5 %.
     """
-    if job.shape is not None:
-        hint = f"omit one of them{_vocabulary_hint(job.shape)}"
-        _refuse_mismatch(job.parameters, count_parameters(job.shape), _describe_shape(job.shape), hint)
+    if (shape := job.shape) is not None:
+        hint = "omit one of them" + ("" if shape.vocabulary else ", or also give the vocabulary")
+        name = f"the shape of {shape.layers} layers x {shape.hidden}"
+        _refuse_mismatch(job.parameters, count_parameters(shape), name, hint)
     elif job.units and job.degrees.mp == 1:
-        _refuse_mismatch(job.parameters, _sum_elements(job.units), "the units", "omit parameters")
+        counted = sum(unit.elements for unit in job.units)
+        _refuse_mismatch(job.parameters, counted, "the units", "omit parameters")
 
 
 def _refuse_shape(shape: Shape) -> None:
@@ -116,29 +119,11 @@ def _refuse_unit(unit: ModelUnit) -> None:
             refuse_unless_integer(f"{name} {field}", size, min_value=0, max_value=_MAX_BYTES)
 
 
-def _refuse_duplicate_names(units: Sequence[ModelUnit]) -> None:
-    duplicates = [name for name, count in Counter(unit.name for unit in units).items() if count > 1]
-    if duplicates:
-        raise BadInput(f"two units are named {duplicates[0][:60]!r}", hint="give each unit a unique name")
-
-
 def _refuse_mismatch(stated: int, counted: int, reference: str, hint: str) -> None:
     if abs(stated - counted) > TOLERANCE_RATIO * counted:
         raise BadInput(
             f"parameters {stated:.4g} contradict {reference} with {counted:.4g} parameters", hint=hint
         )
-
-
-def _describe_shape(shape: Shape) -> str:
-    return f"the shape of {shape.layers} layers x {shape.hidden}"
-
-
-def _vocabulary_hint(shape: Shape) -> str:
-    return "" if shape.vocabulary else ", or also give the vocabulary"
-
-
-def _sum_elements(units: Sequence[ModelUnit]) -> int:
-    return sum(unit.elements for unit in units)
 
 
 def refuse_running(job: Job) -> None:
@@ -215,22 +200,20 @@ def refuse_degrees(job: Job) -> None:
 
 
 def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
-    for name, size in model_parallel_sizes(shape).items():
+    sizes = model_parallel_sizes(shape)
+    for name, size in sizes.items():
         if size % degrees.mp:
+            powers = [1 << bit for bit in range(_MAX_LISTED)]
+            dividing = [str(power) for power in powers if not any(each % power for each in sizes.values())]
             raise BadInput(
-                f"mp {degrees.mp} does not divide {name} {size}", hint=_dividing_powers_hint(shape)
+                f"mp {degrees.mp} does not divide {name} {size}",
+                hint=f"powers of two that divide: {', '.join(dividing)}",
             )
     if shape.vocabulary % degrees.mp:
         padded = ceil_div(shape.vocabulary, degrees.mp) * degrees.mp
         raise BadInput(
             f"mp {degrees.mp} does not divide vocabulary {shape.vocabulary}", hint=f"pad it to {padded}"
         )
-
-
-def _dividing_powers_hint(shape: Shape) -> str:
-    sizes = model_parallel_sizes(shape).values()
-    powers = [1 << bit for bit in range(_MAX_LISTED) if all(size % (1 << bit) == 0 for size in sizes)]
-    return f"powers of two that divide: {', '.join(map(str, powers))}"
 
 
 def _refuse_pipeline(pp: int, layers: int) -> None:

@@ -22,7 +22,6 @@ device is an H100. What is stated is never replaced: a usual value that would co
 """
 
 import math
-from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -153,19 +152,11 @@ def _is_possible(job: Job) -> bool:
 
 def infer_shape(parameters: int, degrees: Degrees) -> Shape | None:
     """Return a usual shape of that size that the degrees divide; None if there is none."""
-    for hidden in _list_widths(parameters):
-        shape = _make_shape(parameters, hidden, degrees)
-        if shape is not None:
-            return shape
-    return None
-
-
-def _list_widths(parameters: int) -> Iterator[int]:
-    """Yield hidden sizes of published models by their distance from the given size."""
     if not _WIDTHS[0][0] / _MAX_RATIO <= parameters <= _WIDTHS[-1][0] * _MAX_RATIO:
-        return
-    for _, hidden in sorted(_WIDTHS, key=lambda entry: abs(math.log(entry[0] / parameters))):
-        yield hidden
+        return None
+    nearest_first = sorted(_WIDTHS, key=lambda entry: abs(math.log(entry[0] / parameters)))
+    shapes = (_make_shape(parameters, hidden, degrees) for _, hidden in nearest_first)
+    return next((shape for shape in shapes if shape is not None), None)
 
 
 def _make_shape(parameters: int, hidden: int, degrees: Degrees) -> Shape | None:

@@ -75,8 +75,9 @@ def make_activation_terms(job: Job) -> tuple[Term, ...]:
         return (_activation_term("saved", saved, "residual.activations"),)
     kept = checkpoint_bytes(shape, tokens, size, job.residual, mp=mp)
     recomputed = working_set_bytes(shape, tokens, size, mp=mp)
+    key = "residual.partition" if job.residual.partition else "residual.checkpoints"
     return (
-        _activation_term("checkpoints", kept, _checkpoint_assumption(job)),
+        _activation_term("checkpoints", kept, "residual.offload" if job.residual.offload else key),
         _activation_term("working_set", recomputed, "residual.working_set"),
     )
 
@@ -119,12 +120,6 @@ def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     if in_place or by_paper:
         return ()
     return (make_unknown_term(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
-
-
-def _checkpoint_assumption(job: Job) -> str:
-    if job.residual.offload:
-        return "residual.offload"
-    return "residual.partition" if job.residual.partition else "residual.checkpoints"
 
 
 def _activation_term(sub: str, size: int, assumption: str) -> Term:
@@ -213,15 +208,13 @@ def make_unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
 
 def find_memory_gaps(job: Job, terms: tuple[Term, ...]) -> tuple[Gap, ...]:
     """Return one gap per tenant that has an unknown term."""
-    tenants = dict.fromkeys(term.tenant for term in terms if term.bytes is None)
-    return tuple(_memory_gap(job, tenant) for tenant in tenants)
-
-
-def _memory_gap(job: Job, tenant: Tenant) -> Gap:
     if job.shape is None and not job.units:
         reason, remedy = _NO_SHAPE
     elif job.batch.tokens is None:
         reason, remedy = _NO_BATCH
     else:
         reason, remedy = _NO_UNIT_BYTES if job.degrees.mp == 1 else _NO_SPLIT
-    return Gap(kind=GapKind.PLAN, what=_TENANT_LABELS[tenant], reason=reason, remedy=remedy)
+    return tuple(
+        Gap(kind=GapKind.PLAN, what=_TENANT_LABELS[tenant], reason=reason, remedy=remedy)
+        for tenant in dict.fromkeys(term.tenant for term in terms if term.bytes is None)
+    )

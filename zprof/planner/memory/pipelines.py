@@ -78,7 +78,10 @@ def _stage_bytes_of_units(job: Job, inner: Sequence[ModelUnit], roots: Sequence[
         checkpoints=sum(checkpoints),
         input=checkpoints[0] if checkpoints else 0,
         largest_saved=max(saved, default=0) + head,
-        work=max((_work_bytes(unit) for unit in (*inner, *roots)), default=0),
+        work=max(
+            (max(unit.forward_work_bytes or 0, unit.backward_work_bytes or 0) for unit in (*inner, *roots)),
+            default=0,
+        ),
     )
 
 
@@ -87,10 +90,6 @@ def _device_checkpoint_bytes(job: Job, checkpoint: int) -> int:
     if job.residual.offload:
         return 0
     return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
-
-
-def _work_bytes(unit: ModelUnit) -> int:
-    return max(unit.forward_work_bytes or 0, unit.backward_work_bytes or 0)
 
 
 def _stage_bytes_of_paper(job: Job) -> StageBytes | None:
@@ -112,31 +111,24 @@ _Terms = tuple[Term, ...]
 
 def make_pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
     """Return the terms of the worst device at its peak, and the peak's location."""
-    return max(
-        (_highest_of_device(job, scheme, states, kept) for states, kept in _DEVICES[scheme](job)),
-        key=_known_device_bytes,
+    copies = make_copy_terms(job, scheme)
+    peaks = (
+        pick_highest_moment({"backward": (*states, *kept), "optimizer": (*states, *copies)})
+        for states, kept in _DEVICES[scheme](job)
     )
-
-
-def _highest_of_device(job: Job, scheme: Scheme, states: _Terms, kept: Sequence[Term]) -> tuple[_Terms, str]:
-    return pick_highest_moment(
-        {"backward": (*states, *kept), "optimizer": (*states, *make_copy_terms(job, scheme))}
-    )
+    return max(peaks, key=lambda peak: sum_known_bytes(peak[0]))
 
 
 def _gpipe_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
     stage = stage_bytes(job, with_head=True)
-    size = None if stage is None else _gpipe_activations(job, stage)
+    size, in_flight = None, job.batch.micro_batches
+    if stage is not None and job.residual.checkpointing:
+        size = in_flight * stage.input + stage.saved
+    elif stage is not None:
+        size = in_flight * stage.saved
     return [
         (make_state_terms(job, Scheme.GPIPE), _activation_terms(stage, size, "pipeline.gpipe_activations"))
     ]
-
-
-def _gpipe_activations(job: Job, stage: StageBytes) -> int:
-    in_flight = job.batch.micro_batches
-    if job.residual.checkpointing:
-        return in_flight * stage.input + stage.saved
-    return in_flight * stage.saved
 
 
 def _pipedream_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
@@ -168,10 +160,6 @@ def _activation_terms(stage: StageBytes | None, size: int | None, assumption: st
         Term(tenant=Tenant.ACTIVATIONS, sub="in_flight", bytes=size, assumption=assumption),
         Term(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", bytes=stage.work, assumption="residual.work"),
     )
-
-
-def _known_device_bytes(device: tuple[_Terms, str]) -> int:
-    return sum_known_bytes(device[0])
 
 
 _DEVICES: Mapping[Scheme, Callable[[Job], list[tuple[_Terms, _Terms]]]] = {

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from zprof.model.job import Job, Shape
-from zprof.model.plan import Scheme, SpeedUp
+from zprof.model.plan import Scheme, SpeedUp, Term
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory import closed_forms
 from zprof.planner.memory.closed_forms import gathered_bytes, sum_known_bytes, working_set_bytes
@@ -65,22 +65,16 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
     if job.hardware is None or job.shape is None or job.batch.sequence is None:
         return MaxSamples(count=0, is_upper_bound=False)
     memory = job.hardware.memory_bytes
-    if _is_memory_known(job, scheme):
+
+    def plan_terms(samples: int) -> Sequence[Term]:
+        return plan_memory(with_units(with_samples(job, samples)), scheme).terms
+
+    if not job.units and all(term.bytes is not None for term in plan_terms(1)):  # known for any batch size
         count = find_largest_fit(
-            lambda samples: _peak_bytes_with_samples(job, scheme, samples), memory, max_value=_MAX_SAMPLES
+            lambda samples: sum_known_bytes(plan_terms(samples)), memory, max_value=_MAX_SAMPLES
         )
         return MaxSamples(count=count, is_upper_bound=False)
     return MaxSamples(count=_max_samples_by_formula(job, job.shape, scheme, memory), is_upper_bound=True)
-
-
-def _is_memory_known(job: Job, scheme: Scheme) -> bool:
-    """Return True if every memory term is known for any batch size."""
-    terms = plan_memory(with_units(with_samples(job, 1)), scheme).terms
-    return not job.units and all(term.bytes is not None for term in terms)
-
-
-def _peak_bytes_with_samples(job: Job, scheme: Scheme, samples: int) -> int:
-    return sum_known_bytes(plan_memory(with_units(with_samples(job, samples)), scheme).terms)
 
 
 def _max_samples_by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int) -> int:

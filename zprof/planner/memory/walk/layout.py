@@ -127,15 +127,11 @@ def _find_run_ends(units: Sequence[ModelUnit]) -> list[int]:
 def compute_model_states(job: Job, stage: int) -> Mapping[Tenant, int]:
     """Return the bytes of each model state while it is complete: gradients at the start of the optimizer."""
     sizes = job.element_bytes
+    counters = sum(trained_elements(unit, job) > 0 for unit in job.units)
     stored, trained, ranks = sum_padded_elements(job), sum_padded_trained_elements(job), job.degrees.dp
     return {
         Tenant.PARAMETERS: sizes.parameter * (stored // ranks if stage >= 3 else stored),
         Tenant.GRADIENTS: sizes.reduced * (trained // ranks) if stage >= 2 else sizes.gradient * trained,
         Tenant.OPTIMIZER_STATE: sizes.optimizer_state * (trained // ranks if stage >= 1 else trained)
-        + COUNTER_BYTES * _count_trained_units(job),
+        + COUNTER_BYTES * counters,
     }
-
-
-def _count_trained_units(job: Job) -> int:
-    """Count the units that have a step counter."""
-    return sum(trained_elements(unit, job) > 0 for unit in job.units)
