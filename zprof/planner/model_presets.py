@@ -47,15 +47,12 @@ def find_preset(name: str) -> ModelPreset:
     preset = MODEL_PRESETS.get(name.strip().lower())
     if preset is None:
         question = ask_for_name(name, MODEL_PRESETS)
+        known = f"known: {', '.join(MODEL_PRESETS)}"
         raise BadInput(
             f"unknown model {name[:60]!r}",
-            hint=f"{question} zprof plan --preset list shows all" if question else _list_names(),
+            hint=f"{question} zprof plan --preset list shows all" if question else known,
         )
     return preset
-
-
-def _list_names() -> str:
-    return f"known: {', '.join(MODEL_PRESETS)}"
 
 
 def _make_preset(name: str, layers: int, hidden: int, source: str, context: int = CONTEXT) -> ModelPreset:

@@ -38,7 +38,8 @@ _FP32 = 4
 
 def compute_root_moments(sizes: ModelSizes) -> UnitMoments:
     """Return the moments of the root: before and after the blocks, in both directions."""
-    ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
+    tokens = sizes.samples * (sizes.sequence + 1) * sizes.micro_batches
+    ids, stream = {"ids": _INDEX_BYTES * (tokens + sizes.sequence)}, {"x": sizes.stream_bytes}
     end, loss = _root_forward_end(sizes), _loss_backward(sizes)
     kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
     backward = replay_operators(loss, saved=_ROOT_SAVED, live=kept)
@@ -58,11 +59,6 @@ def compute_root_moments(sizes: ModelSizes) -> UnitMoments:
 def compute_head_flop(sizes: ModelSizes) -> float:
     """Return the forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop."""
     return 2.0 * sizes.tokens * sizes.word_elements
-
-
-def _ids_bytes(sizes: ModelSizes) -> int:
-    tokens = sizes.samples * (sizes.sequence + 1) * sizes.micro_batches
-    return _INDEX_BYTES * (tokens + sizes.sequence)
 
 
 def _root_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
@@ -94,12 +90,11 @@ def _root_forward_end(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
                 drops=("copy", "exp"),
             ),
         )
+    targets_bytes = _INDEX_BYTES * sizes.tokens + _FP32  # one per token, and their count
     return (
         norm,
         OperatorStep(operator="head", makes={"logits": _logits_bytes(sizes)}),
-        OperatorStep(
-            operator="float", makes={"copy": _logits_copy_bytes(sizes), "targets": _targets_bytes(sizes)}
-        ),
+        OperatorStep(operator="float", makes={"copy": _logits_copy_bytes(sizes), "targets": targets_bytes}),
         OperatorStep(operator="log_softmax", makes={"log_softmax": wide}, drops=("copy", "logits")),
     )
 
@@ -119,12 +114,15 @@ def _loss_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
 def _logits_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     wide, copied = _fp32_logits_bytes(sizes), _logits_copy_bytes(sizes)
     if sizes.ranks > 1:
-        first = OperatorStep(operator="softmax", makes={"d": wide, "copy": copied}, drops=("copy",))
-        drops: tuple[str, ...] = ("logits_kept", "lse")
+        made = {"d": wide, "copy": copied}
+        drops = ("logits_kept", "lse")
         if not copied:
-            return (_with_drops(first, drops), OperatorStep(operator="scale", drops=drops))
+            return (
+                OperatorStep(operator="softmax", makes=made, drops=drops),
+                OperatorStep(operator="scale", drops=drops),
+            )
         return (
-            first,
+            OperatorStep(operator="softmax", makes=made, drops=("copy",)),
             OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d", *drops)),
         )
     steps = (
@@ -134,10 +132,6 @@ def _logits_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     if not copied:
         return steps
     return (*steps, OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d",)))
-
-
-def _with_drops(step: OperatorStep, drops: tuple[str, ...]) -> OperatorStep:
-    return OperatorStep(operator=step.operator, makes=step.makes, drops=drops)
 
 
 def _head_backward(sizes: ModelSizes) -> OperatorStep:
@@ -174,11 +168,6 @@ def _embeddings_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
         ),
         *last,
     )
-
-
-def _targets_bytes(sizes: ModelSizes) -> int:
-    """Return the bytes of one 8-byte target per token, plus the target count."""
-    return _INDEX_BYTES * sizes.tokens + _FP32
 
 
 def _logits_bytes(sizes: ModelSizes) -> int:

@@ -105,13 +105,10 @@ def plan_memory(job: Job, scheme: Scheme) -> MemoryPlan:
 
     With an unknown term, the peak is the moment with the most known bytes, and the sum is a lower bound.
     """
-    terms, peak_at = _plan_terms(job, scheme)
-    return MemoryPlan(terms=terms, peak_at=peak_at, gaps=find_memory_gaps(job, terms))
-
-
-def _plan_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
     if scheme in PIPELINES:
-        return make_pipeline_terms(job, scheme)
-    if has_unit_bytes(job.units):
-        return peak.find_peak(job, get_zero_stage(scheme))
-    return make_paper_terms(job, scheme)
+        terms, peak_at = make_pipeline_terms(job, scheme)
+    elif has_unit_bytes(job.units):
+        terms, peak_at = peak.find_peak(job, get_zero_stage(scheme))
+    else:
+        terms, peak_at = make_paper_terms(job, scheme)
+    return MemoryPlan(terms=terms, peak_at=peak_at, gaps=find_memory_gaps(job, terms))

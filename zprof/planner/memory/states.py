@@ -135,9 +135,14 @@ def count_stage_elements(job: Job) -> int:
         return count_rank_elements(job)
     if job.units:
         return _largest_stage_of_units(job)
-    root_elements = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)
-    ends = _end_elements(root_elements, job.shape)
-    return ceil_div(ceil_div(job.parameters - root_elements, job.degrees.pp) + ends, job.degrees.mp)
+    root_elements = end_elements = 0
+    if (shape := job.shape) is not None:
+        second_table = shape.vocabulary * shape.hidden if _has_two_tables(shape) else 0
+        tables = (shape.vocabulary + shape.position_rows) * shape.hidden + second_table
+        root_elements = min(tables, job.parameters)
+        end_elements = root_elements - second_table
+    per_stage = ceil_div(job.parameters - root_elements, job.degrees.pp)
+    return ceil_div(per_stage + end_elements, job.degrees.mp)
 
 
 def split_stages(units: Sequence[ModelUnit], pp: int) -> list[Sequence[ModelUnit]]:
@@ -153,18 +158,6 @@ def _largest_stage_of_units(job: Job) -> int:
     one_end = root_elements - table if _has_two_tables(job.shape) else root_elements
     sizes = [sum(unit.elements for unit in stage) for stage in split_stages(job.units, job.degrees.pp)]
     return max(*sizes, sizes[0] + one_end, sizes[-1] + one_end)
-
-
-def _table_elements(shape: Shape) -> int:
-    return (shape.vocabulary * (2 if _has_two_tables(shape) else 1) + shape.position_rows) * shape.hidden
-
-
-def _end_elements(root_elements: int, shape: Shape | None) -> int:
-    return (
-        root_elements - shape.vocabulary * shape.hidden
-        if shape is not None and _has_two_tables(shape)
-        else root_elements
-    )
 
 
 def _has_two_tables(shape: Shape | None) -> bool:

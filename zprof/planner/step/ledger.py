@@ -15,7 +15,6 @@ from zprof.planner.step.parallelism import (
 )
 from zprof.planner.step.schedule import (
     MicroBatchPhases,
-    PhaseTotal,
     StepPhase,
     build_plain_passes,
     build_reduced_passes,
@@ -44,10 +43,27 @@ def plan_stack_step(job: Job, scheme: Scheme, stack: UnitStack) -> PlannedStep |
     if times is None:
         return None
     flow = _pipeline_flow(job, job.hardware, scheme, times)
-    return (
-        None
-        if flow is None
-        else _make_ledger(job, scheme, sum_phases(_plan_phases(job, scheme, times)), flow)
+    if flow is None:
+        return None
+    phases = sum_phases(_plan_phases(job, scheme, times))
+    wall = phases.wall_ns + flow.idle_ns + flow.exposed_ns
+    exposed = phases.exposed_transfer_ns + flow.exposed_ns
+    collective = phases.collective_ns + flow.moved_ns
+    return PlannedStep(
+        wall_ns=wall,
+        compute_ns=phases.compute_ns,
+        exposed_transfer_ns=exposed,
+        exposed_memcpy_ns=phases.exposed_memcpy_ns,
+        idle_ns=flow.idle_ns,
+        collective_ns=collective,
+        overlapped_ns=collective - exposed,
+        efficiency_ratio=phases.compute_ns / wall if wall else 1.0,
+        assumptions=assumptions_by_leaf(
+            scheme,
+            pipelined=job.degrees.pp > 1,
+            prefetch=job.overlap.prefetch,
+            keep_last=job.overlap.keep_last,
+        ),
     )
 
 
@@ -87,25 +103,3 @@ def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> MicroBatchPhase
         return build_sharded_passes(times, job.overlap)
     reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
     return build_reduced_passes(times) if reduces else build_plain_passes(times)
-
-
-def _make_ledger(job: Job, scheme: Scheme, phases: PhaseTotal, flow: PipelineFlow) -> PlannedStep:
-    wall = phases.wall_ns + flow.idle_ns + flow.exposed_ns
-    exposed = phases.exposed_transfer_ns + flow.exposed_ns
-    collective = phases.collective_ns + flow.moved_ns
-    return PlannedStep(
-        wall_ns=wall,
-        compute_ns=phases.compute_ns,
-        exposed_transfer_ns=exposed,
-        exposed_memcpy_ns=phases.exposed_memcpy_ns,
-        idle_ns=flow.idle_ns,
-        collective_ns=collective,
-        overlapped_ns=collective - exposed,
-        efficiency_ratio=phases.compute_ns / wall if wall else 1.0,
-        assumptions=assumptions_by_leaf(
-            scheme,
-            pipelined=job.degrees.pp > 1,
-            prefetch=job.overlap.prefetch,
-            keep_last=job.overlap.keep_last,
-        ),
-    )

@@ -228,7 +228,11 @@ def predict_memory(
     if model is not None:
         before |= _highest_moment(model.skeleton, model.policy, memory.sizes, before)
         skeleton = change_passes(model, change)
-        sizes = _change_sizes(memory.sizes, model.skeleton, skeleton, change)
+        sizes = replace(
+            memory.sizes,
+            activations=memory.sizes.activations * model.skeleton.micro_batches / skeleton.micro_batches,
+            ranks=change.shard_ranks or memory.sizes.ranks,
+        )
         after |= _highest_moment(skeleton, change_policy(model.policy, change), sizes, after)
     tenants = [tenant for tenant in Tenant if tenant in memory.rank.tenants]
     rows = [
@@ -242,16 +246,10 @@ def predict_memory(
         for tenant in tenants
     ]
     measured = memory.rank.peak_bytes
-    modelled = sum(
-        _round_or_default(before.get(tenant), _tenant_bytes(memory.rank, tenant)) for tenant in tenants
-    )
+    modelled = sum(round(before.get(tenant, _tenant_bytes(memory.rank, tenant))) for tenant in tenants)
     modelled += memory.rank.untagged_bytes
     predicted = sum(row.predicted or 0 for row in rows) + memory.rank.untagged_bytes
     return (_predict_peak(measured, modelled, predicted), *rows)
-
-
-def _round_or_default(value: float | None, default: int) -> int:
-    return default if value is None else round(value)
 
 
 def _tenant_bytes(rank: RankMemory, tenant: Tenant) -> int:
@@ -273,15 +271,6 @@ def _formula_states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float
         )
         for tenant in _FORMULA_TENANTS
     }
-
-
-def _change_sizes(sizes: MemorySizes, old: StepPasses, new: StepPasses, change: Change) -> MemorySizes:
-    """Scale activations to the micro-batch size and share gradients over the new number of ranks."""
-    return replace(
-        sizes,
-        activations=sizes.activations * old.micro_batches / new.micro_batches,
-        ranks=change.shard_ranks or sizes.ranks,
-    )
 
 
 def _highest_moment(

@@ -120,7 +120,7 @@ class Gradients:
         ``unreduced_bytes``: the unit's unsharded gradients if they are not persistent.
         """
         if self._in_place:
-            self._reduce_in_place(unit)
+            self._add_copies(self._copy_of_flat(unit))
         elif self._constant is not None or self._flat:
             self._reduce_pieces(unit, unreduced_bytes)
         else:
@@ -138,9 +138,6 @@ class Gradients:
         self._pool.drain()
         self._add_copies(-self._copies)
         self._has_shards = True
-
-    def _reduce_in_place(self, unit: ModelUnit) -> None:
-        self._add_copies(self._copy_of_flat(unit))
 
     def _copy_of_flat(self, unit: ModelUnit) -> int:
         """Return the backend's copy: gloo copies a reduce-scatter's input; all-reduce is in place."""
