@@ -15,7 +15,7 @@ GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
 # Compiled once, and not by each worker and each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all bench bench-answer check size guard guard-answer docs pictures clean
+.PHONY: demo test test-all bench bench-answer check size guard guard-answer frozen docs pictures clean
 
 $(READY): pyproject.toml constraints.txt .ci/install_cpu_torch.py
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -70,6 +70,10 @@ guard: $(READY)
 # Processor time and peak memory of an answer, beside their peers, against benchmarks/guard.json: three minutes.
 guard-answer: $(READY)
 	$(BIN)/python -m benchmarks.guard
+
+# What zprof says about its inputs, leaf by leaf and line by line, against benchmarks/frozen/copies.
+frozen: $(READY)
+	$(BIN)/python -m benchmarks.frozen
 
 # The site, into build/site; a broken link or an unknown name ends it.
 docs: $(READY)
