@@ -15,7 +15,6 @@ from zprof.model.report import Report
 from zprof.reports.escape import format_command
 from zprof.reports.junit_suite import Case, State, Suite
 from zprof.reports.junit_suite import document as junit_document
-from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.check_formatting import (
     describe_gate,
     describe_result,
@@ -29,6 +28,7 @@ from zprof.reports.presenters.check_formatting import (
 from zprof.reports.sarif import list_gap_notes, make_finding_result, make_finding_rules
 from zprof.reports.sarif_log import Log, Result, SarifRule
 from zprof.reports.sarif_log import document as sarif_document
+from zprof.reports.table import UNKNOWN
 
 #: A gate that could not be evaluated fails the step, so it is shown as an error.
 _COMMANDS = {

@@ -17,7 +17,8 @@ from markupsafe import Markup
 
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
-from zprof.reports.page import UNKNOWN, AreaChart, LegendEntry, LineChart, Page, Table
+from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
+from zprof.reports.table import UNKNOWN, Table
 from zprof.reports.text_table import format_omission
 
 #: Style classes of the lines of a chart, in order.

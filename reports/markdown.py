@@ -10,22 +10,18 @@ from zprof.reports.escape import escape_prose, format_code, format_code_block
 from zprof.reports.page import (
     Block,
     Card,
-    Cell,
     Code,
     Facts,
     Icicle,
     Item,
     ItemList,
     KeyFigures,
-    Kind,
     Note,
     Page,
     Paragraph,
-    Row,
-    Table,
     VerdictBlock,
-    format_cell,
 )
+from zprof.reports.table import Cell, Kind, Row, Table, format_cell
 from zprof.reports.text_table import format_omission, format_table_note, get_column_unit, select_rows
 
 MAX_CHARACTERS = 65_000

@@ -5,31 +5,14 @@ Presenters (``reports/presenters``) turn reports, plans, predictions, checks and
 recording, so backends escape all of them except ``tone``, ``colour`` and ``anchor``, which zprof sets itself.
 """
 
-from collections.abc import Sequence
-from enum import StrEnum
 from itertools import pairwise
 
 from msgspec import Struct
 
-from zprof.model.quantities import Value, format_value
+from zprof.reports.table import MAX_TEXT_ROWS, Table
 
-#: Maximum number of table rows in any output; the JSON has all of them.
-MAX_ROWS = 200
-#: Default maximum number of table rows in a terminal.
-MAX_TEXT_ROWS = 24
 #: Anchor of the section that lists what was not measured.
 GAPS = "gaps"
-#: Placeholder for an unknown number.
-UNKNOWN = "-"
-
-
-class Kind(StrEnum):
-    """Content of the cells of a column."""
-
-    NUMBER = "number"
-    TEXT = "text"
-    NAME = "name"
-    BAR = "bar"
 
 
 class VerdictBlock(Struct, frozen=True, kw_only=True):
@@ -95,78 +78,6 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     rows: tuple[tuple[str, str], ...]
     values_first: bool = False
-
-
-class Column(Struct, frozen=True, kw_only=True):
-    """Header of a column.
-
-    ``wide``: omitted in a terminal.  ``lifted``: the terminal prints the value once, above the rows that
-    share it.  ``min_width``: minimum width in a terminal, so that consecutive tables align.
-    """
-
-    title: str
-    unit: str = ""
-    kind: Kind = Kind.NUMBER
-    wide: bool = False
-    lifted: bool = False
-    min_width: int = 0
-
-
-class Bar(Struct, frozen=True, kw_only=True):
-    """A bar in a cell: its length as a share, and its start, end and zero point on an axis from 0 to 1."""
-
-    share: float
-    start: float
-    end: float
-    zero: float = 0.0
-    colour: str = "time-sum"
-
-
-Cell = str | Value | Bar
-
-
-def format_cell(cell: Cell) -> str:
-    """Return the text of a cell; a bar has none."""
-    if isinstance(cell, Value):
-        return format_value(cell, UNKNOWN)
-    return "" if isinstance(cell, Bar) else cell
-
-
-class Row(Struct, frozen=True, kw_only=True):
-    """A row; its first cell is the row name.
-
-    ``short``: shorter name for a terminal; ``below``: lines that the terminal prints below the row.
-    """
-
-    cells: tuple[Cell, ...]
-    total: bool = False
-    short: str = ""
-    below: tuple[str, ...] = ()
-
-
-class Table(Struct, frozen=True, kw_only=True):
-    """A table.
-
-    ``unit``: unit of all numbers; ``note``: what the numbers are.  ``max_text_rows``: maximum number of rows
-    in a terminal; Markdown shows twice as many.  ``order``: row indices by importance, if different from the
-    row order.  ``total`` and ``noun``: number of rows before truncation, and what a row is.
-    ``transposed``: text and Markdown show the rows as columns.  ``below``: title of the lines below the rows;
-    HTML and Markdown have them in a column, joined by ``below_separator``.
-    """
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    unit: str = ""
-    note: str = ""
-    notes: tuple[str, ...] = ()
-    max_text_rows: int = MAX_TEXT_ROWS
-    order: tuple[int, ...] = ()
-    total: int | None = None
-    noun: str = "rows"
-    transposed: bool = False
-    below: str = ""
-    below_separator: str = " ← "
 
 
 class Card(Struct, frozen=True, kw_only=True):
@@ -409,55 +320,3 @@ def make_section(
         anchor=anchor, title=title, lead=lead, blocks=present, note=note, detail=detail, fold_rows=fold_rows
     )
     return (section,)
-
-
-def make_table(
-    title: str,
-    columns: tuple[Column, ...],
-    rows: Sequence[Row | tuple[Cell, ...]],
-    *,
-    unit: str = "",
-    note: str = "",
-    notes: Sequence[str] = (),
-    max_text_rows: int = MAX_TEXT_ROWS,
-    order: Sequence[int] = (),
-    total: int | None = None,
-    noun: str = "rows",
-    transposed: bool = False,
-    below: str = "",
-    below_separator: str = " ← ",
-) -> Table | None:
-    """Return a table of the first ``MAX_ROWS`` rows, or None if there are no rows."""
-    if not rows:
-        return None
-    table_rows = [row if isinstance(row, Row) else Row(cells=row) for row in rows[:MAX_ROWS]]
-    return Table(
-        title=title,
-        columns=columns,
-        rows=tuple(table_rows),
-        unit=unit,
-        note=note,
-        notes=tuple(notes),
-        max_text_rows=max_text_rows,
-        order=tuple(order),
-        total=len(rows) if total is None else total,
-        noun=noun,
-        transposed=transposed,
-        below=below,
-        below_separator=below_separator,
-    )
-
-
-def make_number_columns(*titles: str, unit: str = "", wide: bool = False) -> tuple[Column, ...]:
-    """Return number columns that share a unit."""
-    return tuple(Column(title=title, unit=unit, wide=wide) for title in titles)
-
-
-def make_name_column(title: str, *, lifted: bool = False) -> Column:
-    """Return a column of names that come from a recording."""
-    return Column(title=title, kind=Kind.NAME, lifted=lifted)
-
-
-def make_text_column(title: str, unit: str = "") -> Column:
-    """Return a column of text."""
-    return Column(title=title, unit=unit, kind=Kind.TEXT)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from msgspec import Struct
 
 from zprof.model.formatting import format_ns
-from zprof.reports.page import Bar, Bars, HeatMap, Kind, LegendEntry, Table, format_cell
+from zprof.reports.page import Bars, HeatMap, LegendEntry
 from zprof.reports.svg import (
     CHARACTER_WIDTH,
     TIME_COLOURS,
@@ -17,6 +17,7 @@ from zprof.reports.svg import (
     fit_text,
     write_svg,
 )
+from zprof.reports.table import Bar, Kind, Table, format_cell
 
 WIDTH = 960
 _MARGIN, _TOP, _ROW, _BAR = 16, 48, 24, 16
@@ -46,10 +47,13 @@ def draw_bar_table(table: Table, notes: Sequence[str] = ()) -> str:
         ]
         bar = row.cells[bars_at]
         if isinstance(bar, Bar):
-            x, scale = left + bar.start * (WIDTH - _MARGIN - left), WIDTH - _MARGIN - left
-            parts.append(
-                draw_box(x, y - 12, max(1.0, (bar.end - bar.start) * scale), _BAR, TIME_COLOURS[bar.colour])
-            )
+            scale = WIDTH - _MARGIN - left
+            parts += [
+                draw_box(
+                    left + start * scale, y - 12, max(1.0, (end - start) * scale), _BAR, TIME_COLOURS[colour]
+                )
+                for colour, start, end in bar.segments
+            ]
     height = _TOP + _ROW * (len(table.rows) + 1)
     title = f"{table.title}, {table.note}" if table.note else table.title
     return write_svg(title, WIDTH, height, parts, left=_MARGIN, notes=notes)

@@ -19,9 +19,9 @@ from zprof.reports.page import (
     Page,
     Paragraph,
     Section,
-    Table,
     VerdictBlock,
 )
+from zprof.reports.table import Table
 from zprof.reports.text_colour import colour_block, colour_heading
 from zprof.reports.text_table import format_omission, render_table
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from zprof.model.formatting import printable
 from zprof.reports.layout import INDENT, render_heading, wrap
-from zprof.reports.page import Block, Card, Code, ItemList, Kind, Note, Table, VerdictBlock
+from zprof.reports.page import Block, Card, Code, ItemList, Note, VerdictBlock
+from zprof.reports.table import Kind, Table
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
 _TONES: Mapping[str, str] = {"ok": _GREEN, "slower": _RED, "risk": _YELLOW, "inconclusive": _YELLOW}

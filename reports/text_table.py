@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.layout import INDENT, get_page_width, render_bar, render_heading, wrap
-from zprof.reports.page import Bar, Cell, Column, Kind, Row, Table, format_cell
+from zprof.reports.table import Bar, Cell, Column, Kind, Row, Table, format_cell
 
 #: Minimum width of a text column and of the name column; maximum width of a number before it wraps.
 _MIN_WORDS, _MIN_NAME = 12, 12

@@ -9,22 +9,7 @@ from msgspec.structs import replace
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.quantities import Value
 from zprof.model.report import Report
-from zprof.reports.page import (
-    Cell,
-    Column,
-    Facts,
-    Item,
-    ItemList,
-    Kind,
-    Page,
-    Section,
-    Table,
-    VerdictBlock,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Facts, Item, ItemList, Page, Section, VerdictBlock, make_section
 from zprof.reports.presenters.check_formatting import (
     MARKS,
     describe_baseline,
@@ -44,6 +29,7 @@ from zprof.reports.presenters.comparison import build_difference_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
 from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
 from zprof.reports.presenters.ledger import build_ledger_section
+from zprof.reports.table import Cell, Column, Kind, Table, make_number_columns, make_table, make_text_column
 
 _OUTCOME_TITLES = (
     (Outcome.FAILED, "Failed"),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.quantities import Unit, format_number, format_signed
-from zprof.reports.page import UNKNOWN
+from zprof.reports.table import UNKNOWN
 
 MARKS = {
     Outcome.FAILED: "✗",

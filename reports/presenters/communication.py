@@ -4,24 +4,14 @@ from zprof.model.leaves import take_value
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import CollectiveTime
-from zprof.reports.page import (
-    Cell,
-    Column,
-    Kind,
-    Note,
-    Section,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-)
+from zprof.reports.page import Note, Section, make_section
 from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_formatting import (
     describe_alignment,
     describe_volume,
     take_message_bytes,
 )
+from zprof.reports.table import Cell, Column, Kind, Table, make_name_column, make_number_columns, make_table
 
 
 def build_communication_section(report: Report) -> tuple[Section, ...]:

@@ -3,21 +3,17 @@
 from zprof.model.formatting import format_ns
 from zprof.model.leaves import take_value
 from zprof.model.report import Comparison, Report, RunFacts
-from zprof.reports.page import (
-    Block,
+from zprof.reports.page import Block, Facts, Note, Section, make_section
+from zprof.reports.presenters.head import list_baseline_runs
+from zprof.reports.presenters.run_formatting import format_rank_count, format_steps
+from zprof.reports.table import (
     Column,
-    Facts,
-    Note,
-    Section,
     Table,
     make_name_column,
     make_number_columns,
-    make_section,
     make_table,
     make_text_column,
 )
-from zprof.reports.presenters.head import list_baseline_runs
-from zprof.reports.presenters.run_formatting import format_rank_count, format_steps
 
 _MAX_TEXT_DIFFERENCES = 12
 

@@ -4,16 +4,8 @@ from zprof.model.ending_text import describe_end, describe_moment, name_place
 from zprof.model.endings import RankEnd
 from zprof.model.formatting import format_ns, printable
 from zprof.model.report import Report
-from zprof.reports.page import (
-    Code,
-    Column,
-    Kind,
-    Section,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Code, Section, make_section
+from zprof.reports.table import Column, Kind, make_number_columns, make_table, make_text_column
 
 _MAX_RANKS, _MAX_LINES = 8, 6
 

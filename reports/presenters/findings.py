@@ -10,18 +10,7 @@ from zprof.model.gaps import Gap
 from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Report
 from zprof.model.time import Time
-from zprof.reports.page import (
-    GAPS,
-    Card,
-    Code,
-    Facts,
-    Item,
-    ItemList,
-    Note,
-    Paragraph,
-    Section,
-    make_section,
-)
+from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.presenters.run_formatting import format_ranks
 
 _MAX_FINDINGS = 100

@@ -15,20 +15,8 @@ from zprof.model.hang_text import (
 )
 from zprof.model.hang_waits import group_waits, mark_cause
 from zprof.model.report import Report
-from zprof.reports.page import (
-    Block,
-    Code,
-    Column,
-    Item,
-    ItemList,
-    Kind,
-    Note,
-    Section,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Block, Code, Item, ItemList, Note, Section, make_section
+from zprof.reports.table import Column, Kind, make_number_columns, make_table, make_text_column
 
 _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
 _MAX_SIZES_LENGTH, _MAX_GROUP_LENGTH = 40, 24

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from zprof.model.formatting import format_ms
-from zprof.reports.page import UNKNOWN, HeatCell, HeatMap
+from zprof.reports.page import HeatCell, HeatMap
+from zprof.reports.table import UNKNOWN
 
 MAX_ROWS, MAX_COLUMNS = 64, 24
 LEVELS = 10

@@ -7,24 +7,7 @@ from zprof.model.leaves import take_value
 from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.report import Comparison, Report
 from zprof.model.time import LEDGER_NAMES
-from zprof.reports.page import (
-    Bar,
-    Block,
-    Column,
-    Item,
-    ItemList,
-    Kind,
-    Note,
-    Paragraph,
-    Row,
-    Section,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Block, Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.presenters.time_figures import (
     LedgerRow,
     find_unclaimed_step_ns,
@@ -37,6 +20,17 @@ from zprof.reports.presenters.time_formatting import (
     describe_exposure,
     describe_unsplit_time,
     describe_window,
+)
+from zprof.reports.table import (
+    Bar,
+    Column,
+    Kind,
+    Row,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
 )
 
 _COLOURS = {name: f"time-{term.removesuffix('_ns').replace('_', '-')}" for term, name in LEDGER_NAMES.items()}
@@ -163,15 +157,16 @@ def _make_waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], total_ns: i
 
     bars = [
         Bar(
+            segments=(
+                (_COLOURS[row.name], scale(min(start, start + size)), scale(max(start, start + size))),
+            ),
             share=row.share if size > 0 else 0.0,
-            start=scale(min(start, start + size)),
-            end=scale(max(start, start + size)),
             zero=scale(0),
-            colour=_COLOURS[row.name],
         )
         for start, size, row in zip(ends, sizes, rows, strict=False)
     ]
-    return [*bars, Bar(share=0.0, start=scale(min(0, total_ns)), end=scale(max(0, total_ns)), zero=scale(0))]
+    total = ("time-sum", scale(min(0, total_ns)), scale(max(0, total_ns)))
+    return [*bars, Bar(segments=(total,), zero=scale(0))]
 
 
 def _build_unclaimed_table(report: Report) -> Table | None:

@@ -9,24 +9,7 @@ from zprof.model.metrics.catalogue import find_title
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.page import (
-    MAX_ROWS,
-    Bars,
-    Block,
-    Cell,
-    Column,
-    Kind,
-    Note,
-    Section,
-    Segment,
-    StackedBar,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Bars, Block, Note, Section, Segment, StackedBar, make_section
 from zprof.reports.presenters.memory_formatting import (
     LETTERS,
     OUTSIDE_LIVE_TERMS,
@@ -43,6 +26,17 @@ from zprof.reports.presenters.memory_formatting import (
     take_owned_bytes,
     take_tenant_bytes,
     tenant_name,
+)
+from zprof.reports.table import (
+    MAX_ROWS,
+    Cell,
+    Column,
+    Kind,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
 )
 
 _MAX_BARS, _MAX_BARS_COMPARED = 32, 16

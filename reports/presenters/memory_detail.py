@@ -20,22 +20,7 @@ from zprof.model.memory import (
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.reports.page import (
-    MAX_ROWS,
-    Bar,
-    Cell,
-    Column,
-    Kind,
-    Note,
-    Row,
-    Section,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Note, Section, make_section
 from zprof.reports.presenters.memory import TENANT_TITLES
 from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
@@ -50,6 +35,19 @@ from zprof.reports.presenters.memory_formatting import (
     tenant_name,
 )
 from zprof.reports.presenters.rank_spread import describe_spread
+from zprof.reports.table import (
+    MAX_ROWS,
+    Bar,
+    Cell,
+    Column,
+    Kind,
+    Row,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
 
 _MAX_TEXT_ROWS, _MAX_TEXT_LARGEST, _MAX_TEXT_RANKS, _MAX_TEXT_PHASES = 12, 8, 4, 5
 _MAX_FRAMES = 6
@@ -101,7 +99,7 @@ def _build_kind_table(rank: RankMemory) -> Table | None:
         share = part.bytes / max(1, rank.peak_bytes)
         name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
         colour = get_tenant_class(part.tenant) if part.tenant in ORDER else "time-sum"
-        bar = Bar(share=share, start=0.0, end=min(1.0, share), colour=colour)
+        bar = Bar(segments=((colour, 0.0, min(1.0, share)),), share=share)
         rows.append((name, take_owned_bytes(part), Value(share, Unit.RATIO), bar))
     columns = (
         make_name_column("kind"),

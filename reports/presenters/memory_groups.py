@@ -11,16 +11,7 @@ from zprof.model.memory import Allocation, RankMemory
 from zprof.model.memory_changes import GroupChange
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Comparison, Report
-from zprof.reports.page import (
-    Note,
-    Row,
-    Section,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-)
+from zprof.reports.page import Note, Section, make_section
 from zprof.reports.presenters.memory_formatting import (
     is_installed,
     largest_rank,
@@ -29,6 +20,7 @@ from zprof.reports.presenters.memory_formatting import (
     tenant_name,
 )
 from zprof.reports.presenters.memory_reasons import describe_reason
+from zprof.reports.table import Row, Table, make_name_column, make_number_columns, make_table
 
 _ALL_FOLDERS = 1_000
 _MAX_GROUPS, _MAX_GROUPS_SHORT = 20, 8

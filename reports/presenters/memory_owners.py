@@ -8,18 +8,7 @@ from zprof.model.memory import Basis, DeviceMemory, Memory, MemoryPart, PeakGrow
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.reports.page import (
-    UNKNOWN,
-    Note,
-    Paragraph,
-    Row,
-    Section,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-)
+from zprof.reports.page import Note, Paragraph, Section, make_section
 from zprof.reports.presenters.memory_formatting import (
     CONFIDENCE_WORDS,
     UNTAGGED,
@@ -32,6 +21,7 @@ from zprof.reports.presenters.memory_formatting import (
 )
 from zprof.reports.presenters.memory_groups import build_group_table, name_place
 from zprof.reports.presenters.memory_reasons import describe_reason
+from zprof.reports.table import UNKNOWN, Row, Table, make_name_column, make_number_columns, make_table
 
 #: Reasons of a tenant that are shown, largest first.
 _MAX_REASONS = 4

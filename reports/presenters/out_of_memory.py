@@ -8,22 +8,14 @@ from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.page import (
-    Cell,
-    Note,
-    Section,
-    Table,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Note, Section, make_section
 from zprof.reports.presenters.memory_formatting import (
     CONFIDENCE_WORDS,
     UNTAGGED,
     select_user_frames,
     tenant_name,
 )
+from zprof.reports.table import Cell, Table, make_number_columns, make_table, make_text_column
 
 _MAX_FAILURES = 4
 _MAX_FRAMES = 4

@@ -11,9 +11,7 @@ from zprof.reports.page import (
     Page,
     Paragraph,
     Section,
-    Table,
     VerdictBlock,
-    make_number_columns,
     make_section,
 )
 from zprof.reports.presenters.assumptions import build_plan_assumptions
@@ -36,6 +34,7 @@ from zprof.reports.presenters.plan_formatting import (
 from zprof.reports.presenters.plan_memory import build_memory_table, build_plan_bars, build_term_table
 from zprof.reports.presenters.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
 from zprof.reports.presenters.plan_time import build_degree_table, build_step_table, build_traffic_table
+from zprof.reports.table import Table, make_number_columns
 
 
 def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from zprof.model.leaves import take_value
 from zprof.model.plan import SCHEME_NAMES, Axis
 from zprof.model.quantities import ESTIMATE_SIGN, Scale, Value, format_scaled
-from zprof.reports.page import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, make_text_column
+from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, make_text_column
 
 SCHEMES = SCHEME_NAMES
 AXES = {

@@ -8,7 +8,7 @@ from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term
 from zprof.model.quantities import BOUND_SIGNS, ESTIMATE_SIGN, Bound, Scale, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.page import UNKNOWN, Bars, Column, Row, StackedBar, Table
+from zprof.reports.page import Bars, StackedBar
 from zprof.reports.presenters.memory import stack_segments
 from zprof.reports.presenters.memory_formatting import build_tenant_legend, get_tenant_class, tenant_name
 from zprof.reports.presenters.plan_formatting import (
@@ -22,6 +22,7 @@ from zprof.reports.presenters.plan_formatting import (
     mark_assumed,
     take_scaled,
 )
+from zprof.reports.table import UNKNOWN, Column, Row, Table
 
 _ABBREVIATIONS = {
     Tenant.PARAMETERS: "params",

@@ -8,7 +8,7 @@ from msgspec import Struct
 from zprof.model.formatting import format_percent, shorten
 from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.model.quantities import Bound, Unit, Value
-from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
+from zprof.reports.page import AxisMark, Line, LineChart, LinePoint
 from zprof.reports.presenters.plan_formatting import (
     IN_FULL,
     choose_size_scale,
@@ -19,6 +19,7 @@ from zprof.reports.presenters.plan_formatting import (
     make_plan_table,
     take_scaled,
 )
+from zprof.reports.table import UNKNOWN, Column, Table
 
 _MAX_LINES = 4
 #: Fields of a break-even, in order of its columns.

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from zprof.model.plan import PIPELINES, Axis, Plan, PlanRow
 from zprof.model.quantities import Scale, Unit, Value
 from zprof.model.time import LEDGER_NAMES
-from zprof.reports.page import UNKNOWN, Cell, Row, Table
 from zprof.reports.presenters.plan_formatting import (
     AXES,
     IN_FULL,
@@ -20,6 +19,7 @@ from zprof.reports.presenters.plan_formatting import (
     take_scaled,
 )
 from zprof.reports.presenters.plan_memory import make_scheme_columns
+from zprof.reports.table import UNKNOWN, Cell, Row, Table
 
 #: Terms of the ledger: field, name, short name.
 _TERMS = (

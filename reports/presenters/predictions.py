@@ -9,9 +9,9 @@ from zprof.model.metrics.metric import find_unit, strip_unit
 from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, Outlook, PredictedFigure, Prediction
-from zprof.reports.page import Column, Kind, Row, Table, format_cell
 from zprof.reports.presenters.plan_formatting import make_plan_row, make_plan_table
 from zprof.reports.presenters.plan_memory import SHORT
+from zprof.reports.table import Column, Kind, Row, Table, format_cell
 
 STEP, PEAK = "wall_ns", "peak_bytes"
 _NAMES = {**LEDGER_NAMES, "efficiency_ratio": "efficiency"}

@@ -7,19 +7,7 @@ from zprof.model.leaves import take_value
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, CriticalPath, RankTime
-from zprof.reports.page import (
-    MAX_ROWS,
-    Cell,
-    Column,
-    HeatMap,
-    Note,
-    Section,
-    Table,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import HeatMap, Note, Section, make_section
 from zprof.reports.presenters.heat import Measured, heat_map
 from zprof.reports.presenters.time_figures import (
     LateRank,
@@ -32,6 +20,15 @@ from zprof.reports.presenters.time_figures import (
 )
 from zprof.reports.presenters.time_formatting import (
     make_ledger_cells,
+)
+from zprof.reports.table import (
+    MAX_ROWS,
+    Cell,
+    Column,
+    Table,
+    make_number_columns,
+    make_table,
+    make_text_column,
 )
 
 _MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4

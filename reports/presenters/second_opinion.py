@@ -4,13 +4,12 @@ from zprof.model.leaves import take_value
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.second_opinion import RankOpinion, SecondOpinion
-from zprof.reports.page import (
+from zprof.reports.page import Section, make_section
+from zprof.reports.table import (
     Cell,
-    Section,
     Table,
     make_name_column,
     make_number_columns,
-    make_section,
     make_table,
     make_text_column,
 )

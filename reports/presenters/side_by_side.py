@@ -6,24 +6,11 @@ from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import strip_unit
 from zprof.model.quantities import Unit, format_number
 from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
-from zprof.reports.page import (
-    Column,
-    Facts,
-    Kind,
-    Note,
-    Page,
-    Paragraph,
-    Section,
-    Table,
-    VerdictBlock,
-    make_name_column,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
 from zprof.reports.presenters.head import MARKS, build_modelled_notes
 from zprof.reports.presenters.memory_groups import RUN_PEAKS, build_group_change_section
 from zprof.reports.presenters.run_formatting import describe_run, format_steps
+from zprof.reports.table import Column, Kind, Table, make_name_column, make_table, make_text_column
 
 UNKNOWN = "unknown"
 #: Smaller relative changes are not shown.

@@ -16,9 +16,7 @@ from zprof.model.second_opinion import FigureStatus, RankVerification, Verificat
 from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.model.time import RankTime
 from zprof.reports.page import (
-    UNKNOWN,
     Block,
-    Cell,
     Facts,
     Item,
     ItemList,
@@ -27,15 +25,19 @@ from zprof.reports.page import (
     Paragraph,
     Section,
     VerdictBlock,
-    format_cell,
-    make_name_column,
-    make_number_columns,
     make_section,
-    make_table,
-    make_text_column,
 )
 from zprof.reports.presenters.memory_formatting import largest_rank, peak_bytes
 from zprof.reports.presenters.time_figures import exposure, step_ns
+from zprof.reports.table import (
+    UNKNOWN,
+    Cell,
+    format_cell,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
 
 _CHECK_MARKS = {CheckStatus.OK: "✓", CheckStatus.ABSENT: "-", CheckStatus.BROKEN: "✗"}
 _FIGURE_WORDS = {

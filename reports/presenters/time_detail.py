@@ -4,18 +4,7 @@ from zprof.model.leaves import take_value
 from zprof.model.quantities import Bounds
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
-from zprof.reports.page import (
-    MAX_ROWS,
-    UNKNOWN,
-    Cell,
-    Section,
-    Table,
-    make_name_column,
-    make_number_columns,
-    make_section,
-    make_table,
-    make_text_column,
-)
+from zprof.reports.page import Section, make_section
 from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import (
     order_steps_by_length,
@@ -27,6 +16,16 @@ from zprof.reports.presenters.time_figures import (
 from zprof.reports.presenters.time_formatting import (
     make_ledger_cells,
     take_message_bytes,
+)
+from zprof.reports.table import (
+    MAX_ROWS,
+    UNKNOWN,
+    Cell,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
 )
 
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8

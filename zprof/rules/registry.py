@@ -81,7 +81,7 @@ MEASUREMENT_RULES = (
 
 _TRANSFER_TERMS = ("exposed_transfer_ns",)
 #: Half of the bytes also take half of the copies into and out of their buffers, which are compute.
-_MESSAGE_TERMS = ("exposed_transfer_ns", "compute_ns")
+_HALVED_TERMS = ("exposed_transfer_ns", "compute_ns")
 #: Removing a collective also removes its waits, its launches and, on a CPU, its copies.
 _REMOVED_COLLECTIVE_TERMS = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
 
@@ -89,14 +89,14 @@ VOLUME_RULES: tuple[Rule, ...] = (
     Rule(
         cause=Cause.FP32_REDUCE,
         check=fp32_reduce,
-        claims=_MESSAGE_TERMS,
+        claims=_HALVED_TERMS,
         # reductions that take twice as long delay the backward's gathers queued behind them
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),
     Rule(
         cause=Cause.FP32_GATHER,
         check=fp32_gather,
-        claims=_MESSAGE_TERMS,
+        claims=_HALVED_TERMS,
         # gathers of twice the bytes arrive late, including those of the backward
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),

@@ -14,6 +14,7 @@ from textual.screen import Screen
 
 from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
+from zprof.reports.table import Opens
 from zprof.tui import export, help_texts
 from zprof.tui.keys import KEYS, Where, bindings
 from zprof.tui.popups import LinePopup, PickPopup, Popup, TextPopup
@@ -21,7 +22,7 @@ from zprof.tui.screens.overview import OverviewScreen
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import preview_run
 from zprof.tui.shell import Shell, format_error
-from zprof.tui.tables import Opens, find_number
+from zprof.tui.table_view import find_number
 from zprof.tui.theme import Palette
 from zprof.tui.widgets.fact_table import FactTable
 

@@ -14,10 +14,11 @@ from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.model.quantities import Value
 from zprof.reports.formats import FORMATS, by_path
+from zprof.reports.table import Cell, Row, Table
 from zprof.tui.model_value import ModelValue
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.shell import Shell
-from zprof.tui.tables import Cell, ScreenLine, ScreenTable, TableSource
+from zprof.tui.table_view import TableSource, get_text
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Common file systems limit a file name to 255 bytes; this leaves space for the suffixes added below.
@@ -114,7 +115,7 @@ def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
         raise BadInput(f"{path}: cannot be written ({reason})", hint="choose another name") from None
 
 
-RowFormat = Callable[[ScreenTable, ScreenLine, Cell], str]
+RowFormat = Callable[[Table, Row, Cell], str]
 _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
@@ -152,10 +153,10 @@ def describe_copy(environment: Mapping[str, str]) -> str:
     return "copied (if the terminal supports OSC 52). Press e to save the report to a file"
 
 
-def format_markdown(table: ScreenTable, line: ScreenLine, cell: Cell) -> str:
+def format_markdown(table: Table, line: Row, cell: Cell) -> str:
     """Return the row as a Markdown table with the column titles as header."""
     titles = [escape_markdown(column.title) for column in table.columns]
-    cells = [escape_markdown(cell.text) for cell in line.cells]
+    cells = [escape_markdown(get_text(cell)) for cell in line.cells]
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), cells))
 
 
@@ -164,7 +165,7 @@ def escape_markdown(text: str) -> str:
     return "".join(f"\\{character}" if character in _MARKS else character for character in text)
 
 
-def format_json(table: ScreenTable, line: ScreenLine, cell: Cell) -> str:
+def format_json(table: Table, line: Row, cell: Cell) -> str:
     """Return the row as one JSON object; numbers include their report leaves."""
     row = {column.title: _json_value(cell) for column, cell in zip(table.columns, line.cells, strict=True)}
     return json.dumps(row)
@@ -172,7 +173,7 @@ def format_json(table: ScreenTable, line: ScreenLine, cell: Cell) -> str:
 
 def _json_value(cell: Cell) -> object:
     if not isinstance(cell, Value):
-        return cell.text
+        return get_text(cell)
     number: dict[str, object] = {"value": cell.number, "unit": cell.unit, "bound": cell.bound}
     number |= {"leaves": list(cell.leaves), "how": cell.how}
     if isinstance(cell, ModelValue):

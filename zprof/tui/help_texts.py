@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from textual.screen import Screen
 
 from zprof.reports.presenters.findings import merge_gaps
+from zprof.reports.table import Table
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups import Popup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, RunRequest, pick_selection
 from zprof.tui.shell import Shell
-from zprof.tui.tables import ScreenTable
 from zprof.tui.widgets.fact_table import FactTable
 
 _MAX_CHOICES = 4096
@@ -39,8 +39,8 @@ def explain_focus(app: Shell) -> tuple[str, str]:
     return screen.name_of, "\n".join(part for part in parts if part)
 
 
-def _describe_table(table: ScreenTable) -> list[str]:
-    return [text for text in (table.help, *(f"{c.title}: {c.says}" for c in table.columns if c.says)) if text]
+def _describe_table(table: Table) -> list[str]:
+    return [text for text in (table.help, *(f"{c.title}: {c.help}" for c in table.columns if c.help)) if text]
 
 
 def _explain_selection(app: Shell) -> str:

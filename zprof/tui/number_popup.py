@@ -13,10 +13,10 @@ from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import find_unit, parent_path, resolve_input, strip_unit
 from zprof.model.quantities import Aggregation, Value
+from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun
 from zprof.tui.source_rows.registry import find_source_rows
-from zprof.tui.tables import Cell, Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
 
@@ -126,7 +126,7 @@ _MAX_ROWS = 50
 _FIRST_COLUMNS = ("step", "rank")
 
 
-def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> ScreenTable:
+def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
     """Return a table of the first `_MAX_ROWS` rows: step, rank, ``first_column``, then the others.
 
     Its numbers have no leaves, because they are the source that leaves are computed from.
@@ -135,16 +135,19 @@ def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> ScreenTable:
     first = [name for name in (*_FIRST_COLUMNS, first_column) if name in shown.columns]
     shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
     names = [str(name) for name in shown.columns]
-    columns = tuple(ScreenColumn(title=strip_unit(name), numeric=_is_number(shown[name])) for name in names)
+    columns = tuple(
+        Column(title=strip_unit(name), kind=Kind.NUMBER if _is_number(shown[name]) else Kind.TEXT)
+        for name in names
+    )
     lines = [
-        ScreenLine(
+        Row(
             key=str(index),
             cells=tuple(_make_cell(name, value) for name, value in zip(names, row, strict=True)),
         )
         for index, row in enumerate(shown.itertuples(index=False))
     ]
     note = f"first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-    return ScreenTable(name="rows", title="measured from", columns=columns, lines=tuple(lines), note=note)
+    return Table(name="rows", title="measured from", columns=columns, rows=tuple(lines), note=note)
 
 
 def _is_number(column: "pd.Series[float]") -> bool:
@@ -153,6 +156,6 @@ def _is_number(column: "pd.Series[float]") -> bool:
 
 def _make_cell(name: str, value: object) -> Cell:
     if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "item")):
-        return TextCell("" if value is None or value is pd.NA else str(value))
+        return "" if value is None or value is pd.NA else str(value)
     number = None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
     return Value(number=number, unit=find_unit(name), leaves=())

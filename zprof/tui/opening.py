@@ -23,6 +23,7 @@ from zprof.reports.presenters.findings import format_location, worth
 from zprof.reports.presenters.memory_formatting import CONFIDENCE_WORDS, tenant_name
 from zprof.reports.presenters.memory_groups import describe_blocks
 from zprof.reports.presenters.memory_reasons import describe_reason
+from zprof.reports.table import Opens, Row, Table
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.help_texts import format_gaps
 from zprof.tui.model_value import ModelValue
@@ -36,7 +37,7 @@ from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.presenters.overview import build_ledger_table
 from zprof.tui.session import LoadedRun
 from zprof.tui.shell import Shell
-from zprof.tui.tables import Opens, ScreenLine, ScreenTable
+from zprof.tui.table_view import get_text
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Column titles that add nothing to their numbers, so that popup titles leave them out.
@@ -45,7 +46,7 @@ _UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
 _MAX_TITLE = 120
 
 
-def open_number(loaded: LoadedRun, number: Value, line: ScreenLine, table: ScreenTable) -> Popup[None]:
+def open_number(loaded: LoadedRun, number: Value, line: Row, table: Table) -> Popup[None]:
     """Return the popup that explains a number of this row."""
     title = shorten(format_title(number, line, table), _MAX_TITLE)
     if isinstance(number, ModelValue):
@@ -53,16 +54,19 @@ def open_number(loaded: LoadedRun, number: Value, line: ScreenLine, table: Scree
     return NumberPopup(number, title, loaded)
 
 
-def format_title(number: Value, line: ScreenLine, table: ScreenTable) -> str:
+def format_title(number: Value, line: Row, table: Table) -> str:
     """Return a number's row and column names; a row that starts with a number has no name."""
     first = line.cells[0]
     columns = zip(table.columns, line.cells, strict=True)
     column = next((column.title for column, cell in columns if cell is number), "")
-    names = ["" if isinstance(first, Value) else first.text, "" if column in _UNNAMED_COLUMNS else column]
+    names = [
+        "" if isinstance(first, Value) else get_text(first),
+        "" if column in _UNNAMED_COLUMNS else column,
+    ]
     return ", ".join(name for name in names if name)
 
 
-def open_row(app: Shell, line: ScreenLine) -> Popup[None] | None:
+def open_row(app: Shell, line: Row) -> Popup[None] | None:
     """Return the popup that a row opens, or None if it opens nothing."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:
@@ -218,7 +222,7 @@ class TablePopup(Popup[None]):
     TablePopup FactTable:focus { border: none; }
     """
 
-    def __init__(self, table: ScreenTable) -> None:
+    def __init__(self, table: Table) -> None:
         super().__init__()
         self._table = table
 

@@ -25,7 +25,7 @@ from textual.worker import WorkerFailed
 
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
-from zprof.tui.tables import Mark
+from zprof.reports.table import Mark
 
 #: A smaller terminal shows a part of this.
 _MIN_COLUMNS, _MIN_ROWS = 30, 8

@@ -11,8 +11,8 @@ from tests.support.diagnosis_reports import (
 )
 from zprof.model.report import Report
 from zprof.reports.formats import render_page_text
-from zprof.reports.page import Table, format_cell
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
+from zprof.reports.table import Table, format_cell
 
 
 def render(report: Report) -> str:

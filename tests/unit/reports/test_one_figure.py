@@ -22,11 +22,11 @@ from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.reports.formats import by_name
+from zprof.reports.table import Table
 from zprof.tui.presenters.communication import build_collectives_table
 from zprof.tui.presenters.memory import build_stacks
 from zprof.tui.presenters.overview import build_findings_table, build_ledger_table
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import ScreenTable
 
 MIB, MS = 1 << 20, 1_000_000
 SITUATIONS = {make.__name__: make for make in (slower, straggler, memory_only, trace)}
@@ -133,9 +133,9 @@ def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
     assert not missing("\n".join(figure.text for figure in shown), wanted)
 
 
-def figures(table: ScreenTable) -> list[Value]:
+def figures(table: Table) -> list[Value]:
     """All of a table, both ends of a range."""
-    cells = [cell for line in table.lines for cell in line.cells if isinstance(cell, Value)]
+    cells = [cell for line in table.rows for cell in line.cells if isinstance(cell, Value)]
     ends = [replace(cell, number=cell.low, low=None) for cell in cells if cell.low is not None]
     return [*ends, *(replace(cell, low=None) for cell in cells)]
 

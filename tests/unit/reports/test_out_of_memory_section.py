@@ -6,8 +6,8 @@ from tests.support.reports import snapshot
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
-from zprof.reports.page import Table, format_cell
 from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
+from zprof.reports.table import Table, format_cell
 
 GIB = 1 << 30
 FAILURE = OutOfMemory(

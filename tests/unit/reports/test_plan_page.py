@@ -14,7 +14,6 @@ from zprof.model.plan import Plan
 from zprof.model.quantities import Scale, Unit, Value
 from zprof.model.report import WhatIf
 from zprof.model.whatif import Change, Outlook, Prediction
-from zprof.reports.page import format_cell
 from zprof.reports.presenters.plan import build_plan_page
 from zprof.reports.presenters.plan_formatting import (
     choose_size_scale,
@@ -24,6 +23,7 @@ from zprof.reports.presenters.plan_formatting import (
 )
 from zprof.reports.presenters.predictions import make_saving
 from zprof.reports.presenters.whatif import build_whatif_page, describe_outlook
+from zprof.reports.table import format_cell
 
 MS, MIB = 1_000_000, 1 << 20
 each_output = pytest.mark.parametrize("output", RENDERERS)

@@ -9,7 +9,7 @@ from tests.support.memories import memory_of
 from tests.support.reports import SITUATIONS, slower, straggler
 from zprof.model.report import Report
 from zprof.model.time import CriticalPath, PathKind, PathShare
-from zprof.reports.page import Bar, Bars, Table
+from zprof.reports.page import Bars
 from zprof.reports.presenters.ledger import build_ledger_section
 from zprof.reports.presenters.memory import build_memory_section
 from zprof.reports.presenters.memory_formatting import describe_states, peak_bytes, select_largest_ranks
@@ -22,6 +22,7 @@ from zprof.reports.presenters.time_figures import (
     step_change_ns,
     step_ns,
 )
+from zprof.reports.table import Bar, Table
 
 MS = 1_000_000
 
@@ -51,14 +52,17 @@ def build_ledger_table(report: Report) -> Table:
 @pytest.mark.parametrize("name", ["slower", "straggler", "trace", "rank_missing"])
 def test_the_waterfall_has_no_gaps_and_ends_at_the_whole(name: str) -> None:
     bars = [row.cells[-1] for row in build_ledger_table(SITUATIONS[name]()).rows]
-    assert all(isinstance(bar, Bar) and 0 <= bar.start <= bar.end <= 1 for bar in bars)
-    *terms, whole = bars
-    end = terms[0].zero
-    for bar in terms:
-        start = min((bar.start, bar.end), key=lambda edge: abs(edge - end))
+    edges = [bar.segments[0][1:] for bar in bars if isinstance(bar, Bar)]
+    assert len(edges) == len(bars)
+    assert all(0 <= low <= high <= 1 for low, high in edges)
+    *terms, whole = edges
+    assert isinstance(bars[0], Bar)
+    zero = end = bars[0].zero
+    for low, high in terms:
+        start = min((low, high), key=lambda edge: abs(edge - end))
         assert start == pytest.approx(end, abs=0.001)
-        end = bar.start + bar.end - start
-    assert {round(whole.start, 3), round(whole.end, 3)} == {round(whole.zero, 3), round(end, 3)}
+        end = low + high - start
+    assert {round(edge, 3) for edge in whole} == {round(zero, 3), round(end, 3)}
 
 
 def test_a_stacked_bar_has_no_holes_and_the_largest_fills_the_width() -> None:

@@ -19,23 +19,15 @@ from zprof.reports.layout import (
     render_heading,
     wrap,
 )
-from zprof.reports.page import (
-    GAPS,
+from zprof.reports.page import GAPS, Card, Code, Item, ItemList, Note, Page, VerdictBlock, make_section
+from zprof.reports.table import (
     Bar,
-    Card,
-    Code,
     Column,
-    Item,
-    ItemList,
     Kind,
-    Note,
-    Page,
     Row,
     Table,
-    VerdictBlock,
     make_name_column,
     make_number_columns,
-    make_section,
     make_text_column,
 )
 from zprof.reports.terminal import render_markdown_text
@@ -161,7 +153,9 @@ def page(name: str = "a name") -> Page:
         )
         for number, severity in enumerate(("high", "medium", "low"))
     ]
-    rows = tuple(Row(cells=(f"{mark} gate", name, Bar(share=0.5, start=0, end=1))) for mark in "✗✓")
+    rows = tuple(
+        Row(cells=(f"{mark} gate", name, Bar(segments=(("time-sum", 0, 1),), share=0.5))) for mark in "✗✓"
+    )
     gates = Table(title="gates", columns=(make_text_column("gate"), make_text_column("of"), BAR), rows=rows)
     names = Table(title="names", columns=(make_name_column("name"),), rows=(Row(cells=(name,)),))
     gap = Item(text=name, label="x" * 20)

@@ -10,11 +10,11 @@ from tests.support.hostile_run import poison
 from tests.support.tui_app import LARGE, SMALL, app_on, finish_workers, messages, play, press, screen_text
 from tests.support.tui_keys import close_popups, list_focusable, show_screen
 from zprof.model.quantities import Unit, Value
+from zprof.reports.table import Column, Kind, Row, Table
 from zprof.run.reader import load as open_run
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.export import format_json, format_markdown
 from zprof.tui.session import LoadedRun, RunRequest, load
-from zprof.tui.tables import ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.widgets.fact_table import FactTable
 
 NAME = "run[bold]\x1b[2J\u202e[@click=app.quit]q[/].zprof"
@@ -72,11 +72,18 @@ def test_screens_and_what_they_open_and_copy_are_inert(
 
 
 def test_a_copied_name_is_escaped_in_markdown_and_json() -> None:
-    table = ScreenTable(
-        name="t", title="t", columns=(ScreenColumn(title="a|b"), ScreenColumn(title="n", numeric=True))
+    table = Table(
+        name="t",
+        title="t",
+        columns=(
+            Column(title="a|b", kind=Kind.TEXT),
+            Column(
+                title="n",
+            ),
+        ),
     )
     figure = Value(number=1, unit=Unit.COUNT, leaves=("a",))
-    line = ScreenLine(key="k", cells=(TextCell("x|`code`<img src=x>*b*[a](b)\n| --- |\\\x1b"), figure))
+    line = Row(key="k", cells=("x|`code`<img src=x>*b*[a](b)\n| --- |\\\x1b", figure))
     head, _, row = format_markdown(table, line, line.cells[0]).split("\n")
     assert head == r"| a\|b | n |"
     assert row == r"| x\|\`code\`\<img src=x\>\*b\*\[a\](b)\\x0a\| --- \|\\\\x1b | 1 |"
@@ -84,11 +91,11 @@ def test_a_copied_name_is_escaped_in_markdown_and_json() -> None:
 
 
 def test_titles_messages_and_errors_are_text(hostile: LoadedRun) -> None:
-    wild = ScreenTable(
+    wild = Table(
         name="wild",
         title="[@click=app.quit]t[/]\x1b[2J",
-        columns=(ScreenColumn(title="[bold]c[/bold]\x1b[1m"),),
-        lines=(ScreenLine(key="[k]", cells=(TextCell("[red]w[/red]\u202e"),)),),
+        columns=(Column(title="[bold]c[/bold]\x1b[1m", kind=Kind.TEXT),),
+        rows=(Row(key="[k]", cells=("[red]w[/red]\u202e",)),),
         note="[link=x]n[/link]\x07",
     )
 

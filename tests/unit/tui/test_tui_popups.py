@@ -43,7 +43,7 @@ def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(load
     table = build_rows_table(rows, "exposed_transfer_ns")
     assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]
     assert len(table.columns) == len(rows.columns)
-    shown = [line.cells[2].number for line in table.lines]
+    shown = [line.cells[2].number for line in table.rows]
     assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
     assert len(shown) < len(rows)
 

@@ -3,35 +3,27 @@
 import pytest
 
 from zprof.model.quantities import Unit, Value
-from zprof.tui.tables import (
-    BarCell,
-    Opens,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    TextCell,
-    filter_lines,
-    find_number,
-    select_columns,
-    sort_lines,
-)
+from zprof.reports.table import Bar, Column, Kind, Opens, Row, Table
+from zprof.tui.table_view import filter_lines, find_number, select_columns, sort_lines
 from zprof.tui.theme import Look
 from zprof.tui.widgets.text import render_bar
 
 
-def line(name: str, value: float | None) -> ScreenLine:
-    return ScreenLine(key=name, cells=(TextCell(name), Value(number=value, unit=Unit.COUNT, leaves=("a",))))
+def line(name: str, value: float | None) -> Row:
+    return Row(key=name, cells=(name, Value(number=value, unit=Unit.COUNT, leaves=("a",))))
 
 
-TABLE = ScreenTable(
+TABLE = Table(
     name="t",
     title="t",
     columns=(
-        ScreenColumn(title="name"),
-        ScreenColumn(title="count", numeric=True),
-        ScreenColumn(title="wide", from_width=100),
+        Column(title="name", kind=Kind.TEXT),
+        Column(
+            title="count",
+        ),
+        Column(title="wide", kind=Kind.TEXT, from_width=100),
     ),
-    lines=(line("Beta", 2), line("alpha", None), line("gamma", 10)),
+    rows=(line("Beta", 2), line("alpha", None), line("gamma", 10)),
 )
 
 
@@ -44,7 +36,7 @@ TABLE = ScreenTable(
     ],
 )
 def test_numbers_sort_by_value_and_unknown_ones_last(column: int, reverse: bool, order: list[str]) -> None:
-    assert [one.key for one in sort_lines(TABLE, TABLE.lines, column, reverse=reverse)] == order
+    assert [one.key for one in sort_lines(TABLE, TABLE.rows, column, reverse=reverse)] == order
 
 
 @pytest.mark.parametrize(("text", "count"), [("ALPH", 1), ("unknown", 1), ("", 3)])
@@ -60,13 +52,13 @@ def test_a_column_is_shown_from_its_width_on() -> None:
 
 
 def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere() -> None:
-    word = TextCell("exposed transfer")
+    word = "exposed transfer"
     first, second = (Value(number=value, unit=Unit.NS, leaves=("a",)) for value in (1, 2))
-    row = ScreenLine(key="a", cells=(word, first, second))
+    row = Row(key="a", cells=(word, first, second))
     assert find_number(row, word) is first
     assert find_number(row, second) is second
-    assert find_number(ScreenLine(key="a", cells=(word,)), word) is None
-    leading = ScreenLine(key="a", cells=(word, first), opens=Opens.RANK, target=1)
+    assert find_number(Row(key="a", cells=(word,)), word) is None
+    leading = Row(key="a", cells=(word, first), opens=Opens.RANK, target=1)
     assert find_number(leading, word) is None
     assert find_number(leading, first) is first
 
@@ -85,4 +77,4 @@ def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere
 def test_segments_of_a_bar_stand_at_their_places(
     segments: tuple[tuple[str, float, float], ...], text: str
 ) -> None:
-    assert render_bar(BarCell("", segments=segments), 10, Look.MONO, ascii_only=False).plain == text
+    assert render_bar(Bar(segments=segments), 10, Look.MONO, ascii_only=False).plain == text

@@ -15,6 +15,7 @@ from zprof.tui.live.presenter import explain_number, format_gaps
 from zprof.tui.live.screen import LiveScreen, LiveShell
 from zprof.tui.live.watcher import LiveSnapshot, Watcher
 from zprof.tui.popups import TextPopup
+from zprof.tui.table_view import get_text
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Exit codes: the user left the view, or left it and interrupted the job.
@@ -136,5 +137,5 @@ class LiveApp(LiveShell):
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
         """Explain the opened number."""
         if isinstance(event.cell, Value) and event.cell.leaves:
-            title = f"{event.line.cells[0].text}: {event.cell.text}"
+            title = f"{get_text(event.line.cells[0])}: {event.cell.text}"
             self.push_screen(TextPopup(title, explain_number(event.cell)))

@@ -14,10 +14,10 @@ from zprof.model.metrics.catalogue import find_metric
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_NAMES
+from zprof.reports.table import Column, Kind, Mark, Row, Table
 from zprof.run.live import LiveRank, LiveState
 from zprof.run.manifest import PlannedSteps
 from zprof.tui.live.watcher import JobState, LiveSnapshot
-from zprof.tui.tables import Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell, numeric_column
 
 
 class Activity(StrEnum):
@@ -111,29 +111,29 @@ _MIN_WIDE_COLUMNS = 100
 _FINAL_ACTIVITIES = (Activity.RECORDED, Activity.CUT_SHORT, Activity.NOTHING)
 
 
-def build_ledger_table(seen: LiveSnapshot) -> ScreenTable:
+def build_ledger_table(seen: LiveSnapshot) -> Table:
     """Build the step ledger: means over ranks and over the steps of the time window."""
     tree = seen.measured.tree
     steps = _format_steps(tree, "steps")
     lines = [_build_term(tree, "wall_ns", "step time", Mark.TITLE)]
     lines += [_build_term(tree, term, name, Mark.PLAIN) for term, name in LEDGER_NAMES.items()]
-    return ScreenTable(
+    return Table(
         name="live ledger",
         title="where the time goes",
-        columns=(ScreenColumn(title="step"), numeric_column("ms"), numeric_column("of step")),
-        lines=tuple(lines),
+        columns=(Column(title="step", kind=Kind.TEXT), Column(title="ms"), Column(title="of step")),
+        rows=tuple(lines),
         help="Means over the ranks and the steps of the time window. The terms sum to the step time.",
         note=f"mean of steps {steps}" if steps else _explain_unknown(seen, "time window"),
     )
 
 
-def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> ScreenLine:
+def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Row:
     share = read_value(tree, f"{_RANKS}.{term}", f"{_RANKS}.wall_ns", how=Aggregation.SHARE)
     time = read_value(tree, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
-    return ScreenLine(key=term, cells=(TextCell(name), time, share), mark=mark)
+    return Row(key=term, cells=(name, time, share), mark=mark)
 
 
-def build_tenants_table(seen: LiveSnapshot) -> ScreenTable:
+def build_tenants_table(seen: LiveSnapshot) -> Table:
     """Build the table of tenants at the peak, on the rank with the highest peak."""
     tree = seen.measured.tree
     index = _find_highest_peak(tree)
@@ -149,25 +149,25 @@ def build_tenants_table(seen: LiveSnapshot) -> ScreenTable:
         if index >= 0
         else ""
     )
-    return ScreenTable(
+    return Table(
         name="live tenants",
         title="memory at the peak",
         columns=(
-            ScreenColumn(title="tenant"),
-            numeric_column("bytes"),
-            numeric_column("of peak", from_width=_MIN_WIDE_COLUMNS),
+            Column(title="tenant", kind=Kind.TEXT),
+            Column(title="bytes"),
+            Column(title="of peak", from_width=_MIN_WIDE_COLUMNS),
         ),
-        lines=tuple(lines),
+        rows=tuple(lines),
         help="Memory at the highest peak of any rank in the memory window. The six tenants and untagged sum "
         "to the peak.",
         note=note or _explain_unknown(seen, "memory window"),
     )
 
 
-def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> ScreenLine:
+def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> Row:
     size = read_value(tree, f"{stem}.{name}")
     share = read_value(tree, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
-    return ScreenLine(key=name, cells=(TextCell(label), size, share), mark=mark)
+    return Row(key=name, cells=(label, size, share), mark=mark)
 
 
 def _find_highest_peak(tree: Mapping[str, Any]) -> int:

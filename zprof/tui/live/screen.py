@@ -16,6 +16,7 @@ from textual.strip import Strip
 from textual.widgets import Footer, Static
 
 from zprof.model.formatting import format_ms, printable, shorten
+from zprof.reports.table import Mark
 from zprof.run.live import LiveState
 from zprof.tui.keys import Where, bindings
 from zprof.tui.live.presenter import build_ledger_table, build_tenants_table, describe_stage, get_verdict
@@ -30,7 +31,6 @@ from zprof.tui.live.steps import (
     format_windows,
 )
 from zprof.tui.live.watcher import LiveSnapshot, Watcher
-from zprof.tui.tables import Mark
 from zprof.tui.theme import MARKS, ThemedApp, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import TruncatedText

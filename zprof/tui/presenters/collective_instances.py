@@ -9,14 +9,14 @@ from zprof.analysis.tables import make_collective_table, pick_most_exposed, sele
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Bound, Bounds, Value
 from zprof.model.time import SPLIT_BOUNDS, LateReason
+from zprof.reports.table import Cell, Column, Kind, Row, Table
 from zprof.tui.presenters.communication import format_group_and_type
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 MAX_INSTANCES = 200
 
 
-def build_instances_table(loaded: LoadedRun, index: int) -> ScreenTable:
+def build_instances_table(loaded: LoadedRun, index: int) -> Table:
     """Build the table of instances of the report's ``index``-th collective, most exposed first.
 
     Its numbers do not appear in the report.
@@ -24,12 +24,12 @@ def build_instances_table(loaded: LoadedRun, index: int) -> ScreenTable:
     entry = loaded.report.time.collectives[index]
     rows = select_rows(loaded.analysis, entry)
     worst = make_collective_table(loaded.analysis, pick_most_exposed(rows, MAX_INSTANCES))
-    return ScreenTable(
+    return Table(
         name="instances",
         title=f"{entry.kind}, {format_group_and_type(entry)}",
         columns=_COLUMNS,
-        lines=tuple(
-            ScreenLine(key=str(number), cells=_make_cells(row))
+        rows=tuple(
+            Row(key=str(number), cells=_make_cells(row))
             for number, row in enumerate(worst.to_dict("records"))
         ),
         help=_HELP,
@@ -53,19 +53,32 @@ _REASONS: Mapping[str, str] = {
     LateReason.MEMCPY: "copies",
 }
 _COLUMNS = (
-    ScreenColumn(title="rank", numeric=True),
-    ScreenColumn(title="step", numeric=True),
-    ScreenColumn(title="unit", says="the wrapped module"),
-    ScreenColumn(title="exposed", says="in ms", numeric=True),
-    ScreenColumn(title="wait", says="in ms, hidden or exposed", numeric=True),
-    ScreenColumn(title="transfer", says="in ms, hidden or exposed", numeric=True),
-    ScreenColumn(title="last", says="the rank that arrived last"),
-    ScreenColumn(title="why late", says="what delayed the last rank; blank: unknown"),
-    ScreenColumn(title="delay from", says="the rank on which the delay started", from_width=100),
-    ScreenColumn(title="start", says="in ms after the start of the step", numeric=True, from_width=100),
-    ScreenColumn(title="bytes", says="of the full tensor", numeric=True, from_width=110),
-    ScreenColumn(title="launch delay", says="from launch to start", numeric=True, from_width=125),
-    ScreenColumn(title="matched", says="yes if the rows of all ranks were found", from_width=140),
+    Column(
+        title="rank",
+    ),
+    Column(
+        title="step",
+    ),
+    Column(title="unit", kind=Kind.TEXT, help="the wrapped module"),
+    Column(
+        title="exposed",
+        help="in ms",
+    ),
+    Column(
+        title="wait",
+        help="in ms, hidden or exposed",
+    ),
+    Column(
+        title="transfer",
+        help="in ms, hidden or exposed",
+    ),
+    Column(title="last", kind=Kind.TEXT, help="the rank that arrived last"),
+    Column(title="why late", kind=Kind.TEXT, help="what delayed the last rank; blank: unknown"),
+    Column(title="delay from", kind=Kind.TEXT, help="the rank on which the delay started", from_width=100),
+    Column(title="start", help="in ms after the start of the step", from_width=100),
+    Column(title="bytes", help="of the full tensor", from_width=110),
+    Column(title="launch delay", help="from launch to start", from_width=125),
+    Column(title="matched", kind=Kind.TEXT, help="yes if the rows of all ranks were found", from_width=140),
 )
 
 
@@ -74,17 +87,17 @@ def _make_cells(row: Mapping[Hashable, Any]) -> tuple[Cell, ...]:
     return (
         _make_value(row, "rank"),
         _make_value(row, "step"),
-        TextCell(_to_text(row["unit"])),
+        _to_text(row["unit"]),
         _make_value(row, "exposed_ns", in_ms=True),
         _make_value(row, "wait_ns", bounds, in_ms=True),
         _make_value(row, "transfer_ns", bounds, in_ms=True),
-        TextCell(_format_last_rank(row)),
-        TextCell(_format_late_reason(row)),
-        TextCell("" if pd.isna(row["origin_rank"]) else str(row["origin_rank"])),
+        _format_last_rank(row),
+        _format_late_reason(row),
+        ("" if pd.isna(row["origin_rank"]) else str(row["origin_rank"])),
         _make_value(row, "start_in_step_ns", in_ms=True),
         _make_value(row, "bytes"),
         _make_value(row, "launch_delay_ns"),
-        TextCell("yes" if row["matched"] else "no"),
+        ("yes" if row["matched"] else "no"),
     )
 
 

@@ -12,18 +12,9 @@ from zprof.model.leaves import read_value
 from zprof.model.quantities import UNKNOWN, Aggregation, Value
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_formatting import group_name
+from zprof.reports.table import Cell, Column, Kind, LazyRows, Opens, Row, Table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import (
-    MAX_LINES,
-    Cell,
-    LazyLines,
-    Opens,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    TextCell,
-    format_truncation,
-)
+from zprof.tui.table_view import MAX_LINES, format_truncation
 
 _MS = "in ms, "
 
@@ -31,7 +22,7 @@ _MS = "in ms, "
 class _Field(Struct, frozen=True, kw_only=True):
     """A column, and the function that makes its cell for the collective at an index of the report."""
 
-    column: ScreenColumn
+    column: Column
     cell: Callable[[LoadedRun, int], Cell]
 
 
@@ -44,17 +35,17 @@ class Split(Struct, frozen=True, kw_only=True):
     transfer: Value
 
 
-def build_collectives_table(loaded: LoadedRun) -> ScreenTable:
+def build_collectives_table(loaded: LoadedRun) -> Table:
     """Build one row per kind, group and element type, the most exposed first."""
     time = loaded.report.time
     fields = _list_fields(time)
-    return ScreenTable(
+    return Table(
         name="collectives",
         title=format_title(time),
         columns=tuple(field.column for field in fields),
-        lines=LazyLines(
+        rows=LazyRows(
             min(MAX_LINES, len(time.collectives)),
-            lambda index: ScreenLine(
+            lambda index: Row(
                 key=str(index),
                 cells=tuple(field.cell(loaded, index) for field in fields),
                 opens=Opens.COLLECTIVE,
@@ -92,34 +83,39 @@ def _list_fields(time: Time) -> Sequence[_Field]:
     several_types = len({entry.dtype for entry in time.collectives}) > 1
     fields = [
         _Field(
-            column=ScreenColumn(title="collective", says="kind of collective"),
-            cell=lambda loaded, index: TextCell(names[index]),
+            column=Column(title="collective", kind=Kind.TEXT, help="kind of collective"),
+            cell=lambda loaded, index: names[index],
         )
     ]
     if several_groups:
         fields.append(
-            _Field(column=ScreenColumn(title="group", says="ranks of the group"), cell=_make_group_cell)
+            _Field(
+                column=Column(title="group", kind=Kind.TEXT, help="ranks of the group"), cell=_make_group_cell
+            )
         )
     if several_types:
         fields.append(
             _Field(
-                column=ScreenColumn(title="type", says="element type", from_width=100), cell=_make_dtype_cell
+                column=Column(title="type", kind=Kind.TEXT, help="element type", from_width=100),
+                cell=_make_dtype_cell,
             )
         )
     fields += [
         _make_number_field("n", f"collectives {time.basis} and rank", "count"),
         _Field(
-            column=ScreenColumn(
+            column=Column(
                 title="bytes",
-                says="size of the full (unsharded) tensors",
-                numeric=True,
+                help="size of the full (unsharded) tensors",
                 from_width=100 if several_groups else 0,
             ),
             cell=_make_size_cell,
         ),
         _make_number_field("total", _MS + "sum of the durations", "total_ns", 110 if several_groups else 90),
         _Field(
-            column=ScreenColumn(title="hidden", says=_MS + "total minus exposed", numeric=True),
+            column=Column(
+                title="hidden",
+                help=_MS + "total minus exposed",
+            ),
             cell=_make_hidden_cell,
         ),
         _make_number_field("exposed", _MS + "the rank is blocked and does not compute", "exposed_ns"),
@@ -167,7 +163,7 @@ def _make_number_field(title: str, says: str, leaf: str, from_width: int = 0) ->
     def cell(loaded: LoadedRun, index: int) -> Cell:
         return read_value(loaded.report, f"time.collectives[{index}].{leaf}", in_ms=says.startswith(_MS))
 
-    return _Field(column=ScreenColumn(title=title, says=says, numeric=True, from_width=from_width), cell=cell)
+    return _Field(column=Column(title=title, help=says, from_width=from_width), cell=cell)
 
 
 def _make_group_cell(loaded: LoadedRun, index: int) -> Cell:
@@ -175,7 +171,7 @@ def _make_group_cell(loaded: LoadedRun, index: int) -> Cell:
 
 
 def _make_dtype_cell(loaded: LoadedRun, index: int) -> Cell:
-    return TextCell(loaded.report.time.collectives[index].dtype)
+    return loaded.report.time.collectives[index].dtype
 
 
 def _make_size_cell(loaded: LoadedRun, index: int) -> Cell:
@@ -219,9 +215,9 @@ def format_group_and_type(entry: CollectiveTime) -> str:
     return f"{group}, {entry.dtype}" if entry.dtype else group
 
 
-def format_group(group: str) -> TextCell:
-    """Format a group as a cell."""
-    return TextCell(shorten(printable(group_name(group)), _GROUP_WIDTH))
+def format_group(group: str) -> str:
+    """Return a group's name, shortened to the width of a cell."""
+    return shorten(printable(group_name(group)), _GROUP_WIDTH)
 
 
 def has_groups(time: Time) -> bool:
@@ -250,4 +246,4 @@ def format_kinds(entries: Sequence[CollectiveTime]) -> tuple[str, ...]:
 
 def make_bytes_cell(loaded: LoadedRun, leaf: str, kind: CollectiveKind | str, size_bytes: int) -> Cell:
     """Return the bytes as a figure; 0 bytes for a collective that moves data means unknown."""
-    return TextCell(UNKNOWN) if is_unknown_size(kind, size_bytes) else read_value(loaded.report, leaf)
+    return UNKNOWN if is_unknown_size(kind, size_bytes) else read_value(loaded.report, leaf)

@@ -8,33 +8,40 @@ from zprof.model.leaves import read_value
 from zprof.model.quantities import UNKNOWN, Aggregation
 from zprof.model.report import Report
 from zprof.model.time import Alignment, mean_over_ranks
+from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
+from zprof.tui.table_view import get_text
 
 #: Largest difference between a sum and the ledger, relative to the larger value, that counts as agreement.
 _TOLERANCE_RATIO = 0.01
 _EDGE_NOTE = "differ: collectives that cross the window edges"
 
 
-def build_checks_table(loaded: LoadedRun) -> ScreenTable:
+def build_checks_table(loaded: LoadedRun) -> Table:
     """Build four rows: bytes against the formula, two exposed terms against the ledger, clocks."""
     lines = [_make_volume_row(loaded), *_make_exposed_rows(loaded), _make_clocks_row(loaded)]
-    return ScreenTable(
+    return Table(
         name="checks",
         title="",
         columns=(
-            ScreenColumn(title="check"),
-            ScreenColumn(title="measured", numeric=True),
-            ScreenColumn(title="reference"),
-            ScreenColumn(title="expected", numeric=True),
-            ScreenColumn(title="result", numeric=True),
-            ScreenColumn(title="meaning", rest=True),
+            Column(title="check", kind=Kind.TEXT),
+            Column(
+                title="measured",
+            ),
+            Column(title="reference", kind=Kind.TEXT),
+            Column(
+                title="expected",
+            ),
+            Column(
+                title="result",
+            ),
+            Column(title="meaning", kind=Kind.TEXT, takes_rest=True),
         ),
-        lines=tuple(
-            ScreenLine(
-                key=line[0].text,
+        rows=tuple(
+            Row(
+                key=get_text(line[0]),
                 cells=line,
-                opens=Opens.GAP if any(cell.text == UNKNOWN for cell in line) else Opens.NOTHING,
+                opens=Opens.GAP if any(get_text(cell) == UNKNOWN for cell in line) else Opens.NOTHING,
             )
             for line in lines
         ),
@@ -48,24 +55,24 @@ def build_checks_table(loaded: LoadedRun) -> ScreenTable:
 
 def _make_volume_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.kind is GapKind.VOLUME)
-    report, title = loaded.report, TextCell(f"bytes {loaded.report.time.basis}")
+    report, title = loaded.report, f"bytes {loaded.report.time.basis}"
     if loaded.report.volume is None:
         is_single_rank = loaded.report.run.world_size == 1 and not reasons
         return (
             title,
-            TextCell("none" if is_single_rank else UNKNOWN),
-            TextCell("formula"),
-            TextCell(""),
-            TextCell(""),
-            TextCell("single rank" if is_single_rank else reasons, Mark.MUTED),
+            ("none" if is_single_rank else UNKNOWN),
+            "formula",
+            "",
+            "",
+            Marked("single rank" if is_single_rank else reasons, Mark.MUTED),
         )
     return (
         title,
         read_value(report, "volume.seen_bytes"),
-        TextCell("formula"),
+        "formula",
         read_value(report, "volume.expected_bytes"),
         read_value(report, "volume.ratio"),
-        TextCell(reasons or "relative to the ZeRO formula for this stage", Mark.MUTED),
+        Marked(reasons or "relative to the ZeRO formula for this stage", Mark.MUTED),
     )
 
 
@@ -73,16 +80,16 @@ def _make_exposed_rows(loaded: LoadedRun) -> list[tuple[Cell, ...]]:
     report, stem = loaded.report, "time.exposed_in_collectives"
     return [
         (
-            TextCell(f"exposed {term}"),
+            f"exposed {term}",
             read_value(report, f"{stem}.{term}_ns"),
-            TextCell("ledger"),
+            "ledger",
             read_value(
                 report,
                 f"time.per_rank[*].exposed_{term}_ns",
                 how=Aggregation.MEAN,
             ),
-            TextCell(""),
-            TextCell(_describe_agreement(loaded.report, term), Mark.MUTED),
+            "",
+            Marked(_describe_agreement(loaded.report, term), Mark.MUTED),
         )
         for term in ("transfer", "wait")
     ]
@@ -107,17 +114,17 @@ def _has_several_groups(report: Report) -> bool:
 def _make_clocks_row(loaded: LoadedRun) -> tuple[Cell, ...]:
     report, alignment = loaded.report, loaded.report.time.alignment
     if alignment is None or len(alignment.offsets_ns) < 2:
-        reason = TextCell(_explain_missing_alignment(loaded.report), Mark.MUTED)
-        return (TextCell("clocks"), TextCell("not aligned"), TextCell(""), TextCell(""), TextCell(""), reason)
+        reason = Marked(_explain_missing_alignment(loaded.report), Mark.MUTED)
+        return ("clocks", "not aligned", "", "", "", reason)
     uncertainty = read_value(report, "time.alignment.uncertainty_ns")
     matched = read_value(report, "time.alignment.matched")
     method, unmatched = _format_method(alignment), read_value(report, "time.alignment.unmatched")
     rest = (
-        (unmatched, TextCell(f"unmatched; {method}", Mark.MUTED))
+        (unmatched, Marked(f"unmatched; {method}", Mark.MUTED))
         if unmatched.number
-        else (TextCell(""), TextCell(method, Mark.MUTED))
+        else ("", Marked(method, Mark.MUTED))
     )
-    return (TextCell("clock error"), uncertainty, TextCell("matched"), matched, *rest)
+    return ("clock error", uncertainty, "matched", matched, *rest)
 
 
 def _explain_missing_alignment(report: Report) -> str:

@@ -14,19 +14,10 @@ from zprof.reports.presenters.time_figures import (
     select_sized_messages,
     sort_fits_by_messages,
 )
+from zprof.reports.table import Cell, Column, Kind, LazyRows, Row, Table
 from zprof.tui.presenters.communication import format_group, has_groups, make_bytes_cell
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import (
-    MAX_LINES,
-    Cell,
-    LazyLines,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    TextCell,
-    format_truncation,
-    numeric_column,
-)
+from zprof.tui.table_view import MAX_LINES, format_truncation
 
 _SQUARE, _MAX_SQUARES = "■", 8
 #: Terminal columns that a group column takes from the others.
@@ -36,17 +27,17 @@ _LATENCY_NOTE = "latency as observed by the ranks, including scheduling delays"
 Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 
 
-def build_sizes_table(loaded: LoadedRun) -> ScreenTable:
+def build_sizes_table(loaded: LoadedRun) -> Table:
     """Build the table of messages by size in powers of four: the most exposed ones, by kind and size."""
     time = loaded.report.time
     known, several_groups = select_sized_messages(time), has_groups(time)
     entries = select_most_exposed_messages(known, MAX_LINES)
     scale = max((entry.count for entry in entries), default=0.0) / _MAX_SQUARES
-    return ScreenTable(
+    return Table(
         name="sizes",
         title="message sizes",
         columns=_make_size_columns(_GROUP_COLUMN_WIDTH if several_groups else 0, time),
-        lines=_make_lines(
+        rows=_make_lines(
             "messages",
             time.messages,
             entries,
@@ -58,47 +49,47 @@ def build_sizes_table(loaded: LoadedRun) -> ScreenTable:
     )
 
 
-def _make_size_columns(group_width: int, time: Time) -> tuple[ScreenColumn, ...]:
+def _make_size_columns(group_width: int, time: Time) -> tuple[Column, ...]:
     return (
-        ScreenColumn(title="collective"),
+        Column(title="collective", kind=Kind.TEXT),
         _make_group_column(group_width),
-        numeric_column("from", "lower bound of the size, in bytes"),
-        numeric_column("below", "upper bound of the size, in bytes", from_width=69 + group_width),
-        numeric_column("n", f"messages {time.basis} and rank"),
-        ScreenColumn(title="", says="number of messages, to scale", from_width=62 + group_width),
-        numeric_column("exposed", "in ms, wait and transfer"),
-        numeric_column("bus", "bus bandwidth"),
+        Column(title="from", help="lower bound of the size, in bytes"),
+        Column(title="below", help="upper bound of the size, in bytes", from_width=69 + group_width),
+        Column(title="n", help=f"messages {time.basis} and rank"),
+        Column(title="", kind=Kind.TEXT, help="number of messages, to scale", from_width=62 + group_width),
+        Column(title="exposed", help="in ms, wait and transfer"),
+        Column(title="bus", help="bus bandwidth"),
     )
 
 
-def _make_group_column(group_width: int) -> ScreenColumn:
+def _make_group_column(group_width: int) -> Column:
     """Return the group column, hidden if there is a single group, which is part of the title."""
-    return ScreenColumn(title="group", from_width=0 if group_width else _NEVER_SHOWN)
+    return Column(title="group", kind=Kind.TEXT, from_width=0 if group_width else _NEVER_SHOWN)
 
 
 def _make_size_cells(loaded: LoadedRun, entry: MessageSizes, path: str, scale: float) -> tuple[Cell, ...]:
     squares = max(1, round(entry.count / scale)) if entry.count > 0 else 0
     return (
-        TextCell(entry.kind),
+        entry.kind,
         format_group(entry.group),
         read_value(loaded.report, f"{path}.at_least_bytes"),
         read_value(loaded.report, f"{path}.below_bytes"),
         read_value(loaded.report, f"{path}.count"),
-        TextCell(_SQUARE * squares),
+        (_SQUARE * squares),
         read_value(loaded.report, f"{path}.exposed_ns", in_ms=True),
         read_value(loaded.report, f"{path}.busbw_bytes_per_s"),
     )
 
 
-def build_units_table(loaded: LoadedRun) -> ScreenTable:
+def build_units_table(loaded: LoadedRun) -> Table:
     """Build the table of wrapped modules, the one with the most exposed collectives first."""
     time = loaded.report.time
     entries = select_most_exposed_units(time, MAX_LINES)
-    return ScreenTable(
+    return Table(
         name="units",
         title="units (wrapped modules), most exposed first",
         columns=_make_unit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0, time),
-        lines=_make_lines(
+        rows=_make_lines(
             "units",
             time.units,
             entries,
@@ -112,22 +103,22 @@ def build_units_table(loaded: LoadedRun) -> ScreenTable:
     )
 
 
-def _make_unit_columns(group_width: int, time: Time) -> tuple[ScreenColumn, ...]:
+def _make_unit_columns(group_width: int, time: Time) -> tuple[Column, ...]:
     return (
-        ScreenColumn(title="unit", says="the wrapped module"),
-        ScreenColumn(title="collective"),
+        Column(title="unit", kind=Kind.TEXT, help="the wrapped module"),
+        Column(title="collective", kind=Kind.TEXT),
         _make_group_column(group_width),
-        numeric_column("n", f"collectives {time.basis}", from_width=74 if group_width else 0),
-        numeric_column("bytes", "size of the full (unsharded) tensors", from_width=72 + group_width),
-        numeric_column("exp. wait", "exposed wait, in ms"),
-        numeric_column("exp. transfer", "exposed transfer, in ms"),
+        Column(title="n", help=f"collectives {time.basis}", from_width=74 if group_width else 0),
+        Column(title="bytes", help="size of the full (unsharded) tensors", from_width=72 + group_width),
+        Column(title="exp. wait", help="exposed wait, in ms"),
+        Column(title="exp. transfer", help="exposed transfer, in ms"),
     )
 
 
 def _make_unit_cells(loaded: LoadedRun, entry: UnitTime, path: str) -> tuple[Cell, ...]:
     return (
-        TextCell(entry.unit),
-        TextCell(entry.kind),
+        entry.unit,
+        entry.kind,
         format_group(entry.group),
         read_value(loaded.report, f"{path}.count"),
         make_bytes_cell(loaded, f"{path}.bytes", entry.kind, entry.bytes),
@@ -136,15 +127,15 @@ def _make_unit_cells(loaded: LoadedRun, entry: UnitTime, path: str) -> tuple[Cel
     )
 
 
-def build_fits_table(loaded: LoadedRun) -> ScreenTable:
+def build_fits_table(loaded: LoadedRun) -> Table:
     """Build the table of fitted latencies and bandwidths, for links with messages of several sizes."""
     time = loaded.report.time
     entries = sort_fits_by_messages(time, MAX_LINES)
-    return ScreenTable(
+    return Table(
         name="fits",
         title="link fit: time = latency + bytes / bandwidth",
         columns=_make_fit_columns(_GROUP_COLUMN_WIDTH if has_groups(time) else 0),
-        lines=_make_lines(
+        rows=_make_lines(
             "fits", time.fits, entries, lambda entry, path: _make_fit_cells(loaded, entry, path)
         ),
         help="Linear fit of message time (last start to first end) against message size. Latency and "
@@ -162,27 +153,27 @@ def _explain_no_fit(time: Time) -> str:
     return "too few messages, or all of the same size" if has_sizes else "sizes unknown"
 
 
-def _make_fit_columns(group_width: int) -> tuple[ScreenColumn, ...]:
+def _make_fit_columns(group_width: int) -> tuple[Column, ...]:
     return (
-        ScreenColumn(title="collective"),
+        Column(title="collective", kind=Kind.TEXT),
         _make_group_column(group_width),
-        numeric_column("latency", "per message, as observed by the ranks; includes scheduling delays"),
-        numeric_column("bus", "fitted bus bandwidth"),
-        numeric_column("algorithm", "bandwidth as seen by the caller", from_width=69 + group_width),
-        numeric_column("share", "share of the messages' time that is latency; larger messages reduce it"),
-        numeric_column("error", "fit residual: median of |measured - fitted| / measured", from_width=60),
-        numeric_column(
-            "messages",
-            "number of messages, each counted once for all ranks; excludes the first of the window",
+        Column(title="latency", help="per message, as observed by the ranks; includes scheduling delays"),
+        Column(title="bus", help="fitted bus bandwidth"),
+        Column(title="algorithm", help="bandwidth as seen by the caller", from_width=69 + group_width),
+        Column(title="share", help="share of the messages' time that is latency; larger messages reduce it"),
+        Column(title="error", help="fit residual: median of |measured - fitted| / measured", from_width=60),
+        Column(
+            title="messages",
+            help="number of messages, each counted once for all ranks; excludes the first of the window",
             from_width=79 + group_width,
         ),
-        numeric_column("sizes", "number of distinct sizes", from_width=86 + group_width),
+        Column(title="sizes", help="number of distinct sizes", from_width=86 + group_width),
     )
 
 
 def _make_fit_cells(loaded: LoadedRun, entry: LinkFit, path: str) -> tuple[Cell, ...]:
     return (
-        TextCell(entry.kind),
+        entry.kind,
         format_group(entry.group),
         read_value(loaded.report, f"{path}.latency_ns"),
         read_value(loaded.report, f"{path}.busbw_bytes_per_s"),
@@ -199,13 +190,13 @@ def _make_lines(
     report_entries: Sequence[Entry],
     shown_entries: Sequence[Entry],
     make_cells: Callable[[Entry, str], tuple[Cell, ...]],
-) -> LazyLines:
+) -> LazyRows:
     """Return lazy lines of the shown entries, each with its path in the report."""
     indices = {id(entry): index for index, entry in enumerate(report_entries)}
 
-    def make_line(number: int) -> ScreenLine:
+    def make_line(number: int) -> Row:
         entry = shown_entries[number]
         path = f"time.{name}[{indices[id(entry)]}]"
-        return ScreenLine(key=path, cells=make_cells(entry, path))
+        return Row(key=path, cells=make_cells(entry, path))
 
-    return LazyLines(len(shown_entries), make_line)
+    return LazyRows(len(shown_entries), make_line)

@@ -11,8 +11,8 @@ from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value
 from zprof.model.quantities import BOUND_SIGNS, Aggregation, Unit
 from zprof.model.side_by_side import ComparedRow, Setting
-from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.side_by_side import change, figure, select_shown_settings
+from zprof.reports.table import UNKNOWN, Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.presenters.compare_rows import (
     RowPlace,
     SectionKind,
@@ -35,27 +35,26 @@ from zprof.tui.presenters.compare_verdict import (
 )
 from zprof.tui.presenters.overview import format_verdict
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 _MAX_PLACE = 200
 _MAX_TEXT = 10
 
 
-def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> ScreenLine:
+def build_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Row:
     """Build a row with its values per step."""
     row = place.row
     interval = find_interval(loaded, place)
     judgement = judge_place(loaded, place, uncertainty)
     cells: tuple[Cell, ...] = (
-        TextCell(name_row(place)),
+        name_row(place),
         _make_side_cell(loaded, place, after=False),
         _make_side_cell(loaded, place, after=True),
         _make_change_cell(row),
         interval if interval is not None else _make_limit_cell(row, judgement, uncertainty),
         format_judgement(judgement),
-        TextCell(shorten(f"{place.section.title}: {place.section.note}", _MAX_PLACE), Mark.MUTED),
+        Marked(shorten(f"{place.section.title}: {place.section.note}", _MAX_PLACE), Mark.MUTED),
     )
-    return ScreenLine(
+    return Row(
         key=place.key,
         cells=cells,
         opens=Opens.COMPARED,
@@ -71,21 +70,21 @@ def _make_side_cell(loaded: LoadedRun, place: RowPlace, *, after: bool) -> Cell:
         number = make_side_figure(loaded, place.section, place.row, after=after)
         return replace(number, bound=find_side_bound(loaded, place, after=after))
     if classify_section(place.section) is SectionKind.FINDINGS:
-        return TextCell("not tested" if value is None else value if value == "not found" else "found")
-    return TextCell(shorten(figure(value, "text"), _MAX_TEXT))
+        return "not tested" if value is None else value if value == "not found" else "found"
+    return shorten(figure(value, "text"), _MAX_TEXT)
 
 
 def _make_change_cell(row: ComparedRow) -> Cell:
     """Make a cell with the change as ``zprof compare`` writes it; it sorts by the change relative to A."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
-        return TextCell("")
+        return ""
     share = row.b - row.a if row.unit == "ratio" else row.b / row.a - 1 if row.a else None
     return WordedValue(number=share, unit=Unit.RATIO, words=change(row))
 
 
-def _make_exact_cell(row: ComparedRow, judgement: Judgement) -> TextCell:
+def _make_exact_cell(row: ComparedRow, judgement: Judgement) -> Marked:
     is_known = judgement not in (Judgement.UNKNOWN, Judgement.UNJUDGED)
-    return TextCell("exact" if row.unit in ("bytes", "count") and is_known else "", Mark.MUTED)
+    return Marked("exact" if row.unit in ("bytes", "count") and is_known else "", Mark.MUTED)
 
 
 def _make_limit_cell(row: ComparedRow, judgement: Judgement, uncertainty: Uncertainty) -> Cell:
@@ -97,7 +96,7 @@ def _make_limit_cell(row: ComparedRow, judgement: Judgement, uncertainty: Uncert
     return WordedValue(number=uncertainty.times_ns, unit=Unit.NS, words=f"± {limit}")
 
 
-def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> ScreenLine:
+def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncertainty) -> Row:
     """Build a row with a step time per token, summed over all ranks so that jobs of any size compare."""
     row, report = place.row, loaded.report
     before = read_value(
@@ -117,7 +116,7 @@ def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncert
     interval = _get_work_interval(loaded) if is_wall else _bootstrap_per_work(loaded, place)
     judgement = judge_row(scaled, uncertainty, own=interval, is_bound=is_bound(loaded, place))
     cells: Sequence[Cell] = (
-        TextCell("rank time" if is_wall else name_row(place)),
+        ("rank time" if is_wall else name_row(place)),
         replace(before, bound=find_side_bound(loaded, place, after=False)),
         replace(after, bound=find_side_bound(loaded, place, after=True)),
         _make_change_cell(scaled),
@@ -127,11 +126,9 @@ def build_per_token_line(loaded: LoadedRun, place: RowPlace, uncertainty: Uncert
         if interval is not None
         else _make_limit_cell(scaled, judgement, uncertainty),
         format_judgement(judgement),
-        TextCell("step times of all ranks / work of all ranks", Mark.MUTED),
+        Marked("step times of all ranks / work of all ranks", Mark.MUTED),
     )
-    return ScreenLine(
-        key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if is_wall else Mark.PLAIN
-    )
+    return Row(key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if is_wall else Mark.PLAIN)
 
 
 def _is_wall_time(place: RowPlace) -> bool:
@@ -167,17 +164,17 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
     per_token: bool = False
 
 
-def format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[TextCell]:
+def format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[Marked]:
     """Format the names of A and B and the display options, for a terminal width."""
     comparison = loaded.report.comparison
     before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
     max_width = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
     names = shorten_names(before, loaded.report.run.name, max_width)
     return [
-        TextCell(f"A {names[0]} (baseline)", Mark.TITLE),
-        TextCell(f"B {names[1]} (this run)", Mark.TITLE),
-        TextCell(f"per {get_work_unit(loaded) if shown.per_token else 'step'}", Mark.MUTED),
-        TextCell("differences only" if shown.only_differences else "all rows", Mark.MUTED),
+        Marked(f"A {names[0]} (baseline)", Mark.TITLE),
+        Marked(f"B {names[1]} (this run)", Mark.TITLE),
+        Marked(f"per {get_work_unit(loaded) if shown.per_token else 'step'}", Mark.MUTED),
+        Marked("differences only" if shown.only_differences else "all rows", Mark.MUTED),
     ]
 
 
@@ -196,10 +193,10 @@ def shorten_names(before: str, after: str, max_width: int) -> tuple[str, str]:
     return shorten(names[0], max_width), shorten(names[1], max_width)
 
 
-def format_short_verdict(loaded: LoadedRun) -> list[TextCell]:
+def format_short_verdict(loaded: LoadedRun) -> list[Cell]:
     """Format the verdict without its cause, which the overview shows."""
     status, sentence = format_verdict(loaded.report)
-    return [status, TextCell(sentence.raw.partition(", because ")[0])]
+    return [status, sentence.partition(", because ")[0]]
 
 
 NO_BASELINE = (
@@ -237,33 +234,48 @@ def explain_no_tokens(loaded: LoadedRun) -> str:
     return ""
 
 
-def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> ScreenTable:
+def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
     """Build the table of all values of both runs, or only of those that differ."""
     columns = (
-        ScreenColumn(
+        Column(
             title="metric",
-            rest=True,
-            says="memory: the largest rank of each run; otherwise the mean over ranks",
+            kind=Kind.TEXT,
+            takes_rest=True,
+            help="memory: the largest rank of each run; otherwise the mean over ranks",
         ),
-        ScreenColumn(title="A", says="the baseline", numeric=True),
-        ScreenColumn(title="B", says="this run", numeric=True),
-        ScreenColumn(
-            title="change", says="from A to B, relative to A; pt: percentage points, for shares", numeric=True
+        Column(
+            title="A",
+            help="the baseline",
         ),
-        ScreenColumn(
+        Column(
+            title="B",
+            help="this run",
+        ),
+        Column(
+            title="change",
+            help="from A to B, relative to A; pt: percentage points, for shares",
+        ),
+        Column(
             title="interval",
-            says="95 % interval of the change; ±: the change that a time without an interval must exceed "
+            kind=Kind.TEXT,
+            help="95 % interval of the change; ±: the change that a time without an interval must exceed "
             "to be significant; exact: bytes and counts",
         ),
-        ScreenColumn(title="verdict", says=VERDICTS),
-        ScreenColumn(title="section", says="its section in zprof compare", from_width=112, rest=True),
+        Column(title="verdict", kind=Kind.TEXT, help=VERDICTS),
+        Column(
+            title="section",
+            kind=Kind.TEXT,
+            help="its section in zprof compare",
+            from_width=112,
+            takes_rest=True,
+        ),
     )
     lines = _build_token_lines(loaded, shown) if shown.per_token else _build_step_lines(loaded, shown)
-    return ScreenTable(
+    return Table(
         name="compare",
         title=_format_token_title(loaded) if shown.per_token else "side by side",
         columns=columns,
-        lines=tuple(lines),
+        rows=tuple(lines),
         help="Rows of zprof compare. Press enter on a number from the report for its formula and inputs, and "
         "elsewhere in a row for both values in full and an explanation of the verdict.",
         note="rows that are 0 or unknown in both runs are omitted (zprof compare --all)",
@@ -284,14 +296,14 @@ VERDICTS = (
 )
 
 
-def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[ScreenLine]:
+def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Row]:
     assert loaded.both is not None
     uncertainty = find_uncertainty(loaded.report)
     places = select_places(loaded.both, only_differences=shown.only_differences)
     return [build_line(loaded, place, uncertainty) for place in places]
 
 
-def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[ScreenLine]:
+def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Row]:
     """Build the ledger rows per token, plus rows such as memory that do not depend on the step."""
     assert loaded.both is not None
     uncertainty = find_uncertainty(loaded.report, per_token=True)
@@ -321,7 +333,7 @@ def settings_differ(loaded: LoadedRun) -> bool:
     return loaded.both is not None and bool(select_shown_settings(loaded.both.settings, everything=False))
 
 
-def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> ScreenTable:
+def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
     """Build the table of the settings of both runs, those that differ first."""
     assert loaded.both is not None
     settings = enumerate(loaded.both.settings)
@@ -332,32 +344,34 @@ def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> ScreenTabl
         lines += [
             _build_setting_line(index, setting) for index, setting in ordered if setting not in differing
         ]
-    return ScreenTable(
+    return Table(
         name="settings",
         title=f"settings: {len(differing) or 'none'} {'differs' if len(differing) == 1 else 'differ'}",
         columns=(
-            ScreenColumn(title="setting", says="from the environment, the training program or the run"),
-            ScreenColumn(title="A", says="the baseline"),
-            ScreenColumn(title="verdict"),
-            ScreenColumn(title="B", says="this run", rest=True),
+            Column(
+                title="setting", kind=Kind.TEXT, help="from the environment, the training program or the run"
+            ),
+            Column(title="A", kind=Kind.TEXT, help="the baseline"),
+            Column(title="verdict", kind=Kind.TEXT),
+            Column(title="B", kind=Kind.TEXT, help="this run", takes_rest=True),
         ),
-        lines=tuple(lines),
+        rows=tuple(lines),
         note="" if differing else "all settings are equal",
         help="Settings of both runs. Press enter for both values in full.",
     )
 
 
-def _build_setting_line(index: int, setting: Setting) -> ScreenLine:
+def _build_setting_line(index: int, setting: Setting) -> Row:
     is_same = setting.a == setting.b
     name = setting.name if setting.where == _ENVIRONMENT else setting.name.replace("_", " ")
     before, after = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
-    return ScreenLine(
+    return Row(
         key=f"settings[{index}]",
         cells=(
-            TextCell(shorten(name, _MAX_SETTING)),
-            TextCell(shorten(before, _MAX_VALUE)),
+            shorten(name, _MAX_SETTING),
+            shorten(before, _MAX_VALUE),
             format_judgement(Judgement.SAME if is_same else Judgement.DIFFERS),
-            TextCell(after),
+            after,
         ),
         opens=Opens.COMPARED,
         mark=Mark.MUTED if is_same else Mark.PLAIN,

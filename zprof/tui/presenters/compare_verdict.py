@@ -20,6 +20,7 @@ from zprof.model.gaps import GapKind
 from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.side_by_side import ComparedRow, ComparedSection
 from zprof.model.time import SPLIT_BOUNDS, bound_over_ranks, has_unsplit_wait
+from zprof.reports.table import Mark, Marked
 from zprof.tui.presenters.compare_rows import (
     RowPlace,
     SectionKind,
@@ -29,7 +30,6 @@ from zprof.tui.presenters.compare_rows import (
     parse_rank,
 )
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import Mark, TextCell
 
 _SIGNS = {
     Judgement.BETTER: ("✓", Mark.GOOD),
@@ -43,10 +43,10 @@ _SIGNS = {
 }
 
 
-def format_judgement(judgement: Judgement) -> TextCell:
+def format_judgement(judgement: Judgement) -> Marked:
     """Format the verdict as a cell: symbol and word."""
     sign, mark = _SIGNS[judgement]
-    return TextCell(f"{sign} {judgement.value}".strip(), mark)
+    return Marked(f"{sign} {judgement.value}".strip(), mark)
 
 
 def explain_judgement(

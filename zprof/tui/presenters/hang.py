@@ -20,8 +20,9 @@ from zprof.model.hang_waits import (
 )
 from zprof.model.report import Report
 from zprof.reports.layout import wrap
+from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.popups import TextLayout
-from zprof.tui.tables import MAX_LINES, Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
+from zprof.tui.table_view import MAX_LINES
 
 #: Minimum table width for the name of a group beside its role.
 _WIDE = 100
@@ -30,7 +31,7 @@ _MAX_OPERATIONS, _MAX_FRAMES = 12, 40
 _LABEL_WIDTH = 14
 _NOBODY = "nobody: all are in it"
 _NOT_KNOWN = "not known: its members are not"
-_UNKNOWN = TextCell("unknown", Mark.MUTED)
+_UNKNOWN = Marked("unknown", Mark.MUTED)
 _MARKS = {RankState.CAUSE: Mark.BAD} | dict.fromkeys(
     (RankState.LATE, RankState.NO_DUMP, RankState.NO_LINE), Mark.DOUBTFUL
 )
@@ -49,45 +50,48 @@ def list_waits(hang: Hang) -> Sequence[WaitingRanks]:
     ]
 
 
-def build_waits_table(report: Report) -> ScreenTable:
+def build_waits_table(report: Report) -> Table:
     """Build the table of who waits for whom, the causes first; empty if the job is not stuck."""
     hang = find_stuck(report)
     waits = list_waits(hang)[:MAX_LINES] if hang is not None else ()
-    return ScreenTable(
+    return Table(
         name="waits",
         title="who waits for whom, the cause first",
         columns=(
-            ScreenColumn(title="ranks", says="ranks that wait"),
-            ScreenColumn(title="wait for", says="ranks that have not entered or not finished it"),
-            ScreenColumn(title="", says="cause: nothing holds these ranks up"),
-            ScreenColumn(title="in", says="the first operation that they wait in, +1: and one more"),
-            ScreenColumn(title="role", says="what the ranks of the group share"),
-            ScreenColumn(
+            Column(title="ranks", kind=Kind.TEXT, help="ranks that wait"),
+            Column(title="wait for", kind=Kind.TEXT, help="ranks that have not entered or not finished it"),
+            Column(title="", kind=Kind.TEXT, help="cause: nothing holds these ranks up"),
+            Column(
+                title="in", kind=Kind.TEXT, help="the first operation that they wait in, +1: and one more"
+            ),
+            Column(title="role", kind=Kind.TEXT, help="what the ranks of the group share"),
+            Column(
                 title="group",
-                says="description of the process group, or its name",
+                kind=Kind.TEXT,
+                help="description of the process group, or its name",
                 from_width=_WIDE,
-                rest=True,
+                takes_rest=True,
             ),
         ),
-        lines=tuple(_make_wait_line(hang, number, wait) for number, wait in enumerate(waits)) if hang else (),
+        rows=tuple(_make_wait_line(hang, number, wait) for number, wait in enumerate(waits)) if hang else (),
         help="One row for each set of ranks that wait for the same ranks. Ranks that wait for the cause come "
         "first; each other row leads to it.",
         note="enter: sizes, all ranks of the group, where it was entered" if waits else "nobody waits",
     )
 
 
-def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> ScreenLine:
+def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> Row:
     operation, others = hang.operations[wait.operations[0]], len(wait.operations) - 1
     name = f"{operation.operation} #{operation.sequence}"
-    return ScreenLine(
+    return Row(
         key=str(number),
         cells=(
-            TextCell(_number_ranks(wait.ranks)),
-            TextCell(_number_ranks(wait.for_ranks) if wait.for_ranks else _name_nobody(hang, wait)),
-            TextCell(mark_cause(hang, wait), Mark.BAD),
-            TextCell(f"{name} +{others}" if others else name),
-            TextCell(operation.role),
-            TextCell(operation.description or operation.group),
+            _number_ranks(wait.ranks),
+            (_number_ranks(wait.for_ranks) if wait.for_ranks else _name_nobody(hang, wait)),
+            Marked(mark_cause(hang, wait), Mark.BAD),
+            (f"{name} +{others}" if others else name),
+            operation.role,
+            (operation.description or operation.group),
         ),
         opens=Opens.WAIT,
         target=number,
@@ -102,26 +106,36 @@ def _number_ranks(ranks: Sequence[int]) -> str:
     return name_ranks(ranks, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
 
 
-def build_standings_table(report: Report) -> ScreenTable:
+def build_standings_table(report: Report) -> Table:
     """Build the table of what each rank of a stuck job does; empty if the job is not stuck."""
     hang = find_stuck(report)
     standings = list_standings(hang, _list_seen(report, hang)) if hang is not None else ()
     is_cut = len(standings) > MAX_LINES
-    return ScreenTable(
+    return Table(
         name="standings",
         title="ranks, the cause first",
         columns=(
-            ScreenColumn(title="rank"),
-            ScreenColumn(
+            Column(title="rank", kind=Kind.TEXT),
+            Column(
                 title="state",
-                says="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
+                kind=Kind.TEXT,
+                help="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
                 "pending; nothing pending: neither; no dump, no line: what it did is unknown",
             ),
-            ScreenColumn(title="stands in", says="the operation that it waits in, or the last it entered"),
-            ScreenColumn(title="group", says="description of the process group, or its name", rest=True),
-            ScreenColumn(title="line", says="line of the program", rest=True),
+            Column(
+                title="stands in",
+                kind=Kind.TEXT,
+                help="the operation that it waits in, or the last it entered",
+            ),
+            Column(
+                title="group",
+                kind=Kind.TEXT,
+                help="description of the process group, or its name",
+                takes_rest=True,
+            ),
+            Column(title="line", kind=Kind.TEXT, help="line of the program", takes_rest=True),
         ),
-        lines=tuple(_make_standing_line(hang, each) for each in standings[:MAX_LINES]) if hang else (),
+        rows=tuple(_make_standing_line(hang, each) for each in standings[:MAX_LINES]) if hang else (),
         help="Press enter on a rank for all operations that it waits in and, for the cause, its last "
         "operation and its stack.",
         note=f"{MAX_LINES} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
@@ -133,12 +147,12 @@ def _list_seen(report: Report, hang: Hang) -> set[int]:
     return {*report.run.ranks_loaded, *(each.rank for each in hang.ranks if each.rank is not None)}
 
 
-def _make_standing_line(hang: Hang, standing: RankStanding) -> ScreenLine:
-    return ScreenLine(
+def _make_standing_line(hang: Hang, standing: RankStanding) -> Row:
+    return Row(
         key=str(standing.rank),
         cells=(
-            TextCell(f"r{standing.rank}"),
-            TextCell(standing.state.value, _MARKS.get(standing.state, Mark.PLAIN)),
+            f"r{standing.rank}",
+            Marked(standing.state.value, _MARKS.get(standing.state, Mark.PLAIN)),
             *_describe_standing(hang, standing),
         ),
         opens=Opens.STANDING,
@@ -153,19 +167,19 @@ def _describe_standing(hang: Hang, standing: RankStanding) -> tuple[Cell, Cell, 
         location = culprit.location or culprit.last_location
         name = " ".join(part for part in (culprit.last_operation, _format_sequence(culprit)) if part)
         return (
-            TextCell(f"after {name}") if name else TextCell("-", Mark.MUTED),
-            TextCell(culprit.last_group) if culprit.last_group else TextCell("-", Mark.MUTED),
-            TextCell(describe_location(location)) if location is not None else _UNKNOWN,
+            f"after {name}" if name else Marked("-", Mark.MUTED),
+            culprit.last_group if culprit.last_group else Marked("-", Mark.MUTED),
+            describe_location(location) if location is not None else _UNKNOWN,
         )
     if standing.state is RankState.WAITS and standing.operation is not None:
         operation = hang.operations[standing.operation]
         return (
-            TextCell(f"{operation.operation} #{operation.sequence}"),
-            TextCell(operation.description or operation.group),
-            TextCell(describe_location(operation.location)) if operation.location is not None else _UNKNOWN,
+            f"{operation.operation} #{operation.sequence}",
+            (operation.description or operation.group),
+            describe_location(operation.location) if operation.location is not None else _UNKNOWN,
         )
     if standing.state in (RankState.LATE, RankState.NOTHING_PENDING):
-        return TextCell("-", Mark.MUTED), TextCell("-", Mark.MUTED), _UNKNOWN
+        return Marked("-", Mark.MUTED), Marked("-", Mark.MUTED), _UNKNOWN
     return _UNKNOWN, _UNKNOWN, _UNKNOWN
 
 

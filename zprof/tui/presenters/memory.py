@@ -14,15 +14,14 @@ from zprof.model.memory import Memory, RankMemory
 from zprof.model.quantities import BOUND_SIGNS, ESTIMATE_SIGN, Aggregation, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
-from zprof.reports.page import UNKNOWN
 from zprof.reports.presenters.memory_formatting import (
     describe_attribution,
     largest_rank,
     take_tenant_bytes,
     tenant_name,
 )
+from zprof.reports.table import UNKNOWN, Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import NON_PYTORCH, RESERVED_UNUSED, UNTAGGED
 
 #: Limit on the bars of a page; a terminal shows as many of them as fit.
@@ -59,7 +58,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
     whole: Value
     whole_is: str
     window: str
-    legend: ScreenTable
+    legend: Table
     total: tuple[Cell, ...]
     notes: tuple[tuple[Cell, ...], ...]
 
@@ -158,7 +157,7 @@ def make_used_figure(loaded: LoadedRun, index: int) -> Value:
     return read_value(loaded.report, f"{stem}.peak_bytes", *known, how=Aggregation.SUM)
 
 
-def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> ScreenTable:
+def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Table:
     """Build the table of one rank's tenants with their bytes; a line's key is the name of its colour."""
     stem, peak = f"{RANKS}[{index}]", f"{RANKS}[{index}].peak_bytes"
     leaves = [
@@ -167,32 +166,38 @@ def build_legend_table(loaded: LoadedRun, rank: RankMemory, index: int) -> Scree
     ]
     leaves.append((UNTAGGED, f"{stem}.untagged_bytes", ""))
     lines = [
-        ScreenLine(
+        Row(
             key=name,
             cells=(
-                TextCell(name_tenant(name)),
-                TextCell("unknown") if basis == UNKNOWN else read_value(loaded.report, leaf),
+                name_tenant(name),
+                "unknown" if basis == UNKNOWN else read_value(loaded.report, leaf),
                 read_value(loaded.report, leaf, peak, how=Aggregation.SHARE),
-                TextCell(basis),
+                basis,
             ),
         )
         for name, leaf, basis in leaves
     ]
     lines += [
-        ScreenLine(key=name, cells=(TextCell(name_tenant(name)), number, TextCell(""), TextCell("")))
+        Row(key=name, cells=(name_tenant(name), number, "", ""))
         for name, leaf in OUTSIDE
         if (number := read_value(loaded.report, f"{stem}.{leaf}")).number is not None
     ]
-    return ScreenTable(
+    return Table(
         name="tenants",
         title=f"tenants of rank {rank.rank} at its peak",
         columns=(
-            ScreenColumn(title="tenant"),
-            ScreenColumn(title="size", numeric=True),
-            ScreenColumn(title="of the peak", numeric=True),
-            ScreenColumn(title="by", says=f"{ESTIMATE_SIGN}: known by the sizes of the blocks alone"),
+            Column(title="tenant", kind=Kind.TEXT),
+            Column(
+                title="size",
+            ),
+            Column(
+                title="of the peak",
+            ),
+            Column(
+                title="by", kind=Kind.TEXT, help=f"{ESTIMATE_SIGN}: known by the sizes of the blocks alone"
+            ),
         ),
-        lines=tuple(lines),
+        rows=tuple(lines),
         help=(
             "One bar per rank, each at its own peak. Press up and down to select a rank, left and right to "
             "select a tenant, and enter to explain its bytes.\nThe six tenants and untagged sum to the "
@@ -215,14 +220,14 @@ def build_total(loaded: LoadedRun, rank: RankMemory, index: int) -> tuple[Cell, 
     """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
     peak = read_value(loaded.report, f"{RANKS}[{index}].peak_bytes")
     cells: tuple[Cell, ...] = (
-        TextCell(f"sum {BOUND_SIGNS[peak.bound]}".rstrip(), Mark.TITLE),
+        Marked(f"sum {BOUND_SIGNS[peak.bound]}".rstrip(), Mark.TITLE),
         peak,
-        TextCell(f"allocated, rank {rank.rank}"),
+        f"allocated, rank {rank.rank}",
     )
     if all(getattr(rank, leaf) is None for _, leaf in OUTSIDE):
-        return (*cells, TextCell("· reserved, outside PyTorch: unknown (g)", Mark.MUTED))
+        return (*cells, Marked("· reserved, outside PyTorch: unknown (g)", Mark.MUTED))
     total_name = "reserved" if rank.non_pytorch_bytes is None else "used by the process"
-    return (*cells, TextCell("·"), make_used_figure(loaded, index), TextCell(total_name))
+    return (*cells, "·", make_used_figure(loaded, index), total_name)
 
 
 def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> list[tuple[Cell, ...]]:
@@ -230,17 +235,17 @@ def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> 
     notes: list[tuple[Cell, ...]] = []
     if selected.rank is not None and subject.rank != selected.rank:
         text = f"rank {selected.rank}: {explain_missing_rank(loaded.report, selected.rank)}"
-        notes.append((TextCell(text, Mark.DOUBTFUL),))
+        notes.append((Marked(text, Mark.DOUBTFUL),))
     if note := describe_attribution(subject):
-        notes.append((TextCell(note),))
+        notes.append((note,))
     spread = loaded.report.memory.spread
     if spread is not None and spread.difference_bytes:
         difference = read_value(loaded.report, "memory.spread.difference_bytes")
         notes.append(
             (
-                TextCell(f"rank {spread.largest_rank} uses"),
+                f"rank {spread.largest_rank} uses",
                 difference,
-                TextCell(f"more than rank {spread.smallest_rank}"),
+                f"more than rank {spread.smallest_rank}",
                 *_find_largest_difference(loaded),
             )
         )
@@ -253,7 +258,7 @@ def _find_largest_difference(loaded: LoadedRun) -> tuple[Cell, ...]:
     if spread is None or not spread.tenant:
         return ()
     size = read_value(loaded.report, f"memory.spread.delta_bytes.{spread.tenant}", signed=True)
-    return (TextCell(f"· {name_tenant(spread.tenant)}"), size)
+    return (f"· {name_tenant(spread.tenant)}", size)
 
 
 _WIDTH = 72
@@ -280,7 +285,7 @@ def explain_missing_memory(report: Report) -> list[str]:
 
 def build_missing_table(
     report: Report, name: str, title: str, kind: GapKind | None, reason: str, remedy: str
-) -> ScreenTable:
+) -> Table:
     """Build a table that explains why it has no rows.
 
     ``kind``: the gap that gives reason and remedy; without such a gap the arguments are used.
@@ -290,11 +295,11 @@ def build_missing_table(
         reason, remedy = gap.reason, gap.remedy
     texts = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"remedy: {remedy}", _WIDTH)]
     lines = [
-        ScreenLine(key=str(number), cells=(TextCell(text),), opens=Opens.GAP, target=number)
+        Row(key=str(number), cells=(text,), opens=Opens.GAP, target=number)
         for number, text in enumerate(texts)
     ]
-    return ScreenTable(
-        name=name, title=title, columns=(ScreenColumn(title="not measured"),), lines=tuple(lines)
+    return Table(
+        name=name, title=title, columns=(Column(title="not measured", kind=Kind.TEXT),), rows=tuple(lines)
     )
 
 

@@ -8,25 +8,17 @@ import re
 from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value
 from zprof.model.memory import Allocation, AllocatorCounters, Basis, DeviceMemory, FormulaCheck, RankMemory
-from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Value
+from zprof.model.quantities import ESTIMATE_SIGN, UNKNOWN, Aggregation, Value
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.presenters.memory_formatting import (
     DEVICE_TERMS,
     select_user_frames,
 )
 from zprof.reports.presenters.memory_groups import count_blocks, name_place
+from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.presenters.memory import RANKS, build_missing_table, name_tenant
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import (
-    Cell,
-    Mark,
-    Opens,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    TextCell,
-    numeric_column,
-)
+from zprof.tui.table_view import get_text
 
 #: Minimum table width for additional columns.
 MIDDLE_WIDTH = 100
@@ -60,7 +52,7 @@ def shorten_tenant(tenant: str) -> str:
     return _SHORT.get(tenant) or name_tenant(tenant)  # type: ignore[call-overload]
 
 
-def build_top_table(loaded: LoadedRun, rank: int) -> ScreenTable:
+def build_top_table(loaded: LoadedRun, rank: int) -> Table:
     """Build the table of the largest allocations that were live at the rank's peak."""
     entries = [(index, entry) for index, entry in enumerate(loaded.report.memory.top) if entry.rank == rank]
     title = f"largest live allocations at the peak, rank {rank}"
@@ -69,38 +61,41 @@ def build_top_table(loaded: LoadedRun, rank: int) -> ScreenTable:
         return build_missing_table(
             loaded.report, "top", title, GapKind.ALLOCATOR_EVENTS, reason, "record in full mode"
         )
-    return ScreenTable(
+    return Table(
         name="top",
         title=title,
         columns=(
-            ScreenColumn(
+            Column(
                 title="module",
-                says="module whose forward or backward allocated it; in brackets the blocks of a snapshot's "
+                kind=Kind.TEXT,
+                help="module whose forward or backward allocated it; in brackets the blocks of a snapshot's "
                 "group, else the kind of memory",
             ),
-            numeric_column("size"),
-            ScreenColumn(
-                title="tenant", says=f"{ESTIMATE_SIGN} prefix: known by the sizes of the blocks alone"
+            Column(title="size"),
+            Column(
+                title="tenant",
+                kind=Kind.TEXT,
+                help=f"{ESTIMATE_SIGN} prefix: known by the sizes of the blocks alone",
             ),
-            ScreenColumn(title="kind", from_width=MIDDLE_WIDTH),
-            ScreenColumn(title="allocated at", says="innermost stack frame of the user's program"),
-            ScreenColumn(title="operator", from_width=MIDDLE_WIDTH),
+            Column(title="kind", kind=Kind.TEXT, from_width=MIDDLE_WIDTH),
+            Column(title="allocated at", kind=Kind.TEXT, help="innermost stack frame of the user's program"),
+            Column(title="operator", kind=Kind.TEXT, from_width=MIDDLE_WIDTH),
         ),
-        lines=tuple(_build_allocation_line(loaded, index, entry) for index, entry in entries),
+        rows=tuple(_build_allocation_line(loaded, index, entry) for index, entry in entries),
         help="Press enter on a row for the full call stack, and on a size to explain the number.",
     )
 
 
-def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> ScreenLine:
-    return ScreenLine(
+def _build_allocation_line(loaded: LoadedRun, index: int, entry: Allocation) -> Row:
+    return Row(
         key=str(index),
         cells=(
-            TextCell(_name_module(entry)),
+            _name_module(entry),
             read_value(loaded.report, _find_size_leaf(index, entry)),
-            TextCell(f"{ESTIMATE_SIGN * (entry.basis is Basis.SIZES)}{shorten_tenant(entry.tenant)}"),
-            TextCell(entry.sub),
-            TextCell(_name_place(entry)),
-            TextCell(entry.operator),
+            f"{ESTIMATE_SIGN * (entry.basis is Basis.SIZES)}{shorten_tenant(entry.tenant)}",
+            entry.sub,
+            _name_place(entry),
+            entry.operator,
         ),
         opens=Opens.ALLOCATION,
         target=index,
@@ -125,7 +120,7 @@ def find_telling_frame(entry: Allocation) -> str:
     return frames[1] if len(frames) > 1 else ""
 
 
-def build_formula_table(loaded: LoadedRun, rank: int) -> ScreenTable:
+def build_formula_table(loaded: LoadedRun, rank: int) -> Table:
     """Build the table of the rank's model states, compared with the ZeRO formula for the stage."""
     states = [(index, state) for index, state in enumerate(loaded.report.memory.laws) if state.rank == rank]
     title = f"ZeRO formula and measured, rank {rank}"
@@ -133,19 +128,19 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> ScreenTable:
         reason = "no formula is known for this rank's model states, or they were never complete"
         remedy = "pass the training facts: zprof.record(..., training=TrainingFacts(...))"
         return build_missing_table(loaded.report, "formulas", title, GapKind.MODEL_STATES, reason, remedy)
-    return ScreenTable(
+    return Table(
         name="formulas",
         title=title,
         columns=(
-            ScreenColumn(title="state"),
-            numeric_column("formula"),
-            numeric_column("measured"),
-            numeric_column("padding"),
-            numeric_column("counters", "the optimizer's step counters"),
-            numeric_column("unexplained", "not covered by formula, padding and counters"),
-            ScreenColumn(title="cause", rest=True),
+            Column(title="state", kind=Kind.TEXT),
+            Column(title="formula"),
+            Column(title="measured"),
+            Column(title="padding"),
+            Column(title="counters", help="the optimizer's step counters"),
+            Column(title="unexplained", help="not covered by formula, padding and counters"),
+            Column(title="cause", kind=Kind.TEXT, takes_rest=True),
         ),
-        lines=tuple(_build_formula_line(loaded, index, state) for index, state in states),
+        rows=tuple(_build_formula_line(loaded, index, state) for index, state in states),
         help="measured = formula + padding + counters + unexplained. Each state is measured when it is "
         "complete (gradients when the optimizer starts), not at the peak that the bars show, at which some "
         "states may not be live. Press enter on a state for the formula and the cause.",
@@ -153,30 +148,30 @@ def build_formula_table(loaded: LoadedRun, rank: int) -> ScreenTable:
     )
 
 
-def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> ScreenLine:
+def _build_formula_line(loaded: LoadedRun, index: int, state: FormulaCheck) -> Row:
     stem = f"memory.laws[{index}]"
     leaves = ("law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
     sizes = [
         read_value(loaded.report, f"{stem}.{leaf}", signed=leaf == "unexplained_bytes") for leaf in leaves
     ]
     is_exact = not state.unexplained_bytes
-    return ScreenLine(
+    return Row(
         key=state.tenant.value,
         cells=(
-            TextCell(shorten_tenant(state.tenant)),
+            shorten_tenant(state.tenant),
             *sizes,
-            TextCell(state.cause or "exact", Mark.GOOD if is_exact else Mark.DOUBTFUL),
+            Marked(state.cause or "exact", Mark.GOOD if is_exact else Mark.DOUBTFUL),
         ),
         opens=Opens.FORMULA,
         target=index,
     )
 
 
-def build_phases_table(loaded: LoadedRun, rank: int) -> ScreenTable:
+def build_phases_table(loaded: LoadedRun, rank: int) -> Table:
     """Build the table of the rank's peaks: in each phase, before the first step, and of its host memory."""
     memory = loaded.report.memory
     lines = [
-        _build_point_line(loaded, f"memory.phases[{at}]", TextCell(entry.phase), entry.step)
+        _build_point_line(loaded, f"memory.phases[{at}]", entry.phase, entry.step)
         for at, entry in enumerate(memory.phases)
         if entry.rank == rank
     ]
@@ -187,29 +182,29 @@ def build_phases_table(loaded: LoadedRun, rank: int) -> ScreenTable:
         reason = "the phases of this rank's memory are unknown"
         return build_missing_table(loaded.report, "phases", title, None, reason, "zprof record marks phases")
     narrow = (Tenant.GRADIENTS, Tenant.ACTIVATIONS, Tenant.COMMUNICATION_BUFFERS)
-    return ScreenTable(
+    return Table(
         name="phases",
         title=title,
         columns=(
-            ScreenColumn(title="phase"),
-            numeric_column("step"),
-            numeric_column("peak"),
+            Column(title="phase", kind=Kind.TEXT),
+            Column(title="step"),
+            Column(title="peak"),
             *(
-                numeric_column(shorten_tenant(t), from_width=0 if t in narrow else MIDDLE_WIDTH)
+                Column(title=shorten_tenant(t), from_width=0 if t in narrow else MIDDLE_WIDTH)
                 for t in DISPLAY_ORDER
             ),
-            numeric_column("untagged", from_width=MIDDLE_WIDTH),
+            Column(title="untagged", from_width=MIDDLE_WIDTH),
         ),
-        lines=tuple(lines),
+        rows=tuple(lines),
         help="Maximum of live bytes in each phase over the steps of the window. The tenants and untagged "
         "sum to the peak.",
     )
 
 
-def _build_point_line(loaded: LoadedRun, stem: str, name: TextCell, step: int | None) -> ScreenLine:
+def _build_point_line(loaded: LoadedRun, stem: str, name: str, step: int | None) -> Row:
     sizes = [read_value(loaded.report, f"{stem}.tenants.{tenant.value}") for tenant in DISPLAY_ORDER]
-    at: Cell = TextCell("") if step is None or step < 0 else TextCell(str(step))
-    return ScreenLine(
+    at: Cell = "" if step is None or step < 0 else str(step)
+    return Row(
         key=stem,
         cells=(
             name,
@@ -223,15 +218,15 @@ def _build_point_line(loaded: LoadedRun, stem: str, name: TextCell, step: int | 
 
 def _build_other_lines(
     loaded: LoadedRun, leaf: str, entries: tuple[RankMemory, ...], rank: int, name: str
-) -> list[ScreenLine]:
+) -> list[Row]:
     return [
-        _build_point_line(loaded, f"memory.{leaf}[{at}]", TextCell(name), entry.peak_step)
+        _build_point_line(loaded, f"memory.{leaf}[{at}]", name, entry.peak_step)
         for at, entry in enumerate(entries)
         if entry.rank == rank
     ]
 
 
-def build_modules_table(loaded: LoadedRun, rank: int) -> ScreenTable:
+def build_modules_table(loaded: LoadedRun, rank: int) -> Table:
     """Build the table of memory allocated by the rank's modules, each including its submodules."""
     modules = loaded.report.memory.modules
     entries = [(index, entry) for index, entry in enumerate(modules) if entry.rank == rank]
@@ -243,20 +238,20 @@ def build_modules_table(loaded: LoadedRun, rank: int) -> ScreenTable:
             loaded.report, "modules", title, None, reason, "pass the model to zprof.record"
         )
     peak = f"{RANKS}[{_find_rank_index(loaded, rank)}].peak_bytes"
-    return ScreenTable(
+    return Table(
         name="modules",
         title=title,
         columns=(
-            ScreenColumn(title="module", says="including its submodules"),
-            numeric_column("at the peak", "live at the rank's own peak"),
-            numeric_column("of the peak"),
-            numeric_column("own peak", "maximum of the module's live bytes"),
+            Column(title="module", kind=Kind.TEXT, help="including its submodules"),
+            Column(title="at the peak", help="live at the rank's own peak"),
+            Column(title="of the peak"),
+            Column(title="own peak", help="maximum of the module's live bytes"),
         ),
-        lines=tuple(
-            ScreenLine(
+        rows=tuple(
+            Row(
                 key=str(at),
                 cells=(
-                    TextCell(_name_owner(entry.module)),
+                    _name_owner(entry.module),
                     read_value(loaded.report, f"memory.modules[{at}].at_rank_peak_bytes"),
                     _make_share(loaded, f"memory.modules[{at}].at_rank_peak_bytes", peak),
                     read_value(loaded.report, f"memory.modules[{at}].peak_bytes"),
@@ -289,7 +284,7 @@ _COUNTERS = (
 )
 
 
-def build_device_table(loaded: LoadedRun, rank: int) -> ScreenTable | None:
+def build_device_table(loaded: LoadedRun, rank: int) -> Table | None:
     """Build the table of the device's memory at each moment, or None if no device was measured."""
     memory = loaded.report.memory
     moments = [(at, entry) for at, entry in enumerate(memory.devices) if entry.rank == rank]
@@ -297,19 +292,30 @@ def build_device_table(loaded: LoadedRun, rank: int) -> ScreenTable | None:
     if not moments and not counters:
         return None
     lines = [_build_term_line(loaded, moments, *term) for term in DEVICE_TERMS if moments]
-    return ScreenTable(
+    return Table(
         name="device",
         title=f"device memory, rank {rank}",
         columns=(
-            ScreenColumn(title="term"),
+            Column(title="term", kind=Kind.TEXT),
             *(
-                ScreenColumn(title=entry.moment, says="moment of the measurement", numeric=True)
+                Column(
+                    title=entry.moment,
+                    help="moment of the measurement",
+                )
                 for _, entry in moments
             ),
-            *([] if moments else [ScreenColumn(title="since process start", numeric=True)]),
+            *(
+                []
+                if moments
+                else [
+                    Column(
+                        title="since process start",
+                    )
+                ]
+            ),
         ),
-        lines=(
-            *(line for line in lines if any(cell.text != "unknown" for cell in line.cells[1:])),
+        rows=(
+            *(line for line in lines if any(get_text(cell) != UNKNOWN for cell in line.cells[1:])),
             *(
                 line
                 for at, entry in counters
@@ -321,21 +327,17 @@ def build_device_table(loaded: LoadedRun, rank: int) -> ScreenTable | None:
     )
 
 
-def _build_term_line(
-    loaded: LoadedRun, moments: list[tuple[int, DeviceMemory]], leaf: str, name: str
-) -> ScreenLine:
+def _build_term_line(loaded: LoadedRun, moments: list[tuple[int, DeviceMemory]], leaf: str, name: str) -> Row:
     sizes = [read_value(loaded.report, f"memory.devices[{at}].{leaf}") for at, _ in moments]
     mark = Mark.TITLE if name.startswith("=") else Mark.PLAIN
-    return ScreenLine(key=leaf, cells=(TextCell(name), *sizes), mark=mark)
+    return Row(key=leaf, cells=(name, *sizes), mark=mark)
 
 
-def _build_counter_lines(
-    loaded: LoadedRun, at: int, entry: AllocatorCounters, columns: int
-) -> list[ScreenLine]:
+def _build_counter_lines(loaded: LoadedRun, at: int, entry: AllocatorCounters, columns: int) -> list[Row]:
     lines = []
     for leaf, name in _COUNTERS:
         if getattr(entry, leaf) is not None:
             number = read_value(loaded.report, f"memory.counters[{at}].{leaf}")
-            blank: list[Cell] = [TextCell("")] * (columns - 1)
-            lines.append(ScreenLine(key=f"{at}.{leaf}", cells=(TextCell(name), number, *blank)))
+            blank: list[Cell] = [""] * (columns - 1)
+            lines.append(Row(key=f"{at}.{leaf}", cells=(name, number, *blank)))
     return lines

@@ -14,9 +14,9 @@ from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.presenters.memory_formatting import largest_rank
+from zprof.reports.table import Column, Kind, Row, Table
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import UNTAGGED
 
 #: From bottom to top: long-lived tenants below short-lived ones.
@@ -149,23 +149,32 @@ def format_moment_at(curve: Curve, point: int) -> str:
     return " ".join(part for part in parts if part)
 
 
-def build_point_table(curve: Curve, point: int) -> ScreenTable:
+def build_point_table(curve: Curve, point: int) -> Table:
     """Build a table with one point of the timeline as its only row, to copy and open."""
     names = [name for name in ORDER if name in curve.timeline.tenants]
-    return ScreenTable(
+    return Table(
         name="point",
         title=f"live bytes over time, rank {curve.timeline.rank}",
         columns=(
-            ScreenColumn(title="point"),
-            ScreenColumn(title="live", numeric=True),
-            ScreenColumn(title="time", numeric=True),
-            *(ScreenColumn(title=name_tenant(name), numeric=True) for name in names),
+            Column(title="point", kind=Kind.TEXT),
+            Column(
+                title="live",
+            ),
+            Column(
+                title="time",
+            ),
+            *(
+                Column(
+                    title=name_tenant(name),
+                )
+                for name in names
+            ),
         ),
-        lines=(
-            ScreenLine(
+        rows=(
+            Row(
                 key=str(point),
                 cells=(
-                    TextCell(f"live bytes, rank {curve.timeline.rank} {format_moment_at(curve, point)}"),
+                    f"live bytes, rank {curve.timeline.rank} {format_moment_at(curve, point)}",
                     curve.total(point),
                     curve.time(point),
                     *(curve.tenant(name, point) for name in names),

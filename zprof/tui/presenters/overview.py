@@ -17,8 +17,8 @@ from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.presenters.findings import format_location, merge_gaps
 from zprof.reports.presenters.time_figures import ledger, step_change_ns
+from zprof.reports.table import Bar, Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import BarCell, Cell, Mark, Opens, ScreenColumn, ScreenLine, ScreenTable, TextCell
 
 _STATUS = {
     VerdictStatus.OK: ("✓ OK", Mark.GOOD),
@@ -33,10 +33,10 @@ _NO_FINDING = ("all causes were tested", "see below for what was not tested, and
 _NEXT_LINE = (" ", "\n")
 
 
-def format_verdict(report: Report) -> list[TextCell]:
+def format_verdict(report: Report) -> tuple[Marked, str]:
     """Format the status with its symbol, and the sentence without the status."""
     word, mark = _STATUS[report.verdict.status]
-    return [TextCell(word, mark), TextCell(report.verdict.sentence.removeprefix(word[2:]).strip())]
+    return Marked(word, mark), report.verdict.sentence.removeprefix(word[2:]).strip()
 
 
 def format_warning(report: Report) -> str:
@@ -61,32 +61,31 @@ def _is_not_link(fact: str) -> bool:
     return not fact.startswith("link")
 
 
-def format_warning_cell(report: Report) -> TextCell:
+def format_warning_cell(report: Report) -> Marked:
     """Format the warning as a cell."""
     warning = format_warning(report)
-    return TextCell(f"! {warning}" if warning else "", Mark.DOUBTFUL)
+    return Marked(f"! {warning}" if warning else "", Mark.DOUBTFUL)
 
 
-def build_findings_table(loaded: LoadedRun) -> ScreenTable:
+def build_findings_table(loaded: LoadedRun) -> Table:
     """Build the table of findings in the report's order: by predicted saving."""
     basis = loaded.report.time.basis
     columns = (
-        ScreenColumn(title="finding"),
-        ScreenColumn(
+        Column(title="finding", kind=Kind.TEXT),
+        Column(
             title="saves",
-            numeric=True,
-            says=f"predicted saving {basis}, or memory freed on the largest rank",
+            help=f"predicted saving {basis}, or memory freed on the largest rank",
         ),
-        ScreenColumn(title="confidence", says="confidence of the rule in the finding"),
-        ScreenColumn(title="frees", numeric=True, from_width=110, says="memory freed on the largest rank"),
-        ScreenColumn(title="description", rest=True),
+        Column(title="confidence", kind=Kind.TEXT, help="confidence of the rule in the finding"),
+        Column(title="frees", from_width=110, help="memory freed on the largest rank"),
+        Column(title="description", kind=Kind.TEXT, takes_rest=True),
     )
     findings = loaded.report.findings
-    return ScreenTable(
+    return Table(
         name="findings",
         title=_format_findings_title(loaded.report),
         columns=columns,
-        lines=tuple(_make_finding_line(loaded, index, finding) for index, finding in enumerate(findings)),
+        rows=tuple(_make_finding_line(loaded, index, finding) for index, finding in enumerate(findings)),
         help=f"Sorted by the predicted saving {basis}, or by the memory freed. Findings of low confidence "
         "are hints only.",
         note="enter: evidence, fix, how to disprove it"
@@ -103,17 +102,17 @@ def _format_findings_title(report: Report) -> str:
     return "nothing to change: none of the tested causes was found"
 
 
-def _make_finding_line(loaded: LoadedRun, index: int, finding: Finding) -> ScreenLine:
+def _make_finding_line(loaded: LoadedRun, index: int, finding: Finding) -> Row:
     freed = _make_saving(loaded, index, "saving_bytes") if finding.saving_bytes else None
     saved = _make_saving(loaded, index, "saving_ns") if finding.saving_ns[1] else None
-    return ScreenLine(
+    return Row(
         key=str(index),
         cells=(
-            TextCell(finding.id),
-            saved or freed or TextCell(""),
-            TextCell(finding.confidence.value),
-            freed or TextCell(""),
-            TextCell(finding.sentence),
+            finding.id,
+            saved or freed or "",
+            finding.confidence.value,
+            freed or "",
+            finding.sentence,
         ),
         opens=Opens.FINDING,
         target=index,
@@ -156,7 +155,7 @@ def _is_multiline(text: str) -> bool:
     return "\n" in text
 
 
-def build_rest_table(loaded: LoadedRun) -> ScreenTable:
+def build_rest_table(loaded: LoadedRun) -> Table:
     """Build one row each for a ledger without a place, memory, headroom, unclaimed time, untested rules."""
     lines = [
         *_list_ledger_lines(loaded),
@@ -166,11 +165,15 @@ def build_rest_table(loaded: LoadedRun) -> ScreenTable:
         *_list_untested_lines(loaded.report),
     ]
     columns = (
-        ScreenColumn(title=""),
-        ScreenColumn(title="", numeric=True),
-        ScreenColumn(title=""),
-        ScreenColumn(title="", numeric=True),
-        ScreenColumn(title="", rest=True),
+        Column(title="", kind=Kind.TEXT),
+        Column(
+            title="",
+        ),
+        Column(title="", kind=Kind.TEXT),
+        Column(
+            title="",
+        ),
+        Column(title="", kind=Kind.TEXT, takes_rest=True),
     )
     help_text = (
         "memory: the largest peak, and the baseline's; unclaimed: time lost "
@@ -178,33 +181,33 @@ def build_rest_table(loaded: LoadedRun) -> ScreenTable:
         "explains, and the step time; not tested: what zprof could not test or measure; press enter for "
         "reasons and remedies."
     )
-    return ScreenTable(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
+    return Table(name="rest", title="", columns=columns, rows=tuple(lines), help=help_text)
 
 
-def _list_ledger_lines(loaded: LoadedRun) -> list[ScreenLine]:
+def _list_ledger_lines(loaded: LoadedRun) -> list[Row]:
     """Return the row that opens where the time went before a job was stuck."""
     report = loaded.report
     if not is_stuck(report.hang) or not report.time.per_rank:
         return []
     step = read_value(report, f"{_RANKS}.{_STEP}", how=Aggregation.MEAN, in_ms=True)
     note = "before it was stuck; press enter for where the time went"
-    line = _make_line("ledger", report.time.total_name, step, "", TextCell(""), note)
-    return [ScreenLine(key=line.key, cells=line.cells, opens=Opens.LEDGER)]
+    line = _make_line("ledger", report.time.total_name, step, "", "", note)
+    return [Row(key=line.key, cells=line.cells, opens=Opens.LEDGER)]
 
 
-def _list_memory_lines(loaded: LoadedRun) -> list[ScreenLine]:
+def _list_memory_lines(loaded: LoadedRun) -> list[Row]:
     report = loaded.report
     if not report.memory.per_rank:
         return []
     peak = _make_largest(loaded, "memory.per_rank[*].peak_bytes")
     if not (report.comparison and report.comparison.baseline_memory):
-        return [_make_line("memory", "peak memory", peak, "", TextCell(""), "on the largest rank")]
+        return [_make_line("memory", "peak memory", peak, "", "", "on the largest rank")]
     baseline_peak = _make_largest(loaded, "comparison.baseline_memory[*].peak_bytes")
     note = "in the baseline; largest rank of each"
     return [_make_line("memory", "peak memory", peak, "was", baseline_peak, note)]
 
 
-def _list_headroom_lines(loaded: LoadedRun) -> list[ScreenLine]:
+def _list_headroom_lines(loaded: LoadedRun) -> list[Row]:
     """Return the headroom of the fullest device, if device counters are known."""
     known = [
         (device.device_total_bytes - device.device_used_bytes, index, device.rank)
@@ -222,7 +225,7 @@ def _list_headroom_lines(loaded: LoadedRun) -> list[ScreenLine]:
     return [_make_line("headroom", "headroom", free, "of", capacity, note)]
 
 
-def _list_unclaimed_lines(loaded: LoadedRun) -> list[ScreenLine]:
+def _list_unclaimed_lines(loaded: LoadedRun) -> list[Row]:
     unclaimed = {term: ns for term, ns in loaded.report.unclaimed.items() if ns > 0}
     if not unclaimed or not loaded.report.time.per_rank:
         return []
@@ -238,19 +241,19 @@ def _list_unclaimed_lines(loaded: LoadedRun) -> list[ScreenLine]:
     return [_make_line("unclaimed", "unclaimed", lost, "of", step, note)]
 
 
-def _list_untested_lines(report: Report) -> list[ScreenLine]:
+def _list_untested_lines(report: Report) -> list[Row]:
     """Return a row with the subjects of the gaps; ``enter`` shows reasons and remedies."""
     names = [gap.subject for gap in merge_gaps(report.gaps)]
     if not names:
         return []
-    line = _make_line("untested", "not tested", TextCell(""), "", TextCell(""), ", ".join(names))
-    return [ScreenLine(key=line.key, cells=line.cells, opens=Opens.GAP)]
+    line = _make_line("untested", "not tested", "", "", "", ", ".join(names))
+    return [Row(key=line.key, cells=line.cells, opens=Opens.GAP)]
 
 
-def _make_line(key: str, name: str, value: Cell, relation: str, other: Cell, note: str) -> ScreenLine:
+def _make_line(key: str, name: str, value: Cell, relation: str, other: Cell, note: str) -> Row:
     """Return a row of two values; ``relation`` is the word between them."""
-    texts = (TextCell(text, Mark.MUTED) for text in (name, relation, note))
-    return ScreenLine(key=key, cells=(next(texts), value, next(texts), other, next(texts)))
+    texts = (Marked(text, Mark.MUTED) for text in (name, relation, note))
+    return Row(key=key, cells=(next(texts), value, next(texts), other, next(texts)))
 
 
 def _make_largest(loaded: LoadedRun, leaf: str) -> Value:
@@ -264,31 +267,29 @@ _MAX_NAME = 20
 _MIN_SHOWN_NS = 50_000
 
 
-def build_ledger_table(loaded: LoadedRun) -> ScreenTable:
+def build_ledger_table(loaded: LoadedRun) -> Table:
     """Build the ledger terms and the step that they sum to, with the baseline if there is one."""
     report = loaded.report
     is_compared = step_change_ns(report) is not None
     columns = [
-        ScreenColumn(title="term", says="term of the step time"),
-        ScreenColumn(title="ms", numeric=True, says="this run"),
-        ScreenColumn(title="of step", numeric=True),
+        Column(title="term", kind=Kind.TEXT, help="term of the step time"),
+        Column(title="ms", help="this run"),
+        Column(
+            title="of step",
+        ),
     ]
     if is_compared:
-        columns.append(ScreenColumn(title="was ms", numeric=True, says="the baseline"))
-        columns.append(
-            ScreenColumn(
-                title="change", numeric=True, says="in ms; the changes sum to the change in step time"
-            )
-        )
-    columns.append(ScreenColumn(title="", says="each bar starts where the one above it ends"))
+        columns.append(Column(title="was ms", help="the baseline"))
+        columns.append(Column(title="change", help="in ms; the changes sum to the change in step time"))
+    columns.append(Column(title="", kind=Kind.TEXT, help="each bar starts where the one above it ends"))
     terms = select_terms(report)
     segments = layout_bars(report, terms)
     lines = [_build_term(loaded, term, segments, is_compared=is_compared) for term in (*terms, _STEP)]
-    return ScreenTable(
+    return Table(
         name="ledger",
         title=_format_title(report, is_compared=is_compared),
         columns=tuple(columns),
-        lines=tuple(lines) if report.time.per_rank else (),
+        rows=tuple(lines) if report.time.per_rank else (),
         help="Means over ranks and steps. The terms sum to the step time; terms of 0.0 ms are left out.\n"
         "Press enter on a number for its formula, its inputs, and the steps that it was measured from.",
         note=f"{report.time.basis}, mean over ranks" if report.time.per_rank else "no step was timed",
@@ -341,14 +342,14 @@ def _build_term(
     segments: Mapping[str, tuple[tuple[str, float, float], ...]],
     *,
     is_compared: bool,
-) -> ScreenLine:
+) -> Row:
     report, is_step = loaded.report, term == _STEP
     time = read_value(report, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
     share = read_value(report, f"{_RANKS}.{term}", f"{_RANKS}.{_STEP}", how=Aggregation.SHARE)
     term_name = ", ".join(filter(None, (LEDGER_NAMES.get(term), BOUND_WORDS[time.bound].strip())))
     name = f"= {report.time.total_name}" if is_step else term_name
     cells: list[Cell] = [
-        TextCell(name),
+        name,
         replace(time, bound=Bound.EXACT),
         replace(share, bound=Bound.EXACT),
     ]
@@ -359,24 +360,29 @@ def _build_term(
             if is_step
             else read_value(report, f"comparison.ledger_delta.{term}", signed=True, in_ms=True)
         )
-    cells.append(BarCell("", segments=segments[term]))
-    return ScreenLine(key=term, cells=tuple(cells), mark=Mark.TITLE if is_step else Mark.PLAIN)
+    cells.append(Bar(segments=segments[term]))
+    return Row(key=term, cells=tuple(cells), mark=Mark.TITLE if is_step else Mark.PLAIN)
 
 
-def build_evidence_table(loaded: LoadedRun, index: int) -> ScreenTable:
+def build_evidence_table(loaded: LoadedRun, index: int) -> Table:
     """Build the evidence table of the finding at an index."""
     findings = loaded.report.findings
     facts = findings[index].evidence if 0 <= index < len(findings) else ()
     stem = f"findings[{index}].evidence"
-    return ScreenTable(
+    return Table(
         name="evidence",
         title=f"evidence of {findings[index].id}" if facts else "evidence",
-        columns=(ScreenColumn(title="fact", rest=True), ScreenColumn(title="value", numeric=True)),
-        lines=tuple(
-            ScreenLine(
+        columns=(
+            Column(title="fact", kind=Kind.TEXT, takes_rest=True),
+            Column(
+                title="value",
+            ),
+        ),
+        rows=tuple(
+            Row(
                 key=str(number),
                 cells=(
-                    TextCell(fact.what),
+                    fact.what,
                     Value(number=fact.value, unit=Unit(fact.unit), leaves=(f"{stem}[{number}].value",)),
                 ),
             )

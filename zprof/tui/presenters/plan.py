@@ -10,6 +10,7 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import IN_WINDOW, LEDGER_NAMES, PER_STEP
 from zprof.model.whatif import Calibration, FittedLink, PredictedFigure, Prediction
 from zprof.reports.presenters.memory_formatting import largest_rank
+from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Row, Table
 from zprof.tui.model_value import ModelValue
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import shorten_tenant
@@ -26,7 +27,6 @@ from zprof.tui.presenters.plan_prediction import (
 )
 from zprof.tui.session import LoadedRun
 from zprof.tui.shell import format_error
-from zprof.tui.tables import Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell, numeric_column
 from zprof.tui.theme import UNTAGGED
 
 _STEP_ROW = PredictionRow(part="step", name="wall_ns", title="step", unit=Unit.NS)
@@ -37,33 +37,33 @@ _PEAK_ROW = PredictionRow(part="memory", name="peak_bytes", title="peak", unit=U
 _MIN_SAVING_NS = 50_000
 
 
-def build_headline(planned: PlannedChange) -> list[TextCell]:
+def build_headline(planned: PlannedChange) -> list[Cell]:
     """Build the status of the prediction and a sentence that summarizes it."""
     if isinstance(planned.answer, ZprofError):
-        return [TextCell("NOT PREDICTED", Mark.DOUBTFUL), TextCell(format_error(planned.answer))]
+        return [Marked("NOT PREDICTED", Mark.DOUBTFUL), format_error(planned.answer)]
     if planned.answer is None:
         return [
-            TextCell("predicting", Mark.MUTED),
-            TextCell(f"{planned.words or 'the unchanged run'} ...", Mark.MUTED),
+            Marked("predicting", Mark.MUTED),
+            Marked(f"{planned.words or 'the unchanged run'} ...", Mark.MUTED),
         ]
     if planned.prediction is None:
-        return [TextCell("NOT PREDICTED", Mark.DOUBTFUL), TextCell(planned.words or "the unchanged run")]
+        return [Marked("NOT PREDICTED", Mark.DOUBTFUL), planned.words or "the unchanged run"]
     if not planned.words:
         return [
-            TextCell("AS MEASURED", Mark.TITLE),
-            TextCell(f"press left or right to change a knob. {_describe_model(planned)}"),
+            Marked("AS MEASURED", Mark.TITLE),
+            f"press left or right to change a knob. {_describe_model(planned)}",
         ]
     parts = [text for text in (_describe_step(planned), _describe_peak(planned)) if text]
     sentence = "; ".join(parts) or "neither step time nor peak memory could be predicted"
-    return [TextCell("~ PREDICTED", Mark.PREDICTED), TextCell(f"{planned.description}: {sentence}.")]
+    return [Marked("~ PREDICTED", Mark.PREDICTED), f"{planned.description}: {sentence}."]
 
 
-def format_gaps_cell(planned: PlannedChange) -> TextCell:
+def format_gaps_cell(planned: PlannedChange) -> Marked:
     """Format the first gap of the prediction with its reason, and the number of gaps if there are more."""
     gaps = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
     count = f" (g: all {len(gaps)})" if len(gaps) > 1 else ""
     status = "unknown" if planned.is_whole else "not predicted"
-    return TextCell(f"! {status}{count}: {gaps[0]}" if gaps else "", Mark.DOUBTFUL)
+    return Marked(f"! {status}{count}: {gaps[0]}" if gaps else "", Mark.DOUBTFUL)
 
 
 def _describe_model(planned: PlannedChange) -> str:
@@ -131,26 +131,28 @@ _MIN_SHOWN = {"step": 50_000, "memory": 1}
 _PREDICTED_HELP = "for the changed run; ~ means predicted, not measured. Press enter for the assumption"
 
 
-def _make_columns(first: str, *, is_compared: bool) -> tuple[ScreenColumn, ...]:
+def _make_columns(first: str, *, is_compared: bool) -> tuple[Column, ...]:
     columns = (
-        ScreenColumn(title=first, rest=True),
-        numeric_column("measured", "this run"),
-        numeric_column("model", "the model's value for the unchanged run", from_width=_MODEL_WIDTH),
-        numeric_column(
-            "error", "model / measured - 1, on the run that the model was fitted to", from_width=_MODEL_WIDTH
+        Column(title=first, kind=Kind.TEXT, takes_rest=True),
+        Column(title="measured", help="this run"),
+        Column(title="model", help="the model's value for the unchanged run", from_width=_MODEL_WIDTH),
+        Column(
+            title="error",
+            help="model / measured - 1, on the run that the model was fitted to",
+            from_width=_MODEL_WIDTH,
         ),
-        numeric_column("predicted", _PREDICTED_HELP),
-        numeric_column("range", "lower and upper bound of the prediction", from_width=_RANGE_WIDTH),
-        numeric_column("change", "predicted minus measured"),
+        Column(title="predicted", help=_PREDICTED_HELP),
+        Column(title="range", help="lower and upper bound of the prediction", from_width=_RANGE_WIDTH),
+        Column(title="change", help="predicted minus measured"),
     )
     return (
-        (*columns, numeric_column("baseline", "measured", from_width=_BASELINE_WIDTH))
+        (*columns, Column(title="baseline", help="measured", from_width=_BASELINE_WIDTH))
         if is_compared
         else columns
     )
 
 
-def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
+def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     """Build the table of ledger terms and the step that they sum to, as means over ranks."""
     report = loaded.report
     is_compared = bool(report.comparison and report.comparison.baseline_time)
@@ -174,18 +176,18 @@ def build_step_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
         )
         if _is_shown(planned, row, measured):
             lines.append(_build_line(planned, row, mark, measured, baseline))
-    return ScreenTable(
+    return Table(
         name="plan step",
         title=f"{report.time.total_name}, ms",
         columns=_make_columns("term", is_compared=is_compared),
-        lines=tuple(lines) if report.time.per_rank else (),
+        rows=tuple(lines) if report.time.per_rank else (),
         help="Step time as measured, as given by the model of this run, and as predicted for the knobs on "
         "the left. Means over ranks. Terms of 0.0 ms are left out.",
         note="~ predicted; mean over ranks" if report.time.per_rank else "no step was timed; g explains why",
     )
 
 
-def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
+def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> Table:
     """Build the table of the peak of the largest rank and its tenants."""
     ranks = loaded.report.memory.per_rank
     largest = largest_rank(ranks)
@@ -201,11 +203,11 @@ def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
         if _is_shown(planned, row, measured):
             mark = Mark.TITLE if name == _PEAK else Mark.PLAIN
             lines.append(_build_line(planned, row, mark, measured, []))
-    return ScreenTable(
+    return Table(
         name="plan peak",
         title="memory at the peak",
         columns=_make_columns("tenant", is_compared=False),
-        lines=tuple(lines) if ranks else (),
+        rows=tuple(lines) if ranks else (),
         help="Peak of the rank with the largest peak, by tenant: measured, given by the model of this run, "
         "and predicted. Empty tenants are left out.",
         note=f"~ predicted; rank {largest.rank}, the largest"
@@ -216,9 +218,9 @@ def build_peak_table(loaded: LoadedRun, planned: PlannedChange) -> ScreenTable:
 
 def _build_line(
     planned: PlannedChange, row: PredictionRow, mark: Mark, measured: Value, baseline: list[Value]
-) -> ScreenLine:
+) -> Row:
     predicted = build_prediction_cells(planned, row)
-    return ScreenLine(key=row.name, cells=(TextCell(row.title), measured, *predicted, *baseline), mark=mark)
+    return Row(key=row.name, cells=(row.title, measured, *predicted, *baseline), mark=mark)
 
 
 def _is_shown(planned: PlannedChange, row: PredictionRow, measured: Value) -> bool:
@@ -243,21 +245,21 @@ _MODEL_INPUTS = {
 }
 
 
-def build_fit_table(planned: PlannedChange) -> ScreenTable:
+def build_fit_table(planned: PlannedChange) -> Table:
     """Build the table of the model's inputs; empty while pending or if it could not be fitted."""
     calibration = planned.calibration
     lines = [_build_input_line(calibration, name) for name in _MODEL_INPUTS] if calibration else []
     links = calibration.links if calibration else ()
     lines += [line for index, link in enumerate(links) for line in _build_link_lines(index, link)]
-    return ScreenTable(
+    return Table(
         name="plan fit",
         title="inputs of the model, from this run",
         columns=(
-            ScreenColumn(title="input", rest=True),
-            numeric_column("value"),
-            ScreenColumn(title="description", rest=True),
+            Column(title="input", kind=Kind.TEXT, takes_rest=True),
+            Column(title="value"),
+            Column(title="description", kind=Kind.TEXT, takes_rest=True),
         ),
-        lines=tuple(lines),
+        rows=tuple(lines),
         help="Inputs that every prediction is based on. Latency and bandwidth come from a linear fit of the "
         "run's own message times.",
         note=_format_note(planned),
@@ -271,12 +273,12 @@ def _format_note(planned: PlannedChange) -> str:
     return PENDING if planned.answer is None else "the time of this run could not be modelled; g explains why"
 
 
-def _build_input_line(calibration: Calibration, name: str) -> ScreenLine:
+def _build_input_line(calibration: Calibration, name: str) -> Row:
     unit, title, description = _MODEL_INPUTS[name]
     return _build_fit_line(name, title, getattr(calibration, name), unit, description, f"{_STEM}.{name}")
 
 
-def _build_link_lines(index: int, link: FittedLink) -> list[ScreenLine]:
+def _build_link_lines(index: int, link: FittedLink) -> list[Row]:
     stem = f"{_STEM}.links[{index}]"
     residual = format_value(link.residual_ratio, Unit.RATIO)
     fitted = f"{link.messages} messages, residual {residual}: {link.how}"
@@ -292,7 +294,7 @@ def _build_link_lines(index: int, link: FittedLink) -> list[ScreenLine]:
 
 def _build_fit_line(
     key: str, title: str, value: float | None, unit: Unit, description: str, leaf: str
-) -> ScreenLine:
+) -> Row:
     explanation = "\n".join(
         [
             f"{title}: {description}",
@@ -311,4 +313,4 @@ def _build_fit_line(
         assumption="",
         is_predicted=False,
     )
-    return ScreenLine(key=key, cells=(TextCell(title), number, TextCell(description)))
+    return Row(key=key, cells=(title, number, description))

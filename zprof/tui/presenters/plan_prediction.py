@@ -6,9 +6,9 @@ from zprof.model.errors import ZprofError
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.model.whatif import Calibration, Change, Outlook, PredictedFigure, Prediction
+from zprof.reports.table import Cell, Mark, Marked
 from zprof.tui.background import Answer
 from zprof.tui.model_value import PREDICTED_SIGN, ModelValue
-from zprof.tui.tables import Cell, Mark, TextCell
 
 
 class PlannedChange(Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def find_entry(planned: PlannedChange, row: PredictionRow) -> PredictedFigure | 
 def build_prediction_cells(planned: PlannedChange, row: PredictionRow) -> tuple[Cell, ...]:
     """Build the cells model, error, predicted, range and change: pending, unknown, or numbers."""
     if planned.answer is None:
-        return (TextCell(PENDING, Mark.MUTED),) * _CELL_COUNT
+        return (Marked(PENDING, Mark.MUTED),) * _CELL_COUNT
     entry = find_entry(planned, row)
     if entry is None:
         return (_make_unknown_figure(planned, row.unit),) * _CELL_COUNT

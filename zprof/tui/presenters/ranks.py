@@ -14,19 +14,10 @@ from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare, Time
+from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.run.reader import Run
 from zprof.tui.presenters.heat_grid import HeatGrid, Int64s
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import (
-    Cell,
-    Mark,
-    Opens,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    TextCell,
-    numeric_column,
-)
 
 #: Minimum table widths for idle time, peak, critical path and host.
 _NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
@@ -38,7 +29,7 @@ _MAX_PATH_SHARES = 4
 _MIN_PATH_RATIO = 0.005
 
 
-def build_ranks_table(loaded: LoadedRun) -> ScreenTable:
+def build_ranks_table(loaded: LoadedRun) -> Table:
     """Build the table of ranks, sorted by the wait that they cause, then by non-compute time."""
     report = loaded.report
     order = sort_ranks(report)
@@ -46,11 +37,11 @@ def build_ranks_table(loaded: LoadedRun) -> ScreenTable:
     lines = [_make_line(loaded, rank, indices) for rank in _select_ranks(report, order)]
     is_cut = len(lines) < len(order)
     note = f"{len(lines)} of {len(order)} ranks: the largest of each column" if is_cut else ""
-    return ScreenTable(
+    return Table(
         name="ranks",
         title="ranks, most wait caused first (ms)",
         columns=columns,
-        lines=tuple(lines),
+        rows=tuple(lines),
         help=f"Means {report.time.basis}. Press enter on a rank to select it on all screens, and on a number "
         "for its formula and source rows.",
         note=note,
@@ -105,28 +96,31 @@ class _RankIndices:
             self.path[share.rank].append(index)
 
 
-def _make_columns(time: Time) -> tuple[ScreenColumn, ...]:
+def _make_columns(time: Time) -> tuple[Column, ...]:
     return (
-        ScreenColumn(title="rank"),
-        numeric_column("wall", "step time"),
-        numeric_column("compute", "time in which the rank computes"),
-        numeric_column("wait", "exposed wait: waiting for other ranks, not hidden by compute"),
-        numeric_column("transfer", "exposed transfer: data moves, not hidden by compute"),
-        numeric_column("idle", "neither running work nor waiting for a collective", from_width=_NARROW),
-        numeric_column("caused", f"exposed wait caused {time.basis}, averaged over the ranks that waited"),
-        numeric_column("last", "share of the judged collectives at which the rank arrived last"),
-        ScreenColumn(
+        Column(title="rank", kind=Kind.TEXT),
+        Column(title="wall", help="step time"),
+        Column(title="compute", help="time in which the rank computes"),
+        Column(title="wait", help="exposed wait: waiting for other ranks, not hidden by compute"),
+        Column(title="transfer", help="exposed transfer: data moves, not hidden by compute"),
+        Column(title="idle", help="neither running work nor waiting for a collective", from_width=_NARROW),
+        Column(title="caused", help=f"exposed wait caused {time.basis}, averaged over the ranks that waited"),
+        Column(title="last", help="share of the judged collectives at which the rank arrived last"),
+        Column(
             title="because",
-            says="main reason why the rank arrived last: what it spent more time on than the others",
-            rest=True,
+            kind=Kind.TEXT,
+            help="main reason why the rank arrived last: what it spent more time on than the others",
+            takes_rest=True,
         ),
-        numeric_column("peak", "peak of allocated memory", from_width=_WIDE),
-        numeric_column("on path", f"the rank's time on the critical path, {time.basis}", from_width=_WIDER),
-        ScreenColumn(title="host", says="machine that the rank ran on", from_width=_WIDEST),
+        Column(title="peak", help="peak of allocated memory", from_width=_WIDE),
+        Column(
+            title="on path", help=f"the rank's time on the critical path, {time.basis}", from_width=_WIDER
+        ),
+        Column(title="host", kind=Kind.TEXT, help="machine that the rank ran on", from_width=_WIDEST),
     )
 
 
-def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> ScreenLine:
+def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> Row:
     def make_cell(stem: str, index_by_rank: Mapping[int, int], name: str) -> Value:
         index = index_by_rank.get(rank)
         if index is None:
@@ -135,7 +129,7 @@ def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> ScreenLin
 
     times = [make_cell("time.per_rank", indices.times, name) for name in _TIMES]
     cells: list[Cell] = [
-        TextCell(f"r{rank}"),
+        f"r{rank}",
         *times,
         make_cell(_BLAME, indices.judged, "exposed_wait_per_rank_ns"),
         make_cell(_BLAME, indices.judged, "last_ratio"),
@@ -144,31 +138,31 @@ def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> ScreenLin
         _sum_path_shares(loaded, indices.path.get(rank, [])),
         _name_host(loaded.run, rank),
     ]
-    return ScreenLine(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
+    return Row(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
 
 
-def _find_reason(indices: _RankIndices, rank: int) -> TextCell:
+def _find_reason(indices: _RankIndices, rank: int) -> Cell:
     index = indices.judged.get(rank)
     if index is None:
-        return TextCell("unknown", Mark.MUTED)
+        return Marked("unknown", Mark.MUTED)
     reasons = _list_blames(indices.report)[index].reasons
     if not reasons:
-        return TextCell("-", Mark.MUTED)
-    return TextCell(max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " "))
+        return Marked("-", Mark.MUTED)
+    return max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " ")
 
 
 def _sum_path_shares(loaded: LoadedRun, shares: Sequence[int]) -> Cell:
     if not shares and _list_shares(loaded.report):
-        return TextCell("-", Mark.MUTED)
+        return Marked("-", Mark.MUTED)
     if not shares:
         return Value(number=None, unit=Unit.NS, leaves=("time.critical_path",))
     leaves = [f"time.critical_path.shares[{share}].ns" for share in shares]
     return read_value(loaded.report, *leaves, how=Aggregation.SUM, in_ms=True)
 
 
-def _name_host(run: Run, rank: int) -> TextCell:
+def _name_host(run: Run, rank: int) -> Cell:
     manifest = run.rank_manifests.get(rank)
-    return TextCell(manifest.host) if manifest and manifest.host else TextCell("unknown", Mark.MUTED)
+    return manifest.host if manifest and manifest.host else Marked("unknown", Mark.MUTED)
 
 
 def build_path_parts(loaded: LoadedRun) -> list[list[Cell]]:
@@ -177,14 +171,14 @@ def build_path_parts(loaded: LoadedRun) -> list[list[Cell]]:
     if path is None or not path.shares:
         return []
     wall = "time.critical_path.wall_ns"
-    parts: list[list[Cell]] = [[TextCell("critical path", Mark.MUTED), read_value(loaded.report, wall)]]
+    parts: list[list[Cell]] = [[Marked("critical path", Mark.MUTED), read_value(loaded.report, wall)]]
     order = sorted(range(len(path.shares)), key=lambda index: -path.shares[index].ns)
     for index in order[:_MAX_PATH_SHARES]:
         share = path.shares[index]
         if share.ns >= _MIN_PATH_RATIO * path.wall_ns:
             part = f"time.critical_path.shares[{index}].ns"
             ratio = read_value(loaded.report, part, wall, how=Aggregation.SHARE)
-            parts.append([TextCell(f"r{share.rank} {share.what.value}"), ratio])
+            parts.append([f"r{share.rank} {share.what.value}", ratio])
     return parts
 
 

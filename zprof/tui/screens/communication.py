@@ -15,20 +15,20 @@ from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import shorten
 from zprof.model.quantities import Value
+from zprof.reports.table import Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.communication import Split, build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import ScreenTable
 from zprof.tui.theme import TIMES, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_parts
 
 #: Minimum terminal width to show all tables side by side.
 _MIN_WIDE_COLUMNS = 120
-_PARTS: Mapping[str, Callable[[LoadedRun], ScreenTable]] = {
+_PARTS: Mapping[str, Callable[[LoadedRun], Table]] = {
     "sizes": build_sizes_table,
     "units": build_units_table,
     "fits": build_fits_table,

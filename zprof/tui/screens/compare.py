@@ -24,6 +24,7 @@ from zprof.tui.presenters.compare import (
 from zprof.tui.presenters.overview import format_verdict, format_warning, format_warning_cell
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Progress, RunRequest, Selection, swap_baseline
+from zprof.tui.table_view import get_text
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import TruncatedText, render_cell
@@ -86,7 +87,7 @@ class CompareScreen(PageScreen):
         self.query_one("#verdict", TruncatedText).show(verdict)
         self.query_one("#warnings", Static).update(render_cell(format_warning_cell(report), look))
         self.query_one("#warnings", Static).display = bool(format_warning(report))
-        parts = [" ".join(word.text for word in format_verdict(report)), format_warning(report), _HELP]
+        parts = [" ".join(get_text(word) for word in format_verdict(report)), format_warning(report), _HELP]
         self.page_help = "\n".join(text for text in parts if text)  # type: ignore[misc]
 
     def on_resize(self) -> None:

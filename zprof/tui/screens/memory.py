@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.widgets import Static
 
+from zprof.reports.table import Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.memory import build_stacks, explain_missing_memory, find_subject
 from zprof.tui.presenters.memory_tables import (
@@ -21,7 +22,6 @@ from zprof.tui.presenters.memory_tables import (
 from zprof.tui.presenters.memory_timeline import find_curve
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import ScreenTable
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import StackedBars
 from zprof.tui.widgets.trend import Trend
@@ -64,7 +64,7 @@ class MemoryScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         self.front = TABLES[0]
-        self._tables_by_name: dict[str, ScreenTable] = {}
+        self._tables_by_name: dict[str, Table] = {}
 
     def parts(self) -> ComposeResult:
         """Yield charts above tables."""
@@ -159,7 +159,7 @@ class MemoryScreen(PageScreen):
     def _is_long(self) -> bool:
         """Return True if the front table is not the default one and too long to fit below the timeline."""
         table = self._tables_by_name.get(self.front)
-        return table is not None and self.front != TABLES[0] and len(table.lines) > _FEW_ROWS
+        return table is not None and self.front != TABLES[0] and len(table.rows) > _FEW_ROWS
 
     def _size_tables(self, is_large: bool, is_middle: bool) -> None:
         second = "formulas" if self.front != "formulas" else "top"
@@ -168,7 +168,7 @@ class MemoryScreen(PageScreen):
         for name in TABLES:
             table = self._table(name)
             table.display = name in shown and name in self._tables_by_name
-            rows = len(table.table.lines) if table.table else 0
+            rows = len(table.table.rows) if table.table else 0
             table.styles.height = "1fr" if name in tall else min(_MAX_ROWS, rows) + _FRAME
         for name in ("#left", "#right", "#more"):
             box = self.query_one(name)

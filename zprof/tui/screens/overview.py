@@ -15,6 +15,7 @@ from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import printable_lines
 from zprof.model.hang import is_stuck
+from zprof.reports.table import Mark, Marked
 from zprof.tui.presenters.communication_parts import build_units_table
 from zprof.tui.presenters.hang import build_waits_table
 from zprof.tui.presenters.overview import (
@@ -30,7 +31,6 @@ from zprof.tui.presenters.overview import (
 )
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import TextCell
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell
@@ -53,7 +53,7 @@ class OverviewScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._verdict, self._warning, self._sizes = Text(""), TextCell(""), OverviewLayout()
+        self._verdict, self._warning, self._sizes = Text(""), Marked("", Mark.DOUBTFUL), OverviewLayout()
 
     def parts(self) -> ComposeResult:
         """Yield the verdict, warnings, ledger or waits, findings and the tables below them."""
@@ -75,10 +75,10 @@ class OverviewScreen(PageScreen):
         """Fill verdict, warning and tables from the report."""
         look, report = get_look(self.app), loaded.report
         status, sentence = format_verdict(report)
-        self.page_help = f"{status.text} {sentence.text}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
+        self.page_help = f"{status.text} {sentence}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
         self._verdict = Text(" ").join([render_cell(status, look), render_cell(sentence, look)])
         self._warning = format_warning_cell(report)
-        self.query_one("#warnings", Static).display = bool(self._warning.raw)
+        self.query_one("#warnings", Static).display = bool(self._warning.text)
         tables = {
             "ledger": build_ledger_table,
             "findings": build_findings_table,
@@ -115,7 +115,7 @@ class OverviewScreen(PageScreen):
         width, height = self.app.size
         lines = wrap_verdict(self._verdict, width - _SIDE_MARGIN, height)
         self.query_one("#verdict", Static).update(Text("\n").join(lines))
-        warning = replace(self._warning, raw=shorten_warning(self._warning.text, width - _SIDE_MARGIN))
+        warning = replace(self._warning, text=shorten_warning(self._warning.text, width - _SIDE_MARGIN))
         self.query_one("#warnings", Static).update(render_cell(warning, get_look(self.app)))
         lines_above = len(lines) + bool(self.query_one("#warnings").display)
         terms, waits, rows, rest = (
@@ -141,7 +141,7 @@ class OverviewScreen(PageScreen):
 
     def _rows(self, name: str) -> int:
         table = self.query_one(f"#{name}", FactTable).table
-        return len(table.lines) if table else 0
+        return len(table.rows) if table else 0
 
     def _describe_focused(self) -> None:
         loaded = self.zprof.loaded

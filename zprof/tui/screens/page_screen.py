@@ -16,7 +16,7 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
 from zprof.tui.session import LoadedRun, Selection, pick_selection
 from zprof.tui.shell import Shell
-from zprof.tui.tables import TableSource
+from zprof.tui.table_view import TableSource
 from zprof.tui.widgets.fact_table import FactTable
 
 

@@ -13,6 +13,7 @@ from textual.timer import Timer
 
 from zprof.model.gaps import Gap
 from zprof.model.whatif import Calibration, Change
+from zprof.reports.table import Cell
 from zprof.tui.background import Answer, Predicting
 from zprof.tui.keys import Where, bindings
 from zprof.tui.popups import TextPopup
@@ -34,7 +35,7 @@ from zprof.tui.presenters.plan_knobs import (
 from zprof.tui.presenters.plan_prediction import PlannedChange
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import TextCell
+from zprof.tui.table_view import get_text
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.knob_list import SCREEN_ACTIONS, KnobList, describe_knob
@@ -222,8 +223,8 @@ class PlanScreen(PageScreen):
         words, gap = build_headline(self.planned), format_gaps_cell(self.planned)
         self._show_text("plan-headline", words)
         self._show_text("plan-gaps", [gap])
-        self.query_one("#plan-gaps").display = bool(gap.raw)
-        self.page_help = "\n".join([*(word.text for word in words), gap.text, _HELP])  # type: ignore[misc]
+        self.query_one("#plan-gaps").display = bool(gap.text)
+        self.page_help = "\n".join([*map(get_text, words), gap.text, _HELP])  # type: ignore[misc]
         self.query_one(KnobList).show(self._knobs, self.change)
         self.query_one("#step", FactTable).show(build_step_table(loaded, self.planned))
         self.query_one("#peak", FactTable).show(build_peak_table(loaded, self.planned))
@@ -234,7 +235,7 @@ class PlanScreen(PageScreen):
         """Limit the gaps to one line in low terminals; ``g`` lists them all."""
         self.query_one("#plan-gaps", TruncatedText).lines = _GAP_LINES if self._is_tall else 1
 
-    def _show_text(self, part: str, words: Sequence[TextCell]) -> None:
+    def _show_text(self, part: str, words: Sequence[Cell]) -> None:
         """Show the words joined into one wrapping text."""
         look = get_look(self.app)
         self.query_one(f"#{part}", TruncatedText).show(
@@ -254,6 +255,6 @@ class PlanScreen(PageScreen):
         for name in _LOWER_TABLES:
             table = self.query_one(f"#{name}", FactTable)
             table.display = self._is_tall or name == self.front
-            rows = len(table.table.lines) if table.table else 0
+            rows = len(table.table.rows) if table.table else 0
             is_last = name == _LOWER_TABLES[1] or not self._is_tall
             table.styles.height = "1fr" if is_last else max(1, rows) + _FRAME

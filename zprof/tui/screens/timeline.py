@@ -19,11 +19,11 @@ from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
 from zprof.model.leaves import read_value
 from zprof.model.quantities import Bound
+from zprof.reports.table import Column, Row, Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import ScreenColumn, ScreenLine, ScreenTable
 from zprof.tui.theme import TIMES
 from zprof.tui.timeline.cache import RankStep, TimelineCache
 from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
@@ -219,22 +219,32 @@ _TERM_HELP = {
 }
 
 
-def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> ScreenTable:
+def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> Table:
     """Return a table with the step's ledger in ms, without a row if the step was not timed.
 
     Titles double as the legend of glyphs. If some ranks of its collectives are missing, wait is a lower
     and transfer an upper bound.
     """
-    columns = [ScreenColumn(title="step ms", says="wall time of the step", numeric=True)]
+    columns = [
+        Column(
+            title="step ms",
+            help="wall time of the step",
+        )
+    ]
     for term, word in _TERMS:
         glyph = TIMES[term].shown(ascii_only=ascii_only)
-        columns.append(ScreenColumn(title=f"{glyph} {word}", says=_TERM_HELP[term], numeric=True))
+        columns.append(
+            Column(
+                title=f"{glyph} {word}",
+                help=_TERM_HELP[term],
+            )
+        )
     index = find_step_index(loaded, selected)
-    return ScreenTable(
+    return Table(
         name="step",
         title="the step, in ms",
         columns=tuple(columns),
-        lines=(_build_line(loaded, index),) if index is not None else (),
+        rows=(_build_line(loaded, index),) if index is not None else (),
         help="The ledger of this step on this rank, in ms. The lanes below show the same interval.",
     )
 
@@ -247,11 +257,11 @@ def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
     return None
 
 
-def _build_line(loaded: LoadedRun, index: int) -> ScreenLine:
+def _build_line(loaded: LoadedRun, index: int) -> Row:
     stem = f"time.steps[{index}]"
     time = loaded.report.time
     bounds = time.bounds_by_rank.get(time.steps[index].rank, {})
-    return ScreenLine(
+    return Row(
         key="step",
         cells=tuple(
             replace(

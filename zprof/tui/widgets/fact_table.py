@@ -18,18 +18,9 @@ from textual.widgets.data_table import RowKey
 
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
+from zprof.reports.table import Bar, Cell, Column, Row, Table
 from zprof.tui.keys import Where, bindings
-from zprof.tui.tables import (
-    MAX_ROWS,
-    BarCell,
-    Cell,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    filter_lines,
-    select_columns,
-    sort_lines,
-)
+from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, select_columns, sort_lines
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.text import render_bar, render_cell
 
@@ -48,7 +39,7 @@ class FactTable(DataTable[object]):
     class Opened(Message):
         """A cell was opened with ``enter``."""
 
-        def __init__(self, table: ScreenTable, line: ScreenLine, cell: Cell) -> None:
+        def __init__(self, table: Table, line: Row, cell: Cell) -> None:
             super().__init__()
             self.table, self.line, self.cell = table, line, cell
 
@@ -69,15 +60,15 @@ class FactTable(DataTable[object]):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         """Create an empty table, as tall as its rows, or as the free space with ``classes="fill"``."""
         super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
-        self.table: ScreenTable | None = None
+        self.table: Table | None = None
         self.search_text = ""
-        self._lines: Sequence[ScreenLine] = ()
+        self._lines: Sequence[Row] = ()
         self._columns: list[int] = []
         self._sorted_by: int | None = None
         self._reverse = True
         self._drawn_width, self._is_complete = 0, True
 
-    def show(self, table: ScreenTable) -> None:
+    def show(self, table: Table) -> None:
         """Show a table; keep sort order and search if the name is unchanged."""
         if self.table is None or self.table.name != table.name:
             self.search_text, self._sorted_by, self._reverse = "", None, True
@@ -89,7 +80,7 @@ class FactTable(DataTable[object]):
         self.search_text = text
         self._draw()
 
-    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
+    def get_focused_line(self) -> tuple[Row, Cell] | None:
         """Return the line and cell under the cursor; None in an empty table."""
         row, column = self.cursor_coordinate
         if not (0 <= row < len(self._lines) and 0 <= column < len(self._columns)):
@@ -209,7 +200,7 @@ class FactTable(DataTable[object]):
             self.add_row(*row, key=line.key)
 
     def _widths(
-        self, columns: Sequence[ScreenColumn], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
+        self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
         return fit_columns(columns, titles, rows, self._width_limit())
 
@@ -219,13 +210,13 @@ class FactTable(DataTable[object]):
             return f"no rows match {printable(self.search_text)!r}; esc to clear"
         return printable(self.table.note if self.table is not None else "") or "nothing"
 
-    def _render_line_cell(self, line: ScreenLine, column: int) -> Text:
+    def _render_line_cell(self, line: Row, column: int) -> Text:
         assert self.table is not None
         cell, look = line.cells[column], get_look(self.app)
-        if isinstance(cell, BarCell):
+        if isinstance(cell, Bar):
             is_ascii = bool(getattr(self.app, "ascii_only", False))
-            return render_bar(cell, cell.columns_at(self._drawn_width), look, ascii_only=is_ascii)
-        return render_cell(cell, look, numeric=self.table.columns[column].numeric, row=line.mark)
+            return render_bar(cell, get_bar_columns(cell, self._drawn_width), look, ascii_only=is_ascii)
+        return render_cell(cell, look, numeric=self.table.columns[column].is_number, row=line.mark)
 
     def _width_limit(self) -> int:
         """Return the columns for cells, without the frame and a vertical scroll bar."""
@@ -236,7 +227,7 @@ class FactTable(DataTable[object]):
         column = self.table.columns[index]
         mark = (_DOWN if self._reverse else _UP) if index == self._sorted_by else ""
         label = printable(f"{column.title} {mark}" if mark else column.title)
-        return Text(label, justify="right" if column.numeric else "left")
+        return Text(label, justify="right" if column.is_number else "left")
 
     def shown_figures(self) -> list[Value]:
         """Return the numbers in visible rows and columns that the report's JSON has or yields."""
@@ -257,12 +248,12 @@ _MIN_TEXT, _MIN_REST = 14, 8
 
 
 def fit_columns(
-    columns: Sequence[ScreenColumn], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
+    columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
 ) -> list[int]:
     """Return column widths that fit into ``width_limit``, and shorten the cell texts in place."""
     widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
-    texts = [not column.numeric and bool(column.title) for column in columns]
-    widths = shrink_widths(widths, texts, [column.rest for column in columns], width_limit)
+    texts = [not column.is_number and bool(column.title) for column in columns]
+    widths = shrink_widths(widths, texts, [column.takes_rest for column in columns], width_limit)
     for row in rows:
         for text, width in zip(row, widths, strict=True):
             if text.cell_len > width:
@@ -310,7 +301,7 @@ class PagedTable(FactTable):
     """Table that scrolls horizontally by pages: it shows the page of the column under the cursor."""
 
     def _widths(
-        self, columns: Sequence[ScreenColumn], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
+        self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
         return align_to_pages(super()._widths(columns, titles, rows), self._width_limit())
 

@@ -16,9 +16,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from zprof.model.quantities import Value
+from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
-from zprof.tui.tables import Cell, Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
 
 _UNKNOWN, _OUTLIER, _DOT = "?", "!", "·"
@@ -139,26 +139,28 @@ class HeatView(Widget):
         return self.get_page().worst_at(self.cursor) if self.grid else None
 
     @property
-    def table(self) -> ScreenTable | None:
+    def table(self) -> Table | None:
         """The focused number as a table, for keys that act on one."""
         grid = self.grid
         if grid is None:
             return None
         columns = (
-            ScreenColumn(title="rank"),
-            ScreenColumn(title="step"),
-            ScreenColumn(title=grid.title, numeric=True),
+            Column(title="rank", kind=Kind.TEXT),
+            Column(title="step", kind=Kind.TEXT),
+            Column(
+                title=grid.title,
+            ),
         )
-        return ScreenTable(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
+        return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
 
-    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
+    def get_focused_line(self) -> tuple[Row, Cell] | None:
         """Return rank, step and number under the cursor."""
         grid, position = self.grid, self.focused_cell()
         if grid is None or position is None:
             return None
         step, number = grid.steps[position[1]], grid.figure_at(*position)
-        names = (TextCell(str(grid.ranks[position[0]])), TextCell("run" if step is None else str(step)))
-        return ScreenLine(key="focused", cells=(*names, number)), number
+        names = (str(grid.ranks[position[0]]), ("run" if step is None else str(step)))
+        return Row(key="focused", cells=(*names, number)), number
 
     def shown_figures(self) -> list[Value]:
         """Return the focused number and the ends of the scale."""

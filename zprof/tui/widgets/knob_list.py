@@ -9,9 +9,9 @@ from textual.message import Message
 from textual.widgets import Static
 
 from zprof.model.whatif import Change
+from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.plan_knobs import Knob
-from zprof.tui.tables import Cell, Mark, ScreenColumn, ScreenLine, ScreenTable, TextCell
 from zprof.tui.theme import MARKS, get_look
 
 CHANGED, _NOT_APPLICABLE = "*", "-"
@@ -67,25 +67,26 @@ class KnobList(Static, can_focus=True):
         return self.knobs[self.cursor] if self.knobs else None
 
     @property
-    def table(self) -> ScreenTable | None:
+    def table(self) -> Table | None:
         """The knobs as a table, for copying and help."""
-        return ScreenTable(
+        return Table(
             name="knobs",
             title="knobs",
             columns=(
-                ScreenColumn(title="knob"),
-                ScreenColumn(title="measured"),
-                ScreenColumn(
+                Column(title="knob", kind=Kind.TEXT),
+                Column(title="measured", kind=Kind.TEXT),
+                Column(
                     title="now",
-                    says=f"{CHANGED}: changed; {_NOT_APPLICABLE}: does not apply with the other settings",
+                    kind=Kind.TEXT,
+                    help=f"{CHANGED}: changed; {_NOT_APPLICABLE}: does not apply with the other settings",
                 ),
             ),
-            lines=tuple(_build_line(knob, self.change) for knob in self.knobs),
+            rows=tuple(_build_line(knob, self.change) for knob in self.knobs),
             help="What to change about the run. up, down: select; left, right: change; enter: explain "
             "it; x: reset it to the measured value; X: reset all.",
         )
 
-    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
+    def get_focused_line(self) -> tuple[Row, Cell] | None:
         """Return the line and cell of the knob under the cursor."""
         knob = self.selected_knob
         if knob is None:
@@ -175,12 +176,12 @@ class KnobList(Static, can_focus=True):
         return text
 
 
-def _build_line(knob: Knob, change: Change) -> ScreenLine:
+def _build_line(knob: Knob, change: Change) -> Row:
     now = _NOT_APPLICABLE if knob.idle else knob.choices[knob.place(change)].text
     value_text = f"{CHANGED} {now}" if knob.is_turned(change) else now
-    return ScreenLine(
+    return Row(
         key=knob.field,
-        cells=(TextCell(knob.title), TextCell(knob.choices[knob.measured].text), TextCell(value_text)),
+        cells=(knob.title, knob.choices[knob.measured].text, value_text),
     )
 
 

@@ -10,7 +10,7 @@ from rich.style import Style
 
 from zprof.analysis.step_timeline.lane import IDLE, Columns, LaneKind, LaneRole, TimelineLane, compute_columns
 from zprof.model.formatting import display_width, printable, shorten
-from zprof.tui.tables import Mark
+from zprof.reports.table import Mark
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
 from zprof.tui.timeline.view import View
 

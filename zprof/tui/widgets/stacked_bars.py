@@ -15,8 +15,9 @@ from textual.widgets import Static
 
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
+from zprof.reports.table import Cell, Row, Table
 from zprof.tui.presenters.memory import RankBar, Stacks
-from zprof.tui.tables import Cell, ScreenLine, ScreenTable
+from zprof.tui.table_view import get_text
 from zprof.tui.theme import TENANTS, Look, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell, render_parts
@@ -40,14 +41,14 @@ class StackedBars(Static, can_focus=True):
         self.cursor = 0
 
     @property
-    def table(self) -> ScreenTable | None:
+    def table(self) -> Table | None:
         """The legend as a table."""
         return self.stacks.legend if self.stacks else None
 
     def show(self, stacks: Stacks) -> None:
         """Show these bars."""
         self.stacks = stacks
-        self.cursor = min(self.cursor, len(stacks.legend.lines) - 1)
+        self.cursor = min(self.cursor, len(stacks.legend.rows) - 1)
         self.redraw()
 
     def list_shown_bars(self) -> list[RankBar]:
@@ -58,17 +59,17 @@ class StackedBars(Static, can_focus=True):
         """Return the scale, peaks of the bars, the legend with its sum, and the notes' numbers."""
         if self.stacks is None:
             return []
-        legend = [line.cells[1] for line in self.stacks.legend.lines]
+        legend = [line.cells[1] for line in self.stacks.legend.rows]
         notes = [cell for note in self.stacks.notes[: self.max_notes] for cell in note]
         cells = [*legend, *self.stacks.total, *notes]
         numbers = [cell for cell in cells if isinstance(cell, Value)]
         return [self.stacks.whole, *(entry.peak for entry in self.list_shown_bars()), *numbers]
 
-    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
+    def get_focused_line(self) -> tuple[Row, Cell] | None:
         """Return the line and cell of the tenant under the cursor."""
         if self.stacks is None:
             return None
-        line = self.stacks.legend.lines[self.cursor]
+        line = self.stacks.legend.rows[self.cursor]
         return line, line.cells[1]
 
     def open(self) -> None:
@@ -80,7 +81,7 @@ class StackedBars(Static, can_focus=True):
     def move_horizontally(self, by: int) -> None:
         """Move to another tenant."""
         if self.stacks is not None:
-            self.cursor = max(0, min(len(self.stacks.legend.lines) - 1, self.cursor + by))
+            self.cursor = max(0, min(len(self.stacks.legend.rows) - 1, self.cursor + by))
             self.redraw()
 
     def move_vertically(self, by: int) -> None:
@@ -111,7 +112,7 @@ class StackedBars(Static, can_focus=True):
         if 0 <= row < len(bars):
             self.post_message(self.Chosen(bars[row].rank))
         elif self.stacks is not None and row >= len(bars):
-            rows = layout_legend(self.stacks.legend.lines, self.size.width)
+            rows = layout_legend(self.stacks.legend.rows, self.size.width)
             item = find_item(rows, row - len(bars), event.x)
             if item != NOT_FOUND:
                 self.cursor = item
@@ -172,7 +173,7 @@ def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor:
     return [
         _draw_headline(stacks, len(bars), width, pen),
         *(_draw_bar(entry, stacks.whole.number or 0, width, moment_width, pen) for entry in bars),
-        *_draw_legend(stacks.legend.lines, width, cursor, pen),
+        *_draw_legend(stacks.legend.rows, width, cursor, pen),
         *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:max_notes])),
     ]
 
@@ -200,7 +201,7 @@ def _format_moment(entry: RankBar) -> str:
     return shorten(printable(entry.moment), _MOMENT_WIDTH)
 
 
-def _draw_legend(lines: Sequence[ScreenLine], width: int, cursor: int, pen: Pen) -> list[Text]:
+def _draw_legend(lines: Sequence[Row], width: int, cursor: int, pen: Pen) -> list[Text]:
     texts = []
     for row in layout_legend(lines, width):
         text = Text(no_wrap=True, end="")
@@ -214,7 +215,7 @@ def _draw_legend(lines: Sequence[ScreenLine], width: int, cursor: int, pen: Pen)
     return texts
 
 
-def layout_legend(lines: Sequence[ScreenLine], width: int) -> list[list[tuple[int, str, int]]]:
+def layout_legend(lines: Sequence[Row], width: int) -> list[list[tuple[int, str, int]]]:
     """Return (index, text, column) of the legend items per row, in as few rows as fit."""
     for columns in range(len(lines), 0, -1):
         for shorter in (False, True):
@@ -227,8 +228,8 @@ def layout_legend(lines: Sequence[ScreenLine], width: int) -> list[list[tuple[in
     return []
 
 
-def _format_item(line: ScreenLine, *, shorter: bool) -> str:
-    name, size, mark = line.cells[0].text, line.cells[1].text, line.cells[3].text
+def _format_item(line: Row, *, shorter: bool) -> str:
+    name, size, mark = (get_text(line.cells[index]) for index in (0, 1, 3))
     for long, short in _SHORT_NAMES if shorter else ():
         name = name.replace(long, short)
     return f"{name} {mark if mark == '~' else ''}{size}"

@@ -11,8 +11,9 @@ from textual import events
 from textual.widgets import Static
 
 from zprof.model.quantities import Value
+from zprof.reports.table import Bar, Cell, Mark
 from zprof.tui.model_value import ModelValue
-from zprof.tui.tables import BarCell, Cell, Mark
+from zprof.tui.table_view import get_mark, get_text
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
 
 #: Paint for a total: a segment that is not a single kind of time.
@@ -23,7 +24,7 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
     """Return the cell as text: numbers right-aligned, in the colour of its mark or else of its row's."""
     cell_mark = _find_mark(cell)
     mark = row if cell_mark is Mark.PLAIN else cell_mark
-    text = Text(cell.text, style=MARKS[mark].colour(look), no_wrap=True, end="")
+    text = Text(get_text(cell), style=MARKS[mark].colour(look), no_wrap=True, end="")
     if mark is Mark.PREDICTED:
         text.stylize("bold italic" if row is Mark.TITLE else "italic")
     text.justify = "right" if numeric else "left"
@@ -34,10 +35,10 @@ def _find_mark(cell: Cell) -> Mark:
     """Return the cell's mark; figures inherit their row's mark unless they are predicted."""
     if isinstance(cell, Value):
         return Mark.PREDICTED if isinstance(cell, ModelValue) and cell.is_predicted else Mark.PLAIN
-    return cell.mark
+    return get_mark(cell)
 
 
-def render_bar(cell: BarCell, columns: int, look: Look, *, ascii_only: bool) -> Text:
+def render_bar(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text:
     """Return the bar's segments at their positions; a single segment has at least one column."""
     text, position = Text(no_wrap=True, end=""), 0
     for kind, start, end in cell.segments:

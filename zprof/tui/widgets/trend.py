@@ -9,6 +9,7 @@ from textual.widgets import Static
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
 from zprof.reports.presenters.memory_formatting import tenant_name
+from zprof.reports.table import Cell, Row, Table
 from zprof.tui.presenters.memory_timeline import (
     ORDER,
     Curve,
@@ -19,7 +20,6 @@ from zprof.tui.presenters.memory_timeline import (
     layout_marks,
     stack_cells,
 )
-from zprof.tui.tables import Cell, ScreenLine, ScreenTable
 from zprof.tui.theme import TENANTS
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import Pen
@@ -36,7 +36,7 @@ class Trend(Static, can_focus=True):
         self.point = 0
 
     @property
-    def table(self) -> ScreenTable | None:
+    def table(self) -> Table | None:
         """The point under the cursor as a table."""
         return build_point_table(self.curve, self.point) if self.curve else None
 
@@ -60,10 +60,10 @@ class Trend(Static, can_focus=True):
             *([self.curve.tenant(largest_tenant, point)] if largest_tenant else []),
         ]
 
-    def get_focused_line(self) -> tuple[ScreenLine, Cell] | None:
+    def get_focused_line(self) -> tuple[Row, Cell] | None:
         """Return the line and cell of the point under the cursor."""
         table = self.table
-        return (table.lines[0], table.lines[0].cells[1]) if table else None
+        return (table.rows[0], table.rows[0].cells[1]) if table else None
 
     def open(self) -> None:
         """Open the breakdown at the cursor."""

@@ -10,6 +10,7 @@ from tests.support.growing_run import PLAN, GrowingRun
 from tests.support.tui_leaves import assert_leaves
 from zprof.model.json_format import to_json
 from zprof.model.tenants import Tenant
+from zprof.reports.table import Table
 from zprof.run.live import LiveRun
 from zprof.tui.live.presenter import (
     Activity,
@@ -25,7 +26,7 @@ from zprof.tui.live.presenter import (
 from zprof.tui.live.steps import build_rank_rows, compute_spreads, format_windows
 from zprof.tui.live.watcher import JobState, LiveReport, LiveSnapshot
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import ScreenTable
+from zprof.tui.table_view import get_text
 
 MIB = 1 << 20
 RUNS, ENDED = JobState(is_own=True), JobState(is_own=True, code=3)
@@ -49,8 +50,8 @@ def snapshot(
     return LiveSnapshot(state=LiveRun(path).look(), job=job, **more)
 
 
-def texts(table: ScreenTable) -> list[str]:
-    return [line.cells[1].text for line in table.lines]
+def texts(table: Table) -> list[str]:
+    return [get_text(line.cells[1]) for line in table.rows]
 
 
 @pytest.mark.parametrize(
@@ -115,16 +116,16 @@ def test_numbers_are_leaves_of_the_report_and_the_ledger_sums(
     seen = snapshot(tmp_path, measured=LiveReport(tree=tree))
     ledger, tenants = build_ledger_table(seen), build_tenants_table(seen)
     for table in (ledger, tenants):
-        assert_leaves(tree, table.figures())
-        assert all(explain_number(number) for number in table.figures())
-    wall, *terms = (number for line in ledger.lines for number in line.cells[1:2])
+        assert_leaves(tree, table.list_values())
+        assert all(explain_number(number) for number in table.list_values())
+    wall, *terms = (number for line in ledger.rows for number in line.cells[1:2])
     total = sum(number.number or 0 for number in terms)
     assert total == pytest.approx(wall.number, rel=1e-3)
     peaks = [rank["peak_bytes"] for rank in tree["memory"]["per_rank"]]
     highest = f"per_rank[{peaks.index(max(peaks))}]"
     keys = ["peak_bytes", *(f"tenants.{tenant}" for tenant in Tenant), "untagged_bytes"]
-    assert [line.key for line in tenants.lines] == keys
-    assert all(highest in leaf for number in tenants.figures() for leaf in number.leaves)
+    assert [line.key for line in tenants.rows] == keys
+    assert all(highest in leaf for number in tenants.list_values() for leaf in number.leaves)
     assert get_verdict(seen) == alone.report.verdict.sentence
     assert all(gap["reason"] in format_gaps(seen) for gap in tree["gaps"])
 

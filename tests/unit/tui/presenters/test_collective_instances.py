@@ -7,16 +7,17 @@ import pytest
 from tests.support.tui_memory import with_analysis
 from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value
+from zprof.reports.table import Table
 from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import ScreenTable
+from zprof.tui.table_view import get_text
 
 MS = 1_000_000
 
 
-def column(table: ScreenTable, title: str) -> list[str]:
+def column(table: Table, title: str) -> list[str]:
     place = [each.title for each in table.columns].index(title)
-    return [line.cells[place].text for line in table.lines]
+    return [get_text(line.cells[place]) for line in table.rows]
 
 
 def with_rows(loaded: LoadedRun, **changes: object) -> LoadedRun:
@@ -37,18 +38,18 @@ def test_rows_are_those_of_the_leaf(loaded: LoadedRun) -> None:
 def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedRun) -> None:
     table = build_instances_table(loaded, 0)
     place = [each.title for each in table.columns].index("exposed")
-    values = [cell.number or 0.0 for line in table.lines if isinstance(cell := line.cells[place], Value)]
+    values = [cell.number or 0.0 for line in table.rows if isinstance(cell := line.cells[place], Value)]
     assert len(values) == 90
     assert values == sorted(values, reverse=True)
     longest = max(step.wall_ns for step in loaded.report.time.steps) / MS
     assert all(0 <= float(text) <= longest for text in column(table, "start"))
-    assert all(not figure.leaves for figure in table.figures()), "single rows are no leaves of the report"
+    assert all(not figure.leaves for figure in table.list_values()), "single rows are no leaves of the report"
 
 
 def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
     rows = pd.concat([loaded.analysis.collectives] * 4, ignore_index=True)
     table = build_instances_table(with_analysis(loaded, collectives=rows), 0)
-    assert len(table.lines) == 200
+    assert len(table.rows) == 200
     assert "360" in table.note
 
 

@@ -10,20 +10,21 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.quantities import UNKNOWN, Value
 from zprof.model.time import ExposedInCollectives
+from zprof.reports.table import LazyRows, Opens, Row, Table
 from zprof.tui.presenters.communication import build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import MAX_LINES, LazyLines, Opens, ScreenLine, ScreenTable
+from zprof.tui.table_view import MAX_LINES, get_text
 
 PARTS = (build_sizes_table, build_units_table, build_fits_table)
 
 
-def text(table: ScreenTable, line: ScreenLine, title: str) -> str:
-    return line.cells[[column.title for column in table.columns].index(title)].text
+def text(table: Table, line: Row, title: str) -> str:
+    return get_text(line.cells[[column.title for column in table.columns].index(title)])
 
 
-def value(table: ScreenTable, line: ScreenLine, title: str) -> float:
+def value(table: Table, line: Row, title: str) -> float:
     found = line.cells[[column.title for column in table.columns].index(title)]
     assert isinstance(found, Value)
     return found.number
@@ -35,15 +36,15 @@ def with_first_collective(loaded: LoadedRun, **changes: object) -> LoadedRun:
 
 
 def check_texts(loaded: LoadedRun) -> dict[str, tuple[str, ...]]:
-    return {line.key: tuple(one.text for one in line.cells) for line in build_checks_table(loaded).lines}
+    return {line.key: tuple(get_text(one) for one in line.cells) for line in build_checks_table(loaded).rows}
 
 
 def test_each_row_sums_and_opens_its_collective(loaded: LoadedRun) -> None:
     table = build_collectives_table(loaded)
-    assert len(table.lines) == len(loaded.report.time.collectives)
-    for place, line in enumerate(table.lines):
+    assert len(table.rows) == len(loaded.report.time.collectives)
+    for place, line in enumerate(table.rows):
         assert (line.opens, line.target) == (Opens.COLLECTIVE, place)
-        assert line.cells[0].text == loaded.report.time.collectives[place].kind
+        assert get_text(line.cells[0]) == loaded.report.time.collectives[place].kind
         total = value(table, line, "total")
         assert total == pytest.approx(value(table, line, "hidden") + value(table, line, "exposed"))
         assert total == pytest.approx(value(table, line, "wait") + value(table, line, "transfer"), abs=2)
@@ -54,7 +55,7 @@ def test_each_row_sums_and_opens_its_collective(loaded: LoadedRun) -> None:
 def test_with_ranks_missing_waits_and_transfers_are_bounds(loaded: LoadedRun) -> None:
     found = with_first_collective(loaded, bound=True)
     table = build_collectives_table(found)
-    first, second = table.lines[:2]
+    first, second = table.rows[:2]
     assert text(table, first, "wait").startswith("≥ ")
     assert text(table, first, "transfer").startswith("≤ ")
     assert not text(table, first, "exposed").startswith("≥")
@@ -64,9 +65,9 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(loaded: LoadedRun) ->
     kinds = [entry.kind for entry in found.report.time.collectives]
     entries = [replace(entry, bound=entry.kind == kinds[0]) for entry in found.report.time.units]
     units = build_units_table(with_time(found, units=tuple(entries)))
-    for line in units.lines:
+    for line in units.rows:
         is_bound = text(units, line, "exp. transfer").startswith("≤")
-        assert is_bound == (line.cells[1].text == kinds[0])
+        assert is_bound == (get_text(line.cells[1]) == kinds[0])
 
 
 def test_bytes_that_a_trace_does_not_have_are_unknown_but_those_of_a_barrier_are_zero(
@@ -75,8 +76,8 @@ def test_bytes_that_a_trace_does_not_have_are_unknown_but_those_of_a_barrier_are
     for kind, shown in (("all_gather", UNKNOWN), ("barrier", "0 B")):
         found = with_first_collective(loaded, bytes=0, kind=kind)
         table = build_collectives_table(found)
-        assert text(table, table.lines[0], "bytes") == shown
-        assert kind not in {line.cells[0].text for line in build_sizes_table(found).lines}
+        assert text(table, table.rows[0], "bytes") == shown
+        assert kind not in {get_text(line.cells[0]) for line in build_sizes_table(found).rows}
 
 
 def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -> None:
@@ -87,8 +88,8 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -
         units=tuple(replace(unit, unit=f"blocks.{at}") for at in range(2500)),
     )
     for make in (build_collectives_table, build_units_table):
-        lines = make(found).lines
-        assert isinstance(lines, LazyLines)
+        lines = make(found).rows
+        assert isinstance(lines, LazyRows)
         assert len(lines) == MAX_LINES
         assert lines.built_count < MAX_LINES
 
@@ -96,19 +97,19 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -
 def test_units_with_most_exposed_time_come_first_each_with_its_own_leaves(loaded: LoadedRun) -> None:
     units = loaded.report.time.units[::-1]
     table = build_units_table(with_time(loaded, units=units))
-    exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.lines]
+    exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.rows]
     assert exposed == sorted(exposed, reverse=True)
     assert len(exposed) == len(units)
-    for line in table.lines:
+    for line in table.rows:
         entry = units[int(line.key.removeprefix("time.units[").removesuffix("]"))]
-        assert line.cells[0].text == entry.unit
+        assert get_text(line.cells[0]) == entry.unit
         assert value(table, line, "exp. transfer") == pytest.approx(entry.exposed_transfer_ns, abs=1)
 
 
 def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> None:
     table, ranks = build_checks_table(loaded), loaded.report.time.per_rank
-    for line in table.lines[1:3]:
-        term = line.cells[0].text.replace(" ", "_") + "_ns"
+    for line in table.rows[1:3]:
+        term = get_text(line.cells[0]).replace(" ", "_") + "_ns"
         assert value(table, line, "expected") == pytest.approx(fmean(getattr(rank, term) for rank in ranks))
         assert value(table, line, "measured") == pytest.approx(value(table, line, "expected"), rel=1e-3)
     found = loaded.report.time.exposed_in_collectives
@@ -124,12 +125,12 @@ def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> N
 
 def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -> None:
     assert check_texts(loaded)["bytes per step"][1:5:2] == ("8.5 MiB", "9.3 MiB")
-    assert build_checks_table(loaded).lines[0].opens is Opens.NOTHING
+    assert build_checks_table(loaded).rows[0].opens is Opens.NOTHING
     gap = Gap(kind=GapKind.VOLUME, what="volume", reason="not known: the sharding stage", remedy="name it")
     found = replace(loaded, report=replace(loaded.report, volume=None, gaps=(gap,)))
     cells = check_texts(found)["bytes per step"]
     assert (cells[1], cells[-1]) == (UNKNOWN, gap.reason)
-    assert build_checks_table(found).lines[0].opens is Opens.GAP
+    assert build_checks_table(found).rows[0].opens is Opens.GAP
 
 
 def test_clocks_have_their_uncertainty_and_what_was_matched(loaded: LoadedRun) -> None:
@@ -146,5 +147,5 @@ def test_without_collectives_nothing_is_made_up(loaded: LoadedRun) -> None:
     )
     assert build_collectives_table(bare).note
     assert find_split(bare, 0) is None
-    assert [len(make(bare).lines) for make in PARTS] == [0, 0, 0]
+    assert [len(make(bare).rows) for make in PARTS] == [0, 0, 0]
     assert check_texts(bare)["exposed wait"][1] == UNKNOWN

@@ -11,6 +11,7 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
+from zprof.reports.table import Row, Table
 from zprof.rules.pair_runs import diagnose_side_by_side
 from zprof.run.reader import load as open_run
 from zprof.tui.presenters.compare import (
@@ -21,7 +22,7 @@ from zprof.tui.presenters.compare import (
 )
 from zprof.tui.presenters.compare_rows import WordedValue
 from zprof.tui.session import LoadedRun, PendingAnalysis
-from zprof.tui.tables import ScreenLine, ScreenTable
+from zprof.tui.table_view import get_text
 
 ALL, DIFFERING, TOKENS = (
     CompareOptions(),
@@ -45,13 +46,13 @@ def find_node(tree: Any, key: str) -> Any:
     return node[found[3]][int(found[4])] if found[3] else node
 
 
-def find_line(table: ScreenTable, name: str) -> ScreenLine:
-    return next(one for one in table.lines if one.cells[METRIC].text == name)
+def find_line(table: Table, name: str) -> Row:
+    return next(one for one in table.rows if get_text(one.cells[METRIC]) == name)
 
 
-def read_verdicts(table: ScreenTable) -> dict[str, str]:
+def read_verdicts(table: Table) -> dict[str, str]:
     """Return the word of each row's verdict, without its sign."""
-    return {one.cells[METRIC].text: one.cells[VERDICT].text.split()[-1] for one in table.lines}
+    return {get_text(one.cells[METRIC]): get_text(one.cells[VERDICT]).split()[-1] for one in table.rows}
 
 
 def format_change(a: float, b: float) -> str:
@@ -65,8 +66,8 @@ def format_change(a: float, b: float) -> str:
 
 def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) -> None:
     table = build_compare_table(loaded, ALL)
-    assert len(table.lines) > 80
-    for one in table.lines:
+    assert len(table.rows) > 80
+    for one in table.rows:
         row, change = find_node(compared, one.key), one.cells[CHANGE]
         for cell, value in ((one.cells[A], row["a"]), (one.cells[B], row["b"])):
             assert isinstance(cell, Value) == (row["unit"] != "text")
@@ -91,14 +92,14 @@ def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun
         shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy())
     spread = sum(part.var(ddof=1) / len(part) for part in shares) ** 0.5
     change = shares[1].mean() - shares[0].mean()
-    shown = find_line(build_compare_table(loaded, ALL), "hidden share").cells[INTERVAL].text
+    shown = get_text(find_line(build_compare_table(loaded, ALL), "hidden share").cells[INTERVAL])
     low, high = (int(end) / 100 for end in shown.removesuffix(" pt").split(".."))
     assert low == pytest.approx(change - 1.96 * spread, abs=0.01)
     assert high == pytest.approx(change + 1.96 * spread, abs=0.01)
     steps = loaded.before.steps
     few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
     cells = find_line(build_compare_table(few, ALL), "hidden share").cells
-    assert (cells[INTERVAL].text, cells[VERDICT].text) == ("", "not judged")
+    assert (get_text(cells[INTERVAL]), get_text(cells[VERDICT])) == ("", "not judged")
 
 
 def test_a_term_is_judged_by_its_own_interval_not_by_that_of_the_step(loaded: LoadedRun) -> None:
@@ -117,8 +118,8 @@ def test_a_term_is_judged_by_its_own_interval_not_by_that_of_the_step(loaded: Lo
     )
     table = build_compare_table(changed, ALL)
     line = find_line(table, "exposed transfer")
-    assert line.cells[VERDICT].text.split()[-1] in ("worse", "better")
-    low, high = (float(end) for end in line.cells[INTERVAL].text.removesuffix(" ms").split(".."))
+    assert get_text(line.cells[VERDICT]).split()[-1] in ("worse", "better")
+    low, high = (float(end) for end in get_text(line.cells[INTERVAL]).removesuffix(" ms").split(".."))
     assert low <= 400 <= high < 500
     assert read_verdicts(table)["step time"] == "noise"
 
@@ -145,10 +146,13 @@ def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
         ("all_gather transfer time", "≤ "),
     ):
         line = find_line(table, name)
-        assert [cell.text.startswith(sign) for cell in line.cells[A : B + 1]] == [side == A, side == B], name
+        assert [get_text(cell).startswith(sign) for cell in line.cells[A : B + 1]] == [
+            side == A,
+            side == B,
+        ], name
         assert sign in describe_row(unsure, line.key)[1]
     per_token = find_line(build_compare_table(unsure, TOKENS), "exposed transfer")
-    assert per_token.cells[side].text.startswith("≤ ")
+    assert get_text(per_token.cells[side]).startswith("≤ ")
 
 
 def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -> None:
@@ -166,14 +170,14 @@ def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -
 
 def test_settings_that_differ_come_first_and_names_are_escaped(loaded: LoadedRun, compared: Any) -> None:
     everything, differing = (build_settings_table(loaded, options) for options in (ALL, DIFFERING))
-    assert [one.cells[METRIC].text for one in differing.lines] == ["stage", "modelled"]
-    assert [one.key for one in everything.lines[:2]] == [one.key for one in differing.lines]
-    assert len(everything.lines) == len(compared["settings"])
-    for one in everything.lines:
+    assert [get_text(one.cells[METRIC]) for one in differing.rows] == ["stage", "modelled"]
+    assert [one.key for one in everything.rows[:2]] == [one.key for one in differing.rows]
+    assert len(everything.rows) == len(compared["settings"])
+    for one in everything.rows:
         setting = find_node(compared, one.key)
-        assert one.cells[2].text.split()[-1] == ("same" if setting["a"] == setting["b"] else "differs")
+        assert get_text(one.cells[2]).split()[-1] == ("same" if setting["a"] == setting["b"] else "differs")
     hostile = Setting(where="environment", name="X\x1b[2J", a="[bold]\n1", b="\u202e2")
     wild = replace(loaded, both=replace(loaded.both, settings=(hostile,)))
-    cells = build_settings_table(wild, ALL).lines[0].cells
-    assert [cell.text for cell in cells[:2]] == ["X\\x1b[2J", "[bold]\\x0a1"]
-    assert cells[3].text == "\\u202e2"
+    cells = build_settings_table(wild, ALL).rows[0].cells
+    assert [get_text(cell) for cell in cells[:2]] == ["X\\x1b[2J", "[bold]\\x0a1"]
+    assert get_text(cells[3]) == "\\u202e2"

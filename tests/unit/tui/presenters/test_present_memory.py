@@ -12,6 +12,7 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Allocation, FormulaCheck, Memory
 from zprof.model.quantities import Value
 from zprof.model.tenants import Tenant
+from zprof.reports.table import Mark, Opens, Table
 from zprof.tui.opening import describe_allocation, describe_formula_check
 from zprof.tui.presenters.memory import (
     MAX_BARS,
@@ -30,7 +31,7 @@ from zprof.tui.presenters.memory_tables import (
     find_telling_frame,
 )
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import Mark, Opens, ScreenTable, select_columns
+from zprof.tui.table_view import get_mark, get_text, select_columns
 
 MAKERS = (build_top_table, build_formula_table, build_phases_table, build_modules_table, build_device_table)
 
@@ -41,15 +42,15 @@ def stacks(loaded: LoadedRun, memory: Memory, rank: int = 0) -> Stacks:
 
 
 def sizes(drawn: Stacks) -> dict[str, float | None]:
-    return {line.key: line.cells[1].number for line in drawn.legend.lines if isinstance(line.cells[1], Value)}
+    return {line.key: line.cells[1].number for line in drawn.legend.rows if isinstance(line.cells[1], Value)}
 
 
 def notes(drawn: Stacks) -> str:
-    return " ".join(cell.text for note in (drawn.total, *drawn.notes) for cell in note)
+    return " ".join(get_text(cell) for note in (drawn.total, *drawn.notes) for cell in note)
 
 
-def texts(table: ScreenTable | None) -> list[list[str]]:
-    return [[cell.text for cell in line.cells] for line in table.lines]
+def texts(table: Table | None) -> list[list[str]]:
+    return [[get_text(cell) for cell in line.cells] for line in table.rows]
 
 
 def test_parts_of_a_bar_sum_to_its_peak_and_the_legend_is_of_the_selected_rank(alone: LoadedRun) -> None:
@@ -90,9 +91,9 @@ def test_guessed_sizes_and_bounds_are_marked_and_what_no_rule_can_tell_is_unknow
     empty = dict(rank.tenants) | {Tenant.GRADIENTS: 0}
     unknown = replace(rank, tenants=empty, unknown=(Tenant.GRADIENTS,))
     drawn = stacks(alone, replace(memory, per_rank=(unknown,)))
-    lines = {line.key: line for line in drawn.legend.lines}
-    assert lines["parameters"].cells[3].text == "~"
-    assert lines["gradients"].cells[1].text == "unknown"
+    lines = {line.key: line for line in drawn.legend.rows}
+    assert get_text(lines["parameters"].cells[3]) == "~"
+    assert get_text(lines["gradients"].cells[1]) == "unknown"
     assert texts(build_top_table(with_memory(alone, memory), 1))[0][2] == "~activations"
     bound = replace(full_memory().per_rank[0], upper_bound=True)
     drawn = stacks(alone, replace(full_memory(), per_rank=(bound,)))
@@ -125,7 +126,7 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
 @pytest.mark.parametrize("rank", [0, 1])
 def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
     for loaded in (alone, with_memory(alone, on_a_device())):
-        for line in [line for make in MAKERS if (table := make(loaded, rank)) for line in table.lines]:
+        for line in [line for make in MAKERS if (table := make(loaded, rank)) for line in table.rows]:
             leaves = [leaf for cell in line.cells if isinstance(cell, Value) for leaf in cell.leaves]
             places = [re.fullmatch(r"memory\.(\w+)\[(\d+)\]\..+", leaf) for leaf in leaves]
             found = [(place[1], int(place[2])) for place in places if place]
@@ -139,7 +140,7 @@ def test_an_allocation_opens_its_stack_and_its_telling_frame_is_the_innermost_of
     alone: LoadedRun,
 ) -> None:
     loaded = with_memory(alone, full_memory())
-    (line,) = build_top_table(loaded, 1).lines
+    (line,) = build_top_table(loaded, 1).rows
     assert (line.opens, line.target) == (Opens.ALLOCATION, 1)
     frames = loaded.report.memory.top[1].stack
     rows = describe_allocation(loaded, 1)[1].splitlines()
@@ -169,7 +170,7 @@ def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None
     loaded = with_memory(alone, replace(full_memory(), laws=(check,)))
     table = build_formula_table(loaded, 0)
     assert texts(table) == [["gradients", "4.0 MiB", "9.0 MiB", "1.0 MiB", "0 B", "+4.0 MiB", check.cause]]
-    assert table.lines[0].cells[-1].mark is Mark.DOUBTFUL
+    assert get_mark(table.rows[0].cells[-1]) is Mark.DOUBTFUL
     assert check.cause in describe_formula_check(loaded, 0)[1]
     for width in (76, 160):
         shown = {table.columns[place].title for place in select_columns(table, width)}

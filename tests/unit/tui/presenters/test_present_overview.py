@@ -8,6 +8,7 @@ from tests.support.reports import SITUATIONS
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.quantities import Value
 from zprof.model.report import Report, RunFacts
+from zprof.reports.table import Bar, Table
 from zprof.tui.presenters.overview import (
     build_findings_table,
     build_ledger_table,
@@ -18,7 +19,7 @@ from zprof.tui.presenters.overview import (
     select_terms,
 )
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import BarCell, ScreenTable
+from zprof.tui.table_view import get_text
 
 REPORTS = {**DIAGNOSES, **SITUATIONS}
 STEP = "wall_ns"
@@ -29,12 +30,12 @@ def shown(report: Report) -> LoadedRun:
     return LoadedRun(run=None, report=report, pending=None)
 
 
-def rows(table: ScreenTable) -> dict[str, list[str]]:
-    return {line.cells[0].text: [cell.text for cell in line.cells[1:]] for line in table.lines}
+def rows(table: Table) -> dict[str, list[str]]:
+    return {get_text(line.cells[0]): [get_text(cell) for cell in line.cells[1:]] for line in table.rows}
 
 
 def length(cell: object) -> float:
-    assert isinstance(cell, BarCell)
+    assert isinstance(cell, Bar)
     return sum(end - begin for _, begin, end in cell.segments)
 
 
@@ -42,11 +43,11 @@ def test_terms_of_the_ledger_come_by_weight_and_sum_to_the_step(loaded: LoadedRu
     table = build_ledger_table(loaded)
     assert list(rows(table)) == ["exposed transfer", "idle", "exposed wait", "compute", "= step"]
     for column in (1, 3, 4):
-        *terms, step = [line.cells[column] for line in table.lines]
+        *terms, step = [line.cells[column] for line in table.rows]
         assert isinstance(step, Value)
         values = [cell.number or 0 for cell in terms if isinstance(cell, Value)]
         assert sum(values) == pytest.approx(step.number, abs=60_000)
-    *bars, whole = [line.cells[-1] for line in build_ledger_table(alone).lines]
+    *bars, whole = [line.cells[-1] for line in build_ledger_table(alone).rows]
     assert sum(map(length, bars)) == pytest.approx(1, abs=1e-3)
     assert length(whole) == pytest.approx(1, abs=1e-3)
 
@@ -91,11 +92,11 @@ def test_every_number_of_any_report_is_known_and_has_help(name: str) -> None:
     at = shown(REPORTS[name]())
     tables = [build_ledger_table(at), build_findings_table(at), build_rest_table(at)]
     for table in tables:
-        assert all(len(line.cells) == len(table.columns) for line in table.lines)
-        for figure in table.figures():
+        assert all(len(line.cells) == len(table.columns) for line in table.rows)
+        for figure in table.list_values():
             assert figure.number is not None, figure
             assert all(find_metric(leaf) for leaf in figure.leaves), figure
-    assert bool(tables[0].lines) == bool(at.report.time.per_rank)
+    assert bool(tables[0].rows) == bool(at.report.time.per_rank)
 
 
 def test_headroom_is_that_of_the_fullest_device() -> None:

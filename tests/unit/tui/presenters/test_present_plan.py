@@ -12,6 +12,7 @@ from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Value
 from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
+from zprof.reports.table import Table
 from zprof.tui.background import Answer, predict
 from zprof.tui.model_value import ModelValue
 from zprof.tui.presenters.plan import (
@@ -24,7 +25,7 @@ from zprof.tui.presenters.plan import (
 from zprof.tui.presenters.plan_knobs import collect_facts, list_knobs
 from zprof.tui.presenters.plan_prediction import PlannedChange
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import ScreenTable
+from zprof.tui.table_view import get_text
 
 MS, MIB = 1_000_000, 1 << 20
 CHANGE = Change(bandwidth_ratio=4.0, stage=2)
@@ -61,14 +62,14 @@ def foretell(
 
 
 def read_headline(planned: PlannedChange) -> str:
-    return " ".join(word.text for word in build_headline(planned))
+    return " ".join(get_text(word) for word in build_headline(planned))
 
 
 def planned(loaded: LoadedRun, change: Change = CHANGE) -> PlannedChange:
     return PlannedChange(change=change, words="stage 2", answer=foreseen(loaded.analysis, (change,)))
 
 
-def tables(loaded: LoadedRun, found: PlannedChange) -> list[ScreenTable]:
+def tables(loaded: LoadedRun, found: PlannedChange) -> list[Table]:
     return [build_step_table(loaded, found), build_peak_table(loaded, found), build_fit_table(found)]
 
 
@@ -115,11 +116,11 @@ def test_what_is_not_predicted_is_no_number(loaded: LoadedRun, answer: Answer | 
     assert all(text in headline for text in has)
     assert not re.findall(r"\d+\.\d", headline)
     for table in tables(loaded, found)[:2]:
-        for line in table.lines:
-            assert {cell.text for cell in line.cells[2:7]} == {"..." if answer is None else "unknown"}
-            assert line.cells[1].text[0].isdigit()
+        for line in table.rows:
+            assert {get_text(cell) for cell in line.cells[2:7]} == {"..." if answer is None else "unknown"}
+            assert get_text(line.cells[1])[0].isdigit()
             assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, ModelValue)), "it opens"
-    assert not build_fit_table(found).lines
+    assert not build_fit_table(found).rows
 
 
 @pytest.mark.parametrize("peak", [None, (10, 12, 11, 13)], ids=["half of it", "all of it"])
@@ -139,13 +140,13 @@ def test_every_number_is_a_leaf_of_the_report_that_is_written(loaded: LoadedRun,
     found = planned(loaded, change)
     made = tables(loaded, found)
     tree = json.loads(to_json(replace(loaded.report, outlook=found.outlook)))
-    numbers = [number for table in made for number in table.figures()]
+    numbers = [number for table in made for number in table.list_values()]
     assert len([number for number in numbers if isinstance(number, ModelValue)]) > 50
     assert_leaves(tree, numbers)
     for number in numbers:
         is_predicted = isinstance(number, ModelValue) and number.is_predicted
         assert number.text.startswith("~") == is_predicted, number
-    measured = {line.key: line.cells[1] for table in made[:2] for line in table.lines}
+    measured = {line.key: line.cells[1] for table in made[:2] for line in table.rows}
     for one in (*found.prediction.step, *found.prediction.memory):
         number = measured.get(one.name)
         assert number is None or isinstance(number, Value)
@@ -162,8 +163,8 @@ def test_the_planner_answers_every_choice_of_every_knob_from_what_the_report_mea
     for prediction in outlook.predictions:
         answer = replace(outlook, predictions=(prediction,))
         found = PlannedChange(change=prediction.change, words="a change", answer=answer)
-        cells = [line.cells for table in tables(alone, found)[:2] for line in table.lines]
-        keys = [line.key for table in tables(alone, found)[:2] for line in table.lines]
+        cells = [line.cells for table in tables(alone, found)[:2] for line in table.rows]
+        keys = [line.key for table in tables(alone, found)[:2] for line in table.rows]
         entries = {one.name.removesuffix("_bytes"): one for one in (*prediction.memory, *prediction.step)}
         assert {"wall_ns", "peak"} <= set(entries)
         for key, (_, measured, *others) in zip(keys, cells, strict=True):

@@ -9,6 +9,7 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.memory import Memory
 from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_TERMS, Time
+from zprof.reports.table import Table
 from zprof.tui.number_popup import find_rows
 from zprof.tui.presenters.ranks import (
     MAX_RANKS,
@@ -20,7 +21,7 @@ from zprof.tui.presenters.ranks import (
 )
 from zprof.tui.screens.timeline import build_step_table
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.tables import ScreenTable, sort_lines
+from zprof.tui.table_view import get_text, sort_lines
 
 FIELDS = {
     RankMetric.STEP_TIME: "wall_ns",
@@ -39,13 +40,13 @@ def many(alone: LoadedRun) -> LoadedRun:
     return with_time(loaded, steps=time.steps[::-1], per_rank=time.per_rank[::-1])
 
 
-def cell(table: ScreenTable, key: str, title: str) -> str:
-    line = next(line for line in table.lines if line.key == key)
-    return line.cells[[column.title for column in table.columns].index(title)].text
+def cell(table: Table, key: str, title: str) -> str:
+    line = next(line for line in table.rows if line.key == key)
+    return get_text(line.cells[[column.title for column in table.columns].index(title)])
 
 
-def figure(table: ScreenTable, key: str, title: str) -> Value:
-    line = next(line for line in table.lines if line.key == key)
+def figure(table: Table, key: str, title: str) -> Value:
+    line = next(line for line in table.rows if line.key == key)
     found = line.cells[[column.title for column in table.columns].index(title)]
     assert isinstance(found, Value)
     return found
@@ -81,7 +82,7 @@ def test_what_is_not_in_the_report_is_unknown(many: LoadedRun, alone: LoadedRun)
     run = replace(alone.report.run, ranks_loaded=())
     empty = replace(alone, report=replace(alone.report, run=run, time=Time(), memory=Memory()))
     assert MetricGrids(empty).ranks == ()
-    assert build_ranks_table(empty).lines == ()
+    assert build_ranks_table(empty).rows == ()
     assert build_path_parts(empty) == []
 
 
@@ -91,11 +92,11 @@ def test_the_rank_that_others_wait_for_is_first_and_sorting_finds_the_largest_of
         for entry in many.report.time.per_rank
     ]
     table = build_ranks_table(with_time(many, per_rank=tuple(ranks)))
-    assert (table.lines[0].key, table.lines[0].target) == ("341", 341)
+    assert (table.rows[0].key, table.rows[0].target) == ("341", 341)
     assert figure(table, "341", "caused").number == 26 * MS // 3
     assert [cell(table, "341", title) for title in ("last", "because")] == ["90.0 %", "compute"]
-    assert len(table.lines) == MAX_RANKS
-    by_idle = sort_lines(table, table.lines, [one.title for one in table.columns].index("idle"), reverse=True)
+    assert len(table.rows) == MAX_RANKS
+    by_idle = sort_lines(table, table.rows, [one.title for one in table.columns].index("idle"), reverse=True)
     assert {line.key for line in by_idle[:2]} == {"3", "900"}
 
 
@@ -125,7 +126,7 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> 
         "compute": RankMetric.COMPUTE,
     }
     step = alone.report.time.steps[0].step
-    ledger = build_step_table(loaded, Selection(rank=0, step=step)).figures()
+    ledger = build_step_table(loaded, Selection(rank=0, step=step)).list_values()
     for title, sign in signs.items():
         for rank in (0, 1):
             texts = [cell(table, str(rank), title), grids.of(metrics[title]).figure_at(rank, 0).text]
@@ -164,7 +165,7 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
     for entry in alone.report.time.steps:
         table = build_step_table(alone, Selection(rank=entry.rank, step=entry.step), ascii_only=True)
         assert all(column.title.isascii() for column in table.columns)
-        wall, *terms, hidden = table.figures()
+        wall, *terms, hidden = table.list_values()
         assert (wall.number, hidden.number) == (entry.wall_ns, entry.overlapped_ns)
         assert sum(term.number or 0 for term in terms) == entry.wall_ns
         assert {leaf.rpartition(".")[2] for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
@@ -175,4 +176,4 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
             assert rows["rank"].tolist() == [entry.rank]
             assert rows[number.leaves[0].rpartition(".")[2]].tolist() == [number.number]
     for selected in (Selection(rank=0, step=999), Selection()):
-        assert build_step_table(alone, selected).lines == ()
+        assert build_step_table(alone, selected).rows == ()

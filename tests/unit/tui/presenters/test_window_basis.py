@@ -6,15 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.model.time import Window, WindowPolicy
+from zprof.reports.table import Table
 from zprof.tui.presenters.communication import build_collectives_table
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_sizes_table, build_units_table
 from zprof.tui.presenters.overview import build_findings_table, build_ledger_table, build_rest_table
 from zprof.tui.presenters.ranks import build_ranks_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import ScreenTable
+from zprof.tui.table_view import get_text
 
-BUILDERS: tuple[Callable[[LoadedRun], ScreenTable], ...] = (
+BUILDERS: tuple[Callable[[LoadedRun], Table], ...] = (
     build_checks_table,
     build_collectives_table,
     build_findings_table,
@@ -29,12 +30,12 @@ BUILDERS: tuple[Callable[[LoadedRun], ScreenTable], ...] = (
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_a_window_without_marks_is_no_step(
-    loaded: LoadedRun, build: Callable[[LoadedRun], ScreenTable], is_marked: bool
+    loaded: LoadedRun, build: Callable[[LoadedRun], Table], is_marked: bool
 ) -> None:
     window = Window(policy=WindowPolicy.STEP, source="recorder", is_whole=not is_marked)
     time = replace(loaded.report.time, window=window)
     report = replace(loaded.report, time=time, findings=())  # rules name the basis in their sentences
     table = build(replace(loaded, report=report))
-    texts = [table.title, table.help, table.note, *(column.says for column in table.columns)]
-    texts += [cell.text for line in table.lines for cell in line.cells]
+    texts = [table.title, table.help, table.note, *(column.help for column in table.columns)]
+    texts += [get_text(cell) for line in table.rows for cell in line.cells]
     assert any("per step" in text for text in texts) <= is_marked

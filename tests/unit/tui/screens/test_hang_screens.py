@@ -13,6 +13,7 @@ from zprof.model.hang import HangStatus
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import LoadedRun, RunRequest, load
+from zprof.tui.table_view import get_text
 from zprof.tui.widgets.fact_table import FactTable
 
 
@@ -32,7 +33,7 @@ def test_the_overview_has_the_cause_first(hung: LoadedRun, size: tuple[int, int]
         waits = app.screen.query_one("#waits", FactTable)
         assert waits.display
         assert waits.table is not None
-        first = [cell.text for cell in waits.table.lines[0].cells]
+        first = [get_text(cell) for cell in waits.table.rows[0].cells]
         assert first[1:3] == ["8 and 9", "cause: 8"]
         assert "who waits for whom" in screen_text(app)
         assert "ZP602" in screen_text(app)
@@ -56,7 +57,7 @@ def test_the_ranks_screen_has_a_state_for_each_rank_instead_of_the_map(hung: Loa
         table = app.screen.query_one("#ranks", FactTable)
         assert app.focused is table
         assert table.table is not None
-        states = {line.target: line.cells[1].text for line in table.table.lines}
+        states = {line.target: get_text(line.cells[1]) for line in table.table.rows}
         assert states == {8: "cause"} | {rank: "waits" for rank in range(16) if rank != 8}
         assert not app.screen.query_one("#heat").display
         await press(app, pilot, "m", "1", "5")

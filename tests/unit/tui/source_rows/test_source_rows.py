@@ -26,6 +26,7 @@ from zprof.tui.presenters.communication_parts import build_fits_table, build_siz
 from zprof.tui.presenters.ranks import MetricGrids, build_path_parts, build_ranks_table
 from zprof.tui.presenters.ranks import RankMetric as RankMetric
 from zprof.tui.session import LoadedRun
+from zprof.tui.table_view import get_text
 
 #: Sums, what a CPU cannot measure, and what no finding of the fixture has.
 NOT_IN_FIXTURE = (
@@ -52,9 +53,9 @@ def list_leaves(tree: Any, path: str = "") -> Iterator[str]:
 def list_figures(loaded: LoadedRun) -> Iterator[Value]:
     """Yield the numbers of the communication and ranks screens."""
     for make in (build_sizes_table, build_units_table, build_fits_table, build_checks_table):
-        yield from make(loaded).figures()
-    yield from build_collectives_table(loaded).figures()
-    yield from build_ranks_table(loaded).figures()
+        yield from make(loaded).list_values()
+    yield from build_collectives_table(loaded).list_values()
+    yield from build_ranks_table(loaded).list_values()
     split = find_split(loaded, 0)
     yield from (split.hidden, split.wait, split.transfer)
     yield from (MetricGrids(loaded).of(metric).figure_at(0, 0) for metric in RankMetric)
@@ -99,9 +100,9 @@ def test_every_number_of_communication_and_ranks_has_help_and_rows(loaded: Loade
 
 
 def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
-    for line in build_units_table(loaded).lines:
+    for line in build_units_table(loaded).rows:
         assert isinstance(line.cells[-1], Value)
-        assert set(rows_of(loaded, line.cells[-1])["unit"]) == {line.cells[0].text}
+        assert set(rows_of(loaded, line.cells[-1])["unit"]) == {get_text(line.cells[0])}
     rows = loaded.analysis.collectives
     for exposed in (rows["bytes"], rows["bytes"].max() - rows["bytes"]):
         skewed = rows.assign(exposed_wait_ns=0, exposed_transfer_ns=exposed)

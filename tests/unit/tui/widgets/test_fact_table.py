@@ -10,30 +10,27 @@ from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.model.quantities import Unit, Value
+from zprof.reports.table import Column, Kind, LazyRows, Row, Table
 from zprof.tui.app import ZprofApp
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import LinePopup, Popup
 from zprof.tui.session import LoadedRun
-from zprof.tui.tables import (
-    MAX_ROWS,
-    LazyLines,
-    ScreenColumn,
-    ScreenLine,
-    ScreenTable,
-    TextCell,
-    numeric_column,
-)
+from zprof.tui.table_view import MAX_ROWS
 from zprof.tui.widgets.fact_table import FactTable, shrink_widths
 
 
-def line(at: int, name: str = "") -> ScreenLine:
+def line(at: int, name: str = "") -> Row:
     number = Value(number=at, unit=Unit.COUNT, leaves=("a",))
-    return ScreenLine(key=str(at), cells=(TextCell(name or f"name {at}"), number, TextCell(f"more of {at}")))
+    return Row(key=str(at), cells=((name or f"name {at}"), number, f"more of {at}"))
 
 
-def table(lines: LazyLines | tuple[ScreenLine, ...], note: str = "") -> ScreenTable:
-    columns = (ScreenColumn(title="name"), numeric_column("count"), ScreenColumn(title="more", from_width=60))
-    return ScreenTable(name="t", title="t", columns=columns, lines=lines, note=note)
+def table(lines: LazyRows | tuple[Row, ...], note: str = "") -> Table:
+    columns = (
+        Column(title="name", kind=Kind.TEXT),
+        Column(title="count"),
+        Column(title="more", kind=Kind.TEXT, from_width=60),
+    )
+    return Table(name="t", title="t", columns=columns, rows=lines, note=note)
 
 
 class _Two(App[None]):
@@ -105,13 +102,13 @@ def test_the_longest_texts_give_way_and_numbers_do_not(
 def test_of_many_lines_the_first_are_made_and_all_are_searched_and_sorted() -> None:
     made: list[int] = []
 
-    def make(at: int) -> ScreenLine:
+    def make(at: int) -> Row:
         made.append(at)
         return line(at)
 
     async def act(app: _Two, pilot: Pilot[None]) -> None:
         part = app.query_one("#a", FactTable)
-        part.show(table(LazyLines(2000, make)))
+        part.show(table(LazyRows(2000, make)))
         assert part.row_count == MAX_ROWS == len(made)
         assert f"{MAX_ROWS} of 2000" in str(part.border_subtitle)
         part.search("name 1999")

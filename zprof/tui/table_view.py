@@ -1,0 +1,89 @@
+"""What a screen does with a table: visible columns, search, sorting, the number under the cursor."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from zprof.model.formatting import printable
+from zprof.model.quantities import Value
+from zprof.reports.table import Bar, Cell, Mark, Marked, Opens, Row, Table, format_cell
+
+#: MAX_ROWS: rows that a table draws. MAX_LINES: rows of a page's table that can be searched and sorted. A
+#: note below the table gives the total if there are more.
+MAX_ROWS, MAX_LINES = 100, 2000
+
+
+def get_text(cell: Cell) -> str:
+    """Return the text of a cell on one line, without terminal control characters."""
+    return printable(cell.text if isinstance(cell, Value) else format_cell(cell))
+
+
+def get_mark(cell: Cell) -> Mark:
+    """Return the mark of a cell's text; numbers and bars have none."""
+    return cell.mark if isinstance(cell, Marked) else Mark.PLAIN
+
+
+def get_bar_columns(bar: Bar, width: int) -> int:
+    """Return the length of a bar's axis in a terminal of this width; it grows with wide ones."""
+    return bar.columns + max(0, width - 80) // 2
+
+
+def find_number(line: Row, cell: Cell) -> Value | None:
+    """Return the number that ``enter`` on a cell explains, if any.
+
+    That is the cell's own number, else the first number of the row if the row opens nothing.
+    """
+    if isinstance(cell, Value) and cell.leaves:
+        return cell
+    if line.opens is not Opens.NOTHING:
+        return None
+    return next((other for other in line.cells if isinstance(other, Value) and other.leaves), None)
+
+
+@runtime_checkable
+class TableSource(Protocol):
+    """A widget that keys can act on: its content as a table, and the line and cell under its cursor."""
+
+    @property
+    def table(self) -> Table | None:
+        """The content as a table; None if nothing is shown yet."""
+
+    def get_focused_line(self) -> tuple[Row, Cell] | None:
+        """Return the line and cell under the cursor."""
+
+
+def select_columns(table: Table, width: int) -> list[int]:
+    """Return the indices of the columns that a table of this width shows."""
+    return [index for index, column in enumerate(table.columns) if width >= column.from_width]
+
+
+def filter_lines(table: Table, text: str) -> Sequence[Row]:
+    """Return the lines that contain the text, ignoring case; all lines for an empty text."""
+    search_text = text.casefold()
+    if not search_text:
+        return table.rows
+    return [
+        line for line in table.rows if any(search_text in get_text(cell).casefold() for cell in line.cells)
+    ]
+
+
+def sort_lines(table: Table, lines: Sequence[Row], column: int, *, reverse: bool) -> list[Row]:
+    """Return the lines sorted by a column: numbers by value with unknown ones last, texts alphabetically."""
+
+    def key(line: Row) -> tuple[float, str]:
+        cell = line.cells[column]
+        if isinstance(cell, Value):
+            return (cell.number if cell.number is not None else 0.0, "")
+        return (0.0, get_text(cell).casefold())
+
+    unknown = [line for line in lines if _is_unknown(line.cells[column])]
+    known = [line for line in lines if not _is_unknown(line.cells[column])]
+    return sorted(known, key=key, reverse=reverse) + unknown
+
+
+def _is_unknown(cell: Cell) -> bool:
+    return isinstance(cell, Value) and cell.number is None
+
+
+def format_truncation(shown: int, count: int, which: str) -> str:
+    """Return a note that a table shows only part of its rows, or "" if it shows all."""
+    return f"the {shown} {which} of {count}  " if count > shown else ""
