@@ -32,7 +32,7 @@ _UP, _DOWN = "▲", "▼"
 
 
 class FactTable(DataTable[object]):
-    """Shows a :class:`~zprof.tui.tables.ScreenTable`, at most ``MAX_ROWS`` of its lines."""
+    """Shows a :class:`~zprof.reports.table.Table`, at most ``MAX_ROWS`` of its rows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.TABLE)]
 
