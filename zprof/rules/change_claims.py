@@ -83,7 +83,9 @@ def _claim_difference(
     """
 
     def sort_key(finding: Finding) -> tuple[bool, bool, float]:
-        may_be_unchanged = finding.change_ns is None or finding.change_ns[0] <= 0 or finding.cause in lasting
+        low = 0 if finding.change_ns is None else finding.change_ns[0]
+        # what surely costs more than the whole difference was there before, though it was not found
+        may_be_unchanged = not 0 < low <= _MAX_GROWTH_RATIO * slower_ns or finding.cause in lasting
         exposes_stall = (
             Cause.DATA_LOADER not in lasting and SavingNote.EXPOSES_A_STALL in finding.saving_notes
         )

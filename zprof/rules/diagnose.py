@@ -1,6 +1,6 @@
 """Run the rules on a recording, optionally against a baseline, and build the report."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change
 from zprof.rules.claims import Unexplained, find_unexplained_loss
+from zprof.rules.compute.blocking_sync import is_waiting_as_often
 from zprof.rules.compute.data_loader import is_loading_as_long
 from zprof.rules.ending_verdict import has_run_out_of_memory
 from zprof.rules.hang.stuck_job import hang_rules
@@ -22,6 +23,12 @@ from zprof.rules.verdict import judge, judge_memory
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 from zprof.version import __version__
+
+#: Causes that may be in the baseline at no cost, and what tells that there is no more of them now.
+_LASTING: Mapping[Cause, Callable[[RunAnalysis, RunAnalysis], bool]] = {
+    Cause.DATA_LOADER: is_loading_as_long,
+    Cause.BLOCKING_SYNC: is_waiting_as_often,
+}
 
 
 def diagnose(
@@ -77,7 +84,7 @@ def _build_report(
         comparison = compare(baseline_analysis, analysis)
         if comparison is not None and comparison.step_time is not None:
             before, _ = make_findings(rules, baseline_analysis, None)
-            lasting = {Cause.DATA_LOADER} if is_loading_as_long(analysis, baseline_analysis) else set()
+            lasting = {cause for cause, lasts in _LASTING.items() if lasts(analysis, baseline_analysis)}
             findings, comparison = _account_for_change(findings, before, comparison, rules, lasting)
     unexplained = (
         Unexplained()

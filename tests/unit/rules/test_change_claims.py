@@ -38,6 +38,13 @@ def test_a_stall_that_was_there_before_is_the_one_that_is_exposed() -> None:
         assert attribute_change([loader, waits], [], 34 * MS, lasting)[0].cause is first
 
 
+def test_what_surely_costs_more_than_the_difference_was_there_before() -> None:
+    """The baseline has it as well, though it was not found there: another cause adds the difference."""
+    old, new = make(Cause.NO_PREFETCH, 101, 146), make(Cause.COPY_OVERHEAD, 40, 64)
+    assert attribute_change([old, new], [], 52 * MS)[0].cause is new.cause
+    assert attribute_change([old, new], [], 120 * MS)[0].cause is old.cause
+
+
 @pytest.mark.parametrize(("counted", "first"), [(22, Cause.STRAGGLER_RANK), (33, Cause.BLOCKING_SYNC)])
 def test_a_cause_of_which_there_is_no_more_than_before_follows_what_makes_it_costly(
     counted: int, first: Cause

@@ -47,6 +47,8 @@ _MEDIUM_CONFIDENCE_RATIO = 0.02
 _HIGH_CONFIDENCE_RATIO = 0.05
 #: Up to this many waits per step are normal: the loss is read.
 _MAX_NORMAL_COUNT = 1.5
+#: Waits per step and rank by which a run has more of them than its baseline.
+_MORE_WAITS = 0.5
 #: Minimum saving relative to the loss, with and without a device; maximum above 1 as ranks wait for each
 #: other.
 _MIN_SAVING_RATIO = 0.5
@@ -160,6 +162,12 @@ def list_wait_groups(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> list[W
         WaitGroup(operator=operator, kind=WaitKind(kind), count=count, wait_ns=wait_ns, stalled_ns=stalled_ns)
         for (operator, kind), count, wait_ns, stalled_ns in sums.itertuples(name=None)
     ]
+
+
+def is_waiting_as_often(analysis: RunAnalysis, baseline: RunAnalysis) -> bool:
+    """Return True if the hosts of the baseline waited for their devices about as often, at whatever cost."""
+    now, before = (len(each.waits) / max(1, len(each.steps)) for each in (analysis, baseline))
+    return 0 < now < before + _MORE_WAITS
 
 
 def make_wait_facts(groups: Sequence[WaitGroup]) -> list[Fact]:
