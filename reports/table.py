@@ -3,9 +3,8 @@
 Text, Markdown, HTML and the terminal UI draw the same :class:`Table`; each ignores what it has no use for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import overload
 
 from msgspec import Struct
 
@@ -161,38 +160,6 @@ class Table(Struct, frozen=True, kw_only=True):
     def list_values(self) -> list[Value]:
         """Return all numbers of the table."""
         return [cell for row in self.rows for cell in row.cells if isinstance(cell, Value)]
-
-
-class LazyRows(Sequence[Row]):
-    """A sequence of ``count`` rows, each built on first access."""
-
-    def __init__(self, count: int, make: Callable[[int], Row]) -> None:
-        self._make = make
-        self._rows: list[Row | None] = [None] * count
-
-    @property
-    def built_count(self) -> int:
-        """Number of rows built so far."""
-        return sum(row is not None for row in self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        """Return the row at an index, or the rows of a slice."""
-        if isinstance(index, slice):
-            return [self._get_row(position) for position in range(*index.indices(len(self)))]
-        return self._get_row(range(len(self))[index])
-
-    def _get_row(self, index: int) -> Row:
-        row = self._rows[index]
-        if row is None:
-            row = self._rows[index] = self._make(index)
-        return row
 
 
 def make_table(

@@ -12,9 +12,9 @@ from zprof.model.leaves import read_value
 from zprof.model.quantities import UNKNOWN, Aggregation, Value
 from zprof.model.time import CollectiveTime, Time
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.reports.table import Cell, Column, Kind, LazyRows, Opens, Row, Table
+from zprof.reports.table import Cell, Column, Kind, Opens, Row, Table
 from zprof.tui.session import LoadedRun
-from zprof.tui.table_view import MAX_LINES, format_truncation
+from zprof.tui.table_view import MAX_LINES, LazyRows, format_truncation
 
 _MS = "in ms, "
 

@@ -14,10 +14,10 @@ from zprof.reports.presenters.time_figures import (
     select_sized_messages,
     sort_fits_by_messages,
 )
-from zprof.reports.table import Cell, Column, Kind, LazyRows, Row, Table
+from zprof.reports.table import Cell, Column, Kind, Row, Table
 from zprof.tui.presenters.communication import format_group, has_groups, make_bytes_cell
 from zprof.tui.session import LoadedRun
-from zprof.tui.table_view import MAX_LINES, format_truncation
+from zprof.tui.table_view import MAX_LINES, LazyRows, format_truncation
 
 _SQUARE, _MAX_SQUARES = "■", 8
 #: Terminal columns that a group column takes from the others.

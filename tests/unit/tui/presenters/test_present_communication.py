@@ -10,12 +10,12 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.quantities import UNKNOWN, Value
 from zprof.model.time import ExposedInCollectives
-from zprof.reports.table import LazyRows, Opens, Row, Table
+from zprof.reports.table import Opens, Row, Table
 from zprof.tui.presenters.communication import build_collectives_table, find_split
 from zprof.tui.presenters.communication_checks import build_checks_table
 from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.table_view import MAX_LINES, get_text
+from zprof.tui.table_view import MAX_LINES, LazyRows, get_text
 
 PARTS = (build_sizes_table, build_units_table, build_fits_table)
 
