@@ -35,7 +35,13 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
         BadInput: a table is damaged.
     """
     if run.manifest.source == "trace" and not any(run.has_table(rank, "alloc") for rank in run.ranks):
-        return MemoryAnalysis(memory=Memory(), gaps=(_make_no_memory_gap(),))
+        gap = Gap(
+            kind=GapKind.MEMORY,
+            what="memory",
+            reason="a trace has the times of a job but not its memory",
+            remedy="run zprof record -o RUN -- COMMAND, or import a CUDA memory snapshot of the same job",
+        )
+        return MemoryAnalysis(memory=Memory(), gaps=(gap,))
     return combine_ranks(run.manifest.training, [_analyse_rank(run, rank) for rank in run.ranks])
 
 
@@ -48,22 +54,20 @@ def _analyse_rank(run: Run, rank: int) -> RankMemoryResult:
     return analyse_recorded_rank(run, rank)
 
 
-def _make_no_memory_gap() -> Gap:
-    return Gap(
-        kind=GapKind.MEMORY,
-        what="memory",
-        reason="a trace has the times of a job but not its memory",
-        remedy="run zprof record -o RUN -- COMMAND, or import a CUDA memory snapshot of the same job",
-    )
-
-
 def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> MemoryAnalysis:
     """Combine the results of the ranks: their leaves, the formula checks, and the spread between ranks."""
     ranks = tuple(memory for result in results for memory in result.per_rank)
     states = tuple(measured for result in results for measured in result.states)
     gaps = [*(gap for result in results for gap in result.gaps), *find_formula_gaps(facts, states)]
     if any(memory.device == "cpu" for memory in ranks):
-        gaps.append(_make_no_device_memory_gap())
+        gaps.append(
+            Gap(
+                kind=GapKind.DEVICE_MEMORY,
+                what="reserved and non-PyTorch memory",
+                reason="the CPU allocator reserves no memory, and no device counter covers this process",
+                remedy="record on a GPU",
+            )
+        )
     return MemoryAnalysis(
         memory=Memory(
             per_rank=ranks,
@@ -94,15 +98,6 @@ def _choose_timelines(
     if len(by_size) > _MAX_TIMELINES:
         by_size = [*by_size[: _MAX_TIMELINES - 1], by_size[-1]]
     return tuple(timeline for timeline in timelines if timeline.rank in by_size)
-
-
-def _make_no_device_memory_gap() -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what="reserved and non-PyTorch memory",
-        reason="the CPU allocator reserves no memory, and no device counter covers this process",
-        remedy="record on a GPU",
-    )
 
 
 def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:

@@ -7,7 +7,6 @@ ends are sorted by (module, time) once; a running sum within each module yields 
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from msgspec import Struct
 
@@ -111,7 +110,18 @@ def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
         is_phase = np.array([other == name for other in names], dtype=bool)
         rows = np.flatnonzero(is_phase[interval])
         peak_rows = rows[live[rows] == live[rows].max()]
-        peaks.append(_make_phase_peak(rank, lives, name, int(times[peak_rows].min())))
+        time_ns = int(times[peak_rows].min())
+        tenants, untagged = lives.sum_tenants_at(time_ns)
+        peaks.append(
+            PhasePeak(
+                rank=rank,
+                phase=name,
+                step=lives.timeline.step_at(time_ns),
+                peak_bytes=sum(tenants.values()) + untagged,
+                tenants=tenants,
+                untagged_bytes=untagged,
+            )
+        )
     return tuple(peaks)
 
 
@@ -143,18 +153,6 @@ def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
     )
 
 
-def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> PhasePeak:
-    tenants, untagged = lives.sum_tenants_at(time_ns)
-    return PhasePeak(
-        rank=rank,
-        phase=name,
-        step=lives.timeline.step_at(time_ns),
-        peak_bytes=sum(tenants.values()) + untagged,
-        tenants=tenants,
-        untagged_bytes=untagged,
-    )
-
-
 class _Tree(Struct, frozen=True):
     """All modules and their enclosing modules; ``levels[d]`` is the one at depth d of each name, or -1."""
 
@@ -165,11 +163,12 @@ class _Tree(Struct, frozen=True):
 def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:
     """Return the modules with the largest peaks, largest first; empty if no block has a module name."""
     rows = _find_module_blocks(lives)
-    codes, names = _factorize_names(lives.blocks.module[rows])
+    codes, names = pd.factorize(lives.blocks.module[rows])
     if not len(names):
         return ()
-    begin, end, size = (column[rows] for column in _get_lifetime_columns(lives))
-    tree = _build_tree(names)
+    blocks = lives.blocks
+    begin, end, size = (column[rows] for column in (blocks.begin_ns, blocks.end_ns, blocks.bytes))
+    tree = _build_tree([str(name) for name in names])
     # frees come first among events at the same time
     order = np.argsort(np.concatenate([end, begin]), kind="stable")
     changes = np.concatenate([-size, size])[order]
@@ -193,15 +192,6 @@ def _find_module_blocks(lives: RankLives) -> Int:
     named = np.fromiter((name is not None for name in blocks.module[rows]), dtype=bool, count=len(rows))
     rows_with_module: Int = rows[named]
     return rows_with_module
-
-
-def _get_lifetime_columns(lives: RankLives) -> tuple[Int, Int, Int]:
-    return lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes
-
-
-def _factorize_names(modules: npt.NDArray[np.object_]) -> tuple[Int, list[str]]:
-    codes, names = pd.factorize(modules)
-    return codes.astype(np.int64), [str(name) for name in names]
 
 
 def _build_tree(names: list[str]) -> _Tree:

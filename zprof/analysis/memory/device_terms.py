@@ -121,16 +121,15 @@ def _read_samples(table: pd.DataFrame | None, device: str) -> list[_Sample]:
         return []
     rows = table[table["device"].astype(str) == device].sort_values("time_ns", kind="stable")
     columns = ("process_bytes", "reserved_bytes", "used_bytes", "total_bytes")
-    numbers = zip(*(_to_numbers(rows[column]) for column in columns), strict=True)
+    values_by_column = (
+        [None if pd.isna(value) else int(value) for value in rows[column].tolist()] for column in columns
+    )
+    numbers = zip(*values_by_column, strict=True)
     words = zip(rows["time_ns"].tolist(), rows["reason"].tolist(), rows["group"].tolist(), strict=True)
     return [
         _Sample(int(time_ns), str(reason), None if pd.isna(group) else str(group), *values)
         for (time_ns, reason, group), values in zip(words, numbers, strict=True)
     ]
-
-
-def _to_numbers(column: "pd.Series[int]") -> list[int | None]:
-    return [None if pd.isna(value) else int(value) for value in column.tolist()]
 
 
 def _split_collectives(

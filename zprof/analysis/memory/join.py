@@ -98,7 +98,10 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
     owner = _find_owners(storages, allocations, index)
     ends, unknown = _find_ends(allocations, storages, owner, index)
     lone = _make_storage_blocks(storages, owner, index, window_begin_ns, len(allocations))
-    lone_begins, lone_ends = _to_ints(lone.begin_ns), _find_storage_block_ends(lone, index, allocations)
+    lone_begins, lone_address = _to_ints(lone.begin_ns), _to_ints(lone.address)
+    reuse = index.find_first_after(lone_address, lone_begins)
+    reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
+    lone_ends = np.minimum(_to_ints(lone.end_ns), reused_ns)
     total = len(allocations) + len(lone_begins)
     tracked = np.zeros(total, dtype=bool)
     tracked[owner[storages.known & ~storages.before_window]] = True
@@ -106,7 +109,7 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
     begins = np.concatenate([allocations.begin_ns, lone_begins])
     tenant, sub = _label_unclaimed(tracked, storage, storages, allocations)
     return Blocks(
-        address=np.concatenate([allocations.address, _to_ints(lone.address)]),
+        address=np.concatenate([allocations.address, lone_address]),
         begin_ns=begins,
         end_ns=np.maximum(begins, np.concatenate([ends, lone_ends])),
         bytes=np.concatenate([allocations.bytes, _to_ints(lone.bytes)]),
@@ -188,13 +191,6 @@ def _make_storage_blocks(
             lone.address.append(address)
         owner[row] = offset + block
     return lone
-
-
-def _find_storage_block_ends(lone: _StorageBlocks, index: AddressIndex, allocations: Lives) -> Int:
-    """Return the end of each block: the release of its storage, or the reuse of its address."""
-    reuse = index.find_first_after(_to_ints(lone.address), _to_ints(lone.begin_ns))
-    reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
-    return np.minimum(_to_ints(lone.end_ns), reused_ns)
 
 
 def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:

@@ -150,11 +150,8 @@ def _list_free_pieces(history: History, failure: _Failure) -> Int:
     ends = np.sort(np.concatenate([regions.address + regions.bytes, blocks.address[held]]))
     # Nothing overlaps, so the sorted starts of free pieces pair with their sorted ends; some are empty.
     region = np.searchsorted(regions.address, begins, side="right") - 1
-    in_pool = np.array([_has_pool(name, failure.pool) for name in history.held_segments.pools], dtype=bool)
+    # an empty name is the common pool
+    same_pool = {failure.pool} if failure.pool else {"", "0,0"}
+    in_pool = np.array([name in same_pool for name in history.held_segments.pools], dtype=bool)
     pieces: Int = (ends - begins)[in_pool[regions.pool[region]]]
     return pieces[pieces > 0]
-
-
-def _has_pool(name: str, pool: str) -> bool:
-    """Return True if a segment's pool is the request's: an empty name is the common pool."""
-    return name == pool or (not pool and name in ("", "0,0"))

@@ -112,27 +112,44 @@ def reconcile_peak(
     """
     if mode == LIGHT_MODE:
         return _reconcile_light(rank, peak, counter)
-    gaps = [*_list_open_end_gaps(rank, peak), *([] if has_events else [_make_no_events_gap(rank)])]
-    counter_gaps = _list_counter_gaps(rank, peak.bytes, counter)
+    gaps = _list_open_end_gaps(rank, peak)
+    if not has_events:
+        gaps.append(
+            Gap(
+                kind=GapKind.ALLOCATOR_EVENTS,
+                what="allocator events",
+                rank=rank,
+                reason="the profiler reported none, so memory allocated inside operators is missing",
+                remedy="do not run torch.profiler yourself while zprof records",
+            )
+        )
     return PeakReconciliation(
         method=_FULL if has_events else _STORAGES,
         upper_bound=peak.open_bytes > 0
         or (counter is not None and peak.bytes > _compute_counter_limit(counter)),
         lower_bound=not has_events or _is_short(peak.bytes, counter),
         unseen_bytes=0,
-        gaps=(*gaps, *counter_gaps, *_list_unowned_gaps(rank, peak)),
+        gaps=(*gaps, *_list_counter_gaps(rank, peak.bytes, counter), *_list_unowned_gaps(rank, peak)),
     )
 
 
 def _reconcile_light(rank: int, peak: TenantPeak, counter: CounterPeak | None) -> PeakReconciliation:
     """Reconcile a light recording: a counter that covers the window is exact; unseen bytes are untagged."""
     if counter is None or not counter.in_window:
+        gap = Gap(
+            kind=GapKind.MEMORY_PART,
+            what="coverage of memory",
+            rank=rank,
+            reason="unknown: in light mode hooks see tensors but not memory allocated inside operators, and "
+            "there is no allocator counter for the rest; the peak is a lower bound",
+            remedy="record in full mode",
+        )
         return PeakReconciliation(
             method=f"{_HOOKS}: a lower bound",
             upper_bound=False,
             lower_bound=True,
             unseen_bytes=0,
-            gaps=(_make_unknown_coverage_gap(rank),),
+            gaps=(gap,),
         )
     unseen = max(0, counter.bytes - peak.bytes)
     return PeakReconciliation(
@@ -214,24 +231,3 @@ def _list_unowned_gaps(rank: int, peak: TenantPeak) -> list[Gap]:
             "and optimizers to the recorder",
         )
     ]
-
-
-def _make_no_events_gap(rank: int) -> Gap:
-    return Gap(
-        kind=GapKind.ALLOCATOR_EVENTS,
-        what="allocator events",
-        rank=rank,
-        reason="the profiler reported none, so memory allocated inside operators is missing",
-        remedy="do not run torch.profiler yourself while zprof records",
-    )
-
-
-def _make_unknown_coverage_gap(rank: int) -> Gap:
-    return Gap(
-        kind=GapKind.MEMORY_PART,
-        what="coverage of memory",
-        rank=rank,
-        reason="unknown: in light mode hooks see tensors but not memory allocated inside operators, and "
-        "there is no allocator counter for the rest; the peak is a lower bound",
-        remedy="record in full mode",
-    )

@@ -167,7 +167,8 @@ def analyse_recorded_device(
         return RecordedDevice()
     nvml, peak = _read_optional_frame(run, rank, "device"), tenants(peak_time_ns)
     outside = compute_outside_terms(nvml, rank, device, peak_time_ns)
-    history = _read_device_history(run, rank, device)
+    block, segment = _read_optional_frame(run, rank, "block"), _read_optional_frame(run, rank, "segment")
+    history = None if block is None or segment is None else read_history(block, segment, device)
     if history is not None and history.begin_ns <= peak_time_ns:
         leaves, gaps = _describe_from_history(history, rank, peak_time_ns, tenants, nvml)
         reserved = leaves[0].reserved_bytes
@@ -227,7 +228,16 @@ def _describe_from_counters(
     gaps = [_make_no_history_gap(rank, device)]
     reserved = None if samples is None else find_reserved_bytes_between(samples, device, peak_time_ns)
     row = None if samples is None else find_reserved_peak_row(samples, device)
-    leaf = _make_bare_leaf(rank, device, owners, reserved, outside)
+    # only live bytes are known: whole blocks, including rounding
+    leaf = DeviceMemory(
+        rank=rank,
+        device=device,
+        moment=ALLOCATED_PEAK,
+        live_bytes=int(owners.bytes.sum()),
+        tenants=sum_by_tenant_code(owners.tenant, owners.bytes),
+        reserved_bytes=reserved,
+    )
+    leaf = add_outside_terms(leaf, outside)
     if row is None:
         return [leaf], reserved, gaps
     time_ns = int(row["time_ns"])
@@ -242,26 +252,6 @@ def _describe_from_counters(
     if reserved_peak is None:
         gaps.append(_make_disagreement_gap(rank, device, "counters of a step boundary do not add up", 0))
     return [leaf, *([] if reserved_peak is None else [reserved_peak])], reserved, gaps
-
-
-def _make_bare_leaf(
-    rank: int, device: str, owners: LiveOwners, reserved: int | None, outside: OutsideTerms
-) -> DeviceMemory:
-    """Return the allocated peak if only its live bytes are known: whole blocks, including rounding."""
-    leaf = DeviceMemory(
-        rank=rank,
-        device=device,
-        moment=ALLOCATED_PEAK,
-        live_bytes=int(owners.bytes.sum()),
-        tenants=sum_by_tenant_code(owners.tenant, owners.bytes),
-        reserved_bytes=reserved,
-    )
-    return add_outside_terms(leaf, outside)
-
-
-def _read_device_history(run: Run, rank: int, device: str) -> History | None:
-    block, segment = _read_optional_frame(run, rank, "block"), _read_optional_frame(run, rank, "segment")
-    return None if block is None or segment is None else read_history(block, segment, device)
 
 
 def _read_optional_frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:

@@ -145,9 +145,12 @@ def label_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[
     tenant, sub = blocks.tenant.copy(), blocks.sub.copy()
     is_unclaimed = blocks.tracked.copy()
     is_unclaimed[claimed] = False
+    changes = list(itertools.pairwise(phases))
     for phase, name in ((Phase.FORWARD.value, "retained"), (Phase.RECOMPUTE.value, "recomputed")):
-        backward_starts = _find_backward_starts(phases, phase)
-        if not len(backward_starts):
+        change = (phase, Phase.BACKWARD.value)
+        starts = [time_ns for (_, left), (time_ns, right) in changes if (left, right) == change]
+        backward_starts = np.array(starts, dtype=np.int64)
+        if not starts:
             continue
         following = np.searchsorted(backward_starts, blocks.begin_ns, side="left")
         next_start = backward_starts[np.minimum(following, len(backward_starts) - 1)]
@@ -157,13 +160,6 @@ def label_retained_activations(blocks: Blocks, claimed: Int, phases: list[tuple[
         matches = is_unclaimed & is_live & (blocks.phase == phase)
         tenant[matches], sub[matches] = TENANT_CODES[Tenant.ACTIVATIONS], name
     return replace(blocks, tenant=tenant, sub=sub)
-
-
-def _find_backward_starts(phases: list[tuple[int, str]], before: str) -> Int:
-    """Return the times at which a backward starts right after phase ``before``."""
-    pairs = itertools.pairwise(phases)
-    times = [t for (_, left), (t, right) in pairs if left == before and right == Phase.BACKWARD.value]
-    return np.array(times, dtype=np.int64)
 
 
 def tenant_name(code: int) -> str:
@@ -185,7 +181,7 @@ class SingleOwnerBlocks(Struct, frozen=True, kw_only=True):
 
 def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -> SingleOwnerBlocks:
     """Split off the blocks with a single owner; ``generation``: the generation of each storage row."""
-    claims = _sort_claims_by_time(claims)
+    claims = _take_claims(claims, np.argsort(claims.time_ns, kind="stable").astype(np.int64))
     block = _find_claimed_blocks(claims.generation, generation, blocks.owner)
     has_partial_claim = np.zeros(len(blocks), dtype=bool)
     has_partial_claim[block[(block >= 0) & ~(claims.gained & claims.backdated)]] = True
@@ -203,10 +199,6 @@ def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -
     return SingleOwnerBlocks(
         block=owner, tenant=tenant, sub=sub, others=_take_claims(claims, (block >= 0) & ~is_single_owner)
     )
-
-
-def _sort_claims_by_time(claims: Claims) -> Claims:
-    return _take_claims(claims, np.argsort(claims.time_ns, kind="stable").astype(np.int64))
 
 
 def _take_claims(claims: Claims, rows: Int | Bool) -> Claims:

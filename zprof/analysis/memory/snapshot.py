@@ -127,12 +127,15 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
     sizes, names = device.history.blocks.requested_bytes[device.rows], device.names
     tenants, untagged = sum_tenant_bytes(names.tenant[device.rows], sizes)
     unused = None if at_peak.reserved_bytes is None else at_peak.reserved_bytes - device.peak_bytes
+    inferred_phase = device.lives.timeline.phase_at(device.peak_ns)
+    if inferred_phase == Phase.OTHER.value:
+        inferred_phase = ""
     return RankMemory(
         rank=device.rank,
         device=device.history.device,
         peak_bytes=device.peak_bytes,
         peak_step=find_annotated_step(device.mark, device.peak_ns),
-        peak_phase=find_annotated_phase(device.mark, device.peak_ns) or _find_inferred_phase(device),
+        peak_phase=find_annotated_phase(device.mark, device.peak_ns) or inferred_phase,
         tenants=tenants,
         untagged_bytes=untagged,
         reserved_unused_bytes=unused if unused is not None and unused >= 0 else None,
@@ -144,12 +147,6 @@ def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemo
         unknown=names.list_unknown_tenants(),
         tenant_peaks=device.lives.find_tenant_peaks(),
     )
-
-
-def _find_inferred_phase(device: SnapshotDevice) -> str:
-    """Return the phase of the pass that ran at the peak; empty before the first."""
-    phase = device.lives.timeline.phase_at(device.peak_ns)
-    return "" if phase == Phase.OTHER.value else phase
 
 
 def _describe_method(device: SnapshotDevice) -> str:

@@ -60,7 +60,11 @@ def build_stack_tree(
     root = _Branch("", StackNodeKind.ROOT)
     found = _sum_by_stack(blocks, rows, names, stacks)
     for stack in found[:_MAX_STACKS]:
-        _add_stack(root, stack, stacks)
+        branch = root
+        branch.add(stack.sizes, stack.blocks)
+        for key, made in _list_branches(stack, stacks):
+            branch = branch.children.setdefault(key, made)
+            branch.add(stack.sizes, stack.blocks)
     rest = found[_MAX_STACKS:]
     for stack in rest:
         root.add(stack.sizes, stack.blocks)
@@ -82,14 +86,6 @@ def _sum_by_stack(blocks: HeldBlocks, rows: Int, names: BlockTenants, stacks: St
         _LiveStack(int(numbers[at]), bool(numbers[at] == -2), sizes[at], int(counts[at]))
         for at in order.tolist()
     ]
-
-
-def _add_stack(root: _Branch, stack: _LiveStack, stacks: StackIndex) -> None:
-    branch = root
-    branch.add(stack.sizes, stack.blocks)
-    for key, made in _list_branches(stack, stacks):
-        branch = branch.children.setdefault(key, made)
-        branch.add(stack.sizes, stack.blocks)
 
 
 def _list_branches(stack: _LiveStack, stacks: StackIndex) -> Iterator[tuple[str, _Branch]]:

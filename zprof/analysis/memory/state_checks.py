@@ -161,10 +161,12 @@ class MeasuredStates(Struct, frozen=True, kw_only=True):
 def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[FormulaCheck, ...]:
     """Return one check per rank and state whose formula is known, in rank order."""
     formulas = compute_tenant_formulas(facts)
+    # the partitions of these stages cut through parameters
+    keeps_boundary = read_declared_engine(facts) is Engine.DEEPSPEED and facts.stage in (1, 2)
     checks = [
         _make_check(difference, states.rank)
         for states in measured
-        for difference in _compare_states(formulas, states, _keeps_boundary_gradients(facts))
+        for difference in _compare_states(formulas, states, keeps_boundary)
     ]
     replicas = facts.replica_ranks or 1
     uneven_shards = _find_uneven_shards(formulas, checks, replicas)
@@ -201,11 +203,6 @@ def _describe_missing_fact(facts: TrainingFacts) -> str:
     if not facts.shard_ranks:
         return "the number of ranks that share the states is unknown"
     return "the bytes per element are unknown"
-
-
-def _keeps_boundary_gradients(facts: TrainingFacts) -> bool:
-    """Return True for DeepSpeed's stages 1 and 2, whose partitions cut through parameters."""
-    return read_declared_engine(facts) is Engine.DEEPSPEED and facts.stage in (1, 2)
 
 
 def _compare_states(
@@ -315,14 +312,17 @@ def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
     moments, sizes = lives.find_state_moments(), lives.states()
     if sizes is None:
         return ()
-    tensor_bytes = _find_largest_tensor_bytes(lives)
+    # the largest tensor storage in each block
+    tensor_bytes = np.zeros(len(lives.blocks), dtype=np.int64)
+    np.maximum.at(tensor_bytes, lives.blocks.owner, lives.storages.bytes)
     rows = {tenant: lives.find_state_rows(tenant, moment) for tenant, moment in moments.items()}
+    state_bytes = tensor_bytes[lives.segments.block[rows[Tenant.OPTIMIZER_STATE]]]
     buffers = lives.find_state_rows(Tenant.PARAMETERS, moments[Tenant.PARAMETERS], buffers=True)
     return (
         MeasuredStates(
             rank=rank,
             bytes=sizes,
-            counter_bytes=_sum_step_counter_bytes(lives, rows[Tenant.OPTIMIZER_STATE], tensor_bytes),
+            counter_bytes=int(state_bytes[state_bytes <= _MAX_SCALAR_BYTES].sum()),
             buffer_bytes=int(lives.segments.bytes[buffers].sum()),
             rounding_bytes={
                 tenant: _sum_rounding_bytes(lives, find_state_rows, tensor_bytes)
@@ -330,18 +330,6 @@ def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
             },
         ),
     )
-
-
-def _find_largest_tensor_bytes(lives: RankLives) -> Int:
-    """Return the bytes of the largest tensor storage in each block; 0 if none was seen."""
-    largest = np.zeros(len(lives.blocks), dtype=np.int64)
-    np.maximum.at(largest, lives.blocks.owner, lives.storages.bytes)
-    return largest
-
-
-def _sum_step_counter_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
-    size = tensor_bytes[lives.segments.block[rows]]
-    return int(size[size <= _MAX_SCALAR_BYTES].sum())
 
 
 def _sum_rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:

@@ -114,7 +114,9 @@ def is_nccl_frame(frame: Frame) -> bool:
 def find_frame_kind(frame: Frame) -> FrameKind:
     """Return whose code a frame is."""
     if is_python(frame):
-        return _find_python_kind(frame)
+        if frame.file.endswith(_INTERNAL_FILES):
+            return FrameKind.MODULE_CALL if frame.function in _MODULE_CALL else FrameKind.INTERNAL
+        return _PYTHON_KINDS[find_code_owner(frame.file)]
     name = frame.function
     if _OPERATOR.match(name):
         return FrameKind.OPERATOR
@@ -124,12 +126,6 @@ def find_frame_kind(frame: Frame) -> FrameKind:
         name in ("", "?", "??") or _INTERNAL_FUNCTION.match(name) or _INTERPRETER_FILE.search(frame.file)
     )
     return FrameKind.INTERNAL if internal else FrameKind.FOREIGN
-
-
-def _find_python_kind(frame: Frame) -> FrameKind:
-    if frame.file.endswith(_INTERNAL_FILES):
-        return FrameKind.MODULE_CALL if frame.function in _MODULE_CALL else FrameKind.INTERNAL
-    return _PYTHON_KINDS[find_code_owner(frame.file)]
 
 
 class StackIndex:

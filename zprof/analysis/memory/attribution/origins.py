@@ -244,8 +244,10 @@ def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
             _OPTIMIZER_ORIGINS.__contains__, known_origins[known_origins.index(first) :]
         )
         return Origin.OPTIMIZER_INIT if Origin.OPTIMIZER_INIT in run else first
-    if first is Origin.BUCKET and _has_inner_python(frame_origins, python):
-        return Origin.OTHER  # the reducer allocates with no Python frame of its own
+    if first is Origin.BUCKET:
+        recognized = int(np.flatnonzero(frame_origins != Origin.OTHER)[0])
+        if python[:recognized].any():
+            return Origin.OTHER  # the reducer allocates with no Python frame of its own
     if first in _FORWARD_ORIGINS and any(origin in _BACKWARD_ORIGINS for origin in known_origins):
         return Origin.RECOMPUTE
     return first
@@ -261,8 +263,3 @@ def _order_by_calls(frame_origins: Int, python: Bool) -> Int:
     calls_python = engine.any() and bool(python[: int(np.argmax(engine))].any())
     order: Int = np.argsort(engine, kind="stable") if calls_python else np.arange(len(frame_origins))
     return order
-
-
-def _has_inner_python(frame_origins: Int, python: Bool) -> bool:
-    """Return True if Python code was called by the first recognized frame."""
-    return bool(python[: int(np.flatnonzero(frame_origins != Origin.OTHER)[0])].any())
