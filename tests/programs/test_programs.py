@@ -76,8 +76,8 @@ def test_a_healthy_program_is_accused_of_nothing(name: str, tmp_path: Path) -> N
     # On a busy machine the recording may be disturbed, which is said, and is nothing that the program does.
     accused = {each.cause for each in report.findings if each.confidence is not Confidence.LOW}
     assert accused <= {Cause.MEASUREMENT_ARTIFACT}
-    # What nobody can tell is a gap, and no reason to call it OK, from a tenth of the step on: the same sleep is
-    # less of a step on a busy machine.
+    # What nobody can tell is a gap, and no reason to call it OK, from a tenth of the step on: the same sleep
+    # is less of a step on a busy machine.
     step_ns = max(rank.wall_ns for rank in report.time.per_rank)
     if name == "sleeping" and 0.12 * step_ns < SLEPT_NS:
         assert Cause.CPU_BOUND_LAUNCH in {cause for gap in report.gaps for cause in gap.causes}
