@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
-from msgspec import Struct
 
 from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.roles import tenant_name
@@ -69,27 +68,25 @@ def find_largest_allocations(
     """Return the largest live allocations at an instant, largest first."""
     rows = find_live_segments(lives.segments, time_ns)
     rows = rows[np.argsort(-lives.segments.bytes[rows], kind="stable")][:MAX_ALLOCATIONS]
-    generations = [_find_main_generation(lives, int(block)) for block in lives.segments.block[rows]]
+    blocks = lives.segments.block[rows]
+    generations = [_find_main_generation(lives, int(block)) for block in blocks]
     frames = stacks(frozenset(generation for generation in generations if generation is not None))
-    return tuple(
-        _make_allocation(rank, lives, int(row), frames.get(-1 if generation is None else generation, ()))
-        for row, generation in zip(rows, generations, strict=True)
-    )
-
-
-def _make_allocation(rank: int, lives: RankLives, row: int, stack: tuple[str, ...]) -> Allocation:
-    segments, blocks = lives.segments, lives.blocks
-    block, tenant = int(segments.block[row]), int(segments.tenant[row])
-    return Allocation(
-        rank=rank,
-        bytes=int(segments.bytes[row]),
-        tenant=tenant_name(tenant),
-        sub=str(segments.sub[row]),
-        module=str(blocks.module[block] or ""),
-        stack=stack,
-        operator=str(blocks.operator[block] or ""),
-        basis=get_recorded_basis(tenant),
-    )
+    largest = []
+    for row, block, generation in zip(rows, blocks, generations, strict=True):
+        tenant = int(lives.segments.tenant[row])
+        largest.append(
+            Allocation(
+                rank=rank,
+                bytes=int(lives.segments.bytes[row]),
+                tenant=tenant_name(tenant),
+                sub=str(lives.segments.sub[row]),
+                module=str(lives.blocks.module[block] or ""),
+                stack=frames.get(-1 if generation is None else generation, ()),
+                operator=str(lives.blocks.operator[block] or ""),
+                basis=get_recorded_basis(tenant),
+            )
+        )
+    return tuple(largest)
 
 
 def _find_main_generation(lives: RankLives, block: int) -> int | None:
@@ -153,13 +150,6 @@ def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
     )
 
 
-class _Tree(Struct, frozen=True):
-    """All modules and their enclosing modules; ``levels[d]`` is the one at depth d of each name, or -1."""
-
-    names: list[str]
-    levels: list[Int]
-
-
 def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:
     """Return the modules with the largest peaks, largest first; empty if no block has a module name."""
     rows = _find_module_blocks(lives)
@@ -168,20 +158,29 @@ def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[Module
         return ()
     blocks = lives.blocks
     begin, end, size = (column[rows] for column in (blocks.begin_ns, blocks.end_ns, blocks.bytes))
-    tree = _build_tree([str(name) for name in names])
+    modules, levels = _build_tree([str(name) for name in names])
     # frees come first among events at the same time
     order = np.argsort(np.concatenate([end, begin]), kind="stable")
     changes = np.concatenate([-size, size])[order]
     block = np.concatenate([np.arange(len(rows))] * 2)[order]
     at_peak = np.where((begin <= peak_ns) & (end > peak_ns), size, 0)
-    peaks = np.zeros(len(tree.names), dtype=np.int64)
-    bytes_at_peak = np.zeros(len(tree.names), dtype=np.int64)
-    for level in tree.levels:
+    peaks = np.zeros(len(modules), dtype=np.int64)
+    bytes_at_peak = np.zeros(len(modules), dtype=np.int64)
+    for level in levels:
         module = level[codes]
         _update_peaks(peaks, module[block], changes)
         inside = module >= 0
         np.add.at(bytes_at_peak, module[inside], at_peak[inside])
-    return _make_module_peaks(rank, tree.names, peaks, bytes_at_peak)
+    by_peak = sorted(range(len(modules)), key=lambda module: (-int(peaks[module]), modules[module]))
+    return tuple(
+        ModulePeak(
+            rank=rank,
+            module=modules[module],
+            peak_bytes=int(peaks[module]),
+            at_rank_peak_bytes=int(bytes_at_peak[module]),
+        )
+        for module in by_peak[:MAX_MODULES]
+    )
 
 
 def _find_module_blocks(lives: RankLives) -> Int:
@@ -194,7 +193,8 @@ def _find_module_blocks(lives: RankLives) -> Int:
     return rows_with_module
 
 
-def _build_tree(names: list[str]) -> _Tree:
+def _build_tree(names: list[str]) -> tuple[list[str], list[Int]]:
+    """Return (modules with their enclosing ones, levels); levels[d]: each name's module at depth d, or -1."""
     index: dict[str, int] = {}
     paths = [
         [index.setdefault(enclosing, len(index)) for enclosing in _list_enclosing(name)] for name in names
@@ -204,7 +204,7 @@ def _build_tree(names: list[str]) -> _Tree:
         np.array([path[level] if level < len(path) else _NO_MODULE for path in paths], dtype=np.int64)
         for level in range(depth)
     ]
-    return _Tree(list(index), levels)
+    return list(index), levels
 
 
 def _list_enclosing(name: str) -> list[str]:
@@ -224,16 +224,3 @@ def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
     running = np.cumsum(changes[order], dtype=np.int64)
     first = np.flatnonzero(np.diff(groups, prepend=_NO_MODULE))
     peaks[groups[first]] = np.maximum.reduceat(running, first)
-
-
-def _make_module_peaks(rank: int, names: list[str], peaks: Int, bytes_at_peak: Int) -> tuple[ModulePeak, ...]:
-    order = sorted(range(len(names)), key=lambda module: (-int(peaks[module]), names[module]))[:MAX_MODULES]
-    return tuple(
-        ModulePeak(
-            rank=rank,
-            module=names[module],
-            peak_bytes=int(peaks[module]),
-            at_rank_peak_bytes=int(bytes_at_peak[module]),
-        )
-        for module in order
-    )

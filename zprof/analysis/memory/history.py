@@ -136,7 +136,8 @@ def _read_blocks(frame: pd.DataFrame) -> HeldBlocks:
 def _read_segments(frame: pd.DataFrame) -> HeldSegments:
     begin = _to_ints(frame["mapped_ns"])
     pool, pools = factorize_texts(frame["pool"])
-    common = np.array([_is_common_pool(name) for name in pools] + [True], dtype=bool)
+    bare_names = ["".join(name.split()).strip("()[]") for name in (*pools, "")]
+    common = np.array([name in ("", _COMMON_POOL) for name in bare_names], dtype=bool)
     stream = _to_ints(frame["stream"], -1)
     _, segment_key = np.unique(np.stack([pool, stream], axis=1), axis=0, return_inverse=True)
     return HeldSegments(
@@ -158,10 +159,6 @@ def factorize_texts(column: "pd.Series[Any]") -> tuple[Int, tuple[str, ...]]:
         column = column.astype("category")
     codes = np.asarray(column.cat.codes.to_numpy(), dtype=np.int64)
     return codes, tuple(str(text) for text in column.cat.categories)
-
-
-def _is_common_pool(pool: str) -> bool:
-    return "".join(pool.split()).strip("()[]") in ("", _COMMON_POOL)
 
 
 def _to_sizes(column: "pd.Series[Any]") -> Int:

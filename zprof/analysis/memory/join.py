@@ -46,8 +46,7 @@ class AddressIndex:
         known = code < len(self._addresses)
         known[known] = self._addresses[code[known]] == address[known]
         rank = np.searchsorted(self._times, time_ns, side="right").astype(np.int64)
-        keys: Int = np.where(known, code * (len(self._times) + 1) + rank, -1)
-        return keys
+        return np.where(known, code * (len(self._times) + 1) + rank, -1)
 
     def _find_rows(self, position: Int, keys: Int) -> Int:
         span = len(self._times) + 1
@@ -136,16 +135,14 @@ def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> In
     live = np.where(_is_recorded_in_lifetime(storages, allocations, live, 0), live, -1)
     near = index.find_last_until(storages.address, storages.begin_ns + MAX_EARLY_NS)
     near = np.where(_is_recorded_in_lifetime(storages, allocations, near, MAX_LATE_NS), near, -1)
-    owner: Int = np.where(storages.before_window, -1, np.where(live >= 0, live, near))
-    return owner
+    return np.where(storages.before_window, -1, np.where(live >= 0, live, near))
 
 
 def _is_recorded_in_lifetime(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
     """Mark storages recorded before the end of their candidate, or at most ``late_ns`` after it."""
     end = _take_rows(allocations.end_ns, row)
     limit = np.where(end == FOREVER, FOREVER, end + late_ns)
-    inside: Bool = (row >= 0) & (storages.begin_ns <= limit)
-    return inside
+    return (row >= 0) & (storages.begin_ns <= limit)
 
 
 def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:

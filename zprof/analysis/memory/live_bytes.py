@@ -186,5 +186,4 @@ def sum_by_tenant(segments: Segments, time_ns: int) -> Int:
 
 def find_live_segments(segments: Segments, time_ns: int) -> Int:
     """Return the rows of the segments that are live at an instant."""
-    rows: Int = np.flatnonzero((segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)).astype(np.int64)
-    return rows
+    return np.flatnonzero((segments.begin_ns <= time_ns) & (segments.end_ns > time_ns)).astype(np.int64)

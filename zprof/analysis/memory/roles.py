@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from zprof.analysis.memory.join import Blocks
 from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Bool, Claims, Int
@@ -44,7 +44,7 @@ class _ClaimInterval(Struct, frozen=True):
 
 def resolve_tenants(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
     """Cut every block's lifetime into segments; ``generation``: the generation of each storage row."""
-    single_owner = split_single_owner_blocks(blocks, _sort_claims(claims), generation)
+    single_owner = split_single_owner_blocks(blocks, claims, generation)
     intervals_by_block = _make_claim_intervals(blocks, single_owner.others, generation)
     rows = [
         (block, *span)
@@ -94,13 +94,6 @@ def _make_claim_intervals(blocks: Blocks, claims: Claims, generation: Int) -> di
                 end_ns = min(block_intervals[index].end_ns, max(time_ns, block_intervals[index].begin_ns))
                 block_intervals[index] = replace(block_intervals[index], end_ns=end_ns)
     return intervals_by_block
-
-
-def _sort_claims(claims: Claims) -> Claims:
-    """Sort claims by time; at equal times, releases first, then by ``sub``, independent of row order."""
-    subs = claims.sub.astype(str)
-    rows = np.lexsort((subs, claims.gained, claims.time_ns))
-    return Claims(**{field.name: getattr(claims, field.name)[rows] for field in fields(claims)})
 
 
 def _split_lifetime(
@@ -180,8 +173,13 @@ class SingleOwnerBlocks(Struct, frozen=True, kw_only=True):
 
 
 def split_single_owner_blocks(blocks: Blocks, claims: Claims, generation: Int) -> SingleOwnerBlocks:
-    """Split off the blocks with a single owner; ``generation``: the generation of each storage row."""
-    claims = _take_claims(claims, np.argsort(claims.time_ns, kind="stable").astype(np.int64))
+    """Split off the blocks with a single owner; the other claims are sorted by time.
+
+    ``generation``: the generation of each storage row.
+    """
+    # releases first at equal times, then by ``sub``: independent of the order of the rows
+    order = np.lexsort((claims.sub.astype(str), claims.gained, claims.time_ns))
+    claims = _take_claims(claims, order.astype(np.int64))
     block = _find_claimed_blocks(claims.generation, generation, blocks.owner)
     has_partial_claim = np.zeros(len(blocks), dtype=bool)
     has_partial_claim[block[(block >= 0) & ~(claims.gained & claims.backdated)]] = True
@@ -219,8 +217,7 @@ def _find_claimed_blocks(claimed: Int, generation: Int, owner: Int) -> Int:
     row = np.searchsorted(generation[order], claimed, side="right") - 1
     storage = _take_rows(order, row)
     known = (row >= 0) & (_take_rows(generation, storage) == claimed)
-    claimed_blocks: Int = np.where(known, _take_rows(owner, storage), -1)
-    return claimed_blocks
+    return np.where(known, _take_rows(owner, storage), -1)
 
 
 def _take_rows(column: npt.NDArray[_Item], rows: Int) -> npt.NDArray[_Item]:

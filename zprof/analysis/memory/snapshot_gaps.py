@@ -1,7 +1,5 @@
 """State what is missing in a snapshot, except for the terms of reserved memory."""
 
-from collections.abc import Mapping
-
 from zprof.analysis.memory.snapshot_device import SnapshotDevice
 from zprof.analysis.memory.tables import UNTAGGED
 from zprof.model.formatting import format_bytes, format_percent
@@ -26,32 +24,23 @@ def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
     if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
         reason = "live memory is highest at the start of the history: the actual peak may be higher"
         gaps.append(_make_device_gap(device, "allocated peak", reason, _RECORD_EARLIER))
-    unknown = _sum_unowned_bytes(device)
-    if sum(unknown.values()) >= _MIN_UNOWNED_RATIO * max(1, peak_bytes):
-        sizes_by_reason = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
-        reason = f"no tag or rule identifies the owner of {sizes_by_reason}"
+    unowned = device.rows[device.names.tenant[device.rows] == UNTAGGED]
+    is_before, sizes = blocks.before[unowned], blocks.requested_bytes[unowned]
+    unowned_bytes = int(sizes.sum())
+    if unowned_bytes >= _MIN_UNOWNED_RATIO * max(1, peak_bytes):
+        parts = ((int(sizes[is_before].sum()), "before"), (int(sizes[~is_before].sum()), "during"))
+        sizes_by_time = (f"{format_bytes(size)} allocated {when} the history" for size, when in parts if size)
+        reason = f"no tag or rule identifies the owner of {', '.join(sizes_by_time)}"
         gaps.append(
             _make_device_gap(
                 device,
-                f"tenants of {format_percent(sum(unknown.values()) / peak_bytes)} of the peak",
+                f"tenants of {format_percent(unowned_bytes / peak_bytes)} of the peak",
                 reason,
                 f"{_RECORD_EARLIER}, or tag memory: "
                 "torch.cuda.memory._set_memory_metadata('zprof:activations')",
             )
         )
     return gaps
-
-
-def _sum_unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
-    """Return the bytes of the peak without an owner, by reason."""
-    blocks, names = device.history.blocks, device.names
-    rows = device.rows[names.tenant[device.rows] == UNTAGGED]
-    before = blocks.before[rows]
-    sizes = {
-        "allocated before the history": int(blocks.requested_bytes[rows[before]].sum()),
-        "allocated during the history": int(blocks.requested_bytes[rows[~before]].sum()),
-    }
-    return {why: size for why, size in sizes.items() if size}
 
 
 def make_hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:

@@ -164,9 +164,18 @@ def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> 
     # the partitions of these stages cut through parameters
     keeps_boundary = read_declared_engine(facts) is Engine.DEEPSPEED and facts.stage in (1, 2)
     checks = [
-        _make_check(difference, states.rank)
+        FormulaCheck(
+            rank=states.rank,
+            tenant=state.tenant,
+            law_bytes=state.formula_bytes,
+            measured_bytes=state.measured_bytes,
+            padding_bytes=state.padding_bytes,
+            scalar_bytes=state.scalar_bytes,
+            unexplained_bytes=state.unexplained_bytes,
+            cause=explain_difference(state),
+        )
         for states in measured
-        for difference in _compare_states(formulas, states, keeps_boundary)
+        for state in _compare_states(formulas, states, keeps_boundary)
     ]
     replicas = facts.replica_ranks or 1
     uneven_shards = _find_uneven_shards(formulas, checks, replicas)
@@ -208,35 +217,30 @@ def _describe_missing_fact(facts: TrainingFacts) -> str:
 def _compare_states(
     formulas: Mapping[Tenant, TenantFormula], states: MeasuredStates, keeps_boundary: bool
 ) -> list[StateDifference]:
-    differences = {
-        tenant: replace(
-            _compare_state(tenant, formulas[tenant], states),
+    differences: dict[Tenant, StateDifference] = {}
+    for tenant in _STATES:
+        formula = formulas.get(tenant)
+        if formula is None or tenant not in states.bytes:
+            continue
+        counters = states.counter_bytes if tenant is Tenant.OPTIMIZER_STATE else 0
+        differences[tenant] = StateDifference(
+            tenant=tenant,
+            formula_bytes=formula.formula_bytes,
+            padding_bytes=formula.padding_bytes,
+            scalar_bytes=formula.scalar_bytes or counters,
+            measured_bytes=states.bytes[tenant],
+            element_bytes=formula.element_bytes,
+            ranks=formula.ranks,
+            sharded=formula.sharded,
+            buffer_bytes=states.buffer_bytes,
+            rounding_bytes=states.rounding_bytes.get(tenant, 0),
             keeps_boundary=keeps_boundary and tenant is Tenant.GRADIENTS,
         )
-        for tenant in _STATES
-        if tenant in formulas and tenant in states.bytes
-    }
     excess = {tenant: _find_excess_elements(difference) for tenant, difference in differences.items()}
     return [
         replace(difference, excess_elements=_confirm_excess(excess, tenant))
         for tenant, difference in differences.items()
     ]
-
-
-def _compare_state(tenant: Tenant, formula: TenantFormula, states: MeasuredStates) -> StateDifference:
-    counters = states.counter_bytes if tenant is Tenant.OPTIMIZER_STATE else 0
-    return StateDifference(
-        tenant=tenant,
-        formula_bytes=formula.formula_bytes,
-        padding_bytes=formula.padding_bytes,
-        scalar_bytes=formula.scalar_bytes or counters,
-        measured_bytes=states.bytes[tenant],
-        element_bytes=formula.element_bytes,
-        ranks=formula.ranks,
-        sharded=formula.sharded,
-        buffer_bytes=states.buffer_bytes,
-        rounding_bytes=states.rounding_bytes.get(tenant, 0),
-    )
 
 
 def _find_excess_elements(state: StateDifference) -> int | None:
@@ -251,19 +255,6 @@ def _confirm_excess(excess: Mapping[Tenant, int | None], tenant: Tenant) -> int 
     own_excess = excess[tenant]
     others = [size for other, size in excess.items() if other is not tenant]
     return own_excess if own_excess in others else None
-
-
-def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
-    return FormulaCheck(
-        rank=rank,
-        tenant=state.tenant,
-        law_bytes=state.formula_bytes,
-        measured_bytes=state.measured_bytes,
-        padding_bytes=state.padding_bytes,
-        scalar_bytes=state.scalar_bytes,
-        unexplained_bytes=state.unexplained_bytes,
-        cause=explain_difference(state),
-    )
 
 
 def _find_uneven_shards(

@@ -51,8 +51,11 @@ def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
         if column in frame and not _is_within(frame[column].dropna(), 0, _MAX_VALUE):
             raise BadInput(f"{path}: column {column!r} has impossible times", hint=_COPY_AGAIN)
     for column in _SIZES:
-        if column in frame and not _are_sizes_possible(frame[column].dropna()):
-            raise BadInput(f"{path}: column {column!r} has impossible sizes", hint=_COPY_AGAIN)
+        if column in frame:
+            sizes = frame[column].dropna()
+            total = float(np.sum(sizes.to_numpy(dtype=np.float64)))
+            if not _is_within(sizes, 0, _MAX_VALUE) or total >= _MAX_VALUE:
+                raise BadInput(f"{path}: column {column!r} has impossible sizes", hint=_COPY_AGAIN)
     return frame
 
 
@@ -86,10 +89,6 @@ def _read_frames(table: pa.Table, numbers: list[int]) -> Mapping[int, tuple[str,
 
 def _is_within(column: "pd.Series[int]", low: int, high: int) -> bool:
     return column.empty or bool(int(column.min()) >= low and int(column.max()) < high)
-
-
-def _are_sizes_possible(column: "pd.Series[int]") -> bool:
-    return _is_within(column, 0, _MAX_VALUE) and float(np.sum(column.to_numpy(dtype=np.float64))) < _MAX_VALUE
 
 
 Int = npt.NDArray[np.int64]

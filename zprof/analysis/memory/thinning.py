@@ -59,8 +59,7 @@ def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
     """Return the sum over events at or before each time."""
     order = np.argsort(event_ns, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
-    sums_at_times: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
-    return sums_at_times
+    return sums[np.searchsorted(event_ns[order], times_ns, side="right")]
 
 
 def _find_interval_maxima(lives: RankLives, begins: Int) -> Int:

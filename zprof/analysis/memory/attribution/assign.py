@@ -105,9 +105,8 @@ def _apply_rules(ledger: TenantLedger, blocks: HeldBlocks, features: Features) -
     twin = find_previous_blocks(blocks, features)[open_rows] if len(open_rows) else open_rows
     twin_rule = np.where(twin >= 0, rule[np.maximum(twin, 0)], -1)
     for number, entry in enumerate(TENANT_RULES):
-        ledger.assign(
-            open_rows[twin_rule == number], _make_attribution(entry, _lower_confidence(entry.confidence))
-        )
+        lower = Confidence.MEDIUM if entry.confidence is Confidence.HIGH else Confidence.LOW
+        ledger.assign(open_rows[twin_rule == number], _make_attribution(entry, lower))
 
 
 def _apply_last_rules(ledger: TenantLedger, features: Features) -> None:
@@ -123,10 +122,6 @@ def _make_attribution(rule: TenantRule, confidence: Confidence) -> Attribution:
     return Attribution(
         tenant=rule.tenant, sub=rule.sub, basis=Basis.RULE, confidence=confidence, reason=rule.name
     )
-
-
-def _lower_confidence(confidence: Confidence) -> Confidence:
-    return Confidence.MEDIUM if confidence is Confidence.HIGH else Confidence.LOW
 
 
 def sum_tenant_bytes(tenant: Int, sizes: Int) -> tuple[dict[Tenant, int], int]:

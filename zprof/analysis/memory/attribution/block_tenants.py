@@ -36,8 +36,7 @@ class BlockTenants(Struct, frozen=True, kw_only=True):
     def tenant(self) -> Int:
         """Return each block's position in PRECEDENCE, or UNTAGGED."""
         codes = [UNTAGGED if a.tenant is None else TENANT_CODES[a.tenant] for a in self.attributions]
-        tenants: Int = np.array(codes, dtype=np.int64)[self.number]
-        return tenants
+        return np.array(codes, dtype=np.int64)[self.number]
 
     @property
     def confidence(self) -> Int:
@@ -45,8 +44,7 @@ class BlockTenants(Struct, frozen=True, kw_only=True):
         levels = [
             len(LEVELS) if a.confidence is None else LEVELS.index(a.confidence) for a in self.attributions
         ]
-        confidences: Int = np.array(levels, dtype=np.int64)[self.number]
-        return confidences
+        return np.array(levels, dtype=np.int64)[self.number]
 
     def get(self, row: int) -> Attribution:
         """Return the attribution of one block."""

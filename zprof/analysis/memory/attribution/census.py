@@ -102,8 +102,7 @@ class OptimizerStarts(Struct, frozen=True, kw_only=True):
         """Return the first moment at which each block is live; -1 if there is none."""
         index = np.searchsorted(self.time_ns, blocks.begin_ns[rows], side="right")
         reached = np.append(self.time_ns, FOREVER)[index]
-        first: Int = np.where((reached != FOREVER) & (blocks.freed_ns[rows] > reached), index, -1)
-        return first
+        return np.where((reached != FOREVER) & (blocks.freed_ns[rows] > reached), index, -1)
 
 
 def find_moments(features: Features) -> OptimizerStarts:
@@ -224,8 +223,7 @@ def _order_candidates(blocks: HeldBlocks, features: Features, rows: Int) -> Int:
     kind = np.where(from_optimizer, 2, np.where(before, 1, 0))
     dies = np.where(before, blocks.freed_ns[rows] != FOREVER, False)
     when = np.where(from_optimizer, -blocks.begin_ns[rows], blocks.begin_ns[rows])
-    ordered: Int = rows[np.lexsort((blocks.address[rows], when, dies, kind))]
-    return ordered
+    return rows[np.lexsort((blocks.address[rows], when, dies, kind))]
 
 
 def sum_bytes(counts: SizeCounts) -> int:

@@ -33,8 +33,7 @@ _KEPT_RATIO = 0.2
 def find_next_pass_block(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
     """Return the allocation time of the next block of a pass that is not in ``rows``; else FOREVER."""
     others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
-    following: Int = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
-    return following
+    return np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
 
 
 class Features(Struct, frozen=True, kw_only=True):
@@ -150,8 +149,7 @@ def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
 
 def _find_first_start(passes: AllocationPasses, time_ns: Int) -> Int:
     """Return the start of the first pass after each time, or FOREVER."""
-    starts: Int = np.append(passes.first_ns, FOREVER)[np.searchsorted(passes.first_ns, time_ns, side="right")]
-    return starts
+    return np.append(passes.first_ns, FOREVER)[np.searchsorted(passes.first_ns, time_ns, side="right")]
 
 
 def _find_outliving_forward(blocks: HeldBlocks, passes: AllocationPasses, member: Int) -> Bool:

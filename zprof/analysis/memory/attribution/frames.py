@@ -153,8 +153,7 @@ class StackIndex:
     def get_frame_indices(self, stack: int) -> Int:
         """Return the positions in ``frames`` of a stack's frames, innermost first."""
         begin, end = self._find_rows(stack)
-        indices: Int = self._frame_index[begin:end]
-        return indices
+        return self._frame_index[begin:end]
 
     @cached_property
     def _kinds(self) -> Int:
@@ -222,8 +221,7 @@ class StackIndex:
 
     def is_known(self, stacks: Int) -> Bool:
         """Mark the stacks that have frames."""
-        known: Bool = np.isin(stacks, self.numbers)
-        return known
+        return np.isin(stacks, self.numbers)
 
     def _find_rows(self, stack: int) -> tuple[int, int]:
         return (

@@ -221,8 +221,7 @@ def classify_stacks(stacks: StackIndex, numbers: Int) -> Int:
     for index in np.flatnonzero(stacks.is_known(distinct)).tolist():
         frames = stacks.get_frame_indices(int(distinct[index]))
         origins[index] = int(_find_stack_origin(frame_origins[frames], python[frames]))
-    found: Int = origins[position.reshape(-1)]
-    return found
+    return origins[position.reshape(-1)]
 
 
 def find_frame_origin(frame: Frame) -> Origin:
@@ -261,5 +260,4 @@ def _order_by_calls(frame_origins: Int, python: Bool) -> Int:
     """
     engine = (frame_origins == Origin.BACKWARD) & ~python
     calls_python = engine.any() and bool(python[: int(np.argmax(engine))].any())
-    order: Int = np.argsort(engine, kind="stable") if calls_python else np.arange(len(frame_origins))
-    return order
+    return np.argsort(engine, kind="stable") if calls_python else np.arange(len(frame_origins))

@@ -74,8 +74,7 @@ class AllocationPasses(Struct, frozen=True, kw_only=True):
 
     def find_running(self, time_ns: Int) -> Int:
         """Return the position of the pass that started last at each time; -1 before the first."""
-        running: Int = np.searchsorted(self.first_ns, time_ns, side="right") - 1
-        return running
+        return np.searchsorted(self.first_ns, time_ns, side="right") - 1
 
 
 def find_passes(
