@@ -37,10 +37,22 @@ def read_counters(rank: int, samples: pd.DataFrame, steps: Collection[int]) -> t
     """Return one entry per device with allocator counters; retries and OOMs are counted over ``steps``."""
     samples = samples.sort_values("time_ns", kind="stable")
     counted = samples[samples[list(_COUNTERS)].notna().any(axis=1)]
-    devices = sorted(set(counted["device"].astype(str)))
-    return tuple(
-        _make_device_counters(rank, device, counted[counted["device"] == device], steps) for device in devices
-    )
+    counters = []
+    for device in sorted(set(counted["device"].astype(str))):
+        rows = counted[counted["device"] == device]
+        before = rows[rows["step"] < min(steps)] if steps else rows.iloc[:0]
+        in_steps = pd.concat([before.iloc[-1:], rows.iloc[len(before) :]])
+        counters.append(
+            AllocatorCounters(
+                rank=rank,
+                device=device,
+                peak_allocated_bytes=_max_sample(rows["peak_allocated_bytes"]),
+                peak_reserved_bytes=_max_sample(rows["peak_reserved_bytes"]),
+                retries=_count_growth(in_steps["retries"]),
+                ooms=_count_growth(in_steps["ooms"]),
+            )
+        )
+    return tuple(counters)
 
 
 def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> CounterPeak | None:
@@ -54,21 +66,6 @@ def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> C
         return None
     highest = int(within["peak_allocated_bytes"].iloc[-1])
     return CounterPeak(bytes=highest, in_window=not before.empty and highest > int(before.iloc[-1]))
-
-
-def _make_device_counters(
-    rank: int, device: str, rows: pd.DataFrame, steps: Collection[int]
-) -> AllocatorCounters:
-    before = rows[rows["step"] < min(steps)] if steps else rows.iloc[:0]
-    counted = pd.concat([before.iloc[-1:], rows.iloc[len(before) :]])
-    return AllocatorCounters(
-        rank=rank,
-        device=device,
-        peak_allocated_bytes=_max_sample(rows["peak_allocated_bytes"]),
-        peak_reserved_bytes=_max_sample(rows["peak_reserved_bytes"]),
-        retries=_count_growth(counted["retries"]),
-        ooms=_count_growth(counted["ooms"]),
-    )
 
 
 def _max_sample(column: "pd.Series[int]") -> int | None:

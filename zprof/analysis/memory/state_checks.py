@@ -272,7 +272,13 @@ def _find_uneven_shards(
         ranks = formula.ranks * replicas
         if not formula.sharded or len(tenant_checks) != ranks:
             continue
-        for candidates in (tenant_checks, {key: _drop_padding(each) for key, each in tenant_checks.items()}):
+        without_padding = {
+            index: replace(
+                check, padding_bytes=0, unexplained_bytes=check.unexplained_bytes + check.padding_bytes
+            )
+            for index, check in tenant_checks.items()
+        }
+        for candidates in (tenant_checks, without_padding):
             rests = [check.unexplained_bytes for check in candidates.values()]
             if any(rests) and abs(sum(rests)) < ranks:
                 uneven = {index: replace(check, cause=_UNEVEN) for index, check in candidates.items()}
@@ -281,10 +287,6 @@ def _find_uneven_shards(
                 )
                 break
     return uneven_checks
-
-
-def _drop_padding(check: FormulaCheck) -> FormulaCheck:
-    return replace(check, padding_bytes=0, unexplained_bytes=check.unexplained_bytes + check.padding_bytes)
 
 
 def _add_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
