@@ -226,13 +226,21 @@ class Parser(argparse.ArgumentParser):
         return rest
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Convert the words of one argument, but refuse an empty one: ``Path("")`` is the current folder."""
+        """Convert the words of one argument, but refuse an empty one: ``Path("")`` is the current folder.
+
+        What parses a quantity does not know of which argument it is: the error gets its name here.
+        """
         if "" in arg_strings and action.nargs != argparse.REMAINDER:
             name = argparse.ArgumentError(action, "").argument_name
             raise UsageError(
                 f"argument {name}: is empty", hint="perhaps it is a variable that is not set", parser=self
             )
-        return super()._get_values(action, arg_strings)
+        try:
+            return super()._get_values(action, arg_strings)
+        except UsageError:  # names it already
+            raise
+        except BadInput as error:
+            raise argparse.ArgumentError(action, error.message) from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is no choice; argparse would list all choices, however many there are."""

@@ -1,13 +1,16 @@
 """``zprof plan``: predict the memory and step time of a job before it runs."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from zprof.cli import console
 from zprof.cli.output import add_output_options, render_to
-from zprof.cli.plan_options import add_planning_options, build_job, choose_schemes
+from zprof.integrations.planning import count_model
+from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job
 
 if TYPE_CHECKING:
     from zprof.model.plan import Plan
@@ -15,6 +18,94 @@ if TYPE_CHECKING:
 
 #: Instead of the name of a preset: show all.
 _LIST = "list"
+
+#: Groups of options with title and description; each option with the field of its value, metavar and help.
+_OPTIONS: Sequence[tuple[str, str | None, Sequence[tuple[str, str | None, str]]]] = (
+    (
+        "model",
+        "specify it in exactly one of these ways",
+        (
+            (
+                "params",
+                "N",
+                "number of parameters, e.g. 7.5e9, 7.5B or 1T; a usual shape is assumed, marked ~",
+            ),
+            (
+                "preset",
+                "NAME",
+                "known model, e.g. llama-3-8b, qwen2.5-7b, mixtral-8x7b or 7.5b; list: show all",
+            ),
+            (
+                "model",
+                "MODULE:FUNCTION",
+                "function that builds the model; its parameters are counted, it is not run",
+            ),
+            ("layers", "N", "transformer blocks, with --hidden"),
+            ("hidden", "N", "hidden size, with --layers"),
+            ("heads", "N", "attention heads, with --layers"),
+            ("vocabulary", "N", "vocabulary size, with --layers (0: no embedding)"),
+            ("context", "N", "maximum positions, with --layers (default: --sequence)"),
+            ("untied", None, "the output head does not share the embedding weights, with --layers"),
+        ),
+    ),
+    (
+        "devices",
+        None,
+        (
+            ("stage", None, "one ZeRO stage (default: all stages and alternatives)"),
+            ("dp", "N", "data-parallel degree"),
+            ("mp", "N", "model-parallel (tensor) degree"),
+            ("pp", "N", "pipeline degree"),
+        ),
+    ),
+    (
+        "model states",
+        None,
+        (
+            ("precision", None, "precision of the model"),
+            ("optimizer", None, "optimizer, which sets the bytes of state per parameter"),
+        ),
+    ),
+    (
+        "batch",
+        "per model replica; without it, one sample of 4,096 tokens is assumed, marked ~",
+        (
+            ("micro_batch", "N", "samples per micro-batch"),
+            ("sequence", "N", "tokens per sample"),
+            ("micro_batches", "N", "micro-batches per step"),
+        ),
+    ),
+    (
+        "engine",
+        None,
+        (
+            ("checkpointing", None, "keep only the inputs of blocks and recompute the rest"),
+            (
+                "partition_activations",
+                None,
+                "split activation checkpoints across the model-parallel ranks (Pa)",
+            ),
+            ("offload_activations", None, "also move these checkpoints to host memory (Pa+cpu)"),
+            ("defragment", None, "keep full gradients in preallocated memory (MD)"),
+            ("keep_last", None, "stage 3: keep the last unit gathered between forward and backward"),
+            ("constant_buffers", "N", "size of fused buffers in elements, e.g. 5e8 (CB)"),
+            ("prefetch", "N", "units to gather ahead"),
+            ("backend", None, "communication backend"),
+        ),
+    ),
+    (
+        "hardware",
+        "without it, an h100 is assumed, marked ~; docs/planner.md describes the file format",
+        (
+            ("hardware", "NAME", "v100, a100, a100-40gb, h100, h200, or a .toml file"),
+            ("device_memory", "SIZE", "memory per device, e.g. 32GB"),
+            ("bandwidth", "RATE", "total network bandwidth of a node in one direction, e.g. 100GB/s"),
+            ("latency", "TIME", "latency per hop between nodes, e.g. 10us"),
+            ("intra_bandwidth", "RATE", "bus bandwidth of collectives within a node"),
+            ("intra_latency", "TIME", "latency per hop within a node"),
+        ),
+    ),
+)
 
 
 class PlanCommand:
@@ -72,11 +163,34 @@ class PlanCommand:
         return 0
 
 
+def add_planning_options(parser: argparse.ArgumentParser) -> None:
+    """Declare every option that a plan depends on: the fields of a ``PlanRequest``, with its defaults."""
+    request = PlanRequest()
+    for title, description, options in _OPTIONS:
+        group = parser.add_argument_group(title, description)
+        for name, metavar, help_text in options:
+            option, default = f"--{name.replace('_', '-')}", getattr(request, name)
+            if isinstance(default, bool):
+                group.add_argument(option, action="store_true", help=help_text)
+                continue
+            if default is not None:
+                help_text += " (default: %(default)s)"
+            group.add_argument(
+                option,
+                metavar=metavar,
+                type=PARSERS.get(name, str),
+                choices=CHOICES.get(name),
+                default=default,
+                help=help_text,
+            )
+
+
 def _make_plan(arguments: argparse.Namespace) -> "Plan":
     from zprof.planner.plan import plan
 
-    job = build_job(arguments)
-    prediction = plan(job, schemes=choose_schemes(arguments), with_sensitivity=arguments.sensitivity)
+    request = convert(arguments, PlanRequest, from_attributes=True)
+    job = make_job(request, count_model=count_model)
+    prediction = plan(job, schemes=choose_schemes(request), with_sensitivity=arguments.sensitivity)
     if not arguments.verify:
         return prediction
     from zprof.integrations.planning.tasks import verify_plan

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from zprof.cli import console
 from zprof.cli.live_view import LiveView, open_job_log, print_log_tail, should_show_live
-from zprof.cli.quantities import parse_count_or_zero, parse_positive
 from zprof.cli.registry import Handover
 from zprof.integrations.program.command import GRACE_S
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
+from zprof.model.parsing import parse_count_or_zero, parse_positive
 
 if TYPE_CHECKING:
     from zprof.integrations.program.session import ProgramSettings

@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 
 from zprof.cli import console
-from zprof.cli.quantities import parse_number_ranges, parse_positive
 from zprof.model.errors import MissingData
 from zprof.model.extras import Extra, require_extra
 from zprof.model.formatting import printable
+from zprof.model.parsing import parse_number_ranges, parse_positive
 from zprof.model.second_opinion import FigureStatus
 
 

@@ -7,8 +7,8 @@ from msgspec.structs import fields
 
 from zprof.cli.inputs import open_run
 from zprof.cli.output import add_output_options, render_to
-from zprof.cli.quantities import parse_count, parse_count_or_zero, parse_factor
 from zprof.cli.shared_options import add_run
+from zprof.model.parsing import parse_count, parse_count_or_zero, parse_factor
 from zprof.model.whatif import Change
 
 if TYPE_CHECKING:

@@ -1,29 +1,24 @@
 """Plan a job that has not run, with the options of ``zprof plan`` as arguments, and show the plan."""
 
-import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
 from msgspec.structs import fields
 
+from zprof.integrations.planning import count_model
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
 from zprof.model.plan import SCHEME_NAMES, Plan
 from zprof.notebook.display import Displayed
+from zprof.planner.request import CHOICES, PARSERS, PlanRequest, choose_schemes, make_job
 
 if TYPE_CHECKING:
     from zprof.reports.formats import Format
     from zprof.reports.page import Page
 
-#: Units of arguments that are given as numbers.
-_UNITS = {
-    "device_memory": "B",
-    "bandwidth": "B/s",
-    "intra_bandwidth": "B/s",
-    "latency": "ns",
-    "intra_latency": "ns",
-}
+_DEFAULTS = PlanRequest()
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
@@ -91,13 +86,13 @@ def plan(
     Raises:
         BadInput: The job is impossible, or an argument is.
     """
-    options = {name: value for name, value in locals().items() if name != "sensitivity"}
-    from zprof.cli.plan_options import build_job, choose_schemes
+    arguments = {name: value for name, value in locals().items() if name != "sensitivity"}
     from zprof.planner.plan import plan as plan_job
 
     try:
-        arguments = _parse_options(options)
-        made = plan_job(build_job(arguments), schemes=choose_schemes(arguments), with_sensitivity=sensitivity)
+        request = _read_request(arguments)
+        job = make_job(request, count_model=count_model)
+        made = plan_job(job, schemes=choose_schemes(request), with_sensitivity=sensitivity)
     except BadInput as error:
         raise BadInput(_name_arguments(error.message), hint=_name_arguments(error.hint)) from None
     return PlannedJob(**{field.name: getattr(made, field.name) for field in fields(Plan)})
@@ -117,28 +112,31 @@ def _list_lines(plan: Plan) -> Iterator[str]:
         yield f"  {SCHEME_NAMES[row.scheme]}: {bound}{size} per device{fits}"
 
 
-class _OptionParser(argparse.ArgumentParser):
-    """A parser whose errors are exceptions."""
+def _read_request(arguments: Mapping[str, object]) -> PlanRequest:
+    """Read the arguments as the command line reads its options; None stands for the default."""
+    read = {}
+    for name, value in arguments.items():
+        try:
+            if value is not None:
+                read[name] = _read_argument(name, value)
+        except BadInput as error:
+            raise BadInput(f"{name}: {error.message}", hint="see help(zprof.plan)") from None
+    return convert(read, PlanRequest)
 
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message.removeprefix("argument "), hint="see help(zprof.plan)")
 
-
-def _parse_options(options: Mapping[str, object]) -> argparse.Namespace:
-    """Check the arguments as the command line checks its options."""
-    from zprof.cli.plan_options import add_planning_options
-
-    parser = _OptionParser(prog="zprof.plan", add_help=False)
-    add_planning_options(parser)
-    words = []
-    for name, value in options.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            unit = "" if isinstance(value, str) else _UNITS.get(name, "")
-            words.append(f"{option}={value}{unit}")
-    return parser.parse_args(words)
+def _read_argument(name: str, value: object) -> object:
+    if name in CHOICES:
+        choices = {str(choice): choice for choice in CHOICES[name]}
+        if str(value) not in choices:
+            raise BadInput(f"{str(value)[:40]!r} is none of {', '.join(choices)}")
+        return choices[str(value)]
+    if name in PARSERS:
+        return PARSERS[name](value)
+    if not isinstance(getattr(_DEFAULTS, name), bool):
+        return str(value)  # a name or a path
+    if not isinstance(value, bool):
+        raise BadInput(f"{str(value)[:40]!r} is not True or False")
+    return value
 
 
 def _name_arguments(text: str) -> str:

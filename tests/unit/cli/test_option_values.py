@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from tests.support.command_calls import Call
-from zprof.cli.parser import build_parser
-from zprof.cli.plan_options import choose_element_bytes
-from zprof.cli.quantities import parse_duration, parse_factor, parse_parameter_count, parse_rate, parse_size
+from zprof.cli.parser import Parser, build_parser
 from zprof.cli.registry import COMMANDS
 from zprof.cli.shared_options import add_stated_facts, add_stated_work, add_training_options, add_work_options
+from zprof.model.errors import BadInput
+from zprof.model.parsing import parse_duration, parse_factor, parse_parameter_count, parse_rate, parse_size
 from zprof.model.training import TrainingFacts
+from zprof.planner.request import Optimizer, Precision, choose_element_bytes
 
-Read = Callable[[str], Any]
+Read = Callable[[Any], Any]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +35,13 @@ Read = Callable[[str], Any]
         (parse_parameter_count, "7.642B", 7_642_000_000),
         (parse_parameter_count, "1T", 10**12),
         (parse_parameter_count, "12", 12),
+        (parse_parameter_count, 7.5e9, 7_500_000_000),
+        (parse_size, 32e9, 32 * 10**9),
+        (parse_duration, 10_000, 10_000),
         (parse_factor, "x0.5", 0.5),
     ],
 )
-def test_a_quantity_is_read_exactly(read: Read, text: str, value: float) -> None:
+def test_a_quantity_is_read_exactly(read: Read, text: float | str, value: float) -> None:
     assert read(text) == value
 
 
@@ -53,16 +57,23 @@ def test_a_quantity_is_read_exactly(read: Read, text: str, value: float) -> None
 )
 def test_what_is_no_quantity_is_refused_with_an_example(read: Read, texts: str) -> None:
     for text in texts.split("|"):
-        with pytest.raises(argparse.ArgumentTypeError, match="such as") as refused:
+        with pytest.raises(BadInput, match="such as") as refused:
             read(text)
         assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize("number", [0, -1, 1e18, float("nan"), float("inf"), True, 1j, None])
+@pytest.mark.parametrize("read", [parse_size, parse_rate, parse_duration, parse_parameter_count])
+def test_a_number_that_is_no_quantity_is_refused_with_an_example(read: Read, number: object) -> None:
+    with pytest.raises(BadInput, match="such as"):
+        read(number)
 
 
 @pytest.mark.parametrize(
     ("precision", "optimizer", "states", "copy"),
     [("bf16", "adam", 16, 4), ("fp32", "adam", 16, 0), ("fp16", "momentum", 12, 4), ("fp32", "sgd", 8, 0)],
 )
-def test_bytes_of_a_parameter(precision: str, optimizer: str, states: int, copy: int) -> None:
+def test_bytes_of_a_parameter(precision: Precision, optimizer: Optimizer, states: int, copy: int) -> None:
     """arXiv 1910.02054, section 3.1: 2 + 2 + 12 for Adam; fp32 master weights where there are 16 bits."""
     made = choose_element_bytes(precision, optimizer)
     assert made.parameter + made.gradient + made.optimizer_state == states
@@ -71,7 +82,7 @@ def test_bytes_of_a_parameter(precision: str, optimizer: str, states: int, copy:
 
 
 def facts(words: str, known: TrainingFacts | None = None) -> TrainingFacts:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_training_options(parser)
     return add_stated_facts(parser.parse_args(words.split()), known or TrainingFacts(), 8)
 
@@ -101,7 +112,7 @@ def test_the_work_of_both_runs_is_taken() -> None:
     "words", ["--stage 4", "--parameters many", "--parameters 0", "--parameters inf", "--wire-bytes 0"]
 )
 def test_what_is_no_such_number_is_refused(words: str) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(BadInput, match=words.split()[0]):
         facts(words)
 
 

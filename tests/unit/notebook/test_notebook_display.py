@@ -14,12 +14,12 @@ from tests.support.hostile_names import NAMES, poisoned
 from tests.support.hostile_run import poison
 from tests.support.html_pages import Parsed
 from tests.support.pytest_suites import RUNS
-from zprof.cli.plan_options import add_planning_options, build_job
+from zprof.cli import main
+from zprof.cli.plan import add_planning_options
 from zprof.model.json_format import to_json
 from zprof.model.report import Report
 from zprof.notebook.plots import Chart
 from zprof.notebook.report import DiagnosedRun, make_displayed
-from zprof.planner.plan import plan as plan_job
 from zprof.reports.formats import DIAGNOSES, FORMATS, by_name
 from zprof.reports.html_fragment import scope_style
 from zprof.rules.diagnose import diagnose as diagnose_analysis
@@ -164,28 +164,36 @@ def test_a_plan_has_the_options_of_the_command() -> None:
     assert {name: entry.default for name, entry in signature.items() if name != "sensitivity"} == defaults
 
 
-def test_a_plan_is_that_of_the_command() -> None:
-    parser = ArgumentParser()
-    add_planning_options(parser)
+def test_a_plan_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--layers 4 --hidden 1024 --dp 8 --hardware h100 --device-memory 32GB --micro-batch 2"
-    job = build_job(parser.parse_args([*options.split(), "--sequence", "64", "--checkpointing"]))
+    code = main(["plan", *options.split(), "--sequence", "64", "--checkpointing", "-f", "json"])
     made = zprof.plan(
         layers=4, hidden=1024, dp=8, hardware="h100", device_memory=32e9, micro_batch=2, sequence=64,
         checkpointing=True,
     )  # fmt: skip
-    assert made.to_json() == to_json(plan_job(job))
+    assert (code, capsys.readouterr().out.strip()) == (0, made.to_json().strip())
     assert_harmless(made._repr_html_())
     assert repr(made).count("\n") == len(made.rows)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"params": 1e9, "preset": "7.5b"}, {"params": 1e9, "dp": 0}, {"params": 1e9, "backend": "x"}],
+    [
+        {},
+        {"params": 1e9, "preset": "7.5b"},
+        {"params": 1e9, "micro_batch": 0},
+        {"params": 1e9, "backend": "x"},
+        {"params": 1e9, "stage": 2.0},
+        {"params": 1e9, "keep_last": 1},
+        {"preset": "7.5b", "device_memory": True},
+        {"params": 1e9, "keep_last": True, "stage": 1},
+    ],
 )
 def test_a_plan_refuses_in_the_words_of_python(options: dict[str, object]) -> None:
     with pytest.raises(zprof.ZprofError) as caught:
         zprof.plan(**options)  # type: ignore[arg-type]
     assert "--" not in f"{caught.value} {caught.value.hint}"
+    assert [name for name in list(options)[1:] if name in str(caught.value)] == list(options)[1:]
 
 
 def test_a_style_sheet_stays_in_its_scope() -> None:
