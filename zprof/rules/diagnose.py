@@ -84,7 +84,8 @@ def _build_report(
         comparison = compare(baseline_analysis, analysis)
         if comparison is not None and comparison.step_time is not None:
             before, _ = make_findings(rules, baseline_analysis, None)
-            lasting = {cause for cause, lasts in _LASTING.items() if lasts(analysis, baseline_analysis)}
+            found = _LASTING.keys() & {finding.cause for finding in findings}
+            lasting = {cause for cause in found if _LASTING[cause](analysis, baseline_analysis)}
             findings, comparison = _account_for_change(findings, before, comparison, rules, lasting)
     unexplained = (
         Unexplained()

@@ -152,7 +152,7 @@ def analyse_time(
             *_list_ranks_without_collectives(run, collectives, windows),
             *_list_unsplit_gaps(collectives),
             *_list_inflated_host_gaps(calls),
-            *_list_missing_backward(ranks, collectives),
+            *_list_missing_backward(ranks),
             *volume_gaps,
         ),
         kernels=make_kernel_frame([rank.kernels for rank in ranks]),
@@ -189,11 +189,8 @@ def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
     ]
 
 
-def _list_missing_backward(ranks: Sequence[RankSummary], collectives: pd.DataFrame) -> list[Gap]:
-    """Return a gap if no rank trains: what is lost is then not what a training step loses.
-
-    Ranks that reduce-scatter reduce gradients, even if their operators are not named as a backward's.
-    """
+def _list_missing_backward(ranks: Sequence[RankSummary]) -> list[Gap]:
+    """Return a gap if no rank trains: what is lost is then not what a training step loses."""
     if not ranks or not all(
         len(found) and np.all(found) for found in (r.host["is_inference"] for r in ranks)
     ):

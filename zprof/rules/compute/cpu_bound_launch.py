@@ -177,11 +177,11 @@ def _describe_line(idle: LineShare | None) -> str:
 
 def _find_unseen_device_host_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap | None:
     """Return a gap if nothing shows what most hosts did for a good part of the step."""
-    idle = find_idle_line(analysis)
     unseen_ns = min(mean_of_most_ranks(analysis, "unseen_ns"), median_of_most_ranks(analysis, "unseen_ns"))
     share = unseen_ns / late_hosts.wall_ns
     if share < _MIN_STEP_RATIO:
         return None
+    idle = find_idle_line(analysis)
     return untested_gap(
         Cause.CPU_BOUND_LAUNCH,
         f"the device has no work for {format_ns(unseen_ns)} of each step ({share:.0%}) while the recording "

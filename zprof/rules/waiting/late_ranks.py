@@ -311,14 +311,17 @@ def explain_lateness(
             location=locate_extra_operators(analysis.source, analysis.tracks, ranks, extra),
             evidence=tuple(facts),
         )
-    idle = locate_idle(analysis.source, analysis.tracks, ranks) if reason is LateReason.HOST else None
+    fix, location = choose_late_fix(analysis, reason), None
+    if reason is not LateReason.HOST:
+        location = locate_late(analysis, reason, ranks)
+    elif (idle := locate_idle(analysis.source, analysis.tracks, ranks)) is not None:
+        fix = _LINE_FIX.format(place=name_place(idle.location), share=idle.share)
+        location = idle.location
     return Lateness(
         text=REASON_TEXT[reason],
-        fix=choose_late_fix(analysis, reason)
-        if idle is None
-        else _LINE_FIX.format(place=name_place(idle.location), share=idle.share),
+        fix=fix,
         disprove=_choose_disproof(analysis, reason),
-        location=locate_late(analysis, reason, ranks) if idle is None else idle.location,
+        location=location,
         evidence=tuple(facts),
     )
 
