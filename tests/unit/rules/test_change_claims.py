@@ -1,12 +1,15 @@
 """The difference of two runs: the cause that changed comes first, and each term that grew is claimed."""
 
+import pandas as pd
 import pytest
 from msgspec.structs import replace
 
 from tests.support.reports import slower
+from tests.support.rule_runs import run_of
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change, is_cause_of_change
+from zprof.rules.compute.blocking_sync import is_waiting_as_often
 from zprof.rules.registry import time_rules
 
 MS = 1_000_000
@@ -78,3 +81,17 @@ def test_each_term_that_grew_is_claimed_or_left() -> None:
     findings = attribute_change([syncs, guess], [], 808 * MS)
     left = find_unclaimed_change(delta, findings, RULES)
     assert left == {"compute_ns": 408 * MS, "exposed_transfer_ns": 10 * MS}
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "is_as_often"),
+    [(2, 2, True), (2, 3, True), (3, 2, False), (1, 0, False), (0, 2, False)],
+)
+def test_waits_are_as_many_as_before_or_more(now: int, before: int, *, is_as_often: bool) -> None:
+    """Of so many waits per step and rank."""
+    run = run_of()
+    made = [
+        replace(run, waits=pd.DataFrame({"wait_ns": [MS] * (each * len(run.steps))}))
+        for each in (now, before)
+    ]
+    assert is_waiting_as_often(*made) is is_as_often

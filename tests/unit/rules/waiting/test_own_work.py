@@ -11,6 +11,7 @@ from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
+from zprof.rules.compute.data_loader import is_loading_as_long
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.run.manifest import RunManifest
 from zprof.run.reader import load
@@ -123,3 +124,18 @@ def test_python_between_operators_is_told_by_the_line(tmp_path: Path) -> None:
     assert finding.location is not None
     assert (finding.location.file, finding.location.line) == ("metrics.py", 65)
     assert "py-spy" not in finding.fix
+
+
+def test_a_loader_is_as_long_as_before_or_longer(tmp_path: Path) -> None:
+    """By its own time in the steps, whatever of it is exposed."""
+
+    def load_for(ms: int) -> RunAnalysis:
+        loads: list[_Event] = [(0, ms * MS, "user_annotation", "enumerate(DataLoader)#_Iter.__next__")]
+        return _analyse(tmp_path / str(ms), loads if ms else [], range(RANKS), 80 * MS)
+
+    short, longer, none = load_for(10), load_for(30), load_for(0)
+    assert is_loading_as_long(short, short)
+    assert is_loading_as_long(short, longer)
+    assert not is_loading_as_long(longer, short)
+    assert not is_loading_as_long(short, none)
+    assert not is_loading_as_long(none, short)

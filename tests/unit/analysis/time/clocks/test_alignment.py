@@ -1,5 +1,6 @@
 """Clocks on generated truth: offsets, drift, hosts, meshes of groups, and what causality allows."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 from tests.support.collective_rows import MS, US, Op, World, synchronised
 from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks
 from zprof.analysis.time.clocks.bounds import make_ping_table
+from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.synchronise import SynchronisedRun
 
 TINY = Op(kind="all_reduce", size=4, length=20 * US)
@@ -116,3 +118,16 @@ def test_stamps_that_no_clock_explains_align_nothing() -> None:
     clocks, gaps = align("ab", stamps)
     assert list(clocks.offsets_ns) == [0]
     assert [gap.rank for gap in gaps] == [1]
+
+
+@given(
+    offset=st.integers(-(10**12), 10**12),
+    drift=st.floats(-50_000, 50_000),
+    after=st.lists(st.integers(0, 600 * 10**9), min_size=1, max_size=20),
+)
+def test_a_time_goes_to_the_common_clock_and_back(offset: int, drift: float, after: list[int]) -> None:
+    """Over ten minutes of a clock that drifts by up to 50 ppm, to 2 us: the drift of the drift."""
+    clock = RankClock(offset_ns=offset, drift_ppb=drift, origin_ns=offset)
+    times = offset + np.array(after, dtype=np.int64)
+    slack = 1 + 600 * 10**9 * (drift * 1e-9) ** 2
+    assert np.abs(clock.local(clock.common(times)) - times).max() <= slack
