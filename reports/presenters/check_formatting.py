@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
-from zprof.model.metrics.catalogue import find_metric
+from zprof.model.metrics.catalogue import METRICS
 from zprof.model.quantities import Unit, format_number, format_signed
 from zprof.reports.table import UNKNOWN
 
@@ -179,5 +179,5 @@ def describe_baseline(check: Check) -> str:
 
 def describe_gate(gate: str) -> str:
     """Describe a gate in one sentence; return its name if it is not a built-in gate."""
-    metric = find_metric(f"check.{gate}")
+    metric = METRICS.get(f"check.{gate}")
     return metric.help if metric else gate

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.formatting import format_bytes
 from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory, StateFormula
-from zprof.model.metrics.catalogue import find_title
+from zprof.model.metrics.catalogue import METRICS
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
@@ -81,7 +81,7 @@ def _build_tenant_table(report: Report) -> Table | None:
             *make_number_columns(*TENANT_TITLES, unit="bytes"),
             Column(title="peak in", kind=Kind.TEXT, wide=True),
             *make_number_columns(
-                *(find_title(f"memory.per_rank[].{field}") for field in outside_terms), unit="bytes"
+                *(METRICS[f"memory.per_rank[].{field}"].title for field in outside_terms), unit="bytes"
             ),
         ),
         rows,

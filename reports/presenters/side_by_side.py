@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import strip_unit
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit, format_number
 from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
 from zprof.reports.page import Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
@@ -21,7 +22,7 @@ _MAX_TEXT_ROWS, _MAX_RANKS = 12, 4
 
 def label(row: ComparedRow) -> str:
     """Return the name of a row, as the catalogue has it; kernels and findings keep their names."""
-    metric = find_metric(row.leaf)
+    metric = find_metric(parse_path(row.leaf))
     if metric:
         return metric.title
     return strip_unit(row.name) if row.leaf else row.name

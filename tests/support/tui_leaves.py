@@ -26,7 +26,7 @@ def _find(tree: Any, leaf: str) -> list[float]:
 
 
 def _combine(tree: Any, figure: Value) -> float | None:
-    values = [_find(tree, leaf) for leaf in figure.leaves]
+    values = [_find(tree, str(leaf)) for leaf in figure.leaves]
     flat = [value for group in values for value in group]
     if not flat:
         return None
@@ -49,7 +49,7 @@ def assert_leaves(tree: Any, figures: Sequence[Value]) -> None:
     for figure in figures:
         assert figure.leaves, figure
         if figure.low is not None:
-            ends = [_find(tree, leaf) for leaf in figure.leaves]
+            ends = [_find(tree, str(leaf)) for leaf in figure.leaves]
             assert ends == [[figure.low], [figure.number]], figure
             continue
         expected = _combine(tree, figure)

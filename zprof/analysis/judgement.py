@@ -13,6 +13,7 @@ from msgspec import Struct
 from zprof.model.gaps import GapKind
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import Better
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit
 from zprof.model.report import WORK_SETTINGS, Report
 from zprof.model.side_by_side import ComparedRow
@@ -88,13 +89,13 @@ def _rank_change(change: float, better: Better) -> Judgement:
 
 def find_better(row: ComparedRow) -> Better:
     """Return which direction of a change is an improvement; a row without a leaf is a kernel's time."""
-    metric = find_metric(row.leaf)
+    metric = find_metric(parse_path(row.leaf))
     return metric.better if metric else Better.NEITHER if row.leaf else Better.LESS
 
 
 def has_interval(row: ComparedRow) -> bool:
     """Return False if a change of this number cannot be told from noise."""
-    metric = find_metric(row.leaf)
+    metric = find_metric(parse_path(row.leaf))
     return metric is None or metric.has_interval
 
 

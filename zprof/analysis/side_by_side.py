@@ -12,6 +12,7 @@ from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.memory import RankMemory
 from zprof.model.metrics.metric import find_unit
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit
 from zprof.model.report import Comparison, Report
 from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting
@@ -339,7 +340,7 @@ def make_rows(stem: str, a: object | None, b: object | None, names: Sequence[str
 
 def _make_row(stem: str, name: str, a: ComparedValue, b: ComparedValue) -> ComparedRow:
     leaf = f"{stem}.{name}"
-    return ComparedRow(name=name, unit=find_unit(leaf).value, a=a, b=b, leaf=leaf)
+    return ComparedRow(name=name, unit=find_unit(parse_path(leaf).name).value, a=a, b=b, leaf=leaf)
 
 
 def read_values(item: object | None, names: Sequence[str], absent: ComparedValue) -> list[ComparedValue]:

@@ -180,9 +180,9 @@ def _definition_name(kind: type) -> str:
 
 def _describe_field(name: str, path: str) -> str:
     """Return what the catalogue of numbers says about a field, else its unit."""
-    from zprof.model.metrics.catalogue import find_metric
+    from zprof.model.metrics.catalogue import METRICS
 
-    metric = find_metric(path)
+    metric = METRICS.get(path)
     unit = "parts per billion" if name.endswith(_PARTS_PER_BILLION) else _UNIT_WORDS.get(find_unit(name), "")
     if metric is None:
         return unit

@@ -6,6 +6,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_psi, format_rate
+from zprof.model.paths import Path
 
 #: How an unknown number is shown on a screen.
 UNKNOWN = "unknown"
@@ -66,13 +67,12 @@ class _Reading(Struct, frozen=True):
 class Value(_Reading, frozen=True, kw_only=True):
     """A number as shown; None is unknown.
 
-    ``leaves`` are paths in the report (``time.per_rank[3].wall_ns``, ``[*]`` for all entries of a list), and
-    ``how`` says how they combine; of a range, the number is the upper end and ``low`` the lower. ``signed``:
+    ``leaves`` are its paths in the report, and ``how`` says how they combine; of a range, the number is the upper end and ``low`` the lower. ``signed``:
     a change, shown with its sign. ``in_ms``: it is shown in a column headed ``ms``, ``scale``: in its unit.
     ``is_estimate``: predicted, assumed, or inferred from sizes alone.
     """
 
-    leaves: tuple[str, ...] = ()
+    leaves: tuple[Path, ...] = ()
     bound: Bound = Bound.EXACT
     how: Aggregation = Aggregation.LEAF
     low: float | None = None

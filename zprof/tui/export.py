@@ -175,7 +175,7 @@ def _json_value(cell: Cell) -> object:
     if not isinstance(cell, Value):
         return get_text(cell)
     number: dict[str, object] = {"value": cell.number, "unit": cell.unit, "bound": cell.bound}
-    number |= {"leaves": list(cell.leaves), "how": cell.how}
+    number |= {"leaves": [str(leaf) for leaf in cell.leaves], "how": cell.how}
     if isinstance(cell, ModelValue):
         kind = "predicted" if cell.is_predicted else "modelled"
         number |= {"is": kind, "shown": cell.text, "assumption": cell.assumption}

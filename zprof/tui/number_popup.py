@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from zprof.model.cursor import follow, read
 from zprof.model.formatting import printable, shorten
-from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import find_metric
-from zprof.model.metrics.metric import find_unit, parent_path, resolve_input, strip_unit
+from zprof.model.metrics.metric import find_unit, resolve_input, strip_unit
+from zprof.model.paths import EVERY, Path
 from zprof.model.quantities import Aggregation, Value
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.popups import Popup
@@ -24,7 +25,7 @@ _MAX_LEAVES = 8
 #: Width of the column of input names.
 _NAME_WIDTH = 26
 #: Leaves with this prefix come from the baseline, so their rows are the baseline's.
-_BASELINE = "comparison.baseline_"
+_BASELINE = "baseline_"
 
 
 class NumberPopup(Popup[None]):
@@ -46,7 +47,9 @@ class NumberPopup(Popup[None]):
             frame.border_title = Text(f"{printable(self.shown_title)}: {self.number.text}")
             frame.border_subtitle = "esc: back"
             text = Text("\n".join(explain_number(self.number, self.loaded)))
-            text.highlight_words(list_leaves(self.number), MARKS[Mark.MUTED].colour(get_look(self.app)))
+            text.highlight_words(
+                [str(leaf) for leaf in list_leaves(self.number)], MARKS[Mark.MUTED].colour(get_look(self.app))
+            )
             yield Static(text)
             if self._rows is not None and len(self._rows):
                 yield PagedTable(id="rows")
@@ -54,9 +57,7 @@ class NumberPopup(Popup[None]):
     def on_mount(self) -> None:
         """Fill the table of source rows."""
         if self._rows is not None and len(self._rows):
-            self.query_one("#rows", FactTable).show(
-                build_rows_table(self._rows, self.number.leaves[0].rpartition(".")[2])
-            )
+            self.query_one("#rows", FactTable).show(build_rows_table(self._rows, self.number.leaves[0].name))
             self.call_after_refresh(self._update_key_hint)
 
     def on_resize(self) -> None:
@@ -85,23 +86,32 @@ def explain_number(number: Value, loaded: LoadedRun) -> list[str]:
     return lines
 
 
-def list_leaves(number: Value) -> list[str]:
+def list_leaves(number: Value) -> list[Path]:
     """Return the first `_MAX_LEAVES` distinct leaves of a number."""
     leaves = dict.fromkeys(number.leaves)
     return list(leaves)[:_MAX_LEAVES]
 
 
-def _get_leaf_title(leaf: str) -> str:
+def _get_leaf_title(leaf: Path) -> str:
     """Return the name of a leaf as the screens show it."""
     meaning = find_metric(leaf)
-    return meaning.title if meaning else strip_unit(leaf.rpartition(".")[2])
+    return meaning.title if meaning else strip_unit(leaf.name)
 
 
-def _format_inputs(leaf: str, names: tuple[str, ...], loaded: LoadedRun) -> list[str]:
+def _format_inputs(leaf: Path, names: tuple[str, ...], loaded: LoadedRun) -> list[str]:
     paths = [resolve_input(leaf, name) for name in names]
-    figures = [(path, read_value(loaded.report, path, how=_infer_aggregation(path))) for path in paths]
+    figures = [
+        (
+            path,
+            read(
+                follow(loaded.report, path),
+                how=Aggregation.MEAN if EVERY in path.parts else Aggregation.LEAF,
+            ),
+        )
+        for path in paths
+    ]
     shown = [
-        (_get_leaf_title(path), value.text, path.removeprefix(f"{parent_path(leaf)}."))
+        (_get_leaf_title(path), value.text, str(path).removeprefix(f"{leaf.parent}."))
         for path, value in figures
     ]
     lines = [
@@ -110,15 +120,13 @@ def _format_inputs(leaf: str, names: tuple[str, ...], loaded: LoadedRun) -> list
     return ["inputs", *lines] if figures else []
 
 
-def _infer_aggregation(path: str) -> Aggregation:
-    return Aggregation.MEAN if "[*]" in path else Aggregation.LEAF
-
-
 def find_rows(number: Value, loaded: LoadedRun) -> pd.DataFrame | None:
     """Return the rows that the number was measured from, or None if none are available."""
     if not number.leaves:
         return None
-    baseline = loaded.before if number.leaves[0].startswith(_BASELINE) else None
+    names = [part for part in number.leaves[0].parts[:2] if isinstance(part, str)]
+    is_baseline = names[0] == "comparison" and names[-1].startswith(_BASELINE)
+    baseline = loaded.before if is_baseline else None
     return find_source_rows(number.leaves[0], baseline or loaded.analysis)
 
 

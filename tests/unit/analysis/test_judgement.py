@@ -8,6 +8,7 @@ from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, j
 from zprof.model.findings import Cause
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.metrics.catalogue import find_metric
+from zprof.model.paths import parse_path
 from zprof.model.report import Difference
 from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.tui.presenters.compare_verdict import format_judgement
@@ -30,7 +31,7 @@ UNKNOWN = Uncertainty(times_ns=None, reason="too few steps")
 
 def make_row(name: str, unit: str, a: ComparedValue, b: ComparedValue) -> ComparedRow:
     leaf = f"{STEMS.get(name, 'time.per_rank[]')}.{name}"
-    assert unit == "text" or find_metric(leaf), leaf
+    assert unit == "text" or find_metric(parse_path(leaf)), leaf
     return ComparedRow(name=name, unit=unit, a=a, b=b, leaf=leaf)
 
 

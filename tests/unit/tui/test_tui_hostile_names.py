@@ -9,6 +9,7 @@ from textual.widgets import Static
 from tests.support.hostile_run import poison
 from tests.support.tui_app import LARGE, SMALL, app_on, finish_workers, messages, play, press, screen_text
 from tests.support.tui_keys import close_popups, list_focusable, show_screen
+from zprof.model.paths import Path
 from zprof.model.quantities import Unit, Value
 from zprof.reports.table import Column, Kind, Row, Table
 from zprof.run.reader import load as open_run
@@ -82,7 +83,7 @@ def test_a_copied_name_is_escaped_in_markdown_and_json() -> None:
             ),
         ),
     )
-    figure = Value(number=1, unit=Unit.COUNT, leaves=("a",))
+    figure = Value(number=1, unit=Unit.COUNT, leaves=(Path(("a",)),))
     line = Row(key="k", cells=("x|`code`<img src=x>*b*[a](b)\n| --- |\\\x1b", figure))
     head, _, row = format_markdown(table, line, line.cells[0]).split("\n")
     assert head == r"| a\|b | n |"

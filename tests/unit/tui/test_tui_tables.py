@@ -2,6 +2,7 @@
 
 import pytest
 
+from zprof.model.paths import Path
 from zprof.model.quantities import Unit, Value
 from zprof.reports.table import Bar, Column, Kind, Opens, Row, Table
 from zprof.tui.table_view import filter_lines, find_number, select_columns, sort_lines
@@ -10,7 +11,7 @@ from zprof.tui.widgets.text import render_bar
 
 
 def line(name: str, value: float | None) -> Row:
-    return Row(key=name, cells=(name, Value(number=value, unit=Unit.COUNT, leaves=("a",))))
+    return Row(key=name, cells=(name, Value(number=value, unit=Unit.COUNT, leaves=(Path(("a",)),))))
 
 
 TABLE = Table(
@@ -53,7 +54,7 @@ def test_a_column_is_shown_from_its_width_on() -> None:
 
 def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere() -> None:
     word = "exposed transfer"
-    first, second = (Value(number=value, unit=Unit.NS, leaves=("a",)) for value in (1, 2))
+    first, second = (Value(number=value, unit=Unit.NS, leaves=(Path(("a",)),)) for value in (1, 2))
     row = Row(key="a", cells=(word, first, second))
     assert find_number(row, word) is first
     assert find_number(row, second) is second

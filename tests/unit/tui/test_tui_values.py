@@ -10,8 +10,10 @@ from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text, settle
 from tests.support.tui_leaves import assert_leaves
+from zprof.model.cursor import combine
 from zprof.model.json_format import to_json
-from zprof.model.leaves import combine, read_range, read_value
+from zprof.model.leaves import read_range, read_value
+from zprof.model.paths import parse_path
 from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.session import LoadedRun
@@ -69,7 +71,7 @@ def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
 def test_leaves_are_combined(how: Aggregation, leaves: list[str], value: float | None) -> None:
     made = read_value(TREE, *leaves, how=how)
     assert made.number == (None if value is None else pytest.approx(value))
-    assert made.leaves == tuple(leaves)
+    assert made.leaves == tuple(map(parse_path, leaves))
 
 
 @settings(max_examples=25)
@@ -109,7 +111,7 @@ def test_a_range_has_both_leaves_and_sorts_by_its_upper_end(name: str, text: str
     made = read_range({name: TREE[name], "saving_ns": TREE[name]}, "saving_ns")
     assert made.text == text
     assert (made.low, made.number) == tuple(TREE[name])  # type: ignore[arg-type]
-    assert made.leaves == ("saving_ns[0]", "saving_ns[1]")
+    assert [str(leaf) for leaf in made.leaves] == ["saving_ns[0]", "saving_ns[1]"]
 
 
 @pytest.mark.parametrize(("bound", "text"), [("at_least", "≥ 4.0"), ("at_most", "≤ 4.0"), ("exact", "4.0")])

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from zprof.model.metrics.communication import COMMUNICATION
 from zprof.model.metrics.gates import GATE_METRICS
 from zprof.model.metrics.memory import MEMORY
-from zprof.model.metrics.metric import Metric, strip_indices
+from zprof.model.metrics.metric import Metric
 from zprof.model.metrics.overview import OVERVIEW
 from zprof.model.metrics.ranks import RANKS
 from zprof.model.metrics.time import STEPS, TIME
+from zprof.model.paths import Path
 
 #: The catalogue by path: one entry for each number that a person reads.
 METRICS: Mapping[str, Metric] = {
@@ -17,11 +18,6 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
-def find_metric(leaf: str) -> Metric | None:
+def find_metric(path: Path) -> Metric | None:
     """Return the entry on a leaf such as ``time.per_rank[3].wall_ns``, or None."""
-    return METRICS.get(strip_indices(leaf))
-
-
-def find_title(leaf: str) -> str:
-    """Return the title of a number that the catalogue has."""
-    return METRICS[strip_indices(leaf)].title
+    return METRICS.get(path.pattern)

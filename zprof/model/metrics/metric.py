@@ -1,15 +1,14 @@
 """Define a metric, an entry of the catalogue of numbers, and find units and paths."""
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
 
+from zprof.model.paths import Path, parse_path
 from zprof.model.quantities import Unit
 from zprof.model.tenants import Tenant
 
-_INDEX = re.compile(r"\[(\d+|\*)\]")
 #: Unit by the suffix of a name; the longest suffix comes first.
 _SUFFIXES = (
     ("_bytes_per_s", Unit.BYTES_PER_S),
@@ -56,12 +55,11 @@ class Metric(Struct, frozen=True, kw_only=True):
     @property
     def unit(self) -> Unit:
         """Its own unit, if given, else the one in which the name of the leaf ends."""
-        return self.own_unit or find_unit(self.path)
+        return self.own_unit or find_unit(parse_path(self.path).name)
 
 
-def find_unit(path: str) -> Unit:
-    """Return the unit of a leaf or column by its name; a name without a unit is a count."""
-    name = strip_indices(path).replace("[]", "").rpartition(".")[2]
+def find_unit(name: str) -> Unit:
+    """Return the unit of a field or column by its name; a name without a unit is a count."""
     return _UNITS.get(name) or next((unit for end, unit in _SUFFIXES if name.endswith(end)), Unit.COUNT)
 
 
@@ -71,23 +69,12 @@ def strip_unit(name: str) -> str:
     return name.removesuffix(suffix).replace("_", " ")
 
 
-def strip_indices(path: str) -> str:
-    """Return ``time.per_rank[3].wall_ns`` as ``time.per_rank[].wall_ns``."""
-    return _INDEX.sub("[]", path)
-
-
-def parent_path(path: str) -> str:
-    """Return the parent of a leaf: ``time.per_rank[3]`` for ``time.per_rank[3].wall_ns``."""
-    return path.rpartition(".")[0]
-
-
-def resolve_input(path: str, name: str) -> str:
+def resolve_input(path: Path, name: str) -> Path:
     """Return the path of an input of a leaf.
 
     ``name`` is a sibling, ``../name`` is one level up, and ``/name`` is an absolute path.
     """
     if name.startswith("/"):
-        return name[1:]
-    if name.startswith("../"):
-        return f"{parent_path(parent_path(path))}.{name[3:]}"
-    return f"{parent_path(path)}.{name}"
+        return parse_path(name[1:])
+    record = path.parent.parent if name.startswith("../") else path.parent
+    return Path((*record.parts, *parse_path(name.removeprefix("../")).parts))

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.model.leaves import read_value
+from zprof.model.cursor import follow, read
 from zprof.model.metrics.metric import find_unit
+from zprof.model.paths import Path
 from zprof.model.quantities import Bound, Value
 from zprof.model.report import Report
 from zprof.tui.theme import HEAT
@@ -30,13 +31,13 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One metric of all ranks and steps.
 
     ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
-    unknown; ``leaf`` formatted with the index is the number's path. A step of None stands for the entire run.
+    unknown; ``leaf`` is the number's path, with ``EVERY`` for the index. A step of None stands for the entire run.
     ``floor``: smallest significant difference. ``bounds``: ranks whose values are bounds.
     """
 
     title: str
     says: str
-    leaf: str
+    leaf: Path
     ranks: tuple[int, ...]
     steps: tuple[int | None, ...]
     values: Floats
@@ -55,8 +56,8 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """Return the figure at a row and column of the grid."""
         index = int(self.places[row, column])
         if index < 0:
-            return Value(number=None, unit=find_unit(self.leaf), leaves=(self.leaf.partition("[")[0],))
-        value = read_value(self.report, self.leaf.format(index))
+            return Value(number=None, unit=find_unit(self.leaf.name), leaves=(Path(self.leaf.parts[:2]),))
+        value = read(follow(self.report, self.leaf.at(index)))
         return replace(value, bound=self.bounds.get(self.ranks[row], value.bound))
 
     @cached_property

@@ -11,6 +11,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from zprof.model.memory import Memory, MemoryTimeline
+from zprof.model.paths import Path
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.presenters.memory_formatting import largest_rank
@@ -48,19 +49,21 @@ class Curve(Struct, frozen=True, kw_only=True, dict=True):
 
     def total(self, point: int) -> Value:
         """Return the live bytes at a point: the sum of its leaves."""
-        stem = f"memory.timelines[{self.place}].tenants"
-        leaves = tuple(f"{stem}.{name}[{point}]" for name in self.timeline.tenants)
+        leaves = tuple(self._make_path("tenants", name, point) for name in self.timeline.tenants)
         return Value(number=self.heights[point], unit=Unit.BYTES, leaves=leaves, how=Aggregation.SUM)
 
     def tenant(self, name: str, point: int) -> Value:
         """Return the bytes of a tenant at a point."""
-        leaf = f"memory.timelines[{self.place}].tenants.{name}[{point}]"
+        leaf = self._make_path("tenants", name, point)
         return Value(number=self.timeline.tenants[name][point], unit=Unit.BYTES, leaves=(leaf,))
 
     def time(self, point: int) -> Value:
         """Return the time of a point since the start of the window."""
-        leaf = f"memory.timelines[{self.place}].time_ns[{point}]"
+        leaf = self._make_path("time_ns", point)
         return Value(number=self.timeline.time_ns[point], unit=Unit.NS, leaves=(leaf,))
+
+    def _make_path(self, *parts: str | int) -> Path:
+        return Path(("memory", "timelines", self.place, *parts))
 
 
 def find_curve(loaded: LoadedRun, rank: int) -> Curve | None:

@@ -12,6 +12,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.formatting import shorten
 from zprof.model.hang import is_stuck
 from zprof.model.leaves import read_range, read_value
+from zprof.model.paths import Path
 from zprof.model.quantities import BOUND_WORDS, Aggregation, Bound, Unit, Value
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_NAMES
@@ -368,7 +369,7 @@ def build_evidence_table(loaded: LoadedRun, index: int) -> Table:
     """Build the evidence table of the finding at an index."""
     findings = loaded.report.findings
     facts = findings[index].evidence if 0 <= index < len(findings) else ()
-    stem = f"findings[{index}].evidence"
+    stem = ("findings", index, "evidence")
     return Table(
         name="evidence",
         title=f"evidence of {findings[index].id}" if facts else "evidence",
@@ -383,7 +384,7 @@ def build_evidence_table(loaded: LoadedRun, index: int) -> Table:
                 key=str(number),
                 cells=(
                     fact.what,
-                    Value(number=fact.value, unit=Unit(fact.unit), leaves=(f"{stem}[{number}].value",)),
+                    Value(number=fact.value, unit=Unit(fact.unit), leaves=(Path((*stem, number, "value")),)),
                 ),
             )
             for number, fact in enumerate(facts)

@@ -5,6 +5,7 @@ The tables show measured, modelled and predicted values.
 
 from zprof.model.errors import ZprofError
 from zprof.model.leaves import read_value
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import IN_WINDOW, LEDGER_NAMES, PER_STEP
@@ -307,7 +308,7 @@ def _build_fit_line(
     number = ModelValue(
         number=value,
         unit=unit,
-        leaves=(leaf,),
+        leaves=(parse_path(leaf),),
         words=format_value(value, unit),
         explanation=explanation,
         assumption="",

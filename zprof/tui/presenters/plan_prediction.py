@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from zprof.model.errors import ZprofError
 from zprof.model.gaps import Gap, GapKind
+from zprof.model.paths import Path
 from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.model.whatif import Calibration, Change, Outlook, PredictedFigure, Prediction
 from zprof.reports.table import Cell, Mark, Marked
@@ -114,7 +115,7 @@ def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelValue:
     return ModelValue(
         number=None,
         unit=unit,
-        leaves=("outlook.gaps",),
+        leaves=(Path(("outlook", "gaps")),),
         words="",
         explanation=explain_unknown(planned),
         assumption="",
@@ -127,7 +128,7 @@ def _build_known_cells(
 ) -> tuple[Cell, ...]:
     assert planned.prediction is not None
     index = find_entry_place(getattr(planned.prediction, row.part), row.name)
-    stem = f"outlook.predictions[{planned.place}].{row.part}[{index}]"
+    stem = ("outlook", "predictions", planned.place, row.part, index)
 
     def make_cell(
         value: float | None,
@@ -137,14 +138,14 @@ def _build_known_cells(
         how: Aggregation = Aggregation.LEAF,
         is_predicted: bool = True,
     ) -> ModelValue:
-        paths = tuple(f"{stem}.{leaf}" for leaf in leaves)
+        paths = tuple(Path((*stem, leaf)) for leaf in leaves)
         return ModelValue(
             number=value,
             unit=unit,
             leaves=paths,
             how=how,
             words=words,
-            explanation=explain_prediction(planned, entry, row.unit, row.title, paths[0]),
+            explanation=explain_prediction(planned, entry, row.unit, row.title, str(paths[0])),
             assumption=entry.assumption,
             is_predicted=is_predicted,
         )

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from zprof.model.leaves import read_value
 from zprof.model.metrics.metric import find_unit
+from zprof.model.paths import EVERY, Path, parse_path
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare, Time
@@ -124,7 +125,7 @@ def _make_line(loaded: LoadedRun, rank: int, indices: _RankIndices) -> Row:
     def make_cell(stem: str, index_by_rank: Mapping[int, int], name: str) -> Value:
         index = index_by_rank.get(rank)
         if index is None:
-            return Value(number=None, unit=find_unit(name), leaves=(stem,))
+            return Value(number=None, unit=find_unit(name), leaves=(parse_path(stem),))
         return read_value(loaded.report, f"{stem}[{index}].{name}", in_ms=name.endswith("_ns"))
 
     times = [make_cell("time.per_rank", indices.times, name) for name in _TIMES]
@@ -155,7 +156,7 @@ def _sum_path_shares(loaded: LoadedRun, shares: Sequence[int]) -> Cell:
     if not shares and _list_shares(loaded.report):
         return Marked("-", Mark.MUTED)
     if not shares:
-        return Value(number=None, unit=Unit.NS, leaves=("time.critical_path",))
+        return Value(number=None, unit=Unit.NS, leaves=(Path(("time", "critical_path")),))
     leaves = [f"time.critical_path.shares[{share}].ns" for share in shares]
     return read_value(loaded.report, *leaves, how=Aggregation.SUM, in_ms=True)
 
@@ -208,24 +209,28 @@ class RankMetric(StrEnum):
 
 
 class _Source(Struct, frozen=True):
-    leaf: str
+    leaf: Path
     says: str
     unknown: str = _NOT_TIMED
 
 
-_STEPS = "time.steps[{}]"
+_STEPS = ("time", "steps", EVERY)
 _SOURCES = {
-    RankMetric.LATENESS: _Source("time.lateness[{}].mean_ns", "delay after the first rank", _NOT_MATCHED),
-    RankMetric.STEP_TIME: _Source(f"{_STEPS}.wall_ns", "wall time of the step"),
-    RankMetric.COMPUTE: _Source(f"{_STEPS}.compute_ns", "time in which the rank computes"),
+    RankMetric.LATENESS: _Source(
+        Path(("time", "lateness", EVERY, "mean_ns")), "delay after the first rank", _NOT_MATCHED
+    ),
+    RankMetric.STEP_TIME: _Source(Path((*_STEPS, "wall_ns")), "wall time of the step"),
+    RankMetric.COMPUTE: _Source(Path((*_STEPS, "compute_ns")), "time in which the rank computes"),
     RankMetric.EXPOSED_WAIT: _Source(
-        f"{_STEPS}.exposed_wait_ns", "waiting for other ranks, not hidden by compute"
+        Path((*_STEPS, "exposed_wait_ns")), "waiting for other ranks, not hidden by compute"
     ),
     RankMetric.EXPOSED_TRANSFER: _Source(
-        f"{_STEPS}.exposed_transfer_ns", "data moves, not hidden by compute"
+        Path((*_STEPS, "exposed_transfer_ns")), "data moves, not hidden by compute"
     ),
-    RankMetric.IDLE: _Source(f"{_STEPS}.idle_ns", "neither running work nor waiting for a collective"),
-    RankMetric.PEAK_MEMORY: _Source("memory.per_rank[{}].peak_bytes", "peak of allocated memory", _NO_MEMORY),
+    RankMetric.IDLE: _Source(Path((*_STEPS, "idle_ns")), "neither running work nor waiting for a collective"),
+    RankMetric.PEAK_MEMORY: _Source(
+        Path(("memory", "per_rank", EVERY, "peak_bytes")), "peak of allocated memory", _NO_MEMORY
+    ),
 }
 
 
@@ -258,11 +263,11 @@ class MetricGrids:
 
     def _make_grid(self, metric: RankMetric) -> HeatGrid:
         source = _SOURCES[metric]
-        name = source.leaf.rpartition(".")[2]
+        name = source.leaf.name
         by_rank = self.loaded.report.time.bounds_by_rank
         bounds = {rank: bounds[name] for rank, bounds in by_rank.items() if name in bounds}
         steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
-        values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), source.leaf, steps)
+        values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), name, steps)
         is_aligned = metric is RankMetric.LATENESS and self.loaded.report.time.alignment is not None
         uncertainty = read_value(self.loaded.report, "time.alignment.uncertainty_ns") if is_aligned else None
         return HeatGrid(
@@ -280,13 +285,12 @@ class MetricGrids:
         )
 
     def _fill_arrays(
-        self, entries: Sequence[Any], leaf: str, steps: tuple[int, ...]
+        self, entries: Sequence[Any], name: str, steps: tuple[int, ...]
     ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Int64s]:
         shape = (len(self.ranks), max(1, len(steps)))
         values, places = np.full(shape, np.nan), np.full(shape, -1)
         if not entries:
             return values, places
-        name = leaf.rpartition(".")[2]
         row = np.searchsorted(self.ranks, [entry.rank for entry in entries])
         column = np.searchsorted(steps, [entry.step for entry in entries]) if steps else np.zeros_like(row)
         values[row, column] = [getattr(entry, name) for entry in entries]

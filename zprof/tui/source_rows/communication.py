@@ -11,6 +11,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.tables import equals_text, pick_most_exposed, select_rows
 from zprof.model.collectives import CollectiveKind
+from zprof.model.paths import EVERY
 from zprof.tui.source_rows.selection import Indices, Rows, find_entry
 
 _MAX_ROWS = 30
@@ -22,7 +23,7 @@ def _make_collective_rows(columns: Sequence[str], by: str) -> Rows:
     """Select rows of ``time.collectives[i]``, largest ``by`` first; all collectives for ``[*]``."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-        if not at or at[0] is None:
+        if not at or at[0] == EVERY:
             return _pick_top(analysis.collectives, columns, by)
         entry = find_entry(analysis.time.collectives, at)
         return _pick_top(select_rows(analysis, entry), columns, by) if entry is not None else pd.DataFrame()

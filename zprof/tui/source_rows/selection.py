@@ -1,16 +1,15 @@
 """Pick rows of the analysis's tables for a leaf of the report."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.paths import EVERY
 
-_INDEX = re.compile(r"\[(\d+|\*)\]")
-#: One entry per ``[...]`` of a leaf, None for ``[*]``.
-Indices = tuple[int | None, ...]
+#: The indices of a leaf, ``EVERY`` for all entries.
+Indices = tuple[int, ...]
 #: Returns the source rows of a number, for an analysis and the indices of its leaf: at most a few dozen, the
 #: most relevant first.
 Rows = Callable[[RunAnalysis, Indices], pd.DataFrame]
@@ -18,15 +17,10 @@ MAX_ROWS = 20
 Entry = TypeVar("Entry")
 
 
-def parse_indices(leaf: str) -> Indices:
-    """Return the indices of a leaf, None for ``[*]``."""
-    return tuple(None if index == "*" else int(index) for index in _INDEX.findall(leaf))
-
-
 def find_entry(entries: Sequence[Entry], indices: Indices) -> Entry | None:
     """Return the entry at the first index; None for ``[*]`` or an index out of range."""
-    index = indices[0] if indices else None
-    return entries[index] if index is not None and index < len(entries) else None
+    index = indices[0] if indices else EVERY
+    return entries[index] if index != EVERY and index < len(entries) else None
 
 
 def pick_top_rows(rows: pd.DataFrame, names: Sequence[str], by: str) -> pd.DataFrame:

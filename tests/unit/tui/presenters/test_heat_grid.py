@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zprof.model.paths import EVERY, Path
 from zprof.model.quantities import Unit, Value
 from zprof.tui.presenters.heat_grid import (
     HeatGrid,
@@ -31,13 +32,13 @@ def grid(values: np.ndarray, floor_ns: float | None = None) -> HeatGrid:
     return HeatGrid(
         title="t",
         says="s",
-        leaf="steps[{}].ns",
+        leaf=Path(("steps", EVERY, "ns")),
         ranks=tuple(range(len(values))),
         steps=tuple(range(3, 3 + values.shape[1])),
         values=values,
         places=places,
         report={"steps": [{"ns": value} for value in values.ravel().tolist()]},
-        floor=Value(number=floor_ns, unit=Unit.NS, leaves=("u",)) if floor_ns is not None else None,
+        floor=Value(number=floor_ns, unit=Unit.NS, leaves=(Path(("u",)),)) if floor_ns is not None else None,
     )
 
 

@@ -127,7 +127,9 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
 def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
     for loaded in (alone, with_memory(alone, on_a_device())):
         for line in [line for make in MAKERS if (table := make(loaded, rank)) for line in table.rows]:
-            leaves = [leaf for cell in line.cells if isinstance(cell, Value) for leaf in cell.leaves]
+            leaves = [
+                leaf for cell in line.cells if isinstance(cell, Value) for leaf in map(str, cell.leaves)
+            ]
             places = [re.fullmatch(r"memory\.(\w+)\[(\d+)\]\..+", leaf) for leaf in leaves]
             found = [(place[1], int(place[2])) for place in places if place]
             assert len(found) == len(leaves)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.support.many_steps import MS, with_ranks, with_time
 from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.memory import Memory
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_TERMS, Time
 from zprof.reports.table import Table
@@ -60,13 +61,13 @@ def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: Ra
         row, column = grid.ranks.index(entry.rank), grid.steps.index(entry.step)
         number = grid.figure_at(row, column)
         assert number.number == grid.values[row, column] == getattr(entry, FIELDS[metric])
-        assert number.leaves[0].endswith(FIELDS[metric])
+        assert number.leaves[0].name == FIELDS[metric]
 
 
 def test_lateness_and_memory_have_lists_of_their_own(many: LoadedRun, alone: LoadedRun) -> None:
     grid = MetricGrids(many).of(RankMetric.LATENESS)
     assert (grid.values[341] == 27 * MS).all()
-    assert grid.figure_at(341, 2).leaves == ("time.lateness[6822].mean_ns",)
+    assert grid.figure_at(341, 2).leaves == (parse_path("time.lateness[6822].mean_ns"),)
     memory = MetricGrids(alone).of(RankMetric.PEAK_MEMORY)
     assert (memory.steps, memory.figure_at(0, 0).unit) == ((None,), Unit.BYTES)
     peaks = [entry.peak_bytes for entry in alone.report.memory.per_rank]
@@ -130,7 +131,7 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> 
     for title, sign in signs.items():
         for rank in (0, 1):
             texts = [cell(table, str(rank), title), grids.of(metrics[title]).figure_at(rank, 0).text]
-            texts += [number.text for number in ledger if title in number.leaves[0] and rank == 0]
+            texts += [number.text for number in ledger if title in str(number.leaves[0]) and rank == 0]
             for text in texts:
                 assert text.startswith(sign) if sign and rank == 0 else text[0].isdigit(), (title, rank)
 
@@ -151,7 +152,7 @@ def test_the_critical_path_is_told_by_its_largest_shares(alone: LoadedRun) -> No
 def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
     number = MetricGrids(alone).of(RankMetric.LATENESS).figure_at(1, 2)
     rows = find_rows(number, alone)
-    entry = alone.report.time.lateness[int(number.leaves[0].split("[")[1].split("]")[0])]
+    entry = alone.report.time.lateness[number.leaves[0].indices[0]]
     assert (set(rows["rank"]), set(rows["step"])) == ({1}, {entry.step})
     assert rows["lateness_ns"].iloc[0] == entry.largest_ns == rows["lateness_ns"].max()
     assert rows["lateness_ns"].mean() == pytest.approx(entry.mean_ns, abs=1)
@@ -168,12 +169,12 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
         wall, *terms, hidden = table.list_values()
         assert (wall.number, hidden.number) == (entry.wall_ns, entry.overlapped_ns)
         assert sum(term.number or 0 for term in terms) == entry.wall_ns
-        assert {leaf.rpartition(".")[2] for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
+        assert {leaf.name for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
     for number in (wall, *terms, hidden):
         rows = find_rows(number, alone)
         assert len(rows)
         if "rank" in rows.columns:
             assert rows["rank"].tolist() == [entry.rank]
-            assert rows[number.leaves[0].rpartition(".")[2]].tolist() == [number.number]
+            assert rows[number.leaves[0].name].tolist() == [number.number]
     for selected in (Selection(rank=0, step=999), Selection()):
         assert build_step_table(alone, selected).rows == ()

@@ -13,10 +13,11 @@ from zprof.model.json_format import to_tree
 from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import METRICS, find_metric
 from zprof.model.metrics.communication import COMMUNICATION
-from zprof.model.metrics.metric import Metric, resolve_input, strip_indices
+from zprof.model.metrics.metric import Metric, resolve_input
 from zprof.model.metrics.overview import OVERVIEW
 from zprof.model.metrics.ranks import RANKS
 from zprof.model.metrics.time import TIME
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.time import LEDGER_TERMS
 from zprof.tui.number_popup import explain_number, find_rows
@@ -69,14 +70,14 @@ def rows_of(loaded: LoadedRun, number: Value) -> pd.DataFrame:
 
 
 def test_help_is_registered_once_and_its_inputs_are_leaves_of_the_report(loaded: LoadedRun) -> None:
-    known = set(list_leaves(to_tree(loaded.report)))
+    known = set(map(parse_path, list_leaves(to_tree(loaded.report))))
     leaves = [help.path for help in (*TIME, *OVERVIEW, *RANKS, *COMMUNICATION)]
     assert len(set(leaves)) == len(leaves)
-    assert all(METRICS[leaf].path == leaf == strip_indices(leaf) for leaf in leaves)
+    assert all(METRICS[leaf].path == leaf == parse_path(leaf).pattern for leaf in leaves)
     for found in METRICS.values():
-        for leaf in (path for path in known if strip_indices(path) == found.path):
+        for leaf in (path for path in known if path.pattern == found.path):
             for name in found.inputs:
-                assert resolve_input(leaf, name).replace("[*]", "[0]") in known, (leaf, name)
+                assert resolve_input(leaf, name).at(0) in known, (leaf, name)
 
 
 @pytest.mark.parametrize("found", [*TIME, *OVERVIEW], ids=lambda found: found.path)

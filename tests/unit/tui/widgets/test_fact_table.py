@@ -9,6 +9,7 @@ from textual.containers import Horizontal
 from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, press, screen_text, settle
+from zprof.model.paths import Path
 from zprof.model.quantities import Unit, Value
 from zprof.reports.table import Column, Kind, Row, Table
 from zprof.tui.app import ZprofApp
@@ -20,7 +21,7 @@ from zprof.tui.widgets.fact_table import FactTable, shrink_widths
 
 
 def line(at: int, name: str = "") -> Row:
-    number = Value(number=at, unit=Unit.COUNT, leaves=("a",))
+    number = Value(number=at, unit=Unit.COUNT, leaves=(Path(("a",)),))
     return Row(key=str(at), cells=((name or f"name {at}"), number, f"more of {at}"))
 
 
