@@ -31,8 +31,8 @@ class HeatGrid(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One metric of all ranks and steps.
 
     ``values``: shape (ranks, steps), NaN if unknown. ``places``: indices into the report's list, -1 if
-    unknown; ``leaf`` is the number's path, with ``EVERY`` for the index. A step of None stands for the entire run.
-    ``floor``: smallest significant difference. ``bounds``: ranks whose values are bounds.
+    unknown; ``leaf`` is the number's path, with ``EVERY`` for the index. A step of None stands for the
+    entire run. ``floor``: smallest significant difference. ``bounds``: ranks whose values are bounds.
     """
 
     title: str
