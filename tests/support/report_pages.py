@@ -17,7 +17,7 @@ from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, trace
 from tests.support.snapshot_reports import snapshot_pair, snapshot_report
 from zprof.analysis.analysis import analyse
-from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
+from zprof.analysis.compare.rows import build_finding_section, build_memory_section, build_time_sections
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide

@@ -10,8 +10,7 @@ from tests.support.snapshot_histories import FORWARD, MAIN, Frames, Training, at
 from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.report import Report
 from zprof.model.side_by_side import SideBySide
-from zprof.rules.diagnose import diagnose
-from zprof.rules.pair_runs import diagnose_side_by_side
+from zprof.rules.diagnose import diagnose, diagnose_side_by_side
 from zprof.run.reader import Run
 
 #: An operator, as torch's C++ frames name it.

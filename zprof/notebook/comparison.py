@@ -58,14 +58,14 @@ def compare(
         MissingData: No rank finished its recording.
     """
     from zprof.notebook.report import measure
-    from zprof.rules.diagnose import diagnose
-    from zprof.rules.pair_runs import pair_with_baseline
+    from zprof.rules.diagnose import diagnose_side_by_side
 
     before, after = as_run(a, window), as_run(b, window)
-    first, second = measure(before, window), measure(after, window)
-    report = diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
-    both = pair_with_baseline(
-        (before, first), (after, second), report, expected_bus_bytes_per_s=expected_bus_bytes_per_s
+    both = diagnose_side_by_side(
+        before,
+        after,
+        analyses=(measure(before, window), measure(after, window)),
+        expected_bus_bytes_per_s=expected_bus_bytes_per_s,
     )
     return ComparedRuns(**{field.name: getattr(both, field.name) for field in fields(SideBySide)})
 

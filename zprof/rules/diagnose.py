@@ -9,6 +9,7 @@ from zprof.model.findings import Cause, Finding
 from zprof.model.gaps import Gap
 from zprof.model.hang import is_stuck
 from zprof.model.report import Comparison, Report, Verdict
+from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change
 from zprof.rules.claims import Unexplained, find_unexplained_loss
@@ -54,6 +55,30 @@ def diagnose(
     return _build_report(analysis, baseline_analysis, all_rules(expected_bus_bytes_per_s))
 
 
+def diagnose_side_by_side(
+    a: Run,
+    b: Run,
+    *,
+    analyses: tuple[RunAnalysis, RunAnalysis] | None = None,
+    report: Report | None = None,
+    expected_bus_bytes_per_s: float | None = None,
+    policy: WindowPolicy = WindowPolicy.STEP,
+) -> SideBySide:
+    """Diagnose ``a`` by itself and ``b`` with ``a`` as its baseline, and pair the results number for number.
+
+    ``analyses`` and ``report``, which is that on ``b``, if they exist already; for the rest see ``diagnose``.
+
+    Raises:
+        BadInput: A recording is damaged.
+    """
+    from zprof.analysis.compare.rows import pair_runs
+
+    first, second = analyses or (analyse(a, policy), analyse(b, policy))
+    after = report or diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
+    before = diagnose(first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
+    return pair_runs((a, b), (first, second), (before, after))
+
+
 def diagnose_time(
     run: Run | RunAnalysis,
     baseline: Run | None = None,
@@ -78,7 +103,7 @@ def _build_report(
     findings, gaps = make_findings(rules, analysis, baseline_analysis)
     comparison = None
     if baseline_analysis is not None:
-        from zprof.analysis.comparison import compare, find_comparison_gaps
+        from zprof.analysis.compare.differences import compare, find_comparison_gaps
 
         gaps += find_comparison_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)
@@ -130,7 +155,7 @@ def _account_for_change(
     lasting: Set[Cause],
 ) -> tuple[tuple[Finding, ...], Comparison]:
     """Return the findings with what each adds to the step, and the comparison with what none claims."""
-    from zprof.rules.baseline_verdict import compute_ledger_delta  # with a baseline only
+    from zprof.analysis.compare.differences import compute_ledger_delta  # with a baseline only
 
     delta = compute_ledger_delta(comparison)
     slower_ns = sum(delta.values())
@@ -151,7 +176,7 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     findings, gaps = make_findings(memory_rules(), analysis, baseline_analysis)
     comparison = None
     if baseline_analysis is not None:
-        from zprof.analysis.comparison import compare, list_baseline_gaps
+        from zprof.analysis.compare.differences import compare, list_baseline_gaps
 
         gaps += list_baseline_gaps(baseline_analysis, analysis)
         comparison = compare(baseline_analysis, analysis)

@@ -6,8 +6,12 @@ costs as much, or if less than a tenth of the step can be lost at all, else ``in
 inconclusive if a tenth of the step or more is exposed and no finding explains it, or is not in the recording.
 If no step was timed, the peak decides:
 ``risk`` if a finding of at least medium confidence frees a tenth of it or the allocator had to retry,
-``inconclusive`` if a tenth of it has no known owner. For the verdict against a baseline see
-:mod:`zprof.rules.baseline_verdict`.
+``inconclusive`` if a tenth of it has no known owner.
+
+Against a baseline: ``slower``, ``ok`` or ``inconclusive`` by the judgement of the step time
+(:func:`zprof.analysis.compare.judgement.judge_step_time`). A finding is reported as the cause only if it
+costs at least a tenth of the change more than in the baseline, and if the ledger terms that its saving is
+taken from account for as much. What the baseline lost as well explains nothing.
 """
 
 from collections.abc import Sequence
@@ -20,10 +24,10 @@ from zprof.model.hang import Hang, HangStatus
 from zprof.model.hang_text import describe_hang
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.quantities import BOUND_WORDS, Bound
-from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
+from zprof.model.report import WORK_SETTINGS, Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, Time, bound_exposed_time, mean_over_ranks
-from zprof.rules.baseline_verdict import judge_against_baseline
+from zprof.rules.change_claims import MIN_CHANGE_RATIO, is_cause_of_change
 from zprof.rules.claims import Unexplained
 from zprof.rules.ending_verdict import describe_ending, has_failed, has_run_out_of_memory
 from zprof.rules.loss_sentences import (
@@ -167,6 +171,75 @@ def _judge(
     return _judge_guess(run, time, findings) or _judge_without_findings(
         run, time, gaps, rules, remainder, volume, sure
     )
+
+
+def judge_against_baseline(
+    comparison: Comparison,
+    sure: Sequence[Finding],
+    gaps: Sequence[Gap],
+    rules: Sequence[Rule] = (),
+    *,
+    loaded_ranks: str = "",
+    time_unit: str = "per step",
+) -> _Judgement:
+    """Return the status and sentence of the verdict; both runs must be timed.
+
+    ``loaded_ranks`` describes the loaded ranks if some are missing. ``time_unit``: the basis of the times.
+    """
+    from zprof.analysis.compare.judgement import (  # with a baseline only
+        Judgement,
+        Obstacle,
+        find_obstacle,
+        judge_step_time,
+    )
+
+    times, work = comparison.step_time, comparison.equal_work
+    assert times is not None
+    judgement, change = judge_step_time(comparison)
+    obstacle = find_obstacle(comparison, gaps)
+    description = f"{change.ratio * 100:+.0f} %"
+    if obstacle is not Obstacle.FEW_STEPS:  # one or two steps make the interval meaningless
+        description += f" [{change.low * 100:+.1f}, {change.high * 100:+.1f}]"
+    if work is not None and work.b_ns != times.b_ns:
+        ratio = times.b_ns / max(1, work.b_ns)
+        description = f"with {ratio:.3g} times the {work.unit.value} per rank: {description} at equal work"
+    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {time_unit}, {description}{loaded_ranks}"
+    if obstacle is Obstacle.FEW_STEPS:
+        return VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to distinguish the change from noise"
+    if obstacle is Obstacle.UNKNOWN_WORK:
+        different_work = [entry for entry in comparison.differences if entry.key in WORK_SETTINGS]
+        jobs = ", ".join(f"{entry.b} vs {entry.a} {entry.what}" for entry in different_work)
+        reason = f"the jobs differ ({jobs}) and their work per step is unknown"
+        return VerdictStatus.INCONCLUSIVE, f"{head}: {reason}"
+    if judgement is Judgement.WORSE:
+        return VerdictStatus.SLOWER, f"{head}{_explain_change(comparison, sure, rules)}"
+    if judgement is Judgement.SAME:
+        return VerdictStatus.OK, head
+    suspect = f"; possible cause: {sure[0].sentence}" if sure else ""
+    return VerdictStatus.INCONCLUSIVE, f"{head}: step times vary too much for a verdict{suspect}"
+
+
+def _explain_change(comparison: Comparison, sure: Sequence[Finding], rules: Sequence[Rule]) -> str:
+    """Name the first finding whose terms account for part of the change, or whose claims are unknown."""
+    from zprof.analysis.compare.differences import compute_ledger_delta
+
+    delta = compute_ledger_delta(comparison)
+    total = sum(delta.values())
+    for finding in sure:
+        terms = next((rule.claims for rule in rules if rule.cause is finding.cause), None)
+        if terms is not None:
+            if finding.change_ns is not None and not is_cause_of_change(finding, total):
+                continue
+            if sum(max(0, delta.get(term, 0)) for term in terms) < MIN_CHANGE_RATIO * total:
+                continue
+        return f", because {finding.sentence}"
+    term, change = max(delta.items(), key=lambda item: item[1])
+    largest = (
+        f"the largest part is {LEDGER_NAMES[term]} (+{format_ns(change)})"
+        if change > 0
+        else "no ledger term grew"
+    )
+    return f"; {'no finding explains it' if sure else 'no cause found'}; {largest}"
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:

@@ -146,8 +146,7 @@ def _diagnose_loaded(
     progress: Progress,
 ) -> LoadedRun:
     progress("applying the rules")
-    from zprof.rules.diagnose import diagnose
-    from zprof.rules.pair_runs import pair_with_baseline
+    from zprof.rules.diagnose import diagnose, diagnose_side_by_side
 
     expected = request.expected_bus_bytes_per_s
     run, analysis = this
@@ -158,7 +157,13 @@ def _diagnose_loaded(
     if before is None:
         return LoadedRun(run=run, report=report, pending=pending)
     progress("comparing with the baseline")
-    both = pair_with_baseline(before, this, report, expected_bus_bytes_per_s=expected)
+    both = diagnose_side_by_side(
+        before[0],
+        run,
+        analyses=(before[1], analysis),
+        report=report,
+        expected_bus_bytes_per_s=expected,
+    )
     return LoadedRun(
         run=run, report=report, pending=pending, before=before[1], before_run=before[0], both=both
     )

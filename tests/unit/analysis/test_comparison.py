@@ -7,12 +7,12 @@ from msgspec.structs import replace
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.bootstrap import compute_bootstrap_interval
-from zprof.analysis.comparison import (
+from zprof.analysis.compare.differences import (
     compare,
     find_comparison_gaps,
     subtract_memory,
 )
+from zprof.analysis.compare.intervals import compute_bootstrap_interval
 from zprof.model.gaps import GapKind
 from zprof.model.report import Comparison, EqualWork, WorkUnit
 from zprof.model.tenants import Tenant

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
-from zprof.analysis.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
+from zprof.analysis.compare.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
 from zprof.model.findings import Cause
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.metrics.catalogue import find_metric

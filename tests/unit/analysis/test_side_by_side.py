@@ -10,7 +10,7 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.diagnosis_reports import GUESS, LATE, against_baseline
 from tests.support.reports import slower
 from tests.support.schedules import Spec, play, write
-from zprof.analysis.side_by_side import (
+from zprof.analysis.compare.rows import (
     build_finding_section,
     build_kernel_section,
     build_time_sections,

@@ -7,7 +7,7 @@ from tests.support.analyses import MS, Scenario, without_rank
 from tests.support.peaks import gpu
 from tests.support.rule_runs import run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.comparison import list_baseline_gaps
+from zprof.analysis.compare.differences import list_baseline_gaps
 from zprof.model.findings import Cause, Confidence
 from zprof.model.gaps import GapKind
 from zprof.model.memory import AllocatorCounters

@@ -11,10 +11,9 @@ from zprof.model.hang import Hang, HangStatus
 from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, Verdict, Volume, WorkUnit
 from zprof.model.report import VerdictStatus as Status
 from zprof.model.time import Time
-from zprof.rules.baseline_verdict import judge_against_baseline
 from zprof.rules.claims import ExposedGroup, Unexplained
 from zprof.rules.rule import Rule, untested_gap
-from zprof.rules.verdict import judge
+from zprof.rules.verdict import judge, judge_against_baseline
 
 RUN = run_of(Scenario(steps=1))
 SURE = claim(Cause.NO_PREFETCH, 1, 20 * MS, sentence="<no prefetch>")

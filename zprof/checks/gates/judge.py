@@ -24,14 +24,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.compare.intervals import compute_difference_interval, compute_range
 from zprof.checks.gates.reading import (
     MIN_STEPS,
     MIN_STEPS_OF_RANGE,
     GateFigure,
     Reading,
     compute_allowed,
-    compute_interval,
-    compute_range,
     is_beyond,
     is_relative,
     is_within_limit,
@@ -150,8 +149,8 @@ def _compute_limit_interval(limit: Limit, reading: Reading, allowed: GateFigure)
     if not is_relative(limit) or baseline is None:
         baseline = np.asarray([float(allowed.value)])
     if _find_too_few_steps(limit, reading):
-        return compute_range(current, baseline)
-    return compute_interval(current, baseline, limit.confidence)
+        return compute_range(baseline, current)
+    return compute_difference_interval(baseline, current, limit.confidence)
 
 
 def _decides_by_range(limit: Limit, reading: Reading) -> bool:

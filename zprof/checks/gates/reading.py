@@ -9,16 +9,13 @@ the allowed one passes. A bound decides only if the true value cannot change the
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
-from zprof.analysis.bootstrap import compute_difference_interval
+from zprof.analysis.compare.intervals import Samples
 from zprof.model.baseline import Baseline, MemoryBaseline, TimeBaseline
 from zprof.model.check import Limit, Sense
 from zprof.model.report import Report
 
-Samples = npt.NDArray[np.float64]
 #: Minimum number of steps per run for an interval of their mean.
 MIN_STEPS = 5
 #: Minimum number of steps per run for a range; a single step does not show how much steps vary.
@@ -93,31 +90,6 @@ def is_within_limit_with_confidence(
     return decide_with_bounds(
         low > allowed_change if sense is Sense.AT_MOST else high < allowed_change, current, allowed, sense
     )
-
-
-def compute_interval(current: Samples, baseline: Samples, confidence: float) -> tuple[float, float]:
-    """Return the interval of mean(current) - mean(baseline); a single baseline sample has no variation."""
-    return compute_difference_interval(baseline, current, confidence)
-
-
-def compute_range(current: Samples, baseline: Samples) -> tuple[float, float]:
-    """Return the differences of all pairs of steps, widened by how far the steps of either sample lie apart.
-
-    For 2 to 4 steps, too few for an interval. Of two equal normal distributions the range lies on one side of
-    0 with a probability of 2 x 3.3 % for two steps each, 2 x 0.1 % for three, 2 x 0.005 % for four
-    (simulated).
-    """
-    widening = float(np.ptp(current) + np.ptp(baseline))
-    return float(current.min() - baseline.max()) - widening, float(current.max() - baseline.min()) + widening
-
-
-def ratio_samples(parts: Samples, wholes: Samples) -> Samples:
-    """Return one sample per step, with mean sum(parts) / sum(wholes) and the variation of that ratio.
-
-    Linearized: a step shifts the ratio of sums by (part - ratio * whole) / mean(whole).
-    """
-    ratio = parts.sum() / wholes.sum()
-    return np.asarray(ratio + (parts - ratio * wholes) / wholes.mean(), dtype=np.float64)
 
 
 _MAX_RANKS = 4

@@ -12,15 +12,14 @@ from fractions import Fraction
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.compare.intervals import Samples, ratio_samples
 from zprof.checks.gates.reading import (
     GateFigure,
     GateInput,
     Reading,
-    Samples,
     format_ranks,
     list_missing_ranks,
     list_newly_missing_ranks,
-    ratio_samples,
 )
 from zprof.model.baseline import TimeBaseline
 from zprof.model.findings import Cause, Confidence, Finding

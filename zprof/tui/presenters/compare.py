@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.judgement import Interval, Judgement, Uncertainty, find_uncertainty, judge_row
+from zprof.analysis.compare.intervals import Interval
+from zprof.analysis.compare.judgement import Judgement, Uncertainty, find_uncertainty, judge_row
 from zprof.model.formatting import display_width, format_ns, printable, shorten
 from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value

@@ -4,10 +4,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.bootstrap import compute_bootstrap_interval, compute_difference_interval
-from zprof.analysis.comparison import MIN_STEPS
-from zprof.analysis.judgement import (
+from zprof.analysis.compare.differences import MIN_STEPS
+from zprof.analysis.compare.intervals import (
     Interval,
+    compute_bootstrap_interval,
+    compute_difference_interval,
+)
+from zprof.analysis.compare.judgement import (
     Judgement,
     Uncertainty,
     find_uncertainty,

@@ -12,7 +12,7 @@ from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
 from zprof.reports.table import Row, Table
-from zprof.rules.pair_runs import diagnose_side_by_side
+from zprof.rules.diagnose import diagnose_side_by_side
 from zprof.run.reader import load as open_run
 from zprof.tui.presenters.compare import (
     CompareOptions,

@@ -1,29 +1,26 @@
-"""Compare two runs side by side: time, memory, kernels, findings and settings as rows with both values."""
+"""Put the figures of two runs side by side: time, memory, kernels, findings and settings as rows of both."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
-from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Finding
+from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns
-from zprof.model.memory import RankMemory
 from zprof.model.metrics.metric import find_unit
-from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit
 from zprof.model.report import Comparison, Report
-from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting
-from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
+from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_NAMES, CollectiveTime, Time
 from zprof.run.reader import Run
 
 _LEDGER = ("wall_ns", *LEDGER_NAMES)
-_OTHER_TIMES = (
-    "wall_median_ns", "collective_ns", "overlapped_ns", "overlap_ratio", "memcpy_ns", "first_wait_ns",
-    "unsplit_ns", "noise_floor_ns", "steps",
+_STEP_FIELDS = (
+    *_LEDGER, "wall_median_ns", "collective_ns", "overlapped_ns", "overlap_ratio", "memcpy_ns",
+    "first_wait_ns", "unsplit_ns", "noise_floor_ns", "steps",
 )  # fmt: skip
 _SUMMED = ("count", "bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
 _RATES = ("launch_delay_ns", "busbw_bytes_per_s", "algbw_bytes_per_s")
@@ -48,29 +45,51 @@ _NOT_SET = "not set"
 _T = TypeVar("_T")
 
 
+def pair_runs(
+    runs: tuple[Run, Run], analyses: tuple[RunAnalysis, RunAnalysis], reports: tuple[Report, Report]
+) -> SideBySide:
+    """Pair all figures and settings of a and b; the report on b has a as its baseline."""
+    before, after = reports
+    optional_sections = (
+        build_memory_section(before, after),
+        build_kernel_section(*analyses),
+        build_finding_section(before, after),
+    )
+    return SideBySide(
+        zprof_version=after.zprof_version,
+        a=before.run,
+        b=after.run,
+        verdict=after.verdict,
+        comparison=after.comparison,
+        sections=(*build_time_sections(before, after), *filter(_has_values, optional_sections)),
+        settings=list_settings(*runs),
+    )
+
+
+def _has_values(section: ComparedSection) -> bool:
+    return any(row.a is not None or row.b is not None for row in section.rows)
+
+
 def build_time_sections(a: Report, b: Report) -> list[ComparedSection]:
     """Return all time figures; sections without a value in either run are left out."""
+    ranks = (a.time.per_rank, b.time.per_rank)
+    means = [
+        _make_row(_TIME, name, _mean_value(ranks[0], name), _mean_value(ranks[1], name))
+        for name in _STEP_FIELDS
+    ]
     sections = [
-        _make_mean_section(a.time, b.time),
+        ComparedSection(title="step", note="mean of the ranks", rows=tuple(means)),
         _make_equal_work_section(b.comparison),
         *_make_rank_sections(a.time, b.time),
         *_make_collective_sections(a, b),
         *_make_link_sections(a, b),
         *_make_late_rank_sections(a.time, b.time),
         ComparedSection(title="clocks", note="accuracy of the clock alignment",
-                rows=make_rows("time.alignment", a.time.alignment, b.time.alignment, _CLOCK_FIELDS)),
+                rows=_make_rows("time.alignment", a.time.alignment, b.time.alignment, _CLOCK_FIELDS)),
         ComparedSection(title="volume", note="per rank and step, compared with the ZeRO formula of the stage",
-                rows=make_rows("volume", a.volume, b.volume, _VOLUME_FIELDS)),
+                rows=_make_rows("volume", a.volume, b.volume, _VOLUME_FIELDS)),
     ]  # fmt: skip
-    return [entry for entry in sections if any(row.a is not None or row.b is not None for row in entry.rows)]
-
-
-def _make_mean_section(a: Time, b: Time) -> ComparedSection:
-    rows = tuple(
-        _make_row(_TIME, name, mean_value(a.per_rank, name), mean_value(b.per_rank, name))
-        for name in (*_LEDGER, *_OTHER_TIMES)
-    )
-    return ComparedSection(title="step", note="mean of the ranks", rows=rows)
+    return list(filter(_has_values, sections))
 
 
 def _make_equal_work_section(comparison: Comparison | None) -> ComparedSection:
@@ -99,66 +118,53 @@ def _make_equal_work_section(comparison: Comparison | None) -> ComparedSection:
     )
 
 
-def _make_rank_sections(a: Time, b: Time) -> Iterable[ComparedSection]:
+def _make_rank_sections(a: Time, b: Time) -> Iterator[ComparedSection]:
     if len(a.per_rank) < 2 and len(b.per_rank) < 2:
         return
-    pairs = pair_by_key(a.per_rank, b.per_rank, lambda entry: (entry.rank,))
-    for (rank,), before, after in sorted(pairs, key=lambda pair: pair[0]):
+    pairs = _pair_by_key(a.per_rank, b.per_rank, lambda entry: entry.rank)
+    for rank, before, after in sorted(pairs, key=lambda pair: pair[0]):
         yield ComparedSection(
-            title=f"rank {rank}", note="per step", rows=make_rows(_TIME, before, after, _LEDGER)
+            title=f"rank {rank}", note="per step", rows=_make_rows(_TIME, before, after, _LEDGER)
         )
 
 
-class _MergedCollective(Struct, frozen=True, kw_only=True):
-    """All collectives of one kind in one group, over all data types."""
-
-    kind: str
-    group_label: str
-    sums: CollectiveTime
-    dtypes: str
-
-
-def _make_collective_sections(a: Report, b: Report) -> Iterable[ComparedSection]:
-    pairs = pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: (entry.kind, entry.group_label))
-    for (kind, group_label), before, after in pairs:
-        rows = _make_collective_rows(before, after, timed=bool(a.time.per_rank and b.time.per_rank))
-        yield ComparedSection(title=f"{kind}, {group_label}", note="per step, mean of the ranks", rows=rows)
-
-
-def _make_collective_rows(
-    a: "_MergedCollective | None", b: "_MergedCollective | None", *, timed: bool
-) -> tuple[ComparedRow, ...]:
-    """Return the rows of a kind; if a timed run lacks the kind, its sums are 0 and its rates unknown."""
-    absent = 0 if timed else None
-    sides = [
-        [*read_values(side and side.sums, _SUMMED, absent), *read_values(side and side.sums, _RATES, None)]
-        for side in (a, b)
-    ]
-    rows = [
-        _make_row(_COLLECTIVE, name, before, after)
-        for name, before, after in zip((*_SUMMED, *_RATES), *sides, strict=True)
-    ]
-    dtypes = [side.dtypes if side else None for side in (a, b)]
-    return (*rows, ComparedRow(name="data type", unit="text", a=dtypes[0], b=dtypes[1]))
+def _make_collective_sections(a: Report, b: Report) -> Iterator[ComparedSection]:
+    """Yield one section per kind and group; if a timed run lacks the kind, its sums are 0, not unknown."""
+    absent = 0 if a.time.per_rank and b.time.per_rank else None
+    sums_when_absent = dict.fromkeys(_SUMMED, absent)
+    pairs = _pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: entry[0])
+    for (kind, group_label), *sides in pairs:
+        entries = [side[1] if side else None for side in sides]
+        rows = [
+            _make_row(
+                _COLLECTIVE,
+                name,
+                *(getattr(entry, name) if entry else sums_when_absent.get(name) for entry in entries),
+            )
+            for name in (*_SUMMED, *_RATES)
+        ]
+        dtypes = [side[2] if side else None for side in sides]
+        rows.append(ComparedRow(name="data type", unit="text", a=dtypes[0], b=dtypes[1]))
+        yield ComparedSection(
+            title=f"{kind}, {group_label}", note="per step, mean of the ranks", rows=tuple(rows)
+        )
 
 
-def _merge_kinds(report: Report) -> list[_MergedCollective]:
+def _merge_kinds(report: Report) -> list[tuple[tuple[str, str], CollectiveTime, str]]:
+    """Return kind and group, the sums over all data types, and the names of these.
+
+    Delays and bandwidths are those of the data type with the most bytes.
+    """
     groups: dict[tuple[str, str], list[CollectiveTime]] = {}
     for entry in report.time.collectives:
         groups.setdefault((entry.kind, _label_group(entry, report)), []).append(entry)
-    return [_merge_entries(kind, group_label, entries) for (kind, group_label), entries in groups.items()]
-
-
-def _merge_entries(kind: str, group_label: str, entries: Sequence[CollectiveTime]) -> _MergedCollective:
-    """Sum the entries; delays and bandwidths are taken from the data type with the most bytes."""
-    largest = max(entries, key=lambda entry: entry.bytes)
-    sums = {name: sum(getattr(entry, name) for entry in entries) for name in _SUMMED}
-    return _MergedCollective(
-        kind=kind,
-        group_label=group_label,
-        sums=replace(largest, **sums),
-        dtypes=", ".join(dict.fromkeys(entry.dtype for entry in entries)),
-    )
+    merged = []
+    for key, entries in groups.items():
+        sums = {name: sum(getattr(entry, name) for entry in entries) for name in _SUMMED}
+        largest = max(entries, key=lambda entry: entry.bytes)
+        dtypes = ", ".join(dict.fromkeys(entry.dtype for entry in entries))
+        merged.append((key, replace(largest, **sums), dtypes))
+    return merged
 
 
 def _label_group(entry: CollectiveTime, report: Report) -> str:
@@ -166,67 +172,52 @@ def _label_group(entry: CollectiveTime, report: Report) -> str:
     return _ALL_RANKS if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
 
 
-def _make_link_sections(a: Report, b: Report) -> Iterable[ComparedSection]:
-    sides = (
-        ((fit.kind, _label_fit_group(report, fit.group)), fit)
-        for report in (a, b)
-        for fit in report.time.fits
-    )
-    keys = dict.fromkeys(key for key, _ in sides)
-    for kind, group in keys:
-        before, after = (
-            next(
-                (f for f in report.time.fits if (f.kind, _label_fit_group(report, f.group)) == (kind, group)),
-                None,
-            )
-            for report in (a, b)
+def _make_link_sections(a: Report, b: Report) -> Iterator[ComparedSection]:
+    sides = []
+    for report in (a, b):
+        entries = report.time.collectives
+        world_groups = {entry.group for entry in entries if _label_group(entry, report) == _ALL_RANKS}
+        sides.append(
+            [
+                (fit.kind, _ALL_RANKS if fit.group in world_groups else f"group {fit.group}", fit)
+                for fit in report.time.fits
+            ]
         )
+    for (kind, group), before, after in _pair_by_key(sides[0], sides[1], lambda entry: entry[:2]):
+        fits = [side[2] if side else None for side in (before, after)]
         yield ComparedSection(
             title=f"link of {kind}, {group}", note="fitted: latency + bytes / bandwidth",
-            rows=make_rows("time.fits[]", before, after, _FIT_FIELDS),
+            rows=_make_rows("time.fits[]", fits[0], fits[1], _FIT_FIELDS),
         )  # fmt: skip
 
 
-def _label_fit_group(report: Report, group: str) -> str:
-    world_groups = {
-        entry.group for entry in report.time.collectives if _label_group(entry, report) == _ALL_RANKS
-    }
-    return _ALL_RANKS if group in world_groups else f"group {group}"
-
-
-def _make_late_rank_sections(a: Time, b: Time) -> Iterable[ComparedSection]:
+def _make_late_rank_sections(a: Time, b: Time) -> Iterator[ComparedSection]:
     before, after = (side.blame.per_rank if side.blame else () for side in (a, b))
-    pairs = pair_by_key(before, after, lambda entry: (entry.rank,))
-    for (rank,), one, other in sorted(pairs, key=lambda pair: pair[0]):
+    pairs = _pair_by_key(before, after, lambda entry: entry.rank)
+    for rank, one, other in sorted(pairs, key=lambda pair: pair[0]):
         yield ComparedSection(
             title=f"rank {rank} as the late one", note="wait of the others per step, per waiting rank",
-            rows=make_rows("time.blame.per_rank[]", one, other, _LATE_FIELDS),
+            rows=_make_rows("time.blame.per_rank[]", one, other, _LATE_FIELDS),
         )  # fmt: skip
 
 
 def build_memory_section(a: Report, b: Report) -> ComparedSection:
     """Return the maximum over ranks of each tenant, at each rank's peak."""
     sides = (a.memory.per_rank, b.memory.per_rank)
-    rows = [
-        ComparedRow(
-            name=f"{tenant.value}_bytes",
-            unit="bytes",
-            a=_max_tenant_bytes(sides[0], tenant),
-            b=_max_tenant_bytes(sides[1], tenant),
-            leaf=f"{_MEMORY}.tenants.{tenant.value}",
+    rows = []
+    for tenant in DISPLAY_ORDER:
+        known = (
+            [rank.tenants.get(tenant, 0) for rank in ranks if not rank.is_unknown(tenant)] for ranks in sides
         )
-        for tenant in DISPLAY_ORDER
-    ]
-    rows += [
-        _make_row(_MEMORY, name, max_value(sides[0], name), max_value(sides[1], name))
-        for name in _MEMORY_FIELDS
-    ]
+        before, after = (max(sizes, default=None) for sizes in known)
+        leaf = f"{_MEMORY}.tenants.{tenant.value}"
+        rows.append(ComparedRow(name=f"{tenant.value}_bytes", unit="bytes", a=before, b=after, leaf=leaf))
+    for name in _MEMORY_FIELDS:
+        values = ([getattr(rank, name) for rank in ranks] for ranks in sides)
+        rows.append(
+            _make_row(_MEMORY, name, *(max(side) if side and None not in side else None for side in values))
+        )
     return ComparedSection(title="memory", note="at the peak, maximum over ranks per row", rows=tuple(rows))
-
-
-def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | None:
-    known = (rank.tenants.get(tenant, 0) for rank in ranks if not rank.is_unknown(tenant))
-    return max(known, default=None)
 
 
 def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> ComparedSection:
@@ -256,23 +247,23 @@ def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
 
 def build_finding_section(a: Report, b: Report) -> ComparedSection:
     """Return the saving of each cause in each run; "not found" if tested without a finding."""
-    by_cause = [{finding.cause: finding for finding in report.findings} for report in (a, b)]
-    causes = list(dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings))
+    causes = dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings)
     rows = [
         ComparedRow(
             name=f"{cause.finding_id} {cause.value}",
             unit="text",
-            a=_describe_finding(by_cause[0].get(cause), cause, a),
-            b=_describe_finding(by_cause[1].get(cause), cause, b),
+            a=_describe_finding(cause, a),
+            b=_describe_finding(cause, b),
         )
         for cause in causes
     ]
     return ComparedSection(title="findings", note="potential savings", rows=tuple(rows))
 
 
-def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> str | None:
+def _describe_finding(cause: Cause, report: Report) -> str | None:
+    finding = {finding.cause: finding for finding in report.findings}.get(cause)
     if finding is None:
-        return None if cause in _list_untested_causes(report) else "not found"
+        return None if any(cause in gap.causes for gap in report.gaps) else "not found"
     if finding.saving_ns[1] > 0:
         saving = f"{format_ns(finding.saving_ns[0])} to {format_ns(finding.saving_ns[1])}, "
     elif finding.saving_bytes is not None:
@@ -280,10 +271,6 @@ def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> 
     else:
         saving = ""
     return f"{saving}{finding.confidence.value}"
-
-
-def _list_untested_causes(report: Report) -> set[Cause]:
-    return {cause for gap in report.gaps for cause in gap.causes}
 
 
 def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
@@ -333,22 +320,18 @@ def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
     return shown if len(numbers) <= _MAX_LISTED else f"{shown},.. ({len(numbers)})"
 
 
-def make_rows(stem: str, a: object | None, b: object | None, names: Sequence[str]) -> tuple[ComparedRow, ...]:
+def _make_rows(
+    stem: str, a: object | None, b: object | None, names: Sequence[str]
+) -> tuple[ComparedRow, ...]:
     """Return rows of the attributes of two entries of ``stem``; those of a missing entry are unknown."""
     return tuple(_make_row(stem, name, getattr(a, name, None), getattr(b, name, None)) for name in names)
 
 
 def _make_row(stem: str, name: str, a: ComparedValue, b: ComparedValue) -> ComparedRow:
-    leaf = f"{stem}.{name}"
-    return ComparedRow(name=name, unit=find_unit(parse_path(leaf).name).value, a=a, b=b, leaf=leaf)
+    return ComparedRow(name=name, unit=find_unit(name).value, a=a, b=b, leaf=f"{stem}.{name}")
 
 
-def read_values(item: object | None, names: Sequence[str], absent: ComparedValue) -> list[ComparedValue]:
-    """Return the attributes of a leaf, or ``absent`` for each if the leaf is missing."""
-    return [absent if item is None else getattr(item, name) for name in names]
-
-
-def mean_value(items: Sequence[object], name: str) -> ComparedValue:
+def _mean_value(items: Sequence[object], name: str) -> ComparedValue:
     """Return the mean of an attribute, rounded for nanoseconds and bytes; None if any value is unknown."""
     values: list[float | None] = [getattr(item, name) for item in items]
     known = [value for value in values if value is not None]
@@ -358,17 +341,16 @@ def mean_value(items: Sequence[object], name: str) -> ComparedValue:
     return round(mean) if find_unit(name) in (Unit.NS, Unit.BYTES) else mean
 
 
-def max_value(items: Sequence[object], name: str) -> ComparedValue:
-    """Return the maximum of an attribute; None if any value is unknown."""
-    values: list[int | None] = [getattr(item, name) for item in items]
-    known = [value for value in values if value is not None]
-    return max(known) if known and len(known) == len(values) else None
+def _pair_by_key(
+    a: Iterable[_T], b: Iterable[_T], key: Callable[[_T], Any]
+) -> list[tuple[Any, _T | None, _T | None]]:
+    """Pair the items of both sides by key: those of ``a`` in their order, then those only in ``b``.
 
-
-def pair_by_key(
-    a: Iterable[_T], b: Iterable[_T], key: "Callable[[_T], tuple[Any, ...]]"
-) -> list[tuple[tuple[Any, ...], _T | None, _T | None]]:
-    """Return the items of both sides by key: those of ``a`` in their order, then those only in ``b``."""
-    before, after = ({key(item): item for item in side} for side in (a, b))
-    keys = dict.fromkeys([*before, *after])
-    return [(name, before.get(name), after.get(name)) for name in keys]
+    The first of several items with a key counts.
+    """
+    before: dict[Any, _T] = {}
+    after: dict[Any, _T] = {}
+    for found, items in ((before, a), (after, b)):
+        for item in items:
+            found.setdefault(key(item), item)
+    return [(name, before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])]

@@ -1,4 +1,4 @@
-"""Compare a run with its baseline: where step time and memory changed, also at equal work.
+"""Find where step time and memory changed between a run and its baseline, also at equal work.
 
 Ledger: the mean over ranks of each term, b minus a, in integer nanoseconds; rounding goes to
 ``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time. Step time: percentile
@@ -7,15 +7,14 @@ spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are
 tokens (or samples) per rank, a to b.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.bootstrap import compute_bootstrap_interval
+from zprof.analysis.compare.intervals import Samples, compute_bootstrap_interval
 from zprof.analysis.memory.group_changes import compare_groups, find_group_phases
 from zprof.model.formatting import name_ranks
 from zprof.model.gaps import Gap, GapKind
@@ -26,91 +25,57 @@ from zprof.model.time import LEDGER_TERMS, RankTime, mean_over_ranks
 
 #: Minimum number of steps for estimating their variation.
 MIN_STEPS = 3
-_NOT_COMPARABLE = "comparison of times with the baseline"
+_WORK_FIELDS = ((WorkUnit.TOKENS, "tokens_per_step"), (WorkUnit.SAMPLES, "samples_per_step"))
+_UNKNOWN_VALUES = frozenset({"", "none", "unknown", "None"})
 
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
     """Return ``b`` (this run) minus ``a`` (its baseline); None if neither time nor memory is comparable."""
-    timed = find_time_mismatch(a, b) is None
+    timed = _find_time_mismatch(a, b) is None
     memory = subtract_memory(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
         return None
-    steps = (mean_step_times(a.steps), mean_step_times(b.steps))
+    step_time = None
+    if timed:
+        step_time = StepTimeChange(
+            a_ns=mean_over_ranks(a.time.per_rank, "wall_ns"),
+            b_ns=mean_over_ranks(b.time.per_rank, "wall_ns"),
+            ci95=compute_bootstrap_interval(_mean_step_times(a.steps), _mean_step_times(b.steps)),
+        )
     return Comparison(
         baseline=a.run.name,
-        ledger_delta=subtract_ledgers(a.time.per_rank, b.time.per_rank) if timed else {},
+        ledger_delta=_subtract_ledgers(a.time.per_rank, b.time.per_rank) if timed else {},
         memory_delta=memory,
-        step_time=_compare_step_times(a, b) if timed else None,
+        step_time=step_time,
         baseline_run=a.run,
         baseline_time=a.time.per_rank,
         baseline_memory=a.memory.per_rank,
-        equal_work=scale_to_equal_work(a, b, steps, compute_bootstrap_interval) if timed else None,
-        differences=list_job_differences(a, b),
+        equal_work=_scale_to_equal_work(a, b) if timed else None,
+        differences=_list_job_differences(a, b),
         groups=compare_groups(a.memory, b.memory),
         group_phases=find_group_phases(a.memory, b.memory),
     )
 
 
-def find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
-    """Return a gap if the times of the two runs cannot be compared, else None."""
-    untimed_runs = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
-    if untimed_runs:
-        remedy = "record a time window in both runs, or compare only memory: --only memory"
-        return Gap(
-            kind=GapKind.TIMES_NOT_COMPARABLE,
-            what=_NOT_COMPARABLE,
-            reason=f"no timed step in {' and '.join(untimed_runs)}",
-            remedy=remedy,
-        )
-    single_interval_runs = [run for run in (a, b) if _is_single_interval(run)]
-    if len(single_interval_runs) == 1:
-        other = b if single_interval_runs[0] is a else a
-        reason = (
-            f"{single_interval_runs[0].run.name} was measured as a single interval, "
-            f"{other.run.name} step by step"
-        )
-        return Gap(
-            kind=GapKind.TIMES_NOT_COMPARABLE,
-            what=_NOT_COMPARABLE,
-            reason=reason,
-            remedy="mark the steps of both runs: profiler.step()",
-        )
-    counts = [len(run.run.steps) for run in single_interval_runs]
-    if single_interval_runs and all(counts) and len(set(counts)) > 1:
-        reason = (
-            f"{a.run.name} is a single interval of {_format_step_count(counts[0])}, {b.run.name} of "
-            f"{_format_step_count(counts[1])}"
-        )
-        return Gap(
-            kind=GapKind.TIMES_NOT_COMPARABLE,
-            what=_NOT_COMPARABLE,
-            reason=reason,
-            remedy="compare single steps: --window step",
-        )
-    return None
-
-
-def _is_single_interval(run: RunAnalysis) -> bool:
-    return run.time.window is not None and run.time.window.is_whole
-
-
-def _compare_step_times(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
-    return StepTimeChange(
-        a_ns=mean_over_ranks(a.time.per_rank, "wall_ns"),
-        b_ns=mean_over_ranks(b.time.per_rank, "wall_ns"),
-        ci95=compute_bootstrap_interval(mean_step_times(a.steps), mean_step_times(b.steps)),
-    )
+def compute_ledger_delta(comparison: Comparison) -> Mapping[str, float]:
+    """Return the change of each ledger term in ns, at equal work if that is known."""
+    times, work, before = comparison.step_time, comparison.equal_work, comparison.baseline_time
+    if times is None or work is None or not before:
+        return comparison.ledger_delta
+    work_ratio = work.b_ns / max(1, times.b_ns)
+    a = {term: mean_over_ranks(before, term) for term in comparison.ledger_delta}
+    return {term: work_ratio * (a[term] + delta) - a[term] for term, delta in comparison.ledger_delta.items()}
 
 
 def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """Return the gaps of the comparison, followed by those of the baseline."""
-    time_mismatch = find_time_mismatch(a, b)
+    time_mismatch = _find_time_mismatch(a, b)
     if time_mismatch is not None:
         return (time_mismatch, *list_baseline_gaps(a, b))
     few_steps_gaps = [
-        _make_few_steps_gap(run) for run in (a, b) if len(mean_step_times(run.steps)) < MIN_STEPS
+        _make_few_steps_gap(run) for run in (a, b) if len(_mean_step_times(run.steps)) < MIN_STEPS
     ]
-    work_gap = find_work_gap(a, b)
+    work_gap = _find_work_gap(a, b)
     return (*few_steps_gaps, *([work_gap] if work_gap else []), *list_baseline_gaps(a, b))
 
 
@@ -129,7 +94,42 @@ def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     )
 
 
-def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
+def _find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
+    """Return a gap if the times of the two runs cannot be compared, else None."""
+    untimed_runs = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
+    single_interval_runs = [run for run in (a, b) if _is_single_interval(run)]
+    counts = [len(run.run.steps) for run in single_interval_runs]
+    if untimed_runs:
+        reason = f"no timed step in {' and '.join(untimed_runs)}"
+        remedy = "record a time window in both runs, or compare only memory: --only memory"
+    elif len(single_interval_runs) == 1:
+        other = b if single_interval_runs[0] is a else a
+        reason = (
+            f"{single_interval_runs[0].run.name} was measured as a single interval, "
+            f"{other.run.name} step by step"
+        )
+        remedy = "mark the steps of both runs: profiler.step()"
+    elif single_interval_runs and all(counts) and len(set(counts)) > 1:
+        reason = (
+            f"{a.run.name} is a single interval of {_format_step_count(counts[0])}, {b.run.name} of "
+            f"{_format_step_count(counts[1])}"
+        )
+        remedy = "compare single steps: --window step"
+    else:
+        return None
+    return Gap(
+        kind=GapKind.TIMES_NOT_COMPARABLE,
+        what="comparison of times with the baseline",
+        reason=reason,
+        remedy=remedy,
+    )
+
+
+def _is_single_interval(run: RunAnalysis) -> bool:
+    return run.time.window is not None and run.time.window.is_whole
+
+
+def _subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
     """Return the change of each ledger term; the values sum to the change of the mean wall time."""
     delta = {term: mean_over_ranks(b, term) - mean_over_ranks(a, term) for term in LEDGER_TERMS}
     wall = mean_over_ranks(b, "wall_ns") - mean_over_ranks(a, "wall_ns")
@@ -149,7 +149,7 @@ def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dic
     return {name: None if name in unknown else after[name] - before[name] for name in after}
 
 
-def mean_step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _mean_step_times(steps: pd.DataFrame) -> Samples:
     """Return the duration of each step in nanoseconds: the mean over the ranks that ran it."""
     if steps.empty:
         return np.empty(0)
@@ -167,7 +167,7 @@ def _make_few_steps_gap(run: RunAnalysis) -> Gap:
     if _is_single_interval(run):
         reason, remedy = f"{run.run.name} was measured as a single interval", "compare steps: --window step"
     else:
-        timed = len(mean_step_times(run.steps))
+        timed = len(_mean_step_times(run.steps))
         reason, remedy = f"{run.run.name} has {_format_step_count(timed, 'timed ')}", "record more steps"
     return Gap(
         kind=GapKind.NO_INTERVAL,
@@ -181,18 +181,7 @@ def _format_step_count(count: int, kind: str = "") -> str:
     return f"{count} {kind}step{'' if count == 1 else 's'}"
 
 
-#: Maps step times of a and b in nanoseconds to the 95 % interval of mean(b) - mean(a).
-IntervalEstimator = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], tuple[int, int]]
-_WORK_FIELDS = ((WorkUnit.TOKENS, "tokens_per_step"), (WorkUnit.SAMPLES, "samples_per_step"))
-_UNKNOWN_VALUES = frozenset({"", "none", "unknown", "None"})
-
-
-def scale_to_equal_work(
-    a: RunAnalysis,
-    b: RunAnalysis,
-    steps: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
-    interval: IntervalEstimator,
-) -> EqualWork | None:
+def _scale_to_equal_work(a: RunAnalysis, b: RunAnalysis) -> EqualWork | None:
     """Return ``b`` scaled to the work per rank and step of ``a``; None if the work of either is unknown."""
     known = _find_common_work(a, b)
     if known is None:
@@ -200,16 +189,17 @@ def scale_to_equal_work(
     unit, before, after = known
     scale = Fraction(before, a.run.world_size) / Fraction(after, b.run.world_size)
     walls = [rank.wall_ns for rank in b.time.per_rank]
+    scaled_steps = _mean_step_times(b.steps) * float(scale)
     return EqualWork(
         unit=unit,
         a_per_step=before,
         b_per_step=after,
         b_ns=round(Fraction(sum(walls), len(walls)) * scale),
-        ci95=interval(steps[0], steps[1] * float(scale)),
+        ci95=compute_bootstrap_interval(_mean_step_times(a.steps), scaled_steps),
     )
 
 
-def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
+def _find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     """Return a gap if it is unknown whether both runs do the same work per step."""
     if _find_common_work(a, b) is not None:
         return None
@@ -226,7 +216,7 @@ def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     )
 
 
-def list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ...]:
+def _list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ...]:
     """Return the settings whose values are known in both runs and differ."""
     pairs = zip(_describe_job(a), _describe_job(b), strict=True)
     return tuple(
@@ -242,22 +232,17 @@ def _describe_job(run: RunAnalysis) -> list[tuple[str, str, str]]:
     tokens, samples = training.tokens_per_step, training.samples_per_step
     sequence = f"{tokens / samples:g}" if tokens and samples else None
     engine_is_known = training.engine not in _UNKNOWN_VALUES  # without an engine, 1 is only the default
+    parallel = training.model_parallel_ranks if engine_is_known else None
+    micro_batches = training.micro_batches if engine_is_known else None
+    is_complete = len(facts.ranks_loaded) == facts.world_size
     return [
         ("world_size", "ranks", str(facts.world_size)),
-        (
-            "ranks_loaded",
-            "loaded",
-            "all" if len(facts.ranks_loaded) == facts.world_size else name_ranks(facts.ranks_loaded),
-        ),
+        ("ranks_loaded", "loaded", "all" if is_complete else name_ranks(facts.ranks_loaded)),
         ("device", "device", facts.device),
         ("backend", "backend", facts.backend),
         ("parameters", "parameters", str(training.parameters)),
-        (
-            "model_parallel_ranks",
-            "model-parallel ranks",
-            str(training.model_parallel_ranks if engine_is_known else None),
-        ),
-        ("micro_batches", "micro-batches", str(training.micro_batches if engine_is_known else None)),
+        ("model_parallel_ranks", "model-parallel ranks", str(parallel)),
+        ("micro_batches", "micro-batches", str(micro_batches)),
         ("samples_per_step", "samples per step", str(samples)),
         ("tokens_per_step", "tokens per step", str(tokens)),
         ("tokens_per_sample", "tokens per sample", str(sequence)),
