@@ -25,6 +25,7 @@ from zprof.reports.page import (
     Section,
     make_section,
 )
+from zprof.reports.pages.hang import build_hang_section
 from zprof.reports.presenters.comparison import build_equal_work_table
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import (
@@ -36,7 +37,6 @@ from zprof.reports.presenters.findings import (
     merge_gaps,
     worth,
 )
-from zprof.reports.presenters.hang import build_hang_section
 from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import (
     build_ledger_table,

@@ -19,6 +19,7 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
+from zprof.reports.pages.hang import describe_standing, describe_wait
 from zprof.reports.presenters.findings import format_location, worth
 from zprof.reports.presenters.memory_formatting import CONFIDENCE_WORDS, tenant_name
 from zprof.reports.presenters.memory_groups import describe_blocks
@@ -31,7 +32,6 @@ from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
 from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.presenters.compare import describe_row
-from zprof.tui.presenters.hang import describe_standing, describe_wait
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.presenters.overview import build_ledger_table

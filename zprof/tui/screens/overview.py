@@ -15,9 +15,9 @@ from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import printable_lines
 from zprof.model.hang import is_stuck
+from zprof.reports.pages.hang import build_waits_table
 from zprof.reports.table import Mark, Marked
 from zprof.tui.presenters.communication_parts import build_units_table
-from zprof.tui.presenters.hang import build_waits_table
 from zprof.tui.presenters.overview import (
     build_evidence_table,
     build_findings_table,

@@ -14,10 +14,10 @@ from textual.widgets import Static
 
 from zprof.model.hang import is_stuck
 from zprof.model.quantities import Value
+from zprof.reports.pages.hang import build_standings_table
 from zprof.reports.table import Cell
 from zprof.tui.keys import Where, bindings
 from zprof.tui.number_popup import NumberPopup
-from zprof.tui.presenters.hang import build_standings_table
 from zprof.tui.presenters.ranks import MetricGrids, RankMetric, build_path_parts, build_ranks_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection

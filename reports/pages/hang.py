@@ -1,13 +1,20 @@
-"""Build what the screens show of a stuck job: who waits for whom, what each rank does, and the operations.
+"""A stuck job: who waits for whom, what each rank does, and the operations that cannot finish."""
 
-All functions are pure functions of a report.
-"""
+from collections.abc import Callable, Iterator, Sequence
 
-from collections.abc import Iterator, Sequence
+from msgspec.structs import replace
 
-from zprof.model.formatting import name_ranks, printable
-from zprof.model.hang import Hang, RankAtHang, StuckOperation, is_stuck
-from zprof.model.hang_text import MAX_RANKS, describe_last, describe_location, name_operation
+from zprof.model.formatting import name_ranks, printable, shorten
+from zprof.model.hang import Hang, HangClass, RankAtHang, StuckOperation, is_stuck
+from zprof.model.hang_text import (
+    MAX_RANKS,
+    describe_last,
+    describe_location,
+    describe_missing_evidence,
+    describe_operation,
+    format_sizes,
+    name_operation,
+)
 from zprof.model.hang_waits import (
     RankStanding,
     RankState,
@@ -20,29 +27,197 @@ from zprof.model.hang_waits import (
 )
 from zprof.model.report import Report
 from zprof.reports.layout import wrap
-from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
-from zprof.tui.popups import TextLayout
-from zprof.tui.table_view import MAX_LINES
+from zprof.reports.page import Code, Item, ItemList, Note, Section, make_section
+from zprof.reports.table import (
+    Cell,
+    Column,
+    Kind,
+    Mark,
+    Marked,
+    Opens,
+    Row,
+    Table,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
 
-#: Minimum table width for the name of a group beside its role.
-_WIDE = 100
-#: Operations and stack frames that a popup lists.
-_MAX_OPERATIONS, _MAX_FRAMES = 12, 40
+_MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
+_MAX_SIZES_LENGTH, _MAX_GROUP_LENGTH = 40, 24
+#: Rows of a table that a screen searches and sorts; operations and stack frames of one rank in full.
+_MAX_SCREEN_ROWS, _MAX_OPERATIONS, _MAX_ALL_FRAMES = 2000, 12, 40
+_ARROW = "──waits for──▶"
 _LABEL_WIDTH = 14
 _NOBODY = "nobody: all are in it"
 _NOT_KNOWN = "not known: its members are not"
-_UNKNOWN = Marked("unknown", Mark.MUTED)
+_NO_CELL, _UNKNOWN = Marked("-", Mark.MUTED), Marked("unknown", Mark.MUTED)
 _MARKS = {RankState.CAUSE: Mark.BAD} | dict.fromkeys(
     (RankState.LATE, RankState.NO_DUMP, RankState.NO_LINE), Mark.DOUBTFUL
 )
+_RANKS = Column(title="ranks", kind=Kind.TEXT, help="global ranks of the job")
+_ROLE = Column(title="role", kind=Kind.TEXT, help="what the ranks of the group share")
+_GROUP = Column(title="group", kind=Kind.TEXT, help="description of the process group, or its name")
+_OPERATION = Column(title="operation", kind=Kind.TEXT, help="its name and number in the group")
+_STATE = Column(
+    title="state",
+    kind=Kind.TEXT,
+    help="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
+    "pending; nothing pending: neither; no dump, no line: what it did is unknown",
+)
+#: Minimum width of a screen's table for the name of a group beside its role.
+_WIDE = 100
 
 
-def find_stuck(report: Report) -> Hang | None:
+def build_hang_section(report: Report) -> tuple[Section, ...]:
+    """Build the section of static outputs; empty if the run has no flight recorder, or nothing is stuck."""
+    hang = report.hang
+    if not is_stuck(hang):
+        return ()
+    return make_section(
+        "hang",
+        "Who waits for whom",
+        "The cause first; each line leads to it.",
+        _draw_waits(hang),
+        _list_culprits(hang),
+        _build_operation_table(hang.operations),
+        _build_state_table(hang),
+        *_list_notes(hang),
+    )
+
+
+def _draw_waits(hang: Hang) -> Code | None:
+    """Draw who waits for whom: one line for each set of ranks, with the first operation that they wait in."""
+    groups = group_waits(hang)
+    if not groups:
+        return None
+    lines = []
+    for group in groups[:_MAX_WAITS]:
+        first, *more = group.operations
+        mark = f" ◀ {mark_cause(hang, group)}" if group.causes else ""
+        others = f" and {len(more)} more" if more else ""
+        lines += [
+            f"{name_ranks(group.ranks, MAX_RANKS)} {_ARROW} {name_ranks(group.for_ranks, MAX_RANKS)}{mark}",
+            f"    in {name_operation(hang.operations[first])}{others}",
+        ]
+    if len(groups) > _MAX_WAITS:
+        lines.append(f"and {len(groups) - _MAX_WAITS} more sets of ranks")
+    return Code(title="waits", lines=tuple(lines))
+
+
+def _list_culprits(hang: Hang) -> ItemList | None:
+    if not hang.culprits or hang.kind is HangClass.RANK_MISSING:
+        return None
+    return ItemList(
+        items=tuple(_describe_culprit(culprit) for culprit in hang.culprits[:_MAX_CULPRITS]),
+        total=len(hang.culprits),
+        noun="ranks",
+    )
+
+
+def _describe_culprit(culprit: RankAtHang) -> Item:
+    return Item(
+        label=f"rank {culprit.rank}",
+        text=describe_location(culprit.location) if culprit.location is not None else "line unknown",
+        details=tuple(_list_details(culprit)),
+    )
+
+
+def _list_details(culprit: RankAtHang) -> Iterator[tuple[str, str]]:
+    if culprit.entered_instead:
+        yield "entered", printable(culprit.entered_instead)
+    last = describe_last(culprit)
+    if last:
+        yield "last entered", last
+    if culprit.stack:
+        frames = [describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]]
+        yield "stack", " ← ".join(frames)
+
+
+def _build_operation_table(operations: Sequence[StuckOperation]) -> Table | None:
+    has_unknown = any(each.unknown or each.unnamed for each in operations)
+    columns = (
+        _OPERATION,
+        _GROUP,
+        _ROLE,
+        *make_number_columns("in it", "late", "done", *["unknown"] * has_unknown, unit="ranks"),
+        Column(title="sizes", kind=Kind.NAME, wide=True),
+        Column(title="entered at", kind=Kind.NAME, wide=True),
+    )
+    rows = [
+        (
+            printable(f"{each.operation} #{each.sequence}"),
+            printable(shorten(each.description or each.group, _MAX_GROUP_LENGTH)),
+            each.role,
+            str(len(each.entered)),
+            str(len(each.late)),
+            str(len(each.finished)),
+            *[str(len(each.unknown) + each.unnamed)] * has_unknown,
+            printable(shorten(format_sizes(each.sizes, each.dtypes), _MAX_SIZES_LENGTH)),
+            describe_location(each.location) if each.location is not None else "",
+        )
+        for each in operations
+    ]
+    return make_table(
+        "Operations that cannot finish",
+        columns,
+        rows,
+        max_text_rows=_MAX_TEXT_ROWS,
+        total=len(operations),
+        noun="operations",
+    )
+
+
+def _build_state_table(hang: Hang) -> Table | None:
+    """Build the table of what the lines of each rank prove; dumps have more to say than this."""
+    if not hang.logs:
+        return None
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for each in hang.ranks:
+        standing = " ".join(part for part in (each.operation, _format_sequence(each.sequence)) if part)
+        key = (each.state.value.replace("_", " "), standing, _name_group(hang, each.group), each.basis)
+        named = f"{each.group_rank} of its group" if each.rank is None else str(each.rank)
+        rows.setdefault(key, []).append(named)
+    cells = [
+        (shorten(", ".join(ranks), _MAX_SIZES_LENGTH), *map(printable, key)) for key, ranks in rows.items()
+    ]
+    return make_table(
+        "What the lines of each rank show",
+        (_RANKS, _STATE, _OPERATION, _GROUP, make_text_column("by its")),
+        cells,
+        max_text_rows=_MAX_TEXT_ROWS,
+        total=len(cells),
+        noun="rows",
+    )
+
+
+def _format_sequence(sequence: int | None) -> str:
+    return "" if sequence is None else f"#{sequence}"
+
+
+def _name_group(hang: Hang, name: str) -> str:
+    description = next((each.description for each in hang.operations if each.group == name), "")
+    return shorten(description or name, _MAX_GROUP_LENGTH)
+
+
+def _list_notes(hang: Hang) -> Iterator[Note]:
+    if hang.operations:
+        yield Note(text=f"First: {describe_operation(hang.operations[0])}.")
+    if wanted := describe_missing_evidence(hang):
+        yield Note(label="WOULD TELL", text=f"{wanted}.")
+    if hang.ranks_missing and hang.logs:
+        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
+        yield Note(label="NO LINE", text=f"{missing}: nothing is said of them.")
+    elif hang.ranks_missing:
+        missing = name_ranks(hang.ranks_missing, MAX_RANKS)
+        yield Note(label="NO DUMP", text=f"{missing}: what they did is unknown, and nothing is said of them.")
+
+
+def _find_stuck(report: Report) -> Hang | None:
     """Return what a stuck job waits for; None if the job is not stuck, or has no flight recorder."""
     return report.hang if is_stuck(report.hang) else None
 
 
-def list_waits(hang: Hang) -> Sequence[WaitingRanks]:
+def _list_waits(hang: Hang) -> Sequence[WaitingRanks]:
     """Return who waits for whom; if nobody waits for a rank, operations that all are in and none leaves."""
     return group_waits(hang) or [
         WaitingRanks(ranks=operation.entered, for_ranks=(), operations=(number,))
@@ -52,26 +227,20 @@ def list_waits(hang: Hang) -> Sequence[WaitingRanks]:
 
 def build_waits_table(report: Report) -> Table:
     """Build the table of who waits for whom, the causes first; empty if the job is not stuck."""
-    hang = find_stuck(report)
-    waits = list_waits(hang)[:MAX_LINES] if hang is not None else ()
+    hang = _find_stuck(report)
+    waits = _list_waits(hang)[:_MAX_SCREEN_ROWS] if hang else ()
     return Table(
         name="waits",
         title="who waits for whom, the cause first",
         columns=(
-            Column(title="ranks", kind=Kind.TEXT, help="ranks that wait"),
+            _RANKS,
             Column(title="wait for", kind=Kind.TEXT, help="ranks that have not entered or not finished it"),
             Column(title="", kind=Kind.TEXT, help="cause: nothing holds these ranks up"),
             Column(
                 title="in", kind=Kind.TEXT, help="the first operation that they wait in, +1: and one more"
             ),
-            Column(title="role", kind=Kind.TEXT, help="what the ranks of the group share"),
-            Column(
-                title="group",
-                kind=Kind.TEXT,
-                help="description of the process group, or its name",
-                from_width=_WIDE,
-                takes_rest=True,
-            ),
+            _ROLE,
+            replace(_GROUP, from_width=_WIDE, takes_rest=True),
         ),
         rows=tuple(_make_wait_line(hang, number, wait) for number, wait in enumerate(waits)) if hang else (),
         help="One row for each set of ranks that wait for the same ranks. Ranks that wait for the cause come "
@@ -87,64 +256,46 @@ def _make_wait_line(hang: Hang, number: int, wait: WaitingRanks) -> Row:
         key=str(number),
         cells=(
             _number_ranks(wait.ranks),
-            (_number_ranks(wait.for_ranks) if wait.for_ranks else _name_nobody(hang, wait)),
+            _number_ranks(wait.for_ranks) or (_NOBODY if are_all_in(hang, wait) else _NOT_KNOWN),
             Marked(mark_cause(hang, wait), Mark.BAD),
-            (f"{name} +{others}" if others else name),
+            f"{name} +{others}" if others else name,
             operation.role,
-            (operation.description or operation.group),
+            operation.description or operation.group,
         ),
         opens=Opens.WAIT,
         target=number,
     )
 
 
-def _name_nobody(hang: Hang, wait: WaitingRanks) -> str:
-    return _NOBODY if are_all_in(hang, wait) else _NOT_KNOWN
-
-
 def _number_ranks(ranks: Sequence[int]) -> str:
-    return name_ranks(ranks, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ")
+    return name_ranks(ranks, MAX_RANKS).removeprefix("ranks ").removeprefix("rank ") if ranks else ""
 
 
 def build_standings_table(report: Report) -> Table:
     """Build the table of what each rank of a stuck job does; empty if the job is not stuck."""
-    hang = find_stuck(report)
-    standings = list_standings(hang, _list_seen(report, hang)) if hang is not None else ()
-    is_cut = len(standings) > MAX_LINES
+    hang = _find_stuck(report)
+    seen = {each.rank for each in hang.ranks if each.rank is not None} if hang else set()
+    standings = list_standings(hang, seen.union(report.run.ranks_loaded)) if hang else ()
+    is_cut = len(standings) > _MAX_SCREEN_ROWS
     return Table(
         name="standings",
         title="ranks, the cause first",
         columns=(
             Column(title="rank", kind=Kind.TEXT),
-            Column(
-                title="state",
-                kind=Kind.TEXT,
-                help="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
-                "pending; nothing pending: neither; no dump, no line: what it did is unknown",
-            ),
+            _STATE,
             Column(
                 title="stands in",
                 kind=Kind.TEXT,
                 help="the operation that it waits in, or the last it entered",
             ),
-            Column(
-                title="group",
-                kind=Kind.TEXT,
-                help="description of the process group, or its name",
-                takes_rest=True,
-            ),
+            replace(_GROUP, takes_rest=True),
             Column(title="line", kind=Kind.TEXT, help="line of the program", takes_rest=True),
         ),
-        rows=tuple(_make_standing_line(hang, each) for each in standings[:MAX_LINES]) if hang else (),
+        rows=tuple(_make_standing_line(hang, each) for each in standings[:_MAX_SCREEN_ROWS]) if hang else (),
         help="Press enter on a rank for all operations that it waits in and, for the cause, its last "
         "operation and its stack.",
-        note=f"{MAX_LINES} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
+        note=f"{_MAX_SCREEN_ROWS} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
     )
-
-
-def _list_seen(report: Report, hang: Hang) -> set[int]:
-    """Return the ranks with a dump, or with a line in the logs."""
-    return {*report.run.ranks_loaded, *(each.rank for each in hang.ranks if each.rank is not None)}
 
 
 def _make_standing_line(hang: Hang, standing: RankStanding) -> Row:
@@ -162,41 +313,39 @@ def _make_standing_line(hang: Hang, standing: RankStanding) -> Row:
 
 def _describe_standing(hang: Hang, standing: RankStanding) -> tuple[Cell, Cell, Cell]:
     """Return the operation in which a rank stands, its group, and the line of the program."""
-    culprit = find_culprit(hang, standing.rank)
+    culprit = _find_culprit(hang, standing.rank)
     if standing.state is RankState.CAUSE and culprit is not None:
         location = culprit.location or culprit.last_location
-        name = " ".join(part for part in (culprit.last_operation, _format_sequence(culprit)) if part)
+        name = " ".join(
+            part for part in (culprit.last_operation, _format_sequence(culprit.last_sequence)) if part
+        )
         return (
-            f"after {name}" if name else Marked("-", Mark.MUTED),
-            culprit.last_group if culprit.last_group else Marked("-", Mark.MUTED),
+            f"after {name}" if name else _NO_CELL,
+            culprit.last_group if culprit.last_group else _NO_CELL,
             describe_location(location) if location is not None else _UNKNOWN,
         )
     if standing.state is RankState.WAITS and standing.operation is not None:
         operation = hang.operations[standing.operation]
         return (
             f"{operation.operation} #{operation.sequence}",
-            (operation.description or operation.group),
+            operation.description or operation.group,
             describe_location(operation.location) if operation.location is not None else _UNKNOWN,
         )
     if standing.state in (RankState.LATE, RankState.NOTHING_PENDING):
-        return Marked("-", Mark.MUTED), Marked("-", Mark.MUTED), _UNKNOWN
+        return _NO_CELL, _NO_CELL, _UNKNOWN
     return _UNKNOWN, _UNKNOWN, _UNKNOWN
 
 
-def _format_sequence(culprit: RankAtHang) -> str:
-    return "" if culprit.last_sequence is None else f"#{culprit.last_sequence}"
-
-
-def find_culprit(hang: Hang, rank: int) -> RankAtHang | None:
+def _find_culprit(hang: Hang, rank: int) -> RankAtHang | None:
     """Return the entry of a rank that holds the others up, or None."""
     return next((culprit for culprit in hang.culprits if culprit.rank == rank), None)
 
 
-def describe_wait(report: Report, number: int) -> tuple[str, TextLayout]:
+def describe_wait(report: Report, number: int) -> tuple[str, Callable[[int], str]]:
     """Return title and text of a row of the waits: its operations, and the ranks that they wait for."""
-    hang = find_stuck(report)
+    hang = _find_stuck(report)
     assert hang is not None
-    wait = list_waits(hang)[number]
+    wait = _list_waits(hang)[number]
 
     def layout_text(columns: int) -> str:
         lines = []
@@ -223,9 +372,9 @@ def describe_wait(report: Report, number: int) -> tuple[str, TextLayout]:
     return f"{waiting} {verb} for {name_ranks(wait.for_ranks, MAX_RANKS)}{mark}", layout_text
 
 
-def describe_standing(report: Report, rank: int) -> tuple[str, TextLayout]:
+def describe_standing(report: Report, rank: int) -> tuple[str, Callable[[int], str]]:
     """Return title and text of a rank: what it does, and all operations that it waits in or is late for."""
-    hang = find_stuck(report)
+    hang = _find_stuck(report)
     assert hang is not None
     state = list_standings(hang, (rank,))
     title = next(f"rank {rank}: {each.state.value}" for each in state if each.rank == rank)
@@ -252,10 +401,10 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
         "group": name,
         "role": operation.role or "unknown",
         "its ranks": _describe_members(operation),
-        "in it": format_ranges(operation.entered),
-        "late": format_ranges(operation.late) or "none",
-        "left it": format_ranges(operation.finished),
-        "unknown of": format_ranges(operation.unknown),
+        "in it": _format_ranges(operation.entered),
+        "late": _format_ranges(operation.late) or "none",
+        "left it": _format_ranges(operation.finished),
+        "unknown of": _format_ranges(operation.unknown),
         "entered at": describe_location(operation.location) if operation.location else "unknown: no frames",
     }
     for label, fact in facts.items():
@@ -264,7 +413,7 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
 
 
 def _describe_members(operation: StuckOperation) -> str:
-    named = format_ranges(operation.ranks)
+    named = _format_ranges(operation.ranks)
     if operation.size is None:
         return f"{named}; others are not known" if named else "unknown"
     return f"{named} and {operation.unnamed} without a name" if operation.unnamed else named
@@ -272,14 +421,14 @@ def _describe_members(operation: StuckOperation) -> str:
 
 def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
     """Format what a rank does: the last operation and the stack of the cause, or for whom another waits."""
-    culprit = find_culprit(hang, rank)
+    culprit = _find_culprit(hang, rank)
     if rank in hang.ranks_missing:
         left = "has no line in the logs" if hang.logs else "left no dump"
         yield f"rank {rank} {left}: what it did is unknown"
         return
     if culprit is None:
         yield f"rank {rank}"
-        waits = [wait for wait in list_waits(hang) if rank in wait.ranks]
+        waits = [wait for wait in _list_waits(hang) if rank in wait.ranks]
         for wait in waits[:_MAX_OPERATIONS]:
             mark = f" ({mark_cause(hang, wait)})" if wait.causes else ""
             others = name_ranks(wait.for_ranks, MAX_RANKS) if wait.for_ranks else "nobody"
@@ -294,7 +443,7 @@ def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:
     yield from _format_fact("last entered", describe_last(culprit) or "nothing that is known", columns)
     if culprit.location is not None:
         yield from _format_fact("stands at", describe_location(culprit.location), columns)
-    frames = [describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]]
+    frames = [describe_location(frame) for frame in culprit.stack[:_MAX_ALL_FRAMES]]
     if frames:
         yield "  stack, innermost first"
         yield from (f"    {frame}" for frame in frames)
@@ -308,7 +457,7 @@ def _format_fact(label: str, fact: str, columns: int) -> list[str]:
     return wrap(printable(fact), first=f"  {label:<{_LABEL_WIDTH}}", width=columns)
 
 
-def format_ranges(ranks: Sequence[int]) -> str:
+def _format_ranges(ranks: Sequence[int]) -> str:
     """Return "0-3, 8, 10-13"."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):

@@ -1,0 +1,1 @@
+"""Pages by topic: the tables that every output draws, and the sections of reports that hold them."""
