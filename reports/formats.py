@@ -66,7 +66,7 @@ def _make_diagnosis_page(report: Report) -> Page:
 
 
 def _make_plan_page(plan: Plan, *, everything: bool = False) -> Page:
-    from zprof.reports.presenters.plan import build_plan_page
+    from zprof.reports.pages.plan import build_plan_page
 
     return build_plan_page(plan, everything=everything)
 

@@ -9,8 +9,7 @@ from zprof.model.metrics.metric import find_unit, strip_unit
 from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Calibration, FittedLink, Outlook, PredictedFigure, Prediction
-from zprof.reports.presenters.plan_formatting import make_plan_row, make_plan_table
-from zprof.reports.presenters.plan_memory import SHORT
+from zprof.reports.pages.plan_tables import SHORT, make_plan_table
 from zprof.reports.table import Column, Kind, Row, Table, format_cell
 
 STEP, PEAK = "wall_ns", "peak_bytes"
@@ -128,7 +127,7 @@ def build_calibration_tables(found: Calibration | None) -> tuple[Table, ...]:
     """Build the tables of the fitted parameters and of the link per kind of message."""
     if found is None:
         return ()
-    rows = tuple(make_plan_row(name, (take_value(found, field),)) for name, field in _FITTED)
+    rows = tuple(Row(cells=(name, take_value(found, field))) for name, field in _FITTED)
     run = make_plan_table(
         title="Fitted parameters", head="parameter", columns=(Column(title="value"),), rows=rows
     )
@@ -143,9 +142,9 @@ def _build_measured_row(outlook: Outlook) -> Iterator[Row]:
     peak = next((entry for entry in peaks if entry and entry.measured is not None), None)
     if step is None and peak is None:
         return
-    yield make_plan_row(
-        name="as measured",
+    yield Row(
         cells=(
+            "as measured",
             take_figure(step, "measured"),
             "",
             "",
@@ -156,9 +155,9 @@ def _build_measured_row(outlook: Outlook) -> Iterator[Row]:
 
 def _build_summary_row(found: Prediction) -> Row:
     step, peak = find_figure(found.step, STEP), find_figure(found.memory, PEAK)
-    return make_plan_row(
-        name=found.words,
+    return Row(
         cells=(
+            found.words,
             take_figure(step),
             take_range(step),
             make_saving(found.saving_ns),
@@ -189,10 +188,10 @@ def _is_total(entry: PredictedFigure) -> bool:
 
 
 def _build_term_row(entry: PredictedFigure, period: str) -> Row:
-    return make_plan_row(
-        name=format_term_name(entry.name, period),
+    return Row(
         short=SHORT.get(entry.name, ""),
         cells=(
+            format_term_name(entry.name, period),
             take_figure(entry, "measured"),
             take_figure(entry, "modelled"),
             _make_error(entry.error_ratio),
@@ -221,7 +220,5 @@ def _build_link_table(links: Sequence[FittedLink]) -> Iterator[Table]:
 
 
 def _build_link_row(link: FittedLink) -> Row:
-    return make_plan_row(
-        name=f"{link.kind}, {link.group}" if link.group else link.kind,
-        cells=(*(take_value(link, field) for field in _LINK_FIELDS), link.how),
-    )
+    name = f"{link.kind}, {link.group}" if link.group else link.kind
+    return Row(cells=(name, *(take_value(link, field) for field in _LINK_FIELDS), link.how))

@@ -16,7 +16,7 @@ from zprof.reports.page import (
     VerdictBlock,
     make_section,
 )
-from zprof.reports.presenters.assumptions import build_outlook_assumptions, build_whatif_assumptions
+from zprof.reports.pages.assumptions import build_outlook_assumptions, build_whatif_assumptions
 from zprof.reports.presenters.findings import build_gap_list, build_gap_section
 from zprof.reports.presenters.head import build_modelled_notes
 from zprof.reports.presenters.predictions import (

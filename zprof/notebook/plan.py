@@ -31,7 +31,7 @@ class PlannedJob(Displayed, Plan, frozen=True):
         return PLANS if short else PLANS_IN_FULL
 
     def _build_short_page(self) -> "Page":
-        from zprof.reports.presenters.plan import build_plan_page
+        from zprof.reports.pages.plan import build_plan_page
 
         return build_plan_page(self)
 
@@ -99,8 +99,8 @@ def plan(
 
 
 def _list_lines(plan: Plan) -> Iterator[str]:
-    from zprof.reports.presenters.plan_answers import format_plan_title, list_plan_answers
-    from zprof.reports.presenters.plan_formatting import mark_assumed
+    from zprof.reports.pages.plan import format_plan_title, list_plan_answers
+    from zprof.reports.pages.plan_tables import mark_assumed
 
     yield f"{format_plan_title(plan)}: {list_plan_answers(plan)[0]}"
     for row in plan.rows:

@@ -1,5 +1,6 @@
 """Plans and predictions: the same figures in every output, what is unknown, how sure an answer is."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,13 +10,15 @@ from msgspec.structs import replace
 
 from tests.support import plans, report_pages
 from tests.support.report_pages import RENDERERS
+from tests.support.tui_leaves import assert_leaves
 from zprof.model.formatting import format_bytes, format_ms
+from zprof.model.json_format import to_json
 from zprof.model.plan import Plan
 from zprof.model.quantities import Scale, Unit, Value
 from zprof.model.report import WhatIf
 from zprof.model.whatif import Change, Outlook, Prediction
-from zprof.reports.presenters.plan import build_plan_page
-from zprof.reports.presenters.plan_formatting import (
+from zprof.reports.pages.plan import build_plan_page
+from zprof.reports.pages.plan_tables import (
     choose_size_scale,
     format_count,
     format_plan_time,
@@ -23,9 +26,11 @@ from zprof.reports.presenters.plan_formatting import (
 )
 from zprof.reports.presenters.predictions import make_saving
 from zprof.reports.presenters.whatif import build_whatif_page, describe_outlook
-from zprof.reports.table import format_cell
+from zprof.reports.table import Table, format_cell
 
 MS, MIB = 1_000_000, 1 << 20
+#: Of all figures only these are no leaf: they are computed from the batch and the step.
+RATE = "tokens per second and device"
 each_output = pytest.mark.parametrize("output", RENDERERS)
 
 
@@ -72,6 +77,22 @@ def test_what_is_not_known_is_a_dash_and_a_partial_sum_a_bound(output: str) -> N
     terms = (*row.terms, replace(row.terms[3], sub="more", bytes=None))
     half = replace(plan, rows=(replace(row, terms=terms, peak_bytes=None), *plan.rows[1:]))
     assert "≥ 9.5" in shown(output, half)
+
+
+@pytest.mark.parametrize("plan", [plans.full(), plans.bare()], ids=["full", "bare"])
+def test_every_number_of_a_plan_is_a_leaf_of_its_json(plan: Plan) -> None:
+    tables = [
+        block
+        for section in build_plan_page(plan).sections
+        for block in section.blocks
+        if isinstance(block, Table)
+    ]
+    numbers = [number for table in tables for number in table.list_values()]
+    assert_leaves(json.loads(to_json(plan)), [number for number in numbers if number.leaves])
+    derived = [row for table in tables for row in table.rows if row.cells[0] == RATE]
+    without = [number for number in numbers if number.number and not number.leaves]
+    assert without == [number for row in derived for number in row.cells[1:]]
+    assert len(numbers) > 50
 
 
 def prediction(words: str, step_ms: float, saving_ms: tuple[float, float], peak_mib: int) -> Prediction:

@@ -4,26 +4,29 @@ from collections.abc import Callable, Iterator, Sequence
 from math import log2
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from zprof.model.cursor import Cursor, get, read
 from zprof.model.formatting import format_percent, shorten
-from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
-from zprof.model.quantities import Bound, Unit, Value
+from zprof.model.plan import BreakEven, Plan, Sensitivity, SensitivityPoint, SpeedUp
+from zprof.model.quantities import Bound, Unit
 from zprof.reports.page import AxisMark, Line, LineChart, LinePoint
-from zprof.reports.presenters.plan_formatting import (
+from zprof.reports.pages.plan_tables import (
     IN_FULL,
     choose_size_scale,
     choose_time_scale,
     format_integer,
     format_plan_time,
-    make_plan_row,
     make_plan_table,
-    take_scaled,
+    read_scaled,
 )
-from zprof.reports.table import UNKNOWN, Column, Table
+from zprof.reports.table import UNKNOWN, Column, Row, Table, make_number_columns
 
 _MAX_LINES = 4
 #: Fields of a break-even, in order of its columns.
 _TOKENS = ("forward_tokens", "backward_tokens", "holds_from_tokens")
+#: Fields of a speed-up that are factors, in order of its columns.
+_FACTORS = ("whole_ratio", "equal_batch_ratio", "larger_batch_ratio")
 #: Margin in percent of the chart, so that points at the edges are not clipped.
 _MARGIN = 6.0
 #: Unit after the value of a condition in the name of a line.
@@ -45,22 +48,30 @@ class Condition(Struct, frozen=True, kw_only=True):
     logarithmic: bool = True
 
 
-def format_bandwidth(point: SensitivityPoint) -> str:
+def _format_bandwidth(point: SensitivityPoint) -> str:
     """Format the bandwidth relative to that of the group: the smaller of the node's bus and network cards."""
     return f"{point.bandwidth_ratio * 100:g} %"
 
 
-BANDWIDTH = Condition(
+_BANDWIDTH = Condition(
     leaf="bandwidth",
     field="bandwidth_ratio",
     title="Bandwidth between nodes",
     head="bandwidth",
     axis="bandwidth, % of the bandwidth of the group",
-    words=format_bandwidth,
+    words=_format_bandwidth,
     logarithmic=False,
 )
-CONDITIONS = (
-    BANDWIDTH,
+_WORLD = Condition(
+    leaf="world",
+    field="devices",
+    title="World size",
+    head="devices",
+    axis="devices",
+    words=lambda point: format_integer(point.devices),
+)
+_CONDITIONS = (
+    _BANDWIDTH,
     Condition(
         leaf="latency",
         field="latency_ns",
@@ -77,39 +88,32 @@ CONDITIONS = (
         axis="tokens per device and micro-batch",
         words=lambda point: format_integer(point.tokens),
     ),
-    Condition(
-        leaf="world",
-        field="devices",
-        title="World size",
-        head="devices",
-        axis="devices",
-        words=lambda point: format_integer(point.devices),
-    ),
+    _WORLD,
 )
 
 
-def get_points(sensitivity: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
+def _get_points(sensitivity: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
     """Return the series that varies a condition."""
     points: Sequence[SensitivityPoint] = getattr(sensitivity, condition.leaf)
     return points
 
 
-def is_varied(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
+def _is_varied(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
     """Return True if a condition has more than one value in a series."""
     return len({getattr(point, condition.field) for point in points}) > 1
 
 
-def describe_fixed_conditions(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
+def _describe_fixed_conditions(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
     """Describe the conditions that are equal in all points, so that a table can be read on its own."""
     first = points[0]
     words = {
-        "bandwidth": f"{format_bandwidth(first)} bandwidth",
+        "bandwidth": f"{_format_bandwidth(first)} bandwidth",
         "latency": f"{format_plan_time(first.latency_ns)} per hop",
         "tokens": f"{format_integer(first.tokens)} tokens",
         "world": f"{format_integer(first.devices)} devices",
     }
     kept = [
-        words[other.leaf] for other in CONDITIONS if other is not condition and not is_varied(other, points)
+        words[other.leaf] for other in _CONDITIONS if other is not condition and not _is_varied(other, points)
     ]
     return ", ".join(kept)
 
@@ -121,76 +125,79 @@ _GROUP = (
 )
 
 
-def build_sensitivity_tables(sensitivity: Sensitivity) -> tuple[Table, ...]:
+_STATES = Column(title="states", help="model states of a device at rest")
+
+
+def build_sensitivity_tables(plan: Plan) -> tuple[Table, ...]:
     """Build the requested tables: break-even, one per condition, and the speed-up."""
-    series = [
-        _build_series_table(condition, points)
-        for condition in CONDITIONS
-        if (points := get_points(sensitivity, condition))
-    ]
+    found = Cursor(plan).sensitivity
     return (
-        *_build_break_even_table(sensitivity.break_even),
-        *series,
-        *_build_speed_up_table(sensitivity.speed_up),
+        *_build_break_even_table(list(found.break_even)),
+        *(
+            _build_series_table(condition, list(found[condition.leaf]))
+            for condition in _CONDITIONS
+            if len(found[condition.leaf])
+        ),
+        *_build_speed_up_table(list(found.speed_up)),
     )
 
 
-def _build_series_table(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
+def _build_series_table(condition: Condition, places: Sequence[Cursor]) -> Table:
+    points: list[SensitivityPoint] = [get(place) for place in places]
     times = choose_time_scale([point.wall_ns for point in points])
     sizes = choose_size_scale([point.state_bytes for point in points])
-    others = [other for other in CONDITIONS if other is not condition and is_varied(other, points)]
+    others = [other for other in _CONDITIONS if other is not condition and _is_varied(other, points)]
+    fixed = _describe_fixed_conditions(condition, points)
     return make_plan_table(
         title=condition.title,
         unit=times.unit,
         note="one step of ZeRO-3",
         head=condition.head,
         columns=(
-            *(Column(title=other.head, unit="count") for other in others),
-            *(Column(title=title, unit=times.unit) for title in ("step", "compute", "exposed")),
-            Column(title="efficiency", unit="%"),
-            Column(title="states", unit=sizes.unit),
+            *make_number_columns(*(other.head for other in others), unit="count"),
+            *make_number_columns("step", "compute", "exposed", unit=times.unit),
+            *make_number_columns("efficiency", unit="%"),
+            replace(_STATES, unit=sizes.unit),
         ),
-        rows=tuple(
-            make_plan_row(
-                name=condition.words(point),
+        rows=[
+            Row(
                 cells=(
-                    *(other.words(point) for other in others),
-                    *(take_scaled(point, field, times) for field in ("wall_ns", "compute_ns", "exposed_ns")),
-                    Value(point.efficiency_ratio, Unit.RATIO),
-                    take_scaled(point, "state_bytes", sizes),
-                ),
+                    condition.words(get(place)),
+                    *(other.words(get(place)) for other in others),
+                    *(read_scaled(place[field], times) for field in ("wall_ns", "compute_ns", "exposed_ns")),
+                    read(place.efficiency_ratio),
+                    read_scaled(place.state_bytes, sizes),
+                )
             )
-            for point in points
-        ),
-        notes=(
-            *(f"At {words}." for words in [describe_fixed_conditions(condition, points)] if words),
-            *([_GROUP] if is_varied(BANDWIDTH, points) else []),
-        ),
+            for place in places
+        ],
+        notes=(*([f"At {fixed}."] if fixed else []), *([_GROUP] if _is_varied(_BANDWIDTH, points) else [])),
     )
 
 
-def _build_break_even_table(rows: Sequence[BreakEven]) -> Iterator[Table]:
-    if not rows:
+def _build_break_even_table(places: Sequence[Cursor]) -> Iterator[Table]:
+    if not places:
         return
+    rows: list[BreakEven] = [get(place) for place in places]
     kept = f"{rows[0].kept_ratio * 100:g} %"
     yield make_plan_table(
         title="Break-even",
         note="tokens per device and micro-batch",
         head="hardware",
         columns=(
-            Column(title="bandwidth", unit="%"),
-            *(Column(title=title, unit="tokens") for title in ("forward", "backward", "full step")),
+            *make_number_columns(_BANDWIDTH.head, unit="%"),
+            *make_number_columns("forward", "backward", "full step", unit="tokens"),
         ),
-        rows=tuple(
-            make_plan_row(
-                name=row.hardware,
+        rows=[
+            Row(
                 cells=(
-                    f"{row.bandwidth_ratio * 100:g} %",
-                    *(take_scaled(row, field, IN_FULL) for field in _TOKENS),
-                ),
+                    get(place).hardware,
+                    f"{get(place).bandwidth_ratio * 100:g} %",
+                    *(read_scaled(place[field], IN_FULL) for field in _TOKENS),
+                )
             )
-            for row in rows
-        ),
+            for place in places
+        ],
         notes=(
             "Forward, backward: tokens from which compute hides that pass's transfers, ignoring latency.",
             f"Full step: tokens from which the step keeps {kept} of its speed, including latency"
@@ -200,38 +207,37 @@ def _build_break_even_table(rows: Sequence[BreakEven]) -> Iterator[Table]:
     )
 
 
-def _build_speed_up_table(rows: Sequence[SpeedUp]) -> Iterator[Table]:
-    if not rows:
+def _build_speed_up_table(places: Sequence[Cursor]) -> Iterator[Table]:
+    if not places:
         return
+    rows: list[SpeedUp] = [get(place) for place in places]
     sizes = choose_size_scale([max(row.state_bytes, row.activation_bytes) for row in rows])
+
+    def make_row(place: Cursor) -> Row:
+        row: SpeedUp = get(place)
+        bound = Bound.AT_MOST if row.at_most else Bound.EXACT
+        return Row(
+            cells=(
+                format_integer(row.devices),
+                replace(read(place.samples), bound=bound),
+                read_scaled(place.state_bytes, sizes),
+                read_scaled(place.activation_bytes, sizes),
+                *(replace(read(place[field]), unit=Unit.FACTOR) for field in _FACTORS),
+            )
+        )
+
     yield make_plan_table(
         title="Speed-up breakdown",
         unit=sizes.unit,
         note="throughput per device",
-        head="devices",
+        head=_WORLD.head,
         columns=(
-            Column(title="samples", unit="count"),
-            Column(title="states", unit=sizes.unit),
-            Column(title="activations", unit=sizes.unit),
-            Column(title="total", unit="ratio"),
-            Column(title="equal batch", unit="ratio"),
-            Column(title="larger batch", unit="ratio"),
+            *make_number_columns("samples", unit="count"),
+            replace(_STATES, unit=sizes.unit),
+            *make_number_columns("activations", unit=sizes.unit),
+            *make_number_columns("total", "equal batch", "larger batch", unit="ratio"),
         ),
-        rows=tuple(
-            make_plan_row(
-                name=format_integer(row.devices),
-                cells=(
-                    Value(row.samples, Unit.COUNT, bound=Bound.AT_MOST if row.at_most else Bound.EXACT),
-                    take_scaled(row, "state_bytes", sizes),
-                    take_scaled(row, "activation_bytes", sizes),
-                    *(
-                        Value(ratio, Unit.FACTOR)
-                        for ratio in (row.whole_ratio, row.equal_batch_ratio, row.larger_batch_ratio)
-                    ),
-                ),
-            )
-            for row in rows
-        ),
+        rows=[make_row(place) for place in places],
         notes=(
             f"Against {format_integer(rows[0].devices)} devices; total = equal batch x larger batch; "
             "above 1.00x is super-linear: each device does more work than before.",
@@ -242,7 +248,7 @@ def _build_speed_up_table(rows: Sequence[SpeedUp]) -> Iterator[Table]:
 
 def build_sensitivity_charts(sensitivity: Sensitivity) -> tuple[LineChart, ...]:
     """Build a chart of the efficiency over each condition with at least two values."""
-    charts = (_build_chart(condition, get_points(sensitivity, condition)) for condition in CONDITIONS)
+    charts = (_build_chart(condition, _get_points(sensitivity, condition)) for condition in _CONDITIONS)
     return tuple(chart for chart in charts if chart is not None)
 
 
@@ -253,7 +259,7 @@ def _build_chart(condition: Condition, points: Sequence[SensitivityPoint]) -> Li
     values = {_get_value(point, condition): condition.words(point) for point in points}
     scale = (axis_values[0], axis_values[-1], condition.logarithmic)
     title = f"Efficiency over {condition.axis.partition(',')[0]}"
-    fixed = describe_fixed_conditions(condition, points)
+    fixed = _describe_fixed_conditions(condition, points)
     return LineChart(
         title=f"{title}: {fixed}" if fixed else title,
         x_title=condition.axis,
@@ -297,7 +303,7 @@ def _build_lines(
     condition: Condition, points: Sequence[SensitivityPoint], scale: tuple[float, float, bool]
 ) -> Iterator[Line]:
     """Yield one line per combination of the other conditions."""
-    others = [other for other in CONDITIONS if other is not condition and is_varied(other, points)]
+    others = [other for other in _CONDITIONS if other is not condition and _is_varied(other, points)]
     lines: dict[str, list[SensitivityPoint]] = {}
     for point in points:
         name = ", ".join(f"{other.words(point)} {_UNITS[other.leaf]}" for other in others)

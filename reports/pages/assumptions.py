@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from zprof.model.plan import Plan
+from zprof.model.plan import SCHEME_NAMES, Plan
 from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
+from zprof.reports.pages.plan_tables import AXES
 from zprof.reports.presenters.memory_formatting import tenant_name
-from zprof.reports.presenters.plan_formatting import AXES, SCHEMES
 from zprof.reports.presenters.predictions import format_term_name
 
 
@@ -69,7 +69,7 @@ def _format_figures(uses: Mapping[str, Mapping[str, None]]) -> str:
 
 def _list_plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for row in plan.rows:
-        scheme = SCHEMES[row.scheme]
+        scheme = SCHEME_NAMES[row.scheme]
         for term in row.terms:
             name = tenant_name(term.tenant)
             yield term.assumption, f"{name}: {term.sub.replace('_', ' ')}" if term.sub else name, scheme

@@ -1,30 +1,121 @@
-"""Describe the results of a plan in sentences, and the job it is for."""
+"""The page of a plan: what fits, what is fastest, the job, and the predicted memory and time of a device."""
 
 from collections.abc import Iterator
 
+from zprof.model.cursor import Cursor, get
 from zprof.model.formatting import format_percent
 from zprof.model.job import Assumed, Hardware, Job, Shape
-from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, PlanVerification
+from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Plan, PlanVerification
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
-from zprof.reports.presenters.plan_formatting import (
-    SCHEMES,
+from zprof.model.report import VerdictStatus
+from zprof.reports.page import (
+    Facts,
+    Item,
+    ItemList,
+    KeyFigures,
+    Page,
+    Paragraph,
+    Section,
+    VerdictBlock,
+    make_section,
+)
+from zprof.reports.pages.assumptions import build_plan_assumptions
+from zprof.reports.pages.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
+from zprof.reports.pages.plan_tables import (
+    build_component_table,
+    build_degree_table,
+    build_memory_table,
+    build_plan_bars,
+    build_step_table,
+    build_traffic_table,
+    build_verified_table,
+    choose_memory_scale,
+    compute_tokens_per_s,
     format_count,
     format_device_size,
     format_integer,
+    format_memory_size,
     format_plan_time,
     join_names,
     mark_assumed,
+    read_known_peak,
+    read_state_bytes,
 )
-from zprof.reports.presenters.plan_memory import (
-    choose_memory_scale,
-    format_memory_size,
-    take_known_peak,
-    take_state_bytes,
-)
-from zprof.reports.presenters.plan_time import compute_tokens_per_s
+from zprof.reports.presenters.findings import build_gap_section
+from zprof.reports.presenters.head import MARKS
 
 #: Schemes within this share of the fastest count as equally fast.
 _EQUAL_SPEED_RATIO = 0.01
+
+
+def build_plan_page(plan: Plan, *, everything: bool = False) -> Page:
+    """Build the page of a plan; with ``everything`` the terminal shows each assumption in full."""
+    first, *more = list_plan_answers(plan)
+    status = judge_plan(plan)
+    gaps = (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
+    return Page(
+        kind="zprof plan: every figure is predicted",
+        subject=format_plan_title(plan),
+        head=(
+            VerdictBlock(tone=status.value, mark=MARKS[status], text=first),
+            ItemList(items=tuple(Item(text=line) for line in more)),
+            KeyFigures(figures=list_plan_figures(plan), repeated=True),
+            Facts(rows=(("plan", format_plan_title(plan)), *list_plan_facts(plan))),
+        ),
+        sections=(
+            *make_section(
+                "memory",
+                "Memory",
+                "Predicted memory of a device by tenant, for each parallelism scheme.",
+                build_plan_bars(plan),
+                build_memory_table(plan),
+                build_component_table(plan),
+            ),
+            *make_section(
+                "step",
+                "Time and traffic",
+                "The terms add up to the step; bytes are per device.",
+                build_step_table(plan),
+                build_traffic_table(plan),
+                build_degree_table(plan),
+            ),
+            *_build_checked_sections(plan),
+            *build_plan_assumptions(plan, brief=not everything),
+            *build_gap_section(gaps, "Unknown"),
+        ),
+        made_by=f"zprof {plan.zprof_version}, {plan.schema}",
+        data_command="zprof plan … -f json",
+    )
+
+
+def judge_plan(plan: Plan) -> VerdictStatus:
+    """Return OK if any scheme fits, RISK if none does, INCONCLUSIVE if that is unknown."""
+    fits = [row.fits for row in plan.rows]
+    if True in fits:
+        return VerdictStatus.OK
+    return VerdictStatus.RISK if fits and all(fit is False for fit in fits) else VerdictStatus.INCONCLUSIVE
+
+
+def _build_checked_sections(plan: Plan) -> tuple[Section, ...]:
+    """Build the sections on what was asked for beside the plan: its sensitivity, and its verification."""
+    sensitivity: tuple[Section, ...] = ()
+    if plan.sensitivity is not None:
+        sensitivity = make_section(
+            "sensitivity",
+            "Sensitivity",
+            "One condition varies; everything else is as in the job.",
+            *build_sensitivity_charts(plan.sensitivity),
+            *build_sensitivity_tables(plan),
+        )
+    if plan.verification is None:
+        return sensitivity
+    return sensitivity + make_section(
+        "verification",
+        "Verification",
+        "One rank of the job ran on fake tensors without memory, and its tenants were counted.",
+        *(Paragraph(text=line) for line in describe_verification(plan.verification)[1:]),
+        *(build_verified_table(stage) for stage in Cursor(plan).verification.stages),
+    )
 
 
 def format_plan_title(plan: Plan) -> str:
@@ -65,28 +156,22 @@ def list_plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def list_plan_figures(plan: Plan) -> tuple[tuple[str, str, str], ...]:
     """List the name, value and note of the model states of each stage."""
-    scale = choose_memory_scale(plan)
-    return tuple(
-        (
-            SCHEMES[row.scheme],
-            f"{take_state_bytes(row, scale).text} {scale.unit}",
-            _format_figure_note(plan, row),
-        )
-        for row in plan.rows
-        if row.scheme in ZERO_STAGES
-    )
+    scale, figures = choose_memory_scale(plan), []
+    for place in Cursor(plan).rows:
+        row = get(place)
+        if row.scheme not in ZERO_STAGES:
+            continue
+        fits = {True: "fits, tight" if row.tight else "fits", False: "does not fit", None: ""}[row.fits]
+        fits = f"; {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
+        peak = f"{read_known_peak(place, scale).text} {scale.unit} at the peak"
+        states = f"{read_state_bytes(place, scale).text} {scale.unit}"
+        figures.append((SCHEME_NAMES[row.scheme], states, f"of model states; {peak}{fits}"))
+    return tuple(figures)
 
 
 def format_device_count(job: Job) -> str:
     """Format the number of devices, such as ``64 devices``."""
     return f"{format_integer(job.degrees.devices)} device{'s' if job.degrees.devices != 1 else ''}"
-
-
-def _format_figure_note(plan: Plan, row: PlanRow) -> str:
-    scale = choose_memory_scale(plan)
-    fits = {True: "fits, tight" if row.tight else "fits", False: "does not fit", None: ""}[row.fits]
-    fits = f"; {mark_assumed(fits, 'fits' in row.assumed)}" if fits else ""
-    return f"of model states; {take_known_peak(row, scale).text} {scale.unit} at the peak{fits}"
 
 
 def _describe_fit(plan: Plan) -> Iterator[str]:
@@ -95,9 +180,11 @@ def _describe_fit(plan: Plan) -> Iterator[str]:
         return
     by_fit: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for row in plan.rows:
-        by_fit[row.fits].append(mark_assumed(SCHEMES[row.scheme], "fits" in row.assumed))
+        by_fit[row.fits].append(mark_assumed(SCHEME_NAMES[row.scheme], "fits" in row.assumed))
     memory = f"{format_memory_size(plan.job.hardware, plan.job)} of {plan.job.hardware.name}"
-    tight_names = [mark_assumed(SCHEMES[row.scheme], "fits" in row.assumed) for row in plan.rows if row.tight]
+    tight_names = [
+        mark_assumed(SCHEME_NAMES[row.scheme], "fits" in row.assumed) for row in plan.rows if row.tight
+    ]
     tight = f" (tight: {join_names(tight_names)})" if tight_names else ""
     text = [
         f"{what}: {join_names(names)}{tight if what.startswith('Fits') else ''}"
@@ -122,7 +209,7 @@ def _describe_fastest(plan: Plan) -> Iterator[str]:
         return
     max_rate = max(rate for rate, _ in timed)
     matching = [(rate, row) for rate, row in timed if rate >= max_rate * (1 - _EQUAL_SPEED_RATIO)]
-    names = join_names(SCHEMES[row.scheme] for _, row in matching)
+    names = join_names(SCHEME_NAMES[row.scheme] for _, row in matching)
     is_assumed = "step" in matching[0][1].assumed
     steps = {mark_assumed(format_plan_time(row.step.wall_ns), is_assumed) for _, row in matching if row.step}
     within = " (within 1 %)" if len(matching) > 1 else ""
@@ -161,15 +248,16 @@ def _describe_assumed(job: Job) -> Iterator[str]:
 
 def _describe_states(plan: Plan) -> str:
     """Describe the model states, such as ``120 / 31.4 / 16.6 / 1.9 GB``, and the peak if it is known."""
-    rows = [row for row in plan.rows if row.scheme in ZERO_STAGES] or list(plan.rows)
-    scale = choose_memory_scale(plan)
-    states = " / ".join(take_state_bytes(row, scale).text for row in rows)
-    names = " / ".join(SCHEMES[row.scheme] for row in rows)
+    places = list(Cursor(plan).rows)
+    places = [place for place in places if get(place).scheme in ZERO_STAGES] or places
+    scale, rows = choose_memory_scale(plan), [get(place) for place in places]
+    states = " / ".join(read_state_bytes(place, scale).text for place in places)
+    names = " / ".join(SCHEME_NAMES[row.scheme] for row in rows)
     need = "need" if len(rows) > 1 else "needs"
     text = f"{names} {need} {states} {scale.unit} of model states on each device"
     if all(row.peak_bytes is None and row.least_bytes == row.state_bytes for row in rows):
         return f"{text}; the memory of activations and buffers is unknown."
-    peaks = " / ".join(take_known_peak(row, scale).text for row in rows)
+    peaks = " / ".join(read_known_peak(place, scale).text for place in places)
     known = all(row.peak_bytes is not None for row in rows)
     return f"{text}; {peaks} {scale.unit} with everything else{'' if known else ' that is known'}."
 
@@ -240,8 +328,8 @@ def _describe_micro_batches(plan: Plan) -> str:
     if len(matching) == len(plan.rows):
         return count_text if micro_batches > 1 else ""
     sharded = [row.scheme for row in matching if row.scheme in ZERO_STAGES]
-    names = ["DP", "ZeRO"] if len(sharded) == len(ZERO_STAGES) else [SCHEMES[each] for each in sharded]
-    names += [SCHEMES[row.scheme] for row in matching if row.scheme not in ZERO_STAGES]
+    names = ["DP", "ZeRO"] if len(sharded) == len(ZERO_STAGES) else [SCHEME_NAMES[each] for each in sharded]
+    names += [SCHEME_NAMES[row.scheme] for row in matching if row.scheme not in ZERO_STAGES]
     columns = (
         f"in the column{'s' if len(matching) > 1 else ''} {join_names(names)}"
         if names
