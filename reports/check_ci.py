@@ -15,7 +15,7 @@ from zprof.model.report import Report
 from zprof.reports.escape import format_command
 from zprof.reports.junit_suite import Case, State, Suite
 from zprof.reports.junit_suite import document as junit_document
-from zprof.reports.presenters.check_formatting import (
+from zprof.reports.pages.check import (
     describe_gate,
     describe_result,
     format_change,

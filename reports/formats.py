@@ -84,7 +84,7 @@ def _make_comparison_page(comparison: SideBySide, *, everything: bool = False) -
 
 
 def _make_check_page(checked: Checked) -> Page:
-    from zprof.reports.presenters.check import build_check_page
+    from zprof.reports.pages.check import build_check_page
 
     return build_check_page(*checked)
 

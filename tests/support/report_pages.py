@@ -23,8 +23,8 @@ from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.page import Block, Page
+from zprof.reports.pages.check import build_check_page
 from zprof.reports.pages.plan import build_plan_page
-from zprof.reports.presenters.check import build_check_page
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 from zprof.reports.presenters.report import build_report_page
 from zprof.reports.presenters.side_by_side import build_side_by_side_page

@@ -22,7 +22,7 @@ ALLOWED = {
     "replay": "analysis run model",
     "planner": "replay analysis run model",
     "rules": "replay analysis run model",
-    "checks": "rules analysis run model",
+    "checks": "reports rules analysis run model",
     "simulator": "model",
     "reports": "model",
     "collectors": "run model",

@@ -1,4 +1,4 @@
-"""Make the baseline of a report, and write and read its file (``zprof.baseline/1``).
+"""Make the baseline of a report, write and read its file (``zprof.baseline/1``), and compare two baselines.
 
 Every value is a leaf of the report, or the sum or mean of a list of leaves:
 
@@ -34,14 +34,34 @@ from zprof.model.formatting import printable, shorten
 from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
 from zprof.model.report import Report
+from zprof.model.side_by_side import ComparedRow, ComparedValue
 from zprof.model.tenants import BACKEND_SCRATCH, UNTAGGED_NAME, Tenant
 from zprof.model.time import CollectiveTime, StepTime, has_unsplit_wait
 from zprof.run.near_paths import suggest_path
 from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
+#: Minimum number of steps for an interval of their mean.
+MIN_STEPS = 5
 #: Maximum columns of a name from a run; names of data types and devices are shorter.
 _MAX_NAME_COLUMNS = 100
+_MAX_BYTES = 1 << 20
+#: Maximum plausible size, time, count and number of ranks of a run.
+_MAX_AMOUNT = 1 << 60
+_MAX_COUNT = 1e9
+_MAX_RANKS = 1 << 24
+_MAX_NAME_LENGTH = 400
+#: Maximum plausible number of modelled properties of a run.
+_MAX_MODELLED = 16
+_SAVE_AGAIN = "save it again: zprof baseline save RUN"
+_T = TypeVar("_T")
+_UPPER, _LOWER = "an upper bound", "a lower bound"
+_ONLY, _WITHOUT = "only", "without"
+#: Prefixes of ``modelled`` entries for planted faults, which a check should detect: they are not conditions.
+_PLANTED = ("planted ", "straggler:")
+#: Maximum columns of a condition in a sentence; the comparison uses the full text.
+_MAX_CONDITION_COLUMNS = 120
+_WINDOWS = {"step": "step by step", "trace": "as one interval"}
 
 
 def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> Baseline:
@@ -66,7 +86,7 @@ def read_conditions(report: Report, environment: Mapping[str, str]) -> Condition
         engine=_clean_name(run.engine),
         stage=run.stage,
         torch=_clean_name(environment.get("torch", "")),
-        modelled=tuple(_clean_name(description) for description in run.modelled[:MAX_MODELLED]),
+        modelled=tuple(_clean_name(description) for description in run.modelled[:_MAX_MODELLED]),
         window="trace" if report.time.is_whole else "step",
     )
 
@@ -180,18 +200,6 @@ def _clean_name(text: str) -> str:
     return shorten(printable(text), _MAX_NAME_COLUMNS)
 
 
-_MAX_BYTES = 1 << 20
-#: Maximum plausible size, time, count and number of ranks of a run.
-_MAX_AMOUNT = 1 << 60
-_MAX_COUNT = 1e9
-_MAX_RANKS = 1 << 24
-_MAX_NAME_LENGTH = 400
-#: Maximum plausible number of modelled properties of a run.
-MAX_MODELLED = 16
-_SAVE_AGAIN = "save it again: zprof baseline save RUN"
-_T = TypeVar("_T")
-
-
 def to_json(baseline: Baseline) -> str:
     """Format the baseline as the text of its file.
 
@@ -214,17 +222,24 @@ def read_baseline(path: Path) -> Baseline:
         BadInput: The file is missing, damaged, not a baseline, from a newer zprof, or has impossible values.
     """
     content = _read_bytes(path)
-    _check_schema(_decode(content, _Versioned, path).schema, path)
+    schema = _decode(content, _Versioned, path).schema
+    if not schema.startswith("zprof.baseline/"):
+        raise BadInput(f"{printable(path)}: not a zprof baseline", hint=_SAVE_AGAIN)
+    if schema != BASELINE_SCHEMA:
+        raise BadInput(
+            f'{printable(path)}: schema is "{_clip_text(schema)}", this zprof reads "{BASELINE_SCHEMA}"',
+            hint=f"upgrade zprof, or {_SAVE_AGAIN}",
+        )
     baseline = _decode(content, Baseline, path)
     try:
         key = _find_duplicate_key(content)
     except (ValueError, RecursionError):
-        raise BadInput(f"{_format_path(path)}: not a baseline (invalid JSON)", hint=_SAVE_AGAIN) from None
+        raise BadInput(f"{printable(path)}: not a baseline (invalid JSON)", hint=_SAVE_AGAIN) from None
     if key is not None:
-        raise BadInput(f'{_format_path(path)}: has the key "{_clip_text(key)}" twice', hint=_SAVE_AGAIN)
+        raise BadInput(f'{printable(path)}: has the key "{_clip_text(key)}" twice', hint=_SAVE_AGAIN)
     problem = next(_find_problems(baseline), None)
     if problem is not None:
-        raise BadInput(f"{_format_path(path)}: not a valid baseline ({problem})", hint=_SAVE_AGAIN)
+        raise BadInput(f"{printable(path)}: not a valid baseline ({problem})", hint=_SAVE_AGAIN)
     return baseline
 
 
@@ -267,13 +282,13 @@ def _read_bytes(path: Path) -> bytes:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         hint = suggest_path(path) or f"create one: {_SAVE_AGAIN[15:]}"
-        raise BadInput(f"{_format_path(path)}: no such baseline", hint=hint) from None
+        raise BadInput(f"{printable(path)}: no such baseline", hint=hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "invalid file name"
-        raise BadInput(f"{_format_path(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None
+        raise BadInput(f"{printable(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None
     if len(content) > _MAX_BYTES:
         raise BadInput(
-            f"{_format_path(path)}: larger than 1 MiB, the maximum size of a baseline", hint=_SAVE_AGAIN
+            f"{printable(path)}: larger than 1 MiB, the maximum size of a baseline", hint=_SAVE_AGAIN
         )
     return content
 
@@ -284,7 +299,7 @@ def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(
-            f"{_format_path(path)}: not a baseline ({_clip_text(reason)})", hint=_SAVE_AGAIN
+            f"{printable(path)}: not a baseline ({_clip_text(reason)})", hint=_SAVE_AGAIN
         ) from None
 
 
@@ -300,17 +315,6 @@ def _find_duplicate_key(content: bytes) -> str | None:
     return duplicates[0] if duplicates else None
 
 
-def _check_schema(schema: str, path: Path) -> None:
-    if schema == BASELINE_SCHEMA:
-        return
-    if schema.startswith("zprof.baseline/"):
-        raise BadInput(
-            f'{_format_path(path)}: schema is "{_clip_text(schema)}", this zprof reads "{BASELINE_SCHEMA}"',
-            hint=f"upgrade zprof, or {_SAVE_AGAIN}",
-        )
-    raise BadInput(f"{_format_path(path)}: not a zprof baseline", hint=_SAVE_AGAIN)
-
-
 def _find_problems(baseline: Baseline) -> Iterator[str]:
     """Yield implausible values, in the order of the file."""
     conditions = baseline.conditions
@@ -318,8 +322,8 @@ def _find_problems(baseline: Baseline) -> Iterator[str]:
     more_names = (conditions.engine, conditions.torch, conditions.window, *conditions.modelled)
     if any(len(text) > _MAX_NAME_LENGTH for text in (*names, *more_names)):
         yield f"a name of more than {_MAX_NAME_LENGTH} characters"
-    if len(conditions.modelled) > MAX_MODELLED:
-        yield f"more than {MAX_MODELLED} modelled properties"
+    if len(conditions.modelled) > _MAX_MODELLED:
+        yield f"more than {_MAX_MODELLED} modelled properties"
     if not 1 <= conditions.world_size <= _MAX_RANKS:
         yield "world_size"
     if baseline.memory is not None:
@@ -327,6 +331,9 @@ def _find_problems(baseline: Baseline) -> Iterator[str]:
     yield from _find_problems_in_collectives(baseline.collectives or ())
     if baseline.time is not None:
         yield from _find_problems_in_time(baseline.time)
+    missing_ranks = [part.missing_ranks for part in (baseline.memory, baseline.time) if part is not None]
+    if not all(0 <= rank < _MAX_RANKS for ranks in missing_ranks for rank in ranks):
+        yield "missing_ranks"
 
 
 def _find_problems_in_memory(memory: MemoryBaseline) -> Iterator[str]:
@@ -345,7 +352,6 @@ def _find_problems_in_memory(memory: MemoryBaseline) -> Iterator[str]:
         yield "a tenant whose own peak is below its bytes at the peak"
     names = [*(name for name in memory.tenants if name not in set(Tenant)), *(set(peaks) - known)]
     yield from (f'tenant "{_clip_text(name)}"' for name in names)
-    yield from _find_problems_in_ranks(memory.missing_ranks)
 
 
 def _find_problems_in_collectives(entries: Sequence[CollectiveBaseline]) -> Iterator[str]:
@@ -378,12 +384,6 @@ def _find_problems_in_time(time: TimeBaseline) -> Iterator[str]:
         and _is_close(time.overlap_ratio, clamp_ratio(collective - exposed, collective))
     ):
         yield "ratios that do not match the steps"
-    yield from _find_problems_in_ranks(time.missing_ranks)
-
-
-def _find_problems_in_ranks(ranks: Sequence[int]) -> Iterator[str]:
-    if not all(0 <= rank < _MAX_RANKS for rank in ranks):
-        yield "missing_ranks"
 
 
 def _is_close(stated: float | None, computed: float | None) -> bool:
@@ -400,5 +400,111 @@ def _clip_text(text: str) -> str:
     return shorten(printable(text), 120)
 
 
-def _format_path(path: Path) -> str:
-    return printable(path)
+def compare_figures(before: Baseline, after: Baseline) -> tuple[ComparedRow, ...]:
+    """Return all figures of both baselines, named like the gates; None where one lacks a figure."""
+    a, b = dict(_list_figures(before)), dict(_list_figures(after))
+    absent = (None, None)
+    return tuple(
+        ComparedRow(
+            name=name,
+            unit=(b.get(name) or a[name])[0],
+            a=a.get(name, absent)[1],
+            b=b.get(name, absent)[1],
+        )
+        for name in dict.fromkeys([*b, *a])
+    )
+
+
+def list_bounds(baseline: Baseline) -> tuple[str, ...]:
+    """Return one line for each figure that is missing, a bound, or lacks ranks, which weakens a check."""
+    parts = (("memory", baseline.memory), ("times", baseline.time), ("collectives", baseline.collectives))
+    missing = [f"no {name}" for name, part in parts if part is None]
+    steps = 0 if baseline.time is None else len(baseline.time.wall_ns)
+    if 0 < steps < MIN_STEPS:
+        missing.append(
+            f"{steps} timed step{'' if steps == 1 else 's'}, {MIN_STEPS} are needed for an interval"
+        )
+    suffixes = tuple(f", {word}" for word in (_ONLY, _WITHOUT))
+    bounds = [f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(suffixes)]
+    return (*missing, *bounds)
+
+
+def _list_figures(baseline: Baseline) -> Iterator[tuple[str, tuple[str, ComparedValue]]]:
+    """Yield name, unit and value of each figure; bounds and missing ranks are figures of their own."""
+    conditions, memory, time = baseline.conditions, baseline.memory, baseline.time
+    yield "device", ("text", conditions.device)
+    yield "backend", ("text", conditions.backend)
+    yield "world size", ("count", conditions.world_size)
+    yield "engine", ("text", conditions.engine)
+    yield "stage", ("count", conditions.stage)
+    yield "torch", ("text", conditions.torch)
+    yield "modelled", ("text", "; ".join(conditions.modelled) or None)
+    yield "window", ("text", conditions.window)
+    if memory is not None:
+        yield "peak_memory", ("bytes", memory.peak_bytes)
+        for tenant, size in (memory.tenant_peaks or {}).items():
+            yield f"peak_memory.{tenant}", ("bytes", size)
+        for tenant, size in memory.tenants.items():
+            yield f"{tenant} at the peak", ("bytes", size)
+        yield "untagged at the peak", ("bytes", memory.untagged_bytes)
+        bounds = ((_UPPER, memory.upper_bound), (_LOWER, memory.lower_bound))
+        yield from _list_bound_figures("peak_memory", [name for name, applies in bounds if applies])
+        yield from _list_missing_figures("peak_memory", memory.missing_ranks)
+    for entry in baseline.collectives or ():
+        ranks = f"{entry.group_size} ranks" if entry.group_size else ""
+        kind = ", ".join(part for part in (entry.dtype, ranks) if part)
+        kind = f" ({kind})" if kind else ""
+        yield f"{entry.kind} bytes{kind}", ("bytes", entry.bytes)
+        yield f"{entry.kind} count{kind}", ("count", entry.count)
+        yield from _list_bound_figures(f"{entry.kind} bytes{kind}", [_LOWER] if entry.lower_bound else [])
+    if time is not None:
+        steps = len(time.wall_ns)
+        yield "timed steps", ("count", steps)
+        yield "step_time", ("ns", round(sum(time.wall_ns) / steps) if steps else None)
+        yield "exposed_ratio", ("ratio", time.exposed_ratio)
+        yield "overlap_ratio", ("ratio", time.overlap_ratio)
+        yield "exposed_wait", ("ns", time.exposed_wait_ns)
+        yield from _list_bound_figures("exposed times", [_UPPER] if time.upper_bound else [])
+        yield from _list_bound_figures("exposed_wait", [_LOWER] if time.wait_lower_bound else [])
+        yield from _list_missing_figures("timed steps", time.missing_ranks)
+
+
+def _list_bound_figures(name: str, bounds: Sequence[str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    if bounds:
+        yield f"{name}, {_ONLY}", ("text", " and ".join(bounds))
+
+
+def _list_missing_figures(name: str, ranks: Sequence[int]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield all missing ranks without shortening, so that the figure changes with each rank."""
+    if ranks:
+        shown = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+        yield f"{name}, {_WITHOUT}", ("text", shown)
+
+
+def find_condition_differences(baseline: Conditions, run: Conditions) -> tuple[str, ...]:
+    """Describe each difference: ``world size 4, the baseline has 2``; empty if there is none."""
+    before, current = _describe_conditions(baseline), _describe_conditions(run)
+    shown = {
+        name: [shorten(side[name], _MAX_CONDITION_COLUMNS) for side in (current, before)] for name in before
+    }
+    return tuple(
+        f"{name} {texts[0]}, the baseline has {texts[1]}"
+        for name, texts in shown.items()
+        if before[name] != current[name]
+    )
+
+
+def _describe_conditions(conditions: Conditions) -> dict[str, str]:
+    """Return each condition that must be equal; of a torch version, not the part that names the build."""
+    modelled = [part for part in conditions.modelled if not part.startswith(_PLANTED)]
+    texts = {
+        "device": conditions.device,
+        "backend": conditions.backend,
+        "world size": str(conditions.world_size),
+        "engine": conditions.engine,
+        "stage": "" if conditions.stage is None else str(conditions.stage),
+        "torch": conditions.torch.partition("+")[0],
+        "modelled": printable("; ".join(modelled)) or "nothing",
+        "time measured": _WINDOWS.get(conditions.window, conditions.window),
+    }
+    return {name: printable(text) or "unknown" for name, text in texts.items()}

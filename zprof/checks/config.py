@@ -19,15 +19,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.checks.limit_text import quote_input
-from zprof.checks.limits import (
-    GATES,
-    LIMIT_KEYS,
-    MEMORY_PARTS,
-    PEAK_MEMORY,
-    find_gate,
-    parse_limit,
-)
+from zprof.checks.limit_text import LIMIT_KEYS, parse_limit, quote_input
+from zprof.checks.limits import GATES, MEMORY_PARTS, PEAK_MEMORY
 from zprof.model.check import DEFAULT, Check, Limit, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.suggestions import suggest_names
@@ -173,7 +166,7 @@ def resolve_limits(
     for section in _choose_sections(folder, config):
         limits |= _parse_limits(list_stated_limits(section, folder))
     limits |= _parse_limits(flags)
-    ordered_limits = (limits.get(gate.name) for gate in GATES)
+    ordered_limits = (limits.get(name) for name in GATES)
     return tuple(limit for limit in ordered_limits if limit is not None)
 
 
@@ -271,7 +264,7 @@ def adapt_to_device(limits: Iterable[Limit], device: str) -> tuple[Limit, ...]:
 
 
 def _adapt_limit(limit: Limit, device: str) -> Limit:
-    gate = find_gate(limit.gate)
+    gate = GATES.get(limit.gate)
     if device != "cpu" or limit.origin != DEFAULT or gate is None or not gate.is_timed:
         return limit
     if limit.gate in CPU_DEFAULTS:

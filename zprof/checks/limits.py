@@ -1,55 +1,539 @@
-"""Parse limits from text or tables into :class:`~zprof.model.check.Limit`, and list all gates.
+"""The limits of ``zprof check``: what each reads from a run and its baseline, and how that is worded.
 
-Text: ``+2%``, ``exact`` (same as ``+0%``: equal or less), ``24 MiB``, ``10%``, ``>=0.7``, ``-5pt``,
-``120 ms``, ``3Ψ`` or ``3 psi``. With ``@0.95`` a limit fails only if the interval with that confidence is
-beyond it, with ``warn`` it never fails. Table: ``{max = "+3%", confidence = 0.95, warn = true}``, ``min`` for
-a lower limit. ``false`` and ``off`` turn a gate off. A signed percentage is relative to the baseline. An
-unsigned one is an absolute value, which only ratios accept.
+Both sides are read as baselines, so that the same code reads both; details that a baseline does not keep come
+from the report. Memory: bytes of the rank with the highest peak. Communication: sums per rank and step over
+the collectives. Times:
 
-Units of gates: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes of all parameters in the
-communication data type, the unit of the ZeRO formulas: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
+    exposed_ratio = sum(exposed) / sum(wall)        overlap_ratio = 1 - sum(exposed) / sum(collective)
+
+over the steps, each the mean over its ranks. A busy machine makes ranks wait, so exposed wait only warns
+unless the rule straggler_rank found one rank late in nearly all steps.
 """
 
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.checks.limit_text import (
-    InvalidLimit,
-    LimitText,
-    format_number,
-    is_number,
-    parse_confidence,
-    parse_limit_text,
-    quote_input,
-)
-from zprof.model.check import Limit, Sense
-from zprof.model.errors import BadInput
+from zprof.analysis.compare.intervals import ratio_samples
+from zprof.checks.baseline import find_highest_peak
+from zprof.model.baseline import Baseline, CollectiveBaseline, MemoryBaseline, TimeBaseline
+from zprof.model.check import Figure, Limit, LimitRow, Sense
+from zprof.model.findings import Cause, Confidence
+from zprof.model.formatting import format_bytes, format_psi, printable, shorten
+from zprof.model.gaps import GapKind
+from zprof.model.memory import RankMemory
 from zprof.model.metrics.catalogue import METRICS
 from zprof.model.metrics.metric import Better, Metric
-from zprof.model.quantities import Unit
-from zprof.model.suggestions import suggest_names
-from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
+from zprof.model.quantities import Unit, format_number, format_signed
+from zprof.model.report import Report
+from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME, Tenant
+from zprof.rules.evidence import STEPS_LATEST_RATIO
 
 PEAK_MEMORY = "peak_memory"
 #: The parts that ``peak_memory.<part>`` accepts: the six tenants and untagged bytes.
 MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED_NAME)
+_MAX_NAME_COLUMNS = 60
+_MAX_RANKS = 4
+#: Path in the report of the list that the time gates sum over.
+_STEPS_PATH = "time.steps"
+#: Minimum share of the steps in which the late rank must arrive last.
+_MIN_LATEST_RATIO = 0.8
+_RECORD_TIME = "record the time window on all ranks (--time-steps 8)"
+_RECORD_MEMORY = "record a memory window (--memory-steps 2) that all ranks reach"
+_NO_MEMORY = "no memory window was recorded"
+_NO_COLLECTIVES = "no collective was recorded"
+_NO_COMMUNICATION = "no collective ran in the timed steps, so there is nothing to overlap"
+#: gloo's copy of a gathered unit lives until the last rank has launched the gather, so how many there are at
+#: the peak depends on how late the ranks are.
+_CHANCE_NOTE = "only by copies that the collective backend made, which depend on the timing of the ranks"
+_CPU_NOTE = (
+    "on CPU ranks (DDP, FSDP2) gloo shares the cores of the ranks, so little is hidden to begin with; "
+    "guard collective_bytes and exposed_ratio there, and overlap on a GPU or with a modelled link"
+)
+
+_RunBaseline = MemoryBaseline | TimeBaseline
+_Key = tuple[str, str, int]
+
+
+class LimitInput(Struct, frozen=True, kw_only=True):
+    """A limit, the run to judge, and the baseline; ``current`` is the run as a baseline."""
+
+    limit: Limit
+    report: Report
+    current: Baseline
+    baseline: Baseline | None
+
+
+def clean_name(text: object) -> str:
+    """Make a name from a run or a file printable on one line, shortened."""
+    return shorten(printable(text), _MAX_NAME_COLUMNS)
+
+
+def _list_missing(given: LimitInput, current: _RunBaseline, baseline: _RunBaseline | None) -> tuple[int, ...]:
+    """Return the ranks that the run should have but does not.
+
+    For an absolute limit these are all missing ranks, for a relative one only those that the baseline has:
+    ranks missing from both do not affect the comparison.
+    """
+    excused = baseline.missing_ranks if baseline is not None and given.limit.is_relative else ()
+    return tuple(sorted(set(current.missing_ranks) - set(excused)))
+
+
+def _lacks_ranks(baseline: _RunBaseline | None, current: _RunBaseline | None) -> bool:
+    """Return True if the baseline lacks ranks that the run has."""
+    present = set(current.missing_ranks) if current is not None else set()
+    return baseline is not None and bool(set(baseline.missing_ranks) - present)
+
+
+def _format_ranks(ranks: Sequence[int]) -> str:
+    """Format ranks as ``rank 1``, ``ranks 1, 2`` or ``ranks 1, 2, 3, 4 and 120 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    more = f" and {len(ranks) - _MAX_RANKS} more" if len(ranks) > _MAX_RANKS else ""
+    return f"ranks {', '.join(map(str, ranks[:_MAX_RANKS]))}{more}"
+
+
+def _make_memory_row(
+    given: LimitInput,
+    values: tuple[Fraction | None, Fraction | None],
+    *,
+    missing: str = _NO_MEMORY,
+    note: str = "",
+    is_share: bool = False,
+    is_upper: bool | None = None,
+) -> LimitRow:
+    """Make the row of a value of the run and of the baseline, with their bounds.
+
+    A peak without some ranks is a lower bound; a share of a bound can be off to either side. ``is_upper``: of
+    the value of the run, if it is not of the rank with the highest peak.
+    """
+    sides = given.current.memory, None if given.baseline is None else given.baseline.memory
+    current, baseline = sides
+    missing_ranks = () if current is None else _list_missing(given, current, baseline)
+    lacks = (bool(missing_ranks), current is not None and _lacks_ranks(baseline, current))
+    uppers = [side is not None and side.upper_bound for side in sides]
+    if is_upper is not None:
+        uppers[0] = is_upper
+    figures: list[Figure | None] = []
+    for side, value, upper, lacks_ranks in zip(sides, values, uppers, lacks, strict=True):
+        lower = (side is not None and side.lower_bound) or lacks_ranks
+        figure = None
+        if value is not None:
+            figure = Figure(
+                value=value,
+                can_be_lower=upper or (is_share and lower),
+                can_be_higher=lower or (is_share and upper),
+            )
+        figures.append(figure)
+    if figures[0] is None:
+        return LimitRow(baseline=figures[1], missing=missing, remedy=_RECORD_MEMORY)
+    without = f" (without {_format_ranks(missing_ranks)})" if missing_ranks else ""
+    return LimitRow(
+        current=figures[0], baseline=figures[1], remedy=_RECORD_MEMORY, value_note=f"{note}{without}"
+    )
+
+
+def _read_peak_memory(given: LimitInput) -> LimitRow:
+    """Read the highest peak of all ranks."""
+    current, baseline = given.current.memory, given.baseline.memory if given.baseline else None
+    values = tuple(None if side is None else Fraction(side.peak_bytes) for side in (current, baseline))
+    if current is None:
+        return _make_memory_row(given, (None, values[1]))
+    ranks = given.report.memory.per_rank
+    index = find_highest_peak(ranks)
+    rank = ranks[index]
+    phase = f" in the {clean_name(rank.peak_phase)}" if rank.peak_phase else ""
+    row = _make_memory_row(given, (values[0], values[1]), note=f" on rank {rank.rank}{phase}")
+    # The peaks without the backend's copies.
+    stable = [
+        None
+        if side is None or side.backend_scratch_bytes is None
+        else side.peak_bytes - side.backend_scratch_bytes
+        for side in (current, baseline)
+    ]
+    return replace(
+        row,
+        report_path=f"memory.per_rank[{index}].peak_bytes",
+        subject=f"rank {rank.rank}",
+        growth_note=_describe_memory_growth(current, baseline),
+        stable=_make_stable(*stable),
+        chance_note=_CHANCE_NOTE,
+    )
+
+
+def _make_stable(current: int | None, baseline: int | None) -> tuple[Figure, Figure] | None:
+    if current is None or baseline is None:
+        return None
+    return Figure(value=Fraction(current)), Figure(value=Fraction(baseline))
+
+
+def _describe_memory_growth(current: MemoryBaseline, baseline: MemoryBaseline | None) -> str:
+    """Describe the tenant that grew most; without a baseline the largest."""
+    sizes = {**current.tenants, UNTAGGED_NAME: current.untagged_bytes}
+    if baseline is not None:
+        before = {**baseline.tenants, UNTAGGED_NAME: baseline.untagged_bytes}
+        sizes = {tenant: size - before.get(tenant, 0) for tenant, size in sizes.items()}
+    largest = max(sizes, key=sizes.__getitem__)
+    if sizes[largest] <= 0:
+        return ""
+    name = "untagged bytes" if largest == UNTAGGED_NAME else largest.replace("_", " ")
+    if baseline is None:
+        return f"mostly {name}, {format_bytes(sizes[largest])}"
+    return f"{name} grew most, {format_signed(sizes[largest], Unit.BYTES)}"
+
+
+def _read_tenant_memory(given: LimitInput) -> LimitRow:
+    """Read what one tenant (after the dot in the gate's name) holds at its own maximum, over all ranks.
+
+    Not at the rank's peak: a peak in the optimizer has no activations, however many the backward holds.
+    """
+    tenant = given.limit.gate.partition(".")[2]
+    current, baseline = given.current.memory, given.baseline.memory if given.baseline else None
+    before = None if baseline is None else (baseline.tenant_peaks or {}).get(tenant)
+    baseline_value = None if before is None else Fraction(before)
+    if current is None:
+        return _make_memory_row(given, (None, baseline_value))
+    ranks = given.report.memory.per_rank
+    sizes = [_get_tenant_peak(rank, tenant) for rank in ranks]
+    index = max(range(len(ranks)), key=lambda position: (sizes[position] or 0, -position))
+    rank, size = ranks[index], sizes[index]
+    if size is None:
+        return _make_memory_row(given, (None, baseline_value), missing=f"the run has no data for {tenant}")
+    row = _make_memory_row(
+        given,
+        (Fraction(size), baseline_value),
+        note=f" at its own peak on rank {rank.rank}",
+        is_upper=rank.upper_bound,
+    )
+    parts = [part for part in rank.parts if part.tenant == tenant and part.sub]
+    largest = max(parts, key=lambda part: part.bytes, default=None)
+    growth = ""
+    if largest is not None and largest.bytes > 0:
+        growth = f"at the rank's peak mostly {clean_name(largest.sub)}, {format_bytes(largest.bytes)}"
+    stable = None
+    if tenant == Tenant.COMMUNICATION_BUFFERS.value and baseline is not None:
+        stable = _make_stable(current.program_buffers_peak_bytes, baseline.program_buffers_peak_bytes)
+    return replace(
+        row,
+        report_path=f"memory.per_rank[{index}].tenant_peaks.{tenant}",
+        subject=f"{tenant} on rank {rank.rank}",
+        growth_note=growth,
+        stable=stable,
+        chance_note=_CHANCE_NOTE,
+    )
+
+
+def _get_tenant_peak(rank: RankMemory, tenant: str) -> int | None:
+    """Return the tenant's own peak, None if nothing in the recording could be attributed to it."""
+    if rank.tenant_peaks is None or (tenant != UNTAGGED_NAME and rank.is_unknown(Tenant(tenant))):
+        return None
+    return rank.tenant_peaks.get(tenant)
+
+
+def _read_untagged_ratio(given: LimitInput) -> LimitRow:
+    """Read the untagged share of the highest peak, or of the worst rank for an absolute limit.
+
+    A baseline stores only the rank with the highest peak.
+    """
+    current, baseline = given.current.memory, given.baseline.memory if given.baseline else None
+    before = None
+    if baseline is not None and baseline.peak_bytes > 0:
+        before = Fraction(baseline.untagged_bytes, baseline.peak_bytes)
+    if current is None or current.peak_bytes <= 0:
+        return _make_memory_row(given, (None, before), is_share=True)
+    ranks = given.report.memory.per_rank
+    shares = [
+        Fraction(rank.untagged_bytes, rank.peak_bytes) if rank.peak_bytes > 0 else Fraction(0)
+        for rank in ranks
+    ]
+    index = find_highest_peak(ranks)
+    if not given.limit.is_relative:
+        index = max(range(len(ranks)), key=lambda position: (shares[position], -position))
+    rank = ranks[index]
+    row = _make_memory_row(
+        given, (shares[index], before), note=f" of the peak of rank {rank.rank}", is_share=True
+    )
+    return replace(
+        row,
+        report_path=f"memory.per_rank[{index}].untagged_bytes",
+        subject=f"rank {rank.rank}",
+        growth_note=f"{format_bytes(rank.untagged_bytes)} are untagged" if rank.untagged_bytes else "",
+    )
+
+
+def _read_collective_bytes(given: LimitInput) -> LimitRow:
+    """Read the bytes of the full tensors of all collectives, per step and rank."""
+    return _read_collectives(given, "bytes", Unit.BYTES)
+
+
+def _read_collective_count(given: LimitInput) -> LimitRow:
+    """Read the number of collectives that a rank takes part in, per step."""
+    return _read_collectives(given, "count", Unit.COUNT)
+
+
+def _read_collectives(given: LimitInput, field: str, unit: Unit) -> LimitRow:
+    """Read a sum over collectives; the kind, data type and group size that grew, is new or was removed."""
+    base, current = given.baseline, given.current.collectives
+    base_time, time = None if base is None else base.time, given.current.time
+    before = None if base is None else base.collectives
+    is_bytes = field == "bytes"
+    baseline = None if before is None else _sum_collectives(before, field, is_bytes=is_bytes)
+    ranks = () if time is None else _list_missing(given, time, base_time)
+    if time is None:
+        missing = "no step was timed, so no collectives were recorded"
+    elif ranks:
+        missing = f"{_format_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} missing"
+    else:
+        missing = "" if current is not None else _NO_COLLECTIVES
+    if current is None or missing:
+        return LimitRow(baseline=baseline, missing=missing, remedy=_RECORD_TIME)
+    lacks_ranks = before is not None and _lacks_ranks(base_time, time)
+    sums = [_sum_by_key(entries or (), field) for entries in (current, before)]
+    grown = {key: sums[0].get(key, Fraction(0)) - sums[1].get(key, 0) for key in [*sums[1], *sums[0]]}
+    largest = max(sums[0], key=sums[0].__getitem__, default=None)
+    if before is not None and grown and max(grown.values()) > 0:
+        largest = max(grown, key=grown.__getitem__)
+    entries = given.report.time.collectives
+    is_single_group = len(entries) == 1 and entries[0].group_size >= given.report.run.world_size
+    return LimitRow(
+        current=_sum_collectives(current, field, is_bytes=is_bytes),
+        baseline=None if lacks_ranks else baseline,
+        report_path=f"time.collectives[0].{field}" if is_single_group else "time.collectives",
+        subject="" if largest is None else _name_collective(largest),
+        value_note=" per step",
+        growth_note=_describe_collective_growth(sums[0], None if before is None else sums[1], grown, unit),
+        has_different_parts=before is not None and not lacks_ranks and set(sums[0]) != set(sums[1]),
+        remedy=_RECORD_TIME,
+    )
+
+
+def _sum_by_key(entries: Sequence[CollectiveBaseline], field: str) -> dict[_Key, Fraction]:
+    return {
+        (entry.kind, entry.dtype, entry.group_size): Fraction(str(getattr(entry, field))) for entry in entries
+    }
+
+
+def _sum_collectives(entries: Sequence[CollectiveBaseline], field: str, *, is_bytes: bool) -> Figure:
+    value = sum(_sum_by_key(entries, field).values(), Fraction(0))
+    return Figure(value=value, can_be_higher=is_bytes and any(entry.lower_bound for entry in entries))
+
+
+def _describe_collective_growth(
+    current: Mapping[_Key, Fraction],
+    baseline: Mapping[_Key, Fraction] | None,
+    grown: Mapping[_Key, Fraction],
+    unit: Unit,
+) -> str:
+    """Describe what grew most, what is new and what was removed: the largest of each, and how many more."""
+    if baseline is None:
+        largest = max(current, key=current.__getitem__, default=None)
+        if largest is None:
+            return ""
+        return f"mostly {_name_collective(largest)}, {format_number(float(current[largest]), unit)}"
+    groups = (
+        ("grew most", [key for key in current.keys() & baseline.keys() if grown[key] > 0]),
+        ("is new", list(current.keys() - baseline.keys())),
+        ("was removed", list(baseline.keys() - current.keys())),
+    )
+    parts = []
+    for change, keys in groups:
+        if keys:
+            largest = max(keys, key=lambda key: (abs(grown[key]), key))
+            more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+            amount = format_signed(float(grown[largest]), unit)
+            parts.append(f"{_name_collective(largest)} {change}, {amount}{more}")
+    return "; ".join(parts)
+
+
+def _name_collective(key: _Key) -> str:
+    kind, dtype, size = key
+    over = f" over {size} ranks" if size else ""
+    return f"{clean_name(kind)} of {clean_name(dtype) or 'unknown type'}{over}"
+
+
+def _read_bytes_against_formula(given: LimitInput) -> LimitRow:
+    """Read the bytes that a rank moves per step relative to all parameters; all_reduces count twice."""
+    volume = given.report.volume
+    if volume is None or not volume.parameter_bytes:
+        gap = next((gap for gap in given.report.gaps if gap.kind is GapKind.VOLUME), None)
+        missing = "the bytes per step cannot be compared with the ZeRO formula"
+        return LimitRow(missing=missing, remedy=_RECORD_TIME if gap is None else clean_name(gap.remedy))
+    if given.current.collectives is None:
+        return LimitRow(missing=_NO_COLLECTIVES, remedy=_RECORD_TIME)
+    lacks_ranks = bool(given.current.time and given.current.time.missing_ranks)
+    expected = format_psi(volume.expected_bytes / volume.parameter_bytes)
+    return LimitRow(
+        current=Figure(
+            value=Fraction(volume.seen_bytes, volume.parameter_bytes),
+            can_be_lower=lacks_ranks,
+            can_be_higher=lacks_ranks,
+        ),
+        report_path="volume.seen_bytes",
+        value_note=f" ({format_bytes(volume.seen_bytes)}) per step",
+        growth_note=f"the ZeRO formula of the stage expects {expected}",
+    )
+
+
+_Times = tuple[TimeBaseline | None, TimeBaseline | None]
+
+
+def _select_times(given: LimitInput, *, communication: bool = True) -> tuple[_Times, str]:
+    """Return the times of the run and the baseline, None if unknown, and the reason for the run's None.
+
+    The run is unknown if it lacks a rank that the baseline has, and vice versa, and for ``communication`` if
+    it has no collective.
+    """
+    current, base = given.current.time, given.baseline
+    baseline = None if base is None else base.time
+    missing = ""
+    if current is None:
+        missing = "no step was timed"
+    elif ranks := _list_missing(given, current, baseline):
+        current, missing = None, f"{_format_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} not timed"
+    elif _lacks_ranks(baseline, current):
+        baseline = None
+    if communication and current is not None and given.current.collectives is None:
+        current, missing = None, _NO_COLLECTIVES
+    if communication and base is not None and base.collectives is None:
+        baseline = None
+    return (current, baseline), missing
+
+
+def _read_step_time(given: LimitInput) -> LimitRow:
+    """Read the mean step time."""
+    times, missing = _select_times(given, communication=False)
+    current, baseline = (
+        None if side is None else Figure(value=Fraction(sum(side.wall_ns), len(side.wall_ns)))
+        for side in times
+    )
+    samples = tuple(None if side is None else side.wall_ns for side in times)
+    return LimitRow(
+        current=current,
+        baseline=baseline,
+        missing=missing,
+        remedy=_RECORD_TIME,
+        report_path=_STEPS_PATH,
+        value_note=" per step",
+        samples=(samples[0], samples[1]),
+    )
+
+
+def _read_exposed_ratio(given: LimitInput) -> LimitRow:
+    """Read the share of a step that is exposed communication."""
+    times, missing = _select_times(given)
+    parts = [None if side is None else (side.exposed_ns, side.wall_ns) for side in times]
+    row = _make_share_row(times, parts, is_upper=True)
+    return replace(row, missing=missing, value_note=" of a step")
+
+
+def _read_overlap_ratio(given: LimitInput) -> LimitRow:
+    """Read the share of communication that is overlapped by compute.
+
+    The overlapped share is a lower bound if the exposed time is an upper bound.
+    """
+    facts = given.report.run
+    times, missing = _select_times(given)
+    parts = []
+    for side in times:
+        part = None
+        if side is not None:
+            pairs = zip(side.collective_ns, side.exposed_ns, strict=False)
+            part = ([all_ns - exposed_ns for all_ns, exposed_ns in pairs], side.collective_ns)
+        parts.append(part)
+    return replace(
+        _make_share_row(times, parts, is_upper=False),
+        missing=missing or _NO_COMMUNICATION,
+        value_note=" of the communication overlapped",
+        has_nothing=not missing,
+        device_note=_CPU_NOTE if facts.device == "cpu" and not facts.modelled else "",
+    )
+
+
+def _make_share_row(
+    times: _Times, parts: Sequence[tuple[Sequence[int], Sequence[int]] | None], *, is_upper: bool
+) -> LimitRow:
+    """Make the row of ratios of sums over the steps, with one sample per step; None if the total is 0."""
+    figures: list[Figure | None] = []
+    samples: list[Sequence[float] | None] = []
+    for side, sums in zip(times, parts, strict=True):
+        if side is None or sums is None or sum(sums[1]) <= 0:
+            figures.append(None)
+            samples.append(None)
+            continue
+        part, whole = sums
+        figures.append(
+            Figure(
+                value=Fraction(sum(part), sum(whole)),
+                can_be_lower=is_upper and side.upper_bound,
+                can_be_higher=not is_upper and side.upper_bound,
+            )
+        )
+        arrays = (np.asarray(column, dtype=np.float64) for column in sums)
+        samples.append(tuple(ratio_samples(*arrays).tolist()))
+    return LimitRow(
+        current=figures[0],
+        baseline=figures[1],
+        remedy=_RECORD_TIME,
+        report_path=_STEPS_PATH,
+        samples=(samples[0], samples[1]),
+    )
+
+
+def _read_exposed_wait(given: LimitInput) -> LimitRow:
+    """Read the exposed wait per step, the mean over steps and ranks."""
+    times, missing = _select_times(given)
+    current, baseline = (
+        None
+        if side is None or side.exposed_wait_ns is None
+        else Figure(
+            value=Fraction(side.exposed_wait_ns),
+            can_be_lower=side.upper_bound,
+            can_be_higher=side.wait_lower_bound,
+        )
+        for side in times
+    )
+    late = find_late_rank(given.report)
+    return LimitRow(
+        current=current,
+        baseline=baseline,
+        missing=missing,
+        remedy=_RECORD_TIME,
+        report_path=_STEPS_PATH,
+        subject="" if late is None else f"rank {late}",
+        value_note=" per step",
+        growth_note="" if late is None else f"rank {late} is late in nearly all steps",
+        warn_reason="this only warns because no rank is late in nearly all steps" if late is None else "",
+    )
+
+
+def find_late_rank(report: Report) -> int | None:
+    """Return the rank that is late in nearly all steps according to the straggler finding, else None."""
+    for finding in report.findings:
+        if finding.cause is Cause.STRAGGLER_RANK and finding.confidence is not Confidence.LOW:
+            share = next((row.value for row in finding.evidence if row.key == STEPS_LATEST_RATIO), 0.0)
+            rank = next((row.rank for row in finding.evidence if row.rank is not None), None)
+            return rank if share >= _MIN_LATEST_RATIO else None
+    return None
 
 
 class Gate(Struct, frozen=True, kw_only=True):
-    """A gate and the kinds of limits that it accepts.
+    """A quantity that can have a limit, and the kinds of limits that it accepts.
 
-    ``exact``: the value is a count that is equal in each recording of the same work, so it accepts ``exact``.
-    ``sampled``: the value varies over steps, so it accepts ``confidence``. ``of_baseline``: a limit may be
-    relative to the baseline.
+    ``read``: how its row is read. ``exact``: the value is a count that is equal in each recording of the same
+    work, so it accepts ``exact``. ``sampled``: the value varies over steps, so it accepts ``confidence``.
+    ``of_baseline``: a limit may be relative to the baseline. ``is_timed``: it measures time, which depends on
+    the load of the machine.
     """
 
     name: str
+    read: Callable[[LimitInput], LimitRow]
     exact: bool = False
     sampled: bool = False
     of_baseline: bool = True
+    is_timed: bool = False
 
     @property
     def metric(self) -> Metric:
@@ -66,272 +550,20 @@ class Gate(Struct, frozen=True, kw_only=True):
         """The allowed side of a limit without a sign."""
         return Sense.AT_LEAST if self.metric.better is Better.MORE else Sense.AT_MOST
 
-    @property
-    def is_timed(self) -> bool:
-        """True if the gate measures time, which depends on the load of the machine."""
-        return self.name in _TIME_GATES
 
-
-_TIME_GATES = ("exposed_ratio", "overlap_ratio", "step_time", "exposed_wait")
-
-#: All gates, in the order in which they are judged and displayed.
-GATES: tuple[Gate, ...] = (
-    Gate(name=PEAK_MEMORY, exact=True),
-    *(Gate(name=f"{PEAK_MEMORY}.{part}", exact=True) for part in MEMORY_PARTS),
-    Gate(name="untagged_ratio"),
-    Gate(name="exposed_ratio", sampled=True),
-    Gate(name="overlap_ratio", sampled=True),
-    Gate(name="collective_bytes", exact=True),
-    Gate(name="collective_count", exact=True),
-    Gate(name="collective_bytes_law", of_baseline=False),
-    Gate(name="step_time", sampled=True),
-    Gate(name="exposed_wait"),
-)
-
-_BY_NAME = {gate.name: gate for gate in GATES}
-
-
-def find_gate(name: str) -> Gate | None:
-    """Return the gate with this name, None if there is none."""
-    return _BY_NAME.get(name)
-
-
-#: The keys of a limit in table form.
-LIMIT_KEYS = ("max", "min", "confidence", "warn")
-
-
-def parse_limit(gate: str, stated: object, *, origin: str, place: str = "") -> Limit | None:
-    """Parse a limit of ``gate`` from a text, number, table or boolean; return None if it is off.
-
-    ``origin`` is the source of the limit. ``place`` is the source for error messages, with file and key.
-
-    Raises:
-        BadInput: The gate is unknown, or the limit does not fit it.
-    """
-    place = place or origin
-    known = find_gate(gate)
-    if known is None:
-        raise BadInput(
-            f"{place}: unknown gate {quote_input(gate)}",
-            hint=suggest_names(gate, [entry.name for entry in GATES]),
-        )
-    try:
-        parts = _parse_stated(stated)
-        return None if parts is None else _make_limit(known, parts, origin)
-    except InvalidLimit as error:
-        raise BadInput(f"{place}: {_quote_limit(stated)} {error.reason}", hint=error.hint) from None
-
-
-def _quote_limit(stated: object) -> str:
-    if isinstance(stated, Mapping):
-        inner = ", ".join(f"{key} = {value}" for key, value in list(stated.items())[:4] if _is_leaf(value))
-        return quote_input(f"{{{inner}}}")
-    return quote_input(stated)
-
-
-def _is_leaf(value: object) -> bool:
-    return isinstance(value, str | bool | float) or (isinstance(value, int) and abs(value) < 10**18)
-
-
-def _parse_stated(stated: object) -> LimitText | None:
-    """Parse the parts of a limit; return None if it turns the gate off."""
-    if stated is False or (isinstance(stated, str) and stated.strip().lower() == "off"):
-        return None
-    if isinstance(stated, str):
-        return parse_limit_text(stated)
-    if is_number(stated):
-        return parse_limit_text(format_number(stated))
-    if isinstance(stated, Mapping):
-        return _parse_table(stated)
-    raise InvalidLimit(
-        "is not a limit", 'write text such as "+2%", a table {max = "+2%"}, or false to turn it off'
+#: All gates by name, in the order in which they are judged and displayed.
+GATES: Mapping[str, Gate] = {
+    gate.name: gate
+    for gate in (
+        Gate(name=PEAK_MEMORY, read=_read_peak_memory, exact=True),
+        *(Gate(name=f"{PEAK_MEMORY}.{part}", read=_read_tenant_memory, exact=True) for part in MEMORY_PARTS),
+        Gate(name="untagged_ratio", read=_read_untagged_ratio),
+        Gate(name="exposed_ratio", read=_read_exposed_ratio, sampled=True, is_timed=True),
+        Gate(name="overlap_ratio", read=_read_overlap_ratio, sampled=True, is_timed=True),
+        Gate(name="collective_bytes", read=_read_collective_bytes, exact=True),
+        Gate(name="collective_count", read=_read_collective_count, exact=True),
+        Gate(name="collective_bytes_law", read=_read_bytes_against_formula, of_baseline=False),
+        Gate(name="step_time", read=_read_step_time, sampled=True, is_timed=True),
+        Gate(name="exposed_wait", read=_read_exposed_wait, is_timed=True),
     )
-
-
-def _parse_table(table: Mapping[object, object]) -> LimitText | None:
-    for key in table:
-        if key not in LIMIT_KEYS:
-            raise InvalidLimit(f"has the unknown key {quote_input(key)}", suggest_names(str(key), LIMIT_KEYS))
-    sides = [
-        (key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST) for key in LIMIT_KEYS[:2] if key in table
-    ]
-    if len(sides) != 1:
-        raise InvalidLimit("needs either max or min", 'write {max = "+3%", confidence = 0.95}')
-    key, side = sides[0]
-    if isinstance(table[key], Mapping):
-        raise InvalidLimit(f"has a table for {key}", f'write {key} = "+3%"')
-    found = _parse_stated(table[key])
-    if found is None:
-        raise InvalidLimit(
-            f"has no limit for {key}", "to turn the gate off, write false instead of the table"
-        )
-    if found.side not in (None, side):
-        raise InvalidLimit(
-            f"contradicts itself: {key} with a limit in the other direction", "remove <= or >="
-        )
-    return replace(
-        found, side=side, confidence=_choose_confidence(table, found), warns=_parse_warn(table, found)
-    )
-
-
-def _choose_confidence(table: Mapping[object, object], found: LimitText) -> Decimal | None:
-    if "confidence" not in table:
-        return found.confidence
-    if found.confidence is not None:
-        raise InvalidLimit("has two confidences", "remove one")
-    return parse_confidence(table["confidence"])
-
-
-def _parse_warn(table: Mapping[object, object], found: LimitText) -> bool:
-    warn = table.get("warn", found.warns)
-    if not isinstance(warn, bool):
-        raise InvalidLimit("has a value for warn that is not true or false", "write warn = true")
-    return warn
-
-
-def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:
-    if found.confidence is not None and not gate.sampled:
-        raise InvalidLimit(
-            f"has a confidence, but {gate.name} is a single value, not a sample over steps",
-            "remove the confidence",
-        )
-    amount = parse_amount(gate, found)
-    return Limit(
-        gate=gate.name,
-        unit=gate.unit,
-        sense=found.side or gate.sense,
-        value=_to_float(amount.value),
-        change_ratio=_to_float(amount.change_ratio),
-        change_points=_to_float(amount.change_points),
-        confidence=_to_float(found.confidence),
-        warns=found.warns,
-        said=_format_limit(found, gate),
-        origin=origin,
-    )
-
-
-def _format_limit(found: LimitText, gate: Gate) -> str:
-    """Format the limit on one line, in a form that can be parsed again."""
-    side = ""
-    if found.side is Sense.AT_LEAST and not found.signed:
-        side = ">="
-    elif found.side not in (None, gate.sense):
-        side = "<="
-    confidence = "" if found.confidence is None else f" @{found.confidence:f}"
-    return f"{side}{found.text}{confidence}{' warn' if found.warns else ''}"
-
-
-def _to_float(value: Decimal | None) -> float | None:
-    return None if value is None else float(value)
-
-
-_POINTS = ("pt", "pp")
-_PERCENT = "%"
-#: Larger changes are most likely typos.
-_MAX_CHANGE = Decimal(10)
-
-
-class _UnitScale(Struct, frozen=True, kw_only=True):
-    """The factors of a unit's spellings, the maximum plausible value, and an example."""
-
-    units: Mapping[str, Decimal]
-    max_value: Decimal
-    example: str
-
-
-_SCALES: Mapping[str, _UnitScale] = {
-    "bytes": _UnitScale(
-        units={"B": Decimal(1)}
-        | {f"{prefix}B": Decimal(1000) ** power for power, prefix in enumerate(("k", "M", "G", "T"), 1)}
-        | {f"{prefix}iB": Decimal(1024) ** power for power, prefix in enumerate(("K", "M", "G", "T"), 1)}
-        | {"KB": Decimal(1000)},
-        max_value=Decimal(1 << 60),
-        example="24 MiB",
-    ),
-    "ratio": _UnitScale(
-        units={"": Decimal(1), _PERCENT: Decimal("0.01")}, max_value=Decimal(1), example="10%"
-    ),
-    "ns": _UnitScale(
-        units={"ns": Decimal(1), "us": Decimal(1_000), "µs": Decimal(1_000), "μs": Decimal(1_000)}
-        | {"ms": Decimal(1_000_000), "s": Decimal(1_000_000_000)},
-        max_value=Decimal(10**15),
-        example="120 ms",
-    ),
-    "count": _UnitScale(units={"": Decimal(1)}, max_value=Decimal(10**9), example="48"),
-    "psi": _UnitScale(
-        units=dict.fromkeys(("Ψ", "ψ", "psi", "Psi"), Decimal(1)), max_value=Decimal(1000), example="3Ψ"
-    ),
 }
-
-
-class Amount(Struct, frozen=True, kw_only=True):
-    """The amount that a limit allows: a value in the gate's unit, or a change as a ratio or in points."""
-
-    value: Decimal | None = None
-    change_ratio: Decimal | None = None
-    change_points: Decimal | None = None
-
-
-def parse_amount(gate: Gate, found: LimitText) -> Amount:
-    """Return the amount that the limit allows.
-
-    Raises:
-        InvalidLimit: The unit does not fit, or the amount is impossible or allows everything.
-    """
-    example = _SCALES[gate.unit].example
-    if found.exact:
-        if not gate.exact:
-            raise InvalidLimit(f"applies to bytes and counts only, not to {gate.name}", f"write {example}")
-        _refuse_wrong_side(gate, found.side or gate.sense, Decimal(0))
-        return Amount(change_ratio=Decimal(0))
-    is_points = found.unit in _POINTS
-    if not found.signed and not is_points:
-        return Amount(value=_parse_absolute(gate, found))
-    if not gate.of_baseline:
-        raise InvalidLimit(
-            f"is a change, but {gate.name} is compared with a formula, not with a baseline",
-            f"write {example}",
-        )
-    if not found.signed:
-        raise InvalidLimit(
-            "needs a sign", f"write +{found.text} for an increase over the baseline, - for a decrease"
-        )
-    if is_points and gate.unit != "ratio":
-        raise InvalidLimit(f"is in points, but {gate.name} is not a ratio", "write +2% of the baseline")
-    if not is_points and found.unit != _PERCENT:
-        raise InvalidLimit("is a change, but not in percent", f"write +2% of the baseline, or {example}")
-    change = found.number / 100
-    _refuse_wrong_side(gate, found.side or gate.sense, change)
-    _refuse_useless(change, is_points=is_points)
-    return Amount(change_points=change) if is_points else Amount(change_ratio=change)
-
-
-def _parse_absolute(gate: Gate, found: LimitText) -> Decimal:
-    scale = _SCALES[gate.unit]
-    factor = scale.units.get(found.unit)
-    if factor is None:
-        alternative = (
-            f", or +{found.text} of the baseline" if found.unit == _PERCENT and gate.of_baseline else ""
-        )
-        raise InvalidLimit(
-            f"does not have a unit that fits {gate.name}", f"write {scale.example}{alternative}"
-        )
-    value = found.number * factor
-    if value > scale.max_value:
-        raise InvalidLimit(f"is larger than {gate.name} can be", f"write {scale.example}")
-    return value
-
-
-def _refuse_wrong_side(gate: Gate, sense: Sense, change: Decimal) -> None:
-    is_upper = gate.sense is Sense.AT_MOST
-    if sense is not gate.sense or (change < 0 if is_upper else change > 0):
-        kind, direction = ("an upper", "less") if is_upper else ("a lower", "more")
-        raise InvalidLimit(
-            f"requires {direction} than the baseline: a relative limit of {gate.name} is {kind} limit",
-            "write +2%, or a value" if is_upper else "write -5pt, or a value such as >=0.7",
-        )
-
-
-def _refuse_useless(change: Decimal, *, is_points: bool) -> None:
-    if change <= -1 or change > _MAX_CHANGE or (is_points and change >= 1):
-        raise InvalidLimit("allows everything", "write a smaller change, or turn the gate off with false")

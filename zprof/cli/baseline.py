@@ -77,8 +77,7 @@ def _save(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from zprof.checks.baseline import read_baseline, to_json
-    from zprof.checks.baseline_comparison import compare_figures
+    from zprof.checks.baseline import compare_figures, read_baseline, to_json
     from zprof.reports.presenters.small_pages import build_baseline_page
 
     baseline = read_baseline(arguments.file)
@@ -89,8 +88,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _update(arguments: argparse.Namespace) -> None:
-    from zprof.checks.baseline import read_baseline, to_json
-    from zprof.checks.baseline_comparison import list_changes, list_condition_differences
+    from zprof.checks.baseline import compare_figures, find_condition_differences, read_baseline, to_json
     from zprof.reports.presenters.small_pages import build_changes_page
 
     file: Path = arguments.file
@@ -99,20 +97,21 @@ def _update(arguments: argparse.Namespace) -> None:
     run = measure_run(arguments.run, arguments)
     after = run.baseline()
     _refuse_empty(after, arguments.run)
-    differences = list_condition_differences(before, after)
+    differences = find_condition_differences(before.conditions, after.conditions)
     if differences and not arguments.any_conditions:
         raise BadInput(
             f"{file}: recorded under different conditions from {arguments.run}: {'; '.join(differences)}",
             hint="use --any-conditions to update it anyway",
         )
-    console.print_page(build_changes_page(list_changes(before, after)))
+    changes = [row for row in compare_figures(before, after) if row.a != row.b]
+    console.print_page(build_changes_page(changes))
     write_document(to_json(after), file, force=True)
     _warn_if_incomplete(after, run.report)
 
 
 def _warn_if_incomplete(baseline: "Baseline", report: "Report") -> None:
     """Warn if the run did not finish, something was not measured, or values are only bounds."""
-    from zprof.checks.baseline_comparison import list_bounds
+    from zprof.checks.baseline import list_bounds
     from zprof.model.gaps import GapKind
 
     kinds = {GapKind.RANK_CUT_SHORT, GapKind.PROGRAM_FAILED, GapKind.DISK_FULL, GapKind.RECORDING_CUT_SHORT}

@@ -103,8 +103,9 @@ def _working_directory() -> Path:
 
 
 def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[MeasuredRun, Check]:
-    from zprof.checks.check import check, name_causes
+    from zprof.checks.check import check
     from zprof.checks.config import adapt_to_device
+    from zprof.reports.pages.check import name_causes
 
     baseline, notices = _find_baseline(arguments)
     run = measure_run(arguments.run, arguments)

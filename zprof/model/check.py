@@ -3,7 +3,9 @@
 Values are leaves of the report; times are integer nanoseconds, sizes integer bytes, ratios floats.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from fractions import Fraction
 
 from msgspec import Struct
 
@@ -60,6 +62,54 @@ class Limit(Struct, frozen=True, kw_only=True):
     warns: bool = False
     said: str
     origin: str
+
+    @property
+    def is_relative(self) -> bool:
+        """True if the limit needs a baseline."""
+        return self.value is None
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """A value in exact arithmetic; the flags tell if the true value can be lower or higher."""
+
+    value: Fraction
+    can_be_lower: bool = False
+    can_be_higher: bool = False
+
+    @property
+    def is_bound(self) -> bool:
+        """True if the value is only a bound."""
+        return self.can_be_lower or self.can_be_higher
+
+
+class LimitRow(Struct, frozen=True, kw_only=True):
+    """What a limit is a predicate on: one figure of a run and of its baseline, and what is said about it.
+
+    The figures are None if unknown; ``missing`` is the reason, with a ``remedy``. ``report_path``: the leaf
+    of the run's report. ``samples``: one value per step of the run and of the baseline, for a limit with a
+    confidence. ``value_note``: follows the value in the sentence. ``warn_reason``: why exceeding the limit
+    only warns. ``has_different_parts``: the value is a sum over different collectives from the baseline's,
+    so the gate warns even within the limit; ``growth_note`` names them. ``stable``: both figures without
+    the part that differs from run to run by chance, which ``chance_note`` names; a relative limit that they
+    keep is not broken. ``has_nothing``: the run was measured and has nothing of the kind, such as a single
+    rank without collectives. ``device_note``: why a gate cannot decide on this device.
+    """
+
+    current: Figure | None = None
+    baseline: Figure | None = None
+    missing: str = ""
+    remedy: str = ""
+    report_path: str = ""
+    subject: str = ""
+    samples: tuple[Sequence[float] | None, Sequence[float] | None] = (None, None)
+    has_different_parts: bool = False
+    has_nothing: bool = False
+    stable: tuple[Figure, Figure] | None = None
+    value_note: str = ""
+    growth_note: str = ""
+    warn_reason: str = ""
+    chance_note: str = ""
+    device_note: str = ""
 
 
 class GateResult(Struct, frozen=True, kw_only=True):

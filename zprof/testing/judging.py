@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.checks.check import check
-from zprof.checks.gates.reading import is_relative
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
@@ -55,7 +54,7 @@ def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool
     Raises:
         BadInput: the recording or the baseline cannot be used.
     """
-    needs_baseline = any(is_relative(limit) for limit in limits)
+    needs_baseline = any(limit.is_relative for limit in limits)
     baseline = _choose_baseline(run, file, update=update) if needs_baseline else None
     result = _check_run(run, limits, baseline, file)
     failures = tuple(_iter_failures(result))
@@ -91,7 +90,7 @@ def _choose_baseline(run: AnalysedRun, file: Path, *, update: bool) -> Baseline 
 
 
 def _format_first_run(file: Path, limits: Sequence[Limit]) -> str:
-    gates = ", ".join(limit.gate for limit in limits if is_relative(limit))
+    gates = ", ".join(limit.gate for limit in limits if limit.is_relative)
     return printable(f"{gates}: no baseline yet; pytest {UPDATE} writes {file.parent.name}/{file.name}")
 
 

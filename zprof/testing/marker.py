@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from zprof.checks.limits import find_gate, parse_limit
+from zprof.checks.limit_text import parse_limit
+from zprof.checks.limits import GATES
 from zprof.model.check import Limit
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
@@ -74,7 +75,7 @@ def _resolve_gate(key: str, value: object) -> str:
         return "collective_bytes_law"
     if key in KEYS:
         return KEYS[key]
-    if find_gate(key) is None:
+    if key not in GATES:
         raise BadInput(f"{MARKER}: there is no limit {_format_key(key)}", hint=suggest_names(key, KEYS))
     return key
 

@@ -9,7 +9,7 @@ from tests.support.command_calls import run_zprof
 from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
 from zprof.checks.config import adapt_to_device, default_limits
-from zprof.checks.limits import parse_limit
+from zprof.checks.limit_text import parse_limit
 from zprof.model.check import Check, GateResult, Limit
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose

@@ -6,11 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.check_runs import Made
-from zprof.checks.baseline_comparison import (
+from zprof.checks.baseline import (
     compare_figures,
     find_condition_differences,
     list_bounds,
-    list_changes,
 )
 from zprof.model.baseline import Conditions
 
@@ -18,8 +17,8 @@ BASE = Made().baseline
 
 
 def changes(after: Made, before: Made | None = None) -> dict[str, tuple[Any, Any]]:
-    rows = list_changes(BASE if before is None else before.baseline, after.baseline)
-    return {row.name: (row.a, row.b) for row in rows}
+    rows = compare_figures(BASE if before is None else before.baseline, after.baseline)
+    return {row.name: (row.a, row.b) for row in rows if row.a != row.b}
 
 
 def test_each_change_has_both_values_in_its_unit() -> None:

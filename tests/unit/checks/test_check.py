@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, ENVIRONMENT, MS, check_run, judged, limit
 from tests.support.memories import HOSTILE
-from zprof.checks.check import check, name_causes
+from zprof.checks.check import check
 from zprof.checks.config import default_limits
 from zprof.model.check import Limit
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence
 from zprof.model.json_format import to_json, to_tree
 from zprof.model.tenants import Tenant
+from zprof.reports.pages.check import name_causes
 
 PASSES = limit("peak_memory", change_ratio=0.0)
 FAILS = limit("collective_bytes", value=1.0)

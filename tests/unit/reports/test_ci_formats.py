@@ -29,8 +29,7 @@ from zprof.reports.formats import (
     render_page_markdown,
     render_page_text,
 )
-from zprof.reports.presenters.check import build_check_page
-from zprof.reports.presenters.check_formatting import format_change
+from zprof.reports.pages.check import build_check_page, format_change
 
 
 @pytest.mark.parametrize("formats", [FORMATS, CHECK_FORMATS, COMPARISONS])

@@ -28,8 +28,8 @@ from zprof.reports.escape import escape_log_line, escape_prose, format_code, for
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.html import build_chart_data
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, VerdictBlock
+from zprof.reports.pages.check import build_check_page
 from zprof.reports.pages.plan import build_plan_page
-from zprof.reports.presenters.check import build_check_page
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 from zprof.reports.presenters.report import build_report_page
 from zprof.reports.presenters.side_by_side import build_side_by_side_page

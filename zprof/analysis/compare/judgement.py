@@ -1,10 +1,10 @@
 """Judge the change of one number between two runs: better, worse, noise, or not judged.
 
-A change counts if its whole interval lies on one side of 0. Bytes and counts are exact, so a difference of
-one byte counts. Times vary from step to step: the step time has its own interval; any other time must change
-by more than the uncertainty of the step time (half its interval, or the noise floor if that is larger). The
-hidden share has its own bootstrap interval. Fits, samples, bounds and rates have no interval and are not
-judged.
+A change counts if its whole interval lies on one side of a threshold: of 0 in a comparison, of the allowed
+change for a limit. Bytes and counts are exact, so a difference of one byte counts. Times vary from step to
+step: the step time has its own interval; any other time must change by more than the uncertainty of the step
+time (half its interval, or the noise floor if that is larger). The hidden share has its own bootstrap
+interval. Fits, samples, bounds and rates have no interval and are not judged.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zprof.analysis.compare.intervals import Interval, find_side
+from zprof.model.check import Figure, Sense
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import Better
@@ -165,3 +166,32 @@ def judge_step_time(comparison: Comparison) -> tuple[Judgement, StepChange]:
         return Judgement.WORSE, change
     is_unchanged = find_side((low, high), MAX_UNCHANGED_RATIO) < 0
     return Judgement.SAME if is_unchanged else Judgement.NOISE, change
+
+
+def is_beyond(current: Figure, allowed: Figure, sense: Sense) -> bool:
+    """Return True if the measured value is beyond what is allowed, ignoring uncertainty."""
+    return current.value > allowed.value if sense is Sense.AT_MOST else current.value < allowed.value
+
+
+def is_within(
+    current: Figure,
+    allowed: Figure,
+    sense: Sense,
+    *,
+    interval: Interval | None = None,
+    allowed_change: float = 0.0,
+) -> bool | None:
+    """Return True if ``current`` is within what is allowed, None if a bound leaves it undecided.
+
+    ``interval``: of the change of a sample, which is beyond ``allowed_change`` only if all of it is.
+    """
+    is_upper = sense is Sense.AT_MOST
+    if interval is None:
+        beyond = is_beyond(current, allowed, sense)
+    else:
+        beyond = find_side(interval, allowed_change) == (1 if is_upper else -1)
+    if beyond == is_upper:  # above what is allowed
+        is_uncertain = current.can_be_lower or allowed.can_be_higher
+    else:
+        is_uncertain = current.can_be_higher or allowed.can_be_lower
+    return None if is_uncertain else not beyond

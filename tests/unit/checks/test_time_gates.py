@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.check_runs import BASE, MS, Made, at_least, check_run, judged, limit
 from zprof.analysis.compare.intervals import ratio_samples
-from zprof.checks.gates.time import find_late_rank
+from zprof.checks.limits import find_late_rank
 from zprof.model.check import Limit
 from zprof.model.findings import Cause, Confidence
 from zprof.rules.diagnose import diagnose

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.check_runs import BASE, ENVIRONMENT, Made, judged, limit
-from zprof.checks.check import check
-from zprof.checks.gates.reading import GateFigure, compute_allowed, is_within_limit
-from zprof.model.check import Outcome, Sense
+from zprof.analysis.compare.judgement import is_within
+from zprof.checks.check import check, compute_allowed
+from zprof.model.check import Figure, Outcome, Sense
 from zprof.model.memory import MemoryPart
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 
@@ -38,10 +38,10 @@ def test_one_byte_beyond_the_limit_fails(base: int, change: float, edge: int) ->
 @given(st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.integers(0, 100), st.sampled_from(Sense))
 def test_the_edge_is_where_whole_numbers_put_it(base: int, size: int, percent: int, sense: Sense) -> None:
     held = replace(limit("peak_memory", change_ratio=percent / 100), sense=sense)
-    allowed = compute_allowed(held, GateFigure(value=Fraction(base)))
+    allowed = compute_allowed(held, Figure(value=Fraction(base)))[0]
     left, right = 100 * size, base * (100 + percent)
     within = left <= right if sense is Sense.AT_MOST else left >= right
-    assert is_within_limit(GateFigure(value=Fraction(size)), allowed, sense) is within
+    assert is_within(Figure(value=Fraction(size)), allowed, sense) is within
 
 
 def test_an_absolute_limit_needs_no_baseline() -> None:
