@@ -18,8 +18,8 @@ from markupsafe import Markup
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
-from zprof.reports.table import UNKNOWN, Table
-from zprof.reports.text_table import format_omission
+from zprof.reports.table import MAX_ROWS, UNKNOWN, Table
+from zprof.reports.text_table import format_omission, select_rows
 
 #: Style classes of the lines of a chart, in order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
@@ -54,7 +54,12 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["line_legend"] = _build_line_legend
-    environment.filters |= {"short": _shorten, "macro": _get_macro_name, "left_out": _format_omission}
+    environment.filters |= {
+        "short": _shorten,
+        "macro": _get_macro_name,
+        "left_out": _format_omission,
+        "shown_rows": lambda table: select_rows(table, MAX_ROWS),
+    }
     return environment
 
 
@@ -76,7 +81,7 @@ def _get_macro_name(block: object) -> str:
 
 
 def _format_omission(table: Table) -> str:
-    return format_omission(len(table.rows), table.total, table.noun).replace(
+    return format_omission(min(len(table.rows), MAX_ROWS), table.total, table.noun).replace(
         "-f json", "zprof report RUN -f json"
     )
 

@@ -312,8 +312,9 @@ def make_section(
     detail: bool = False,
     fold_rows: int = 24,
 ) -> tuple[Section, ...]:
-    """Return a section with the blocks that are not None, or an empty tuple if all are."""
-    present = tuple(block for block in blocks if block is not None)
+    """Return a section with the blocks that have content, or nothing; a table without rows has none."""
+    known = (block for block in blocks if block is not None)
+    present = tuple(block for block in known if not isinstance(block, Table) or block.rows)
     if not present:
         return ()
     section = Section(

@@ -3,8 +3,9 @@
 Text, Markdown, HTML and the terminal UI draw the same :class:`Table`; each ignores what it has no use for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from typing import overload
 
 from msgspec import Struct
 
@@ -12,6 +13,8 @@ from zprof.model.quantities import Value, format_value
 
 #: Maximum number of rows in a static output; the JSON has all of them.
 MAX_ROWS = 200
+#: Maximum number of rows of a long list that a screen can search and sort.
+MAX_LINES = 2000
 #: Default maximum number of rows in text.
 MAX_TEXT_ROWS = 24
 #: Placeholder for an unknown number in a static output.
@@ -130,12 +133,45 @@ class Row(Struct, frozen=True, kw_only=True):
     below: tuple[str, ...] = ()
 
 
+class LazyRows(Sequence[Row]):
+    """A sequence of ``count`` rows, each built on first access."""
+
+    def __init__(self, count: int, make: Callable[[int], Row]) -> None:
+        self._make = make
+        self._rows: list[Row | None] = [None] * count
+
+    @property
+    def built_count(self) -> int:
+        """Number of rows built so far."""
+        return sum(row is not None for row in self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        """Return the row at an index, or the rows of a slice."""
+        if isinstance(index, slice):
+            return [self._get_row(position) for position in range(*index.indices(len(self)))]
+        return self._get_row(range(len(self))[index])
+
+    def _get_row(self, index: int) -> Row:
+        row = self._rows[index]
+        if row is None:
+            row = self._rows[index] = self._make(index)
+        return row
+
+
 class Table(Struct, frozen=True, kw_only=True):
     """A table.
 
     ``name``: its key on a screen; ``help``: what ``?`` shows there.  ``unit``: unit of all numbers; ``note``:
     what the numbers are.  ``max_text_rows``: maximum number of rows in text; Markdown shows twice as many.
-    ``order``: row indices by importance, if different from the row order.  ``total`` and ``noun``: number of
+    ``order``: row indices by importance, if different from the row order.
+    ``shared``: what the lifted columns of all rows say, if it is the same.  ``total`` and ``noun``: number of
     rows before truncation, and what a row is.  ``transposed``: text and Markdown show the rows as columns.
     ``below``: title of the lines below the rows; HTML and Markdown have them in a column, joined by
     ``below_separator``.
@@ -151,6 +187,7 @@ class Table(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     max_text_rows: int = MAX_TEXT_ROWS
     order: tuple[int, ...] = ()
+    shared: str = ""
     total: int | None = None
     noun: str = "rows"
     transposed: bool = False

@@ -38,6 +38,7 @@ def render_table(table: Table) -> list[str]:
     rows = select_rows(table, table.max_text_rows)
     columns = [at for at, column in enumerate(table.columns) if not column.wide and _has_content(rows, at)]
     lifted = [at for at in columns if table.columns[at].lifted]
+    rows = _group_rows(rows, [_format_lifted(table.columns, row, lifted) for row in rows])
     group_labels = [_format_lifted(table.columns, row, lifted) for row in rows]
     has_one_label = len(set(group_labels)) == 1
     notes = [format_table_note(table), group_labels[0] if has_one_label else ""]
@@ -48,6 +49,14 @@ def render_table(table: Table) -> list[str]:
     for note in table.notes:
         lines += wrap(printable(note), first=f"{INDENT}* ")
     return [*lines, *(wrap(left) if (left := format_omission(len(rows), table.total, table.noun)) else [])]
+
+
+def _group_rows(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
+    """Return the rows with those of one label together, each label where it comes first."""
+    groups: dict[str, list[Row]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        groups.setdefault(label, []).append(row)
+    return [row for group in groups.values() for row in group]
 
 
 def format_table_note(table: Table) -> str:

@@ -29,6 +29,7 @@ from zprof.model.report import Report
 from zprof.reports.layout import wrap
 from zprof.reports.page import Code, Item, ItemList, Note, Section, make_section
 from zprof.reports.table import (
+    MAX_LINES,
     Cell,
     Column,
     Kind,
@@ -44,8 +45,8 @@ from zprof.reports.table import (
 
 _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
 _MAX_SIZES_LENGTH, _MAX_GROUP_LENGTH = 40, 24
-#: Rows of a table that a screen searches and sorts; operations and stack frames of one rank in full.
-_MAX_SCREEN_ROWS, _MAX_OPERATIONS, _MAX_ALL_FRAMES = 2000, 12, 40
+#: Operations and stack frames of one rank in full.
+_MAX_OPERATIONS, _MAX_ALL_FRAMES = 12, 40
 _ARROW = "──waits for──▶"
 _LABEL_WIDTH = 14
 _NOBODY = "nobody: all are in it"
@@ -228,7 +229,7 @@ def _list_waits(hang: Hang) -> Sequence[WaitingRanks]:
 def build_waits_table(report: Report) -> Table:
     """Build the table of who waits for whom, the causes first; empty if the job is not stuck."""
     hang = _find_stuck(report)
-    waits = _list_waits(hang)[:_MAX_SCREEN_ROWS] if hang else ()
+    waits = _list_waits(hang)[:MAX_LINES] if hang else ()
     return Table(
         name="waits",
         title="who waits for whom, the cause first",
@@ -276,7 +277,7 @@ def build_standings_table(report: Report) -> Table:
     hang = _find_stuck(report)
     seen = {each.rank for each in hang.ranks if each.rank is not None} if hang else set()
     standings = list_standings(hang, seen.union(report.run.ranks_loaded)) if hang else ()
-    is_cut = len(standings) > _MAX_SCREEN_ROWS
+    is_cut = len(standings) > MAX_LINES
     return Table(
         name="standings",
         title="ranks, the cause first",
@@ -291,10 +292,10 @@ def build_standings_table(report: Report) -> Table:
             replace(_GROUP, takes_rest=True),
             Column(title="line", kind=Kind.TEXT, help="line of the program", takes_rest=True),
         ),
-        rows=tuple(_make_standing_line(hang, each) for each in standings[:_MAX_SCREEN_ROWS]) if hang else (),
+        rows=tuple(_make_standing_line(hang, each) for each in standings[:MAX_LINES]) if hang else (),
         help="Press enter on a rank for all operations that it waits in and, for the cause, its last "
         "operation and its stack.",
-        note=f"{_MAX_SCREEN_ROWS} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
+        note=f"{MAX_LINES} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
     )
 
 

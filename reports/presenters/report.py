@@ -2,8 +2,8 @@
 
 from zprof.model.report import Report
 from zprof.reports.page import Page
+from zprof.reports.pages.collectives import build_collective_section
 from zprof.reports.pages.hang import build_hang_section
-from zprof.reports.presenters.communication import build_communication_section
 from zprof.reports.presenters.comparison import build_difference_section, build_run_section
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
@@ -47,7 +47,7 @@ def build_report_page(report: Report) -> Page:
             *build_timeline_section(report),
             *build_stack_section(report),
             *build_rank_section(report),
-            *build_communication_section(report),
+            *build_collective_section(report),
             *build_difference_section(report),
             *build_time_detail_section(report, detail=has_memory),
             *build_memory_detail_section(report, detail=has_time),

@@ -14,12 +14,9 @@ from zprof.model.time import (
     LEDGER_NAMES,
     Blame,
     CriticalPath,
-    LinkFit,
-    MessageSizes,
     RankTime,
     StepTime,
     Time,
-    UnitTime,
     WaitShares,
     bound_exposed_time,
     bound_over_ranks,
@@ -138,13 +135,6 @@ def exposure(ranks: Sequence[RankTime]) -> Exposure:
     )
 
 
-def select_sized_messages(time: Time) -> tuple[MessageSizes, ...]:
-    """Return the message sizes of the kinds and groups with a known size, and of barriers."""
-    known = {(entry.kind, entry.group) for entry in time.collectives if entry.bytes > 0}
-    unknown = {(entry.kind, entry.group) for entry in time.collectives} - known
-    return tuple(bar for bar in time.messages if (bar.kind, bar.group) not in unknown)
-
-
 def order_by_waiting(ranks: Sequence[RankTime]) -> tuple[int, ...]:
     """Return the indices of the ranks, alternating between the longest and the shortest wait."""
     by_wait = sorted(range(len(ranks)), key=lambda index: (-ranks[index].exposed_wait_ns, ranks[index].rank))
@@ -168,30 +158,6 @@ def order_steps_by_length(time: Time) -> tuple[int, ...]:
 
 def _step_sort_key(step: StepTime) -> tuple[int, int, int]:
     return -step.wall_ns, step.step, step.rank
-
-
-def select_most_exposed_units(time: Time, max_entries: int) -> tuple[UnitTime, ...]:
-    """Return the units with the most exposed time, largest first."""
-    return tuple(sorted(time.units, key=_unit_sort_key)[:max_entries])
-
-
-def _unit_sort_key(unit: UnitTime) -> tuple[int, str, str]:
-    return -(unit.exposed_wait_ns + unit.exposed_transfer_ns), unit.unit, unit.kind
-
-
-def select_most_exposed_messages(
-    messages: Sequence[MessageSizes], max_entries: int
-) -> tuple[MessageSizes, ...]:
-    """Return the message sizes with the most exposed time, in order of kind, group and size."""
-    most_exposed = sorted(
-        messages, key=lambda bucket: (-bucket.exposed_ns, -bucket.count, bucket.kind, bucket.group)
-    )[:max_entries]
-    return tuple(sorted(most_exposed, key=lambda bucket: (bucket.kind, bucket.group, bucket.at_least_bytes)))
-
-
-def sort_fits_by_messages(time: Time, max_entries: int) -> tuple[LinkFit, ...]:
-    """Return the link fits with the most messages, largest first."""
-    return tuple(sorted(time.fits, key=lambda fit: (-fit.messages, fit.kind, fit.group))[:max_entries])
 
 
 def list_late_ranks(shares: WaitShares, max_entries: int) -> tuple[LateRank, ...]:

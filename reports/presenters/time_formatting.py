@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from zprof.model.collectives import is_unknown_size
 from zprof.model.formatting import format_bytes, format_ns, format_percent, format_psi
 from zprof.model.leaves import take_value
 from zprof.model.quantities import BOUND_WORDS, Bound, Bounds, Value, negate_bound
@@ -12,11 +11,9 @@ from zprof.model.report import Report, Volume
 from zprof.model.time import (
     LEDGER_NAMES,
     Alignment,
-    CollectiveTime,
     RankTime,
     StepTime,
     Time,
-    UnitTime,
     WindowPolicy,
     has_unsplit_wait,
     mean_over_ranks,
@@ -27,12 +24,6 @@ from zprof.reports.presenters.time_figures import exposure
 _MAX_MOVED, _MAX_NAMED = 4, 6
 #: Source of a window whose steps the program itself marked.
 _MARKED = "recorder"
-
-
-def take_message_bytes(entry: CollectiveTime | UnitTime) -> Value:
-    """Return the bytes of a collective, unknown if the trace has no size."""
-    size = take_value(entry, "bytes")
-    return replace(size, number=None) if is_unknown_size(entry.kind, entry.bytes) else size
 
 
 def make_ledger_cells(entry: RankTime | StepTime, bounds: Bounds) -> tuple[Value, ...]:

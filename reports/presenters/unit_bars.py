@@ -8,8 +8,8 @@ from zprof.model.leaves import take_value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, UnitTime
 from zprof.reports.page import Bars, LegendEntry, Segment, StackedBar
+from zprof.reports.pages.collectives import sort_units
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.reports.presenters.time_figures import select_most_exposed_units
 
 MAX_UNITS = 24
 #: Field, style class, letter.
@@ -25,7 +25,7 @@ def build_unit_bars(report: Report) -> Bars | None:
     Entries of several groups are separate bars: each is a mean over the ranks of its own group.
     """
     time = report.time
-    units = select_most_exposed_units(time, MAX_UNITS)
+    units = sort_units(time)[:MAX_UNITS]
     if not units:
         return None
     longest_ns = max(1, *(unit.exposed_ns for unit in units))

@@ -68,8 +68,9 @@ class Value(_Reading, frozen=True, kw_only=True):
     """A number as shown; None is unknown.
 
     ``leaves`` are its paths in the report, and ``how`` says how they combine; of a range, the number is the
-    upper end and ``low`` the lower. ``signed``: a change, shown with its sign. ``in_ms``: it is shown in a column
-    headed ``ms``, ``scale``: in its unit. ``is_estimate``: predicted, assumed, or inferred from sizes alone.
+    upper end and ``low`` the lower. ``signed``: a change, shown with its sign. ``in_ms``: it is shown in a
+    column headed ``ms``, ``scale``: in its unit. ``is_estimate``: predicted, assumed, or inferred from sizes
+    alone.
     """
 
     leaves: tuple[Path, ...] = ()

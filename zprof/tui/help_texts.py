@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual.screen import Screen
 
 from zprof.reports.presenters.findings import merge_gaps
-from zprof.reports.table import Table
+from zprof.reports.table import Column, Table
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups import Popup
 from zprof.tui.screens.page_screen import PageScreen
@@ -17,6 +17,8 @@ from zprof.tui.shell import Shell
 from zprof.tui.widgets.fact_table import FactTable
 
 _MAX_CHOICES = 4096
+#: Units that a cell does not show, so that the help of its column does.
+_NAMED_UNITS = frozenset({"ms", "µs"})
 
 
 def replace_baseline(request: RunRequest, path: Path) -> RunRequest:
@@ -40,7 +42,12 @@ def explain_focus(app: Shell) -> tuple[str, str]:
 
 
 def _describe_table(table: Table) -> list[str]:
-    return [text for text in (table.help, *(f"{c.title}: {c.help}" for c in table.columns if c.help)) if text]
+    return [text for text in (table.help, *table.notes, *map(_describe_column, table.columns)) if text]
+
+
+def _describe_column(column: Column) -> str:
+    unit = f", in {column.unit}" if column.unit in _NAMED_UNITS else ""
+    return f"{column.title}: {column.help}{unit}" if column.help else ""
 
 
 def _explain_selection(app: Shell) -> str:

@@ -26,11 +26,11 @@ from zprof.reports.presenters.memory_groups import describe_blocks
 from zprof.reports.presenters.memory_reasons import describe_reason
 from zprof.reports.table import Opens, Row, Table
 from zprof.reports.terminal import render_markdown_text
+from zprof.tui.collective_instances import build_instance_table
 from zprof.tui.help_texts import format_gaps
 from zprof.tui.model_value import ModelValue
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
-from zprof.tui.presenters.collective_instances import build_instances_table
 from zprof.tui.presenters.compare import describe_row
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
@@ -76,7 +76,7 @@ def open_row(app: Shell, line: Row) -> Popup[None] | None:
     if loaded is not None and line.opens is Opens.GAP:
         return TextPopup("what could not be measured", format_gaps(app))
     if loaded is not None and line.opens is Opens.COLLECTIVE:
-        return TablePopup(build_instances_table(loaded, line.target))
+        return TablePopup(build_instance_table(loaded.analysis, loaded.report.time.collectives[line.target]))
     if loaded is not None and line.opens is Opens.COMPARED:
         return TextPopup(*describe_row(loaded, line.key))
     if loaded is not None and line.opens is Opens.LEDGER:

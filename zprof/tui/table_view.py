@@ -1,15 +1,14 @@
 """What a screen does with a table: visible columns, search, sorting, the number under the cursor."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, overload, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from zprof.model.formatting import printable
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Mark, Marked, Opens, Row, Table, format_cell
 
-#: MAX_ROWS: rows that a table draws. MAX_LINES: rows of a page's table that can be searched and sorted. A
-#: note below the table gives the total if there are more.
-MAX_ROWS, MAX_LINES = 100, 2000
+#: Rows that a table draws; a note below it gives the total if there are more.
+MAX_ROWS = 100
 
 
 def get_text(cell: Cell) -> str:
@@ -52,8 +51,15 @@ class TableSource(Protocol):
 
 
 def select_columns(table: Table, width: int) -> list[int]:
-    """Return the indices of the columns that a table of this width shows."""
-    return [index for index, column in enumerate(table.columns) if width >= column.from_width]
+    """Return the indices of the columns that a table of this width shows.
+
+    A name that all rows share is part of the title.
+    """
+    return [
+        index
+        for index, column in enumerate(table.columns)
+        if width >= column.from_width and not (column.lifted and table.shared)
+    ]
 
 
 def filter_lines(table: Table, text: str) -> Sequence[Row]:
@@ -87,35 +93,3 @@ def _is_unknown(cell: Cell) -> bool:
 def format_truncation(shown: int, count: int, which: str) -> str:
     """Return a note that a table shows only part of its rows, or "" if it shows all."""
     return f"the {shown} {which} of {count}  " if count > shown else ""
-
-
-class LazyRows(Sequence[Row]):
-    """A sequence of ``count`` rows, each built on first access."""
-
-    def __init__(self, count: int, make: Callable[[int], Row]) -> None:
-        self._make = make
-        self._rows: list[Row | None] = [None] * count
-
-    @property
-    def built_count(self) -> int:
-        """Number of rows built so far."""
-        return sum(row is not None for row in self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
-        """Return the row at an index, or the rows of a slice."""
-        if isinstance(index, slice):
-            return [self._get_row(position) for position in range(*index.indices(len(self)))]
-        return self._get_row(range(len(self))[index])
-
-    def _get_row(self, index: int) -> Row:
-        row = self._rows[index]
-        if row is None:
-            row = self._rows[index] = self._make(index)
-        return row

@@ -22,8 +22,10 @@ from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.reports.formats import by_name
+from zprof.reports.pages.collectives import (
+    build_collective_table,
+)
 from zprof.reports.table import Table
-from zprof.tui.presenters.communication import build_collectives_table
 from zprof.tui.presenters.memory import build_stacks
 from zprof.tui.presenters.overview import build_findings_table, build_ledger_table
 from zprof.tui.session import LoadedRun, Selection
@@ -123,7 +125,7 @@ def test_a_page_shows_every_decisive_leaf(output: str, name: str) -> None:
 def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
     report = report_of(name)
     loaded = LoadedRun(run=None, report=report, pending=None)  # type: ignore[arg-type]
-    makers = (build_ledger_table, build_collectives_table, build_findings_table)
+    makers = (build_ledger_table, lambda run: build_collective_table(run.report), build_findings_table)
     shown = [figure for make in makers for figure in figures(make(loaded))]
     for rank in report.memory.per_rank:
         drawn = build_stacks(loaded, Selection(rank=rank.rank))

@@ -6,6 +6,7 @@ The breakdowns are message sizes, units, fitted links and checks.
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+from msgspec import Struct
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -13,13 +14,21 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
-from zprof.model.formatting import shorten
+from zprof.model.cursor import Cursor, get, read
+from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
+from zprof.model.report import Report
+from zprof.reports.pages.collectives import (
+    build_check_table,
+    build_collective_table,
+    build_fit_table,
+    build_message_table,
+    build_unit_table,
+    make_hidden_value,
+)
+from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.table import Table
 from zprof.tui.keys import Where, bindings
-from zprof.tui.presenters.communication import Split, build_collectives_table, find_split
-from zprof.tui.presenters.communication_checks import build_checks_table
-from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import TIMES, get_look
@@ -28,10 +37,10 @@ from zprof.tui.widgets.text import render_parts
 
 #: Minimum terminal width to show all tables side by side.
 _MIN_WIDE_COLUMNS = 120
-_PARTS: Mapping[str, Callable[[LoadedRun], Table]] = {
-    "sizes": build_sizes_table,
-    "units": build_units_table,
-    "fits": build_fits_table,
+_PARTS: Mapping[str, Callable[[Report], Table]] = {
+    "sizes": build_message_table,
+    "units": build_unit_table,
+    "fits": build_fit_table,
 }
 
 
@@ -76,8 +85,8 @@ class CommunicationScreen(PageScreen):
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Fill all parts from the report."""
-        self._table("collectives").show(build_collectives_table(loaded))
-        self._table("checks").show(build_checks_table(loaded))
+        self._table("collectives").show(build_collective_table(loaded.report))
+        self._table("checks").show(build_check_table(loaded.report))
         self._parts_filled.clear()
         self._show_parts(loaded)
         self._show_split()
@@ -121,17 +130,39 @@ class CommunicationScreen(PageScreen):
             table.display = self._is_wide or name == self.part
             if table.display and name not in self._parts_filled:
                 self._parts_filled.add(name)
-                table.show(make(loaded))
+                table.show(make(loaded.report))
         self.query_one("#communication-left", Vertical).display = self._is_wide or self.part != "units"
 
     def _show_split(self) -> None:
         loaded, focused = self.zprof.loaded, self._table("collectives").get_focused_line()
-        split = find_split(loaded, focused[0].target) if loaded and focused else None
+        split = find_split(loaded.report, focused[0].target) if loaded and focused else None
         self.query_one("#split", SplitLine).show(split)
 
 
 _HIDDEN, _WAIT, _TRANSFER = TIMES["overlapped_ns"], TIMES["exposed_wait_ns"], TIMES["exposed_transfer_ns"]
 _HIDDEN_LABEL, _MIN_BAR = "  hidden ", 8
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """Time of one kind of collective, split into hidden, exposed wait and exposed transfer."""
+
+    name: str
+    hidden: Value
+    wait: Value
+    transfer: Value
+
+
+def find_split(report: Report, index: int) -> Split | None:
+    """Return the split of the collective at an index of the report; None if there is none."""
+    if not 0 <= index < len(report.time.collectives):
+        return None
+    place = Cursor(report).time.collectives[index]
+    return Split(
+        name=printable(f"{get(place.kind)} {group_name(get(place.group))}"),
+        hidden=make_hidden_value(place, in_ms=False),
+        wait=read(place.exposed_wait_ns),
+        transfer=read(place.exposed_transfer_ns),
+    )
 
 
 class SplitLine(Static):

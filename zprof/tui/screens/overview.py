@@ -15,9 +15,9 @@ from textual.widgets import DataTable, Static
 
 from zprof.model.formatting import printable_lines
 from zprof.model.hang import is_stuck
+from zprof.reports.pages.collectives import build_unit_table
 from zprof.reports.pages.hang import build_waits_table
 from zprof.reports.table import Mark, Marked
-from zprof.tui.presenters.communication_parts import build_units_table
 from zprof.tui.presenters.overview import (
     build_evidence_table,
     build_findings_table,
@@ -80,13 +80,13 @@ class OverviewScreen(PageScreen):
         self._warning = format_warning_cell(report)
         self.query_one("#warnings", Static).display = bool(self._warning.text)
         tables = {
-            "ledger": build_ledger_table,
-            "findings": build_findings_table,
-            "rest": build_rest_table,
-            "worst": build_units_table,
+            "ledger": build_ledger_table(loaded),
+            "findings": build_findings_table(loaded),
+            "rest": build_rest_table(loaded),
+            "worst": build_unit_table(report),
         }
-        for name, make in tables.items():
-            self.query_one(f"#{name}", FactTable).show(make(loaded))
+        for name, table in tables.items():
+            self.query_one(f"#{name}", FactTable).show(table)
         waits = self.query_one("#waits", FactTable)
         waits.show(build_waits_table(report))
         waits.display = waits.row_count > 0

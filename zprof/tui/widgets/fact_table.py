@@ -19,6 +19,7 @@ from textual.widgets.data_table import RowKey
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Column, Row, Table
+from zprof.reports.text_table import format_table_note
 from zprof.tui.keys import Where, bindings
 from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, select_columns, sort_lines
 from zprof.tui.theme import get_look
@@ -169,15 +170,15 @@ class FactTable(DataTable[object]):
         self._fill()
         if not self.has_class("fill"):
             self.styles.height = len(self._lines) + (_FRAME if self.show_header else 0)
-        self.border_title = Text(
-            printable(table.title + (f"  /{self.search_text} (esc to clear)" if self.search_text else ""))
-        )
+        search = f"  /{self.search_text} (esc to clear)" if self.search_text else ""
+        self.border_title = Text(printable(", ".join(filter(None, (table.title, table.shared))) + search))
+        found = match_count if self.search_text else max(match_count, table.total or 0)
         hidden = (
-            f"showing {len(self._lines)} of {match_count} rows; / to filter"
+            f"showing {len(self._lines)} of {found} {table.noun}; / to filter"
             if match_count > len(self._lines)
             else ""
         )
-        note = table.note if self._lines else ""
+        note = format_table_note(table) if self._lines else ""
         self.border_subtitle = Text(printable("  ".join(part for part in (note, hidden) if part)))
         if self._lines:
             self.move_cursor(

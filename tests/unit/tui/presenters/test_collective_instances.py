@@ -8,7 +8,7 @@ from tests.support.tui_memory import with_analysis
 from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value
 from zprof.reports.table import Table
-from zprof.tui.presenters.collective_instances import build_instances_table
+from zprof.tui.collective_instances import build_instance_table
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text
 
@@ -36,7 +36,7 @@ def test_rows_are_those_of_the_leaf(loaded: LoadedRun) -> None:
 
 
 def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedRun) -> None:
-    table = build_instances_table(loaded, 0)
+    table = build_instance_table(loaded.analysis, loaded.report.time.collectives[0])
     place = [each.title for each in table.columns].index("exposed")
     values = [cell.number or 0.0 for line in table.rows if isinstance(cell := line.cells[place], Value)]
     assert len(values) == 90
@@ -48,7 +48,9 @@ def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedR
 
 def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
     rows = pd.concat([loaded.analysis.collectives] * 4, ignore_index=True)
-    table = build_instances_table(with_analysis(loaded, collectives=rows), 0)
+    table = build_instance_table(
+        with_analysis(loaded, collectives=rows).analysis, loaded.report.time.collectives[0]
+    )
     assert len(table.rows) == 200
     assert "360" in table.note
 
@@ -78,7 +80,7 @@ def test_who_came_last_and_why_is_told_or_unknown(
         name: pd.array([value] * count, dtype="Int64") if value is pd.NA else value
         for name, value in (plain | changes).items()
     }
-    table = build_instances_table(with_rows(loaded, **full), 0)
+    table = build_instance_table(with_rows(loaded, **full).analysis, loaded.report.time.collectives[0])
     assert set(column(table, title)) == {shown}
     if changes.get("bound"):
         assert all(text.startswith("≥ ") for text in column(table, "wait"))

@@ -10,14 +10,19 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.quantities import UNKNOWN, Value
 from zprof.model.time import ExposedInCollectives
-from zprof.reports.table import Opens, Row, Table
-from zprof.tui.presenters.communication import build_collectives_table, find_split
-from zprof.tui.presenters.communication_checks import build_checks_table
-from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
+from zprof.reports.pages.collectives import (
+    build_check_table,
+    build_collective_table,
+    build_fit_table,
+    build_message_table,
+    build_unit_table,
+)
+from zprof.reports.table import MAX_LINES, LazyRows, Opens, Row, Table
+from zprof.tui.screens.communication import find_split
 from zprof.tui.session import LoadedRun
-from zprof.tui.table_view import MAX_LINES, LazyRows, get_text
+from zprof.tui.table_view import get_text
 
-PARTS = (build_sizes_table, build_units_table, build_fits_table)
+PARTS = (build_message_table, build_unit_table, build_fit_table)
 
 
 def text(table: Table, line: Row, title: str) -> str:
@@ -36,11 +41,13 @@ def with_first_collective(loaded: LoadedRun, **changes: object) -> LoadedRun:
 
 
 def check_texts(loaded: LoadedRun) -> dict[str, tuple[str, ...]]:
-    return {line.key: tuple(get_text(one) for one in line.cells) for line in build_checks_table(loaded).rows}
+    return {
+        line.key: tuple(get_text(one) for one in line.cells) for line in build_check_table(loaded.report).rows
+    }
 
 
 def test_each_row_sums_and_opens_its_collective(loaded: LoadedRun) -> None:
-    table = build_collectives_table(loaded)
+    table = build_collective_table(loaded.report)
     assert len(table.rows) == len(loaded.report.time.collectives)
     for place, line in enumerate(table.rows):
         assert (line.opens, line.target) == (Opens.COLLECTIVE, place)
@@ -54,19 +61,19 @@ def test_each_row_sums_and_opens_its_collective(loaded: LoadedRun) -> None:
 
 def test_with_ranks_missing_waits_and_transfers_are_bounds(loaded: LoadedRun) -> None:
     found = with_first_collective(loaded, bound=True)
-    table = build_collectives_table(found)
+    table = build_collective_table(found.report)
     first, second = table.rows[:2]
     assert text(table, first, "wait").startswith("≥ ")
     assert text(table, first, "transfer").startswith("≤ ")
     assert not text(table, first, "exposed").startswith("≥")
     assert not text(table, second, "wait").startswith("≥")
-    split = find_split(found, 0)
+    split = find_split(found.report, 0)
     assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
     kinds = [entry.kind for entry in found.report.time.collectives]
     entries = [replace(entry, bound=entry.kind == kinds[0]) for entry in found.report.time.units]
-    units = build_units_table(with_time(found, units=tuple(entries)))
+    units = build_unit_table(with_time(found, units=tuple(entries)).report)
     for line in units.rows:
-        is_bound = text(units, line, "exp. transfer").startswith("≤")
+        is_bound = text(units, line, "exposed transfer").startswith("≤")
         assert is_bound == (get_text(line.cells[1]) == kinds[0])
 
 
@@ -75,9 +82,9 @@ def test_bytes_that_a_trace_does_not_have_are_unknown_but_those_of_a_barrier_are
 ) -> None:
     for kind, shown in (("all_gather", UNKNOWN), ("barrier", "0 B")):
         found = with_first_collective(loaded, bytes=0, kind=kind)
-        table = build_collectives_table(found)
+        table = build_collective_table(found.report)
         assert text(table, table.rows[0], "bytes") == shown
-        assert kind not in {get_text(line.cells[0]) for line in build_sizes_table(found).rows}
+        assert kind not in {get_text(line.cells[0]) for line in build_message_table(found.report).rows}
 
 
 def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -> None:
@@ -87,8 +94,8 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -
         collectives=tuple(replace(first, kind=f"kind_{at}") for at in range(2500)),
         units=tuple(replace(unit, unit=f"blocks.{at}") for at in range(2500)),
     )
-    for make in (build_collectives_table, build_units_table):
-        lines = make(found).rows
+    for make in (build_collective_table, build_unit_table):
+        lines = make(found.report).rows
         assert isinstance(lines, LazyRows)
         assert len(lines) == MAX_LINES
         assert lines.built_count < MAX_LINES
@@ -96,18 +103,20 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -
 
 def test_units_with_most_exposed_time_come_first_each_with_its_own_leaves(loaded: LoadedRun) -> None:
     units = loaded.report.time.units[::-1]
-    table = build_units_table(with_time(loaded, units=units))
-    exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.rows]
+    table = build_unit_table(with_time(loaded, units=units).report)
+    exposed = [
+        value(table, line, "exposed wait") + value(table, line, "exposed transfer") for line in table.rows
+    ]
     assert exposed == sorted(exposed, reverse=True)
     assert len(exposed) == len(units)
     for line in table.rows:
         entry = units[int(line.key.removeprefix("time.units[").removesuffix("]"))]
         assert get_text(line.cells[0]) == entry.unit
-        assert value(table, line, "exp. transfer") == pytest.approx(entry.exposed_transfer_ns, abs=1)
+        assert value(table, line, "exposed transfer") == pytest.approx(entry.exposed_transfer_ns, abs=1)
 
 
 def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> None:
-    table, ranks = build_checks_table(loaded), loaded.report.time.per_rank
+    table, ranks = build_check_table(loaded.report), loaded.report.time.per_rank
     for line in table.rows[1:3]:
         term = get_text(line.cells[0]).replace(" ", "_") + "_ns"
         assert value(table, line, "expected") == pytest.approx(fmean(getattr(rank, term) for rank in ranks))
@@ -125,12 +134,12 @@ def test_exposed_time_of_all_kinds_is_that_of_the_ledger(loaded: LoadedRun) -> N
 
 def test_bytes_are_held_against_the_formula_or_open_the_gap(loaded: LoadedRun) -> None:
     assert check_texts(loaded)["bytes per step"][1:5:2] == ("8.5 MiB", "9.3 MiB")
-    assert build_checks_table(loaded).rows[0].opens is Opens.NOTHING
+    assert build_check_table(loaded.report).rows[0].opens is Opens.NOTHING
     gap = Gap(kind=GapKind.VOLUME, what="volume", reason="not known: the sharding stage", remedy="name it")
     found = replace(loaded, report=replace(loaded.report, volume=None, gaps=(gap,)))
     cells = check_texts(found)["bytes per step"]
     assert (cells[1], cells[-1]) == (UNKNOWN, gap.reason)
-    assert build_checks_table(found).rows[0].opens is Opens.GAP
+    assert build_check_table(found.report).rows[0].opens is Opens.GAP
 
 
 def test_clocks_have_their_uncertainty_and_what_was_matched(loaded: LoadedRun) -> None:
@@ -145,7 +154,7 @@ def test_without_collectives_nothing_is_made_up(loaded: LoadedRun) -> None:
     bare = with_time(
         loaded, collectives=(), units=(), messages=(), fits=(), exposed_in_collectives=None, alignment=None
     )
-    assert build_collectives_table(bare).note
-    assert find_split(bare, 0) is None
-    assert [len(make(bare).rows) for make in PARTS] == [0, 0, 0]
+    assert build_collective_table(bare.report).note
+    assert find_split(bare.report, 0) is None
+    assert [len(make(bare.report).rows) for make in PARTS] == [0, 0, 0]
     assert check_texts(bare)["exposed wait"][1] == UNKNOWN

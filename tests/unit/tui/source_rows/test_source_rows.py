@@ -20,12 +20,17 @@ from zprof.model.metrics.time import TIME
 from zprof.model.paths import parse_path
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.time import LEDGER_TERMS
+from zprof.reports.pages.collectives import (
+    build_check_table,
+    build_collective_table,
+    build_fit_table,
+    build_message_table,
+    build_unit_table,
+)
 from zprof.tui.number_popup import explain_number, find_rows
-from zprof.tui.presenters.communication import build_collectives_table, find_split
-from zprof.tui.presenters.communication_checks import build_checks_table
-from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.presenters.ranks import MetricGrids, build_path_parts, build_ranks_table
 from zprof.tui.presenters.ranks import RankMetric as RankMetric
+from zprof.tui.screens.communication import find_split
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text
 
@@ -53,11 +58,11 @@ def list_leaves(tree: Any, path: str = "") -> Iterator[str]:
 
 def list_figures(loaded: LoadedRun) -> Iterator[Value]:
     """Yield the numbers of the communication and ranks screens."""
-    for make in (build_sizes_table, build_units_table, build_fits_table, build_checks_table):
-        yield from make(loaded).list_values()
-    yield from build_collectives_table(loaded).list_values()
+    for make in (build_message_table, build_unit_table, build_fit_table, build_check_table):
+        yield from make(loaded.report).list_values()
+    yield from build_collective_table(loaded.report).list_values()
     yield from build_ranks_table(loaded).list_values()
-    split = find_split(loaded, 0)
+    split = find_split(loaded.report, 0)
     yield from (split.hidden, split.wait, split.transfer)
     yield from (MetricGrids(loaded).of(metric).figure_at(0, 0) for metric in RankMetric)
     yield from (cell for part in build_path_parts(loaded) for cell in part if isinstance(cell, Value))
@@ -101,7 +106,7 @@ def test_every_number_of_communication_and_ranks_has_help_and_rows(loaded: Loade
 
 
 def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
-    for line in build_units_table(loaded).rows:
+    for line in build_unit_table(loaded.report).rows:
         assert isinstance(line.cells[-1], Value)
         assert set(rows_of(loaded, line.cells[-1])["unit"]) == {get_text(line.cells[0])}
     rows = loaded.analysis.collectives

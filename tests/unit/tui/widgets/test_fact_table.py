@@ -11,12 +11,12 @@ from textual.pilot import Pilot
 from tests.support.tui_app import app_on, play, press, screen_text, settle
 from zprof.model.paths import Path
 from zprof.model.quantities import Unit, Value
-from zprof.reports.table import Column, Kind, Row, Table
+from zprof.reports.table import Column, Kind, LazyRows, Row, Table
 from zprof.tui.app import ZprofApp
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import LinePopup, Popup
 from zprof.tui.session import LoadedRun
-from zprof.tui.table_view import MAX_ROWS, LazyRows
+from zprof.tui.table_view import MAX_ROWS
 from zprof.tui.widgets.fact_table import FactTable, shrink_widths
 
 

@@ -5,28 +5,27 @@ from typing import Any
 
 import pandas as pd
 
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Bound, Bounds, Value
-from zprof.model.time import SPLIT_BOUNDS, LateReason
+from zprof.model.time import SPLIT_BOUNDS, CollectiveTime, LateReason
+from zprof.reports.pages.collectives import name_collective
 from zprof.reports.table import Cell, Column, Kind, Row, Table
-from zprof.tui.presenters.communication import format_group_and_type
-from zprof.tui.session import LoadedRun
 
 MAX_INSTANCES = 200
 
 
-def build_instances_table(loaded: LoadedRun, index: int) -> Table:
-    """Build the table of instances of the report's ``index``-th collective, most exposed first.
+def build_instance_table(analysis: RunAnalysis, entry: CollectiveTime) -> Table:
+    """Build the table of instances of one row of the collectives, most exposed first.
 
     Its numbers do not appear in the report.
     """
-    entry = loaded.report.time.collectives[index]
-    rows = select_rows(loaded.analysis, entry)
-    worst = make_collective_table(loaded.analysis, pick_most_exposed(rows, MAX_INSTANCES))
+    rows = select_rows(analysis, entry)
+    worst = make_collective_table(analysis, pick_most_exposed(rows, MAX_INSTANCES))
     return Table(
         name="instances",
-        title=f"{entry.kind}, {format_group_and_type(entry)}",
+        title=name_collective(entry),
         columns=_COLUMNS,
         rows=tuple(
             Row(key=str(number), cells=_make_cells(row))
