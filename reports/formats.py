@@ -78,9 +78,9 @@ def _make_whatif_page(whatif: WhatIf, *, everything: bool = False) -> Page:
 
 
 def _make_comparison_page(comparison: SideBySide, *, everything: bool = False) -> Page:
-    from zprof.reports.presenters.side_by_side import build_side_by_side_page
+    from zprof.reports.pages.compare import build_compare_page
 
-    return build_side_by_side_page(comparison, everything=everything)
+    return build_compare_page(comparison, everything=everything)
 
 
 def _make_check_page(checked: Checked) -> Page:

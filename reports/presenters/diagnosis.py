@@ -25,8 +25,8 @@ from zprof.reports.page import (
     Section,
     make_section,
 )
+from zprof.reports.pages.compare import build_equal_work_table
 from zprof.reports.pages.hang import build_hang_section
-from zprof.reports.presenters.comparison import build_equal_work_table
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import (
     build_change_parts,

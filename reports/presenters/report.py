@@ -3,8 +3,8 @@
 from zprof.model.report import Report
 from zprof.reports.page import Page
 from zprof.reports.pages.collectives import build_collective_section
+from zprof.reports.pages.compare import build_difference_section, build_run_section
 from zprof.reports.pages.hang import build_hang_section
-from zprof.reports.presenters.comparison import build_difference_section, build_run_section
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
 from zprof.reports.presenters.head import build_head_blocks

@@ -24,10 +24,10 @@ from zprof.model.side_by_side import Setting, SideBySide
 from zprof.reports.formats import render_page_html, render_page_markdown, render_page_text
 from zprof.reports.page import Block, Page
 from zprof.reports.pages.check import build_check_page
+from zprof.reports.pages.compare import build_compare_page
 from zprof.reports.pages.plan import build_plan_page
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 from zprof.reports.presenters.report import build_report_page
-from zprof.reports.presenters.side_by_side import build_side_by_side_page
 from zprof.reports.presenters.whatif import build_whatif_page
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
@@ -94,10 +94,10 @@ PAGES: dict[str, Callable[[], Page]] = {
     "plan": lambda: build_plan_page(plans.full()),
     "whatif": lambda: build_whatif_page(plans.whatif()),
     "check": lambda: build_check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
-    "compare": lambda: build_side_by_side_page(both_runs()),
+    "compare": lambda: build_compare_page(both_runs()),
     "snapshot": lambda: build_diagnosis_page(replace(snapshot_report(), zprof_version="0.0.0")),
     "snapshot_report": lambda: build_report_page(replace(snapshot_report(), zprof_version="0.0.0")),
-    "snapshot_compare": lambda: build_side_by_side_page(replace(snapshot_pair(), zprof_version="0.0.0")),
+    "snapshot_compare": lambda: build_compare_page(replace(snapshot_pair(), zprof_version="0.0.0")),
 }
 RENDERERS: dict[str, Callable[[Page], str]] = {
     "txt": render_page_text,

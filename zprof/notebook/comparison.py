@@ -28,9 +28,9 @@ class ComparedRuns(Displayed, SideBySide, frozen=True):
         return COMPARISONS if short else COMPARISONS_IN_FULL
 
     def _build_short_page(self) -> "Page":
-        from zprof.reports.presenters.side_by_side import build_side_by_side_page
+        from zprof.reports.pages.compare import build_compare_page
 
-        return build_side_by_side_page(self)
+        return build_compare_page(self)
 
     def _list_lines(self) -> Sequence[str]:
         return tuple(_list_lines(self))

@@ -29,10 +29,10 @@ from zprof.reports.formats import render_page_html, render_page_markdown, render
 from zprof.reports.html import build_chart_data
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, VerdictBlock
 from zprof.reports.pages.check import build_check_page
+from zprof.reports.pages.compare import build_compare_page
 from zprof.reports.pages.plan import build_plan_page
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
 from zprof.reports.presenters.report import build_report_page
-from zprof.reports.presenters.side_by_side import build_side_by_side_page
 from zprof.reports.presenters.whatif import build_whatif_page
 
 #: Categories of characters that steer a terminal or are not seen.
@@ -54,7 +54,7 @@ def compare_page(name: str) -> Page:
         ))
         for theirs, ours in zip(found.sections, kept.sections, strict=True)
     ]  # fmt: skip
-    return build_side_by_side_page(replace(found, sections=tuple(sections)), everything=True)
+    return build_compare_page(replace(found, sections=tuple(sections)), everything=True)
 
 
 def poisoned_snapshot(report: Report, name: str) -> Report:

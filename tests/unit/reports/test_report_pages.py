@@ -18,9 +18,9 @@ from zprof.model.tenants import Tenant
 from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
+from zprof.reports.pages.compare import build_compare_page, format_change
 from zprof.reports.presenters.report import build_report_page
 from zprof.reports.presenters.run_formatting import describe_run, format_reported_steps
-from zprof.reports.presenters.side_by_side import build_side_by_side_page, change
 
 each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
 
@@ -138,7 +138,7 @@ def test_lists_that_are_cut_are_counted() -> None:
 
 def test_a_comparison_leaves_out_equal_settings_and_empty_rows() -> None:
     short, whole = (
-        render_page_text(build_side_by_side_page(both_runs(), everything=everything))
+        render_page_text(build_compare_page(both_runs(), everything=everything))
         for everything in (False, True)
     )
     for row in ("world size", "exposed copies"):
@@ -152,8 +152,8 @@ def test_a_comparison_of_many_ranks_shows_some() -> None:
     titles = [f"rank {rank}{late}" for rank in range(64) for late in ("", " as the late one")]
     many = tuple(ComparedSection(title=title, note="a step", rows=rows) for title in titles)
     page = replace(both_runs(), sections=many)
-    assert render_page_text(build_side_by_side_page(page)).count("\nRANK ") == 8
-    assert render_page_text(build_side_by_side_page(page, everything=True)).count("\nRANK ") == 128
+    assert render_page_text(build_compare_page(page)).count("\nRANK ") == 8
+    assert render_page_text(build_compare_page(page, everything=True)).count("\nRANK ") == 128
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_a_comparison_of_many_ranks_shows_some() -> None:
 def test_a_change_is_in_percent_points_or_a_factor(
     unit: str, a: float | str | None, b: float | str | None, written: str
 ) -> None:
-    assert change(ComparedRow(name="x", unit=unit, a=a, b=b)) == written
+    assert format_change(ComparedRow(name="x", unit=unit, a=a, b=b)) == written

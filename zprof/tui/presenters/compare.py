@@ -12,7 +12,7 @@ from zprof.model.gaps import GapKind
 from zprof.model.leaves import read_value
 from zprof.model.quantities import BOUND_SIGNS, Aggregation, Unit
 from zprof.model.side_by_side import ComparedRow, Setting
-from zprof.reports.presenters.side_by_side import change, figure, select_shown_settings
+from zprof.reports.pages.compare import format_change, format_figure, select_shown_settings
 from zprof.reports.table import UNKNOWN, Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 from zprof.tui.presenters.compare_rows import (
     RowPlace,
@@ -72,7 +72,7 @@ def _make_side_cell(loaded: LoadedRun, place: RowPlace, *, after: bool) -> Cell:
         return replace(number, bound=find_side_bound(loaded, place, after=after))
     if classify_section(place.section) is SectionKind.FINDINGS:
         return "not tested" if value is None else value if value == "not found" else "found"
-    return shorten(figure(value, "text"), _MAX_TEXT)
+    return shorten(format_figure(value, "text"), _MAX_TEXT)
 
 
 def _make_change_cell(row: ComparedRow) -> Cell:
@@ -80,7 +80,7 @@ def _make_change_cell(row: ComparedRow) -> Cell:
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return ""
     share = row.b - row.a if row.unit == "ratio" else row.b / row.a - 1 if row.a else None
-    return WordedValue(number=share, unit=Unit.RATIO, words=change(row))
+    return WordedValue(number=share, unit=Unit.RATIO, words=format_change(row))
 
 
 def _make_exact_cell(row: ComparedRow, judgement: Judgement) -> Marked:
@@ -397,7 +397,7 @@ def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
     judgement = judge_place(loaded, place, uncertainty)
     own = bootstrap_time_interval(loaded, place)
     values = [
-        BOUND_SIGNS[find_side_bound(loaded, place, after=after)] + figure(value, row.unit)
+        BOUND_SIGNS[find_side_bound(loaded, place, after=after)] + format_figure(value, row.unit)
         for value, after in ((row.a, False), (row.b, True))
     ]
     lines = [
@@ -407,7 +407,7 @@ def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
         _format_sides(loaded, values, name_row(place), place.key),
     ]
     why = explain_judgement(judgement, row, uncertainty, has_own=own is not None)
-    return "\n".join([*lines, "", f"change   {change(row) or 'none'}", why])
+    return "\n".join([*lines, "", f"change   {format_change(row) or 'none'}", why])
 
 
 def _format_sides(loaded: LoadedRun, values: list[str], name: str, key: str) -> str:

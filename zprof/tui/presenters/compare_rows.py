@@ -11,7 +11,7 @@ from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Comparison, Report
 from zprof.model.side_by_side import ComparedRow, ComparedSection, SideBySide
 from zprof.model.tenants import Tenant
-from zprof.reports.presenters.side_by_side import change, label, select_shown_rows
+from zprof.reports.pages.compare import format_change, label_row, select_shown_rows
 from zprof.reports.presenters.time_figures import select_extreme_ranks
 from zprof.tui.session import LoadedRun
 
@@ -65,12 +65,16 @@ def _select_ranks(both: SideBySide) -> set[int | None]:
 
 
 def _differs(row: ComparedRow) -> bool:
-    return bool(change(row)) or (row.unit == "text" and row.a != row.b) or (row.a is None) != (row.b is None)
+    return (
+        bool(format_change(row))
+        or (row.unit == "text" and row.a != row.b)
+        or (row.a is None) != (row.b is None)
+    )
 
 
 def name_row(place: RowPlace) -> str:
     """Return a name for the row that is clear without its section."""
-    section, name = place.section, label(place.row)
+    section, name = place.section, label_row(place.row)
     part, rank = classify_section(section), parse_rank(section)
     if part is SectionKind.STEP:
         return "step time" if place.row.name == "wall_ns" else name

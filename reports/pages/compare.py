@@ -1,26 +1,42 @@
-"""Build the page that compares two runs: the verdict, different settings, then figure by figure."""
+"""Build what compares two runs: the page of ``zprof compare``, and the sections of a report on its jobs.
+
+The page has the verdict, different settings, then figure by figure. The sections say how the runs were
+recorded, how they compare at equal work, and what else differs.
+"""
 
 from collections.abc import Iterable, Sequence
 
+from zprof.model.cursor import Cursor, read
+from zprof.model.formatting import format_ns
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import strip_unit
 from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit, format_number
+from zprof.model.report import Comparison, Report, RunFacts
 from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
-from zprof.reports.page import Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
-from zprof.reports.presenters.head import MARKS, build_modelled_notes
+from zprof.reports.page import Block, Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
+from zprof.reports.presenters.head import MARKS, build_modelled_notes, list_baseline_runs
 from zprof.reports.presenters.memory_groups import RUN_PEAKS, build_group_change_section
-from zprof.reports.presenters.run_formatting import describe_run, format_steps
-from zprof.reports.table import Column, Kind, Table, make_name_column, make_table, make_text_column
+from zprof.reports.presenters.run_formatting import describe_run, format_rank_count, format_steps
+from zprof.reports.table import (
+    Column,
+    Kind,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
 
-UNKNOWN = "unknown"
+_UNKNOWN = "unknown"
 #: Smaller relative changes are not shown.
 _MIN_CHANGE = 0.0005
 #: Maximum number of rows of a section, such as kernels, and of ranks with a section of their own.
 _MAX_TEXT_ROWS, _MAX_RANKS = 12, 4
+_MAX_TEXT_DIFFERENCES = 12
 
 
-def label(row: ComparedRow) -> str:
+def label_row(row: ComparedRow) -> str:
     """Return the name of a row, as the catalogue has it; kernels and findings keep their names."""
     metric = find_metric(parse_path(row.leaf))
     if metric:
@@ -28,14 +44,14 @@ def label(row: ComparedRow) -> str:
     return strip_unit(row.name) if row.leaf else row.name
 
 
-def figure(value: ComparedValue, unit: str) -> str:
+def format_figure(value: ComparedValue, unit: str) -> str:
     """Format a figure in its unit, or ``unknown``."""
     if value is None:
-        return UNKNOWN
+        return _UNKNOWN
     return value if isinstance(value, str) else format_number(value, Unit(unit))
 
 
-def change(row: ComparedRow) -> str:
+def format_change(row: ComparedRow) -> str:
     """Format the relative change, in points for ratios; empty if there is no visible change."""
     if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
         return ""
@@ -60,7 +76,7 @@ def select_shown_settings(settings: Iterable[Setting], *, everything: bool) -> t
     return tuple(setting for setting in settings if everything or setting.a != setting.b)
 
 
-def build_side_by_side_page(both: SideBySide, *, everything: bool = False) -> Page:
+def build_compare_page(both: SideBySide, *, everything: bool = False) -> Page:
     """Build the page; with ``everything`` also equal settings and rows that are zero or unknown."""
     leaves = both.sections if everything else _drop_most_ranks(both.sections)
     tables = (_build_figure_table(section, everything=everything) for section in leaves)
@@ -108,7 +124,7 @@ def _build_setting_section(settings: Sequence[Setting], *, everything: bool) -> 
     rows = []
     for setting in select_shown_settings(settings, everything=everything):
         name = setting.name if setting.where == "environment" else setting.name.replace("_", " ")
-        sides = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
+        sides = (_UNKNOWN if value is None else value for value in (setting.a, setting.b))
         rows.append((f"{setting.where}: {name}", *sides))
     table = make_table(
         title,
@@ -122,7 +138,10 @@ def _build_setting_section(settings: Sequence[Setting], *, everything: bool) -> 
 def _build_figure_table(section: ComparedSection, *, everything: bool) -> Table | None:
     shown = select_shown_rows(section, everything=everything)
     is_text = bool(shown) and all(row.unit == "text" for row in shown)
-    rows = [(label(row), figure(row.a, row.unit), figure(row.b, row.unit), change(row)) for row in shown]
+    rows = [
+        (label_row(row), format_figure(row.a, row.unit), format_figure(row.b, row.unit), format_change(row))
+        for row in shown
+    ]
     kind = Kind.TEXT if is_text else Kind.NUMBER
     return make_table(
         section.title,
@@ -135,4 +154,95 @@ def _build_figure_table(section: ComparedSection, *, everything: bool) -> Table 
         rows,
         note=section.note,
         max_text_rows=len(rows) if everything else _MAX_TEXT_ROWS,
+    )
+
+
+def build_run_section(report: Report) -> tuple[Section, ...]:
+    """Build the section with the facts of this run, next to those of the baseline if there is one."""
+    rows = _list_run_facts(report.run)
+    facts: Block | None = Facts(rows=tuple(rows))
+    for before in list_baseline_runs(report):
+        side_by_side = [
+            (name, baseline_value, run_value)
+            for (name, run_value), (_, baseline_value) in zip(rows, _list_run_facts(before), strict=True)
+        ]
+        columns = (make_text_column("fact"), make_text_column("baseline"), make_text_column("this run"))
+        facts = make_table("Both runs", columns, side_by_side)
+    noise = report.time.step_noise_ns
+    noise_note = None
+    if noise is not None:
+        noise_note = Note(
+            text="Between two recordings of this job, the mean step differs by less than "
+            f"{format_ns(noise)} in 95 of 100 cases."
+        )
+    return make_section("run", "The run", "What was recorded, and how.", facts, noise_note, detail=True)
+
+
+def _list_run_facts(run: RunFacts) -> list[tuple[str, str]]:
+    return [
+        ("name", run.name),
+        ("source", run.source),
+        ("ranks", format_rank_count(run)),
+        ("device", run.device),
+        ("backend", run.backend or "-"),
+        ("engine", run.engine),
+        ("stage", "unknown" if run.stage is None else str(run.stage)),
+        ("timed steps", format_steps(run.steps)),
+        ("memory steps", format_steps(run.memory_steps) if run.memory_steps else "none"),
+        ("modelled", "; ".join(run.modelled) or "nothing"),
+    ]
+
+
+def build_difference_section(report: Report) -> tuple[Section, ...]:
+    """Build the section with other differences between the jobs, which may be the real cause."""
+    comparison = report.comparison
+    if comparison is None:
+        return ()
+    lead = "The jobs are not the same: these differences may be the cause instead."
+    table = make_table(
+        "Not the same job",
+        (make_name_column("setting"), make_text_column("baseline"), make_text_column("this run")),
+        [(entry.what, entry.a, entry.b) for entry in comparison.differences],
+        max_text_rows=_MAX_TEXT_DIFFERENCES,
+        noun="differences",
+    )
+    return make_section(
+        "differences",
+        "What else differs",
+        lead,
+        build_equal_work_table(report, comparison),
+        table,
+    )
+
+
+def build_equal_work_table(report: Report, comparison: Comparison) -> Table | None:
+    """Compare the steps at equal work; None if the work is unknown or is already equal."""
+    times, work = comparison.step_time, comparison.equal_work
+    if times is None or work is None or work.b_ns == times.b_ns:
+        return None
+    baseline_ns, unit = max(1, times.a_ns), work.unit.value
+    low, high = (bound / baseline_ns * 100 for bound in work.ci95)
+    change = f"{(work.b_ns / baseline_ns - 1) * 100:+.0f} % [{low:+.1f}, {high:+.1f}]"
+    found = Cursor(report).comparison
+    before, after, scaled = (
+        read(place, in_ms=True)
+        for place in (found.step_time.a_ns, found.step_time.b_ns, found.equal_work.b_ns)
+    )
+    return make_table(
+        "At equal work",
+        (
+            make_name_column("run"),
+            *make_number_columns(f"{unit} per step", unit="count"),
+            *make_number_columns("step", "at equal work", unit="ms"),
+            Column(title="change", unit="95 % interval"),
+        ),
+        [
+            (comparison.baseline, read(found.equal_work.a_per_step), before, before, ""),
+            (report.run.name, read(found.equal_work.b_per_step), after, scaled, change),
+        ],
+        unit="ms",
+        note="scaled to the baseline's work per rank",
+        notes=[
+            f"Includes the effect of the batch size; equal {unit} per step would compare the programs alone."
+        ],
     )
