@@ -72,7 +72,7 @@ def _make_plan_page(plan: Plan, *, everything: bool = False) -> Page:
 
 
 def _make_whatif_page(whatif: WhatIf, *, everything: bool = False) -> Page:
-    from zprof.reports.presenters.whatif import build_whatif_page
+    from zprof.reports.pages.whatif import build_whatif_page
 
     return build_whatif_page(whatif, everything=everything)
 

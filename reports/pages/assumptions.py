@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 
+from zprof.model.metrics.metric import strip_unit
 from zprof.model.plan import SCHEME_NAMES, Plan
+from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
 from zprof.reports.pages.plan_tables import AXES
 from zprof.reports.presenters.memory_formatting import tenant_name
-from zprof.reports.presenters.predictions import format_term_name
+
+STEP = "wall_ns"
+_NAMES = {**LEDGER_NAMES, "efficiency_ratio": "efficiency"}
 
 
 def build_plan_assumptions(plan: Plan, *, brief: bool) -> tuple[Section, ...]:
@@ -48,12 +52,23 @@ def _build_assumption_list(
 
 
 def _make_item(key: str, assumption: Assumption, figures: str) -> Item:
-    details = (("figures", figures), ("source", assumption.source), ("limitation", assumption.deviation))
+    details = list_assumption_details(assumption)
     return Item(
         label=key,
         text=assumption.formula,
-        details=tuple((name, text) for name, text in details if text),
+        details=((("figures", figures), *details) if figures else details),
     )
+
+
+def list_assumption_details(assumption: Assumption) -> tuple[tuple[str, str], ...]:
+    """List where an assumption comes from, and what it leaves out, each with its name."""
+    details = (("source", assumption.source), ("limitation", assumption.deviation))
+    return tuple((name, text) for name, text in details if text)
+
+
+def format_term_name(name: str, period: str) -> str:
+    """Format the name of a term, such as ``exposed wait`` for ``exposed_wait_ns``; the step by its period."""
+    return period if name == STEP else _NAMES.get(name) or strip_unit(name)
 
 
 def _format_figures(uses: Mapping[str, Mapping[str, None]]) -> str:

@@ -40,7 +40,6 @@ from zprof.reports.table import (
     Table,
     make_number_columns,
     make_table,
-    make_text_column,
 )
 
 _MAX_CULPRITS, _MAX_FRAMES, _MAX_WAITS, _MAX_TEXT_ROWS = 8, 8, 6, 8
@@ -65,6 +64,8 @@ _STATE = Column(
     help="waits: in an operation that cannot finish; late: has not entered one, and has nothing "
     "pending; nothing pending: neither; no dump, no line: what it did is unknown",
 )
+_LOG_STATES = "entered, not entered, or past the operation in which its group is stuck; silent: unknown"
+_SOURCE = Column(title="by its", kind=Kind.TEXT, help="kind of line in the log that shows it")
 #: Minimum width of a screen's table for the name of a group beside its role.
 _WIDE = 100
 
@@ -183,7 +184,7 @@ def _build_state_table(hang: Hang) -> Table | None:
     ]
     return make_table(
         "What the lines of each rank show",
-        (_RANKS, _STATE, _OPERATION, _GROUP, make_text_column("by its")),
+        (_RANKS, replace(_STATE, help=_LOG_STATES), _OPERATION, _GROUP, _SOURCE),
         cells,
         max_text_rows=_MAX_TEXT_ROWS,
         total=len(cells),

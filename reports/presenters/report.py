@@ -5,6 +5,7 @@ from zprof.reports.page import Page
 from zprof.reports.pages.collectives import build_collective_section
 from zprof.reports.pages.compare import build_difference_section, build_run_section
 from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.whatif import build_outlook_sections
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
 from zprof.reports.presenters.head import build_head_blocks
@@ -20,7 +21,6 @@ from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
 from zprof.reports.presenters.stack_tree import build_stack_section
 from zprof.reports.presenters.time_detail import build_time_detail_section
-from zprof.reports.presenters.whatif import build_outlook_sections
 
 
 def build_report_page(report: Report) -> Page:

@@ -4,6 +4,7 @@ State is in `shell.py`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -161,7 +162,9 @@ class ZprofApp(Shell):
 
     def action_copy_json(self) -> None:
         """Copy the focused row to the clipboard as JSON."""
-        export.copy_focused_row(self, export.format_json)
+        loaded = help_texts.get_export(self)
+        form = partial(export.format_json, report=loaded.report if loaded else None)
+        export.copy_focused_row(self, form)
 
     def action_export(self) -> None:
         """Ask for a file name and write the report; the suffix picks the format."""
@@ -194,7 +197,7 @@ class ZprofApp(Shell):
         number = find_number(event.line, event.cell)
         try:
             if number is not None:
-                self.push_screen(opening.open_number(self.loaded, number, event.line, event.table))
+                self.push_screen(opening.open_number(self, number, event.line, event.table))
             elif event.line.opens is Opens.RANK:
                 self.select(rank=event.line.target)
             elif event.line.opens is Opens.STEP:

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from zprof.model.cursor import follow, get
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable
 from zprof.model.quantities import Value
+from zprof.model.report import Report
 from zprof.reports.formats import FORMATS, by_path
 from zprof.reports.table import Cell, Row, Table
-from zprof.tui.model_value import ModelValue
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.shell import Shell
-from zprof.tui.table_view import TableSource, get_text
+from zprof.tui.table_view import TableSource, get_text, is_of_model
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Common file systems limit a file name to 255 bytes; this leaves space for the suffixes added below.
@@ -165,18 +166,22 @@ def escape_markdown(text: str) -> str:
     return "".join(f"\\{character}" if character in _MARKS else character for character in text)
 
 
-def format_json(table: Table, line: Row, cell: Cell) -> str:
+def format_json(table: Table, line: Row, cell: Cell, report: Report | None = None) -> str:
     """Return the row as one JSON object; numbers include their report leaves."""
-    row = {column.title: _json_value(cell) for column, cell in zip(table.columns, line.cells, strict=True)}
+    row = {
+        column.title: _json_value(cell, report)
+        for column, cell in zip(table.columns, line.cells, strict=True)
+    }
     return json.dumps(row)
 
 
-def _json_value(cell: Cell) -> object:
+def _json_value(cell: Cell, report: Report | None) -> object:
     if not isinstance(cell, Value):
         return get_text(cell)
     number: dict[str, object] = {"value": cell.number, "unit": cell.unit, "bound": cell.bound}
     number |= {"leaves": [str(leaf) for leaf in cell.leaves], "how": cell.how}
-    if isinstance(cell, ModelValue):
-        kind = "predicted" if cell.is_predicted else "modelled"
-        number |= {"is": kind, "shown": cell.text, "assumption": cell.assumption}
+    if is_of_model(cell):
+        figure = get(follow(report, cell.leaves[0].parent))
+        kind = "predicted" if cell.is_estimate else "modelled"
+        number |= {"is": kind, "shown": cell.text, "assumption": getattr(figure, "assumption", "")}
     return number

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 from textual.screen import Screen
 
+from zprof.model.gaps import Gap
 from zprof.reports.presenters.findings import merge_gaps
 from zprof.reports.table import Column, Table
 from zprof.tui.keys import KEYS, Key, Where
@@ -81,13 +82,17 @@ def format_gaps(app: Shell) -> str:
     """Format what could not be measured, why, and how to fix it."""
     if app.loaded is None:
         return app.waiting_text()
-    screen_gaps = [gap for page in _list_screens(app)[-1:] for gap in page.extra_gaps()]
-    groups = merge_gaps((*screen_gaps, *app.loaded.report.gaps))
+    groups = merge_gaps((*list_screen_gaps(app), *app.loaded.report.gaps))
     lines = []
     for gap in groups:
         ranks = f" (ranks {', '.join(map(str, gap.ranks[:8]))}{' ...' if len(gap.ranks) > 8 else ''})"
         lines += [f"{gap.what}{ranks if gap.ranks else ''}", f"  {gap.reason}", f"  {gap.remedy}", ""]
     return "\n".join(lines) if lines else "none: everything was measured"
+
+
+def list_screen_gaps(app: Shell) -> list[Gap]:
+    """Return the gaps that only the topmost screen has."""
+    return [gap for page in _list_screens(app)[-1:] for gap in page.extra_gaps()]
 
 
 def get_export(app: Shell) -> LoadedRun | None:

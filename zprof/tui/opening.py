@@ -4,22 +4,30 @@ Imported when something is first opened: metric help imports the analysis, which
 screen.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from zprof.model.cursor import follow, get
 from zprof.model.findings import Finding
 from zprof.model.formatting import printable, shorten
+from zprof.model.gaps import Gap
 from zprof.model.leaves import read_value
 from zprof.model.memory import Basis
 from zprof.model.quantities import Unit, Value
+from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
+from zprof.model.whatif import Outlook, PredictedFigure
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
+from zprof.reports.pages.assumptions import list_assumption_details
 from zprof.reports.pages.hang import describe_standing, describe_wait
+from zprof.reports.pages.whatif import FIGURES, read_figures
 from zprof.reports.presenters.findings import format_location, worth
 from zprof.reports.presenters.memory_formatting import CONFIDENCE_WORDS, tenant_name
 from zprof.reports.presenters.memory_groups import describe_blocks
@@ -27,8 +35,7 @@ from zprof.reports.presenters.memory_reasons import describe_reason
 from zprof.reports.table import Opens, Row, Table
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.collective_instances import build_instance_table
-from zprof.tui.help_texts import format_gaps
-from zprof.tui.model_value import ModelValue
+from zprof.tui.help_texts import format_gaps, get_export, list_screen_gaps
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
 from zprof.tui.presenters.compare import describe_row
@@ -36,8 +43,8 @@ from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.presenters.overview import build_ledger_table
 from zprof.tui.session import LoadedRun
-from zprof.tui.shell import Shell
-from zprof.tui.table_view import get_text
+from zprof.tui.shell import Shell, format_gap
+from zprof.tui.table_view import get_text, is_of_model
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Column titles that add nothing to their numbers, so that popup titles leave them out.
@@ -46,12 +53,58 @@ _UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
 _MAX_TITLE = 120
 
 
-def open_number(loaded: LoadedRun, number: Value, line: Row, table: Table) -> Popup[None]:
+def open_number(app: Shell, number: Value, line: Row, table: Table) -> Popup[None]:
     """Return the popup that explains a number of this row."""
     title = shorten(format_title(number, line, table), _MAX_TITLE)
-    if isinstance(number, ModelValue):
-        return TextPopup(f"{title}: {number.text}", number.explanation)
-    return NumberPopup(number, title, loaded)
+    shown = get_export(app)
+    assert app.loaded is not None
+    if is_of_model(number) and shown is not None:
+        lines = explain_model_number(shown.report, number, table.title, list_screen_gaps(app))
+        return TextPopup(f"{title}: {number.text}", "\n".join(lines))
+    return NumberPopup(number, title, app.loaded)
+
+
+def explain_model_number(report: Report, number: Value, words: str, gaps: Sequence[Gap]) -> list[str]:
+    """Explain a number of the what-if model: its figures and assumption, or why there is none.
+
+    Args:
+        report: The report with the prediction.
+        number: The number.
+        words: What is changed.
+        gaps: What could not be predicted.
+    """
+    place, outlook = follow(report, number.leaves[0].parent), report.outlook
+    figure = get(place)
+    if isinstance(figure, PredictedFigure) and outlook is not None:
+        cells = [replace(cell, in_ms=False) for cell in read_figures(place, figure.name)]
+        lines = [
+            f"for: {words}",
+            "",
+            *(f"  {column.title:<10} {cell.text}" for column, cell in zip(FIGURES, cells, strict=True)),
+            "",
+            *_explain_assumption(outlook, figure.assumption),
+        ]
+        if outlook.calibration is not None:
+            lines += [
+                f"fitted to {outlook.calibration.steps} steps of this run; press m for the model's inputs"
+            ]
+    elif number.number is not None:
+        lines = ["an input of the model, taken from this run; predictions are based on it"]
+    else:
+        is_whole = outlook is not None and any(each.step and each.memory for each in outlook.predictions)
+        if is_whole or not gaps:
+            return ["not predicted: the model does not cover this value"]
+        return "\n\n".join(f"not predicted: {format_gap(gap)}" for gap in gaps).split("\n")
+    where = "in zprof whatif RUN -f json, and in the report written by e:"
+    return [*lines, "", where, f"  {number.leaves[0]}"]
+
+
+def _explain_assumption(outlook: Outlook, key: str) -> list[str]:
+    assumption = outlook.assumptions.get(key)
+    if assumption is None:
+        return [f"assumption  {key or 'none'}: not stated"]
+    details = (("formula", assumption.formula), *list_assumption_details(assumption))
+    return [f"assumption  {key}", *(f"  {name:<10}  {text}" for name, text in details)]
 
 
 def format_title(number: Value, line: Row, table: Table) -> str:

@@ -4,6 +4,7 @@ from typing import Protocol, runtime_checkable
 
 from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
+from zprof.model.gaps import Gap
 from zprof.tui.background import Loader, Loading, Predicting, Predictor, predict
 from zprof.tui.session import LoadedRun, RunPreview, RunRequest, Selection, keep_selection, load
 from zprof.tui.theme import ThemedApp
@@ -125,6 +126,12 @@ class Shell(ThemedApp):
 
     def action_show(self, name: str) -> None:
         """Do nothing; an app with several screens overrides this to switch to one."""
+
+
+def format_gap(gap: Gap) -> str:
+    """Format what is missing, why, and the remedy as one line."""
+    remedy = f"; remedy: {gap.remedy}" if gap.remedy else ""
+    return f"{gap.what}: {gap.reason}{remedy}"
 
 
 def format_error(error: ZprofError) -> str:

@@ -38,6 +38,11 @@ def find_number(line: Row, cell: Cell) -> Value | None:
     return next((other for other in line.cells if isinstance(other, Value) and other.leaves), None)
 
 
+def is_of_model(number: Value) -> bool:
+    """Return True for a number of the what-if model, which is an estimate if it is predicted."""
+    return bool(number.leaves) and number.leaves[0].starts_with("outlook")
+
+
 @runtime_checkable
 class TableSource(Protocol):
     """A widget that keys can act on: its content as a table, and the line and cell under its cursor."""

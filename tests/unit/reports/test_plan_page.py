@@ -24,8 +24,7 @@ from zprof.reports.pages.plan_tables import (
     format_plan_time,
     format_with_unit,
 )
-from zprof.reports.presenters.predictions import make_saving
-from zprof.reports.presenters.whatif import build_whatif_page, describe_outlook
+from zprof.reports.pages.whatif import build_whatif_page, describe_outlook, make_saving
 from zprof.reports.table import Table, format_cell
 
 MS, MIB = 1_000_000, 1 << 20

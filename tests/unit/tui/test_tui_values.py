@@ -16,6 +16,7 @@ from zprof.model.leaves import read_range, read_value
 from zprof.model.paths import parse_path
 from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.tui.app import SCREENS, ZprofApp
+from zprof.tui.help_texts import get_export
 from zprof.tui.session import LoadedRun
 
 TREE = {
@@ -127,17 +128,20 @@ def test_a_bound_is_read_from_the_report_and_drawn_with_its_sign(bound: str, tex
 def test_every_number_on_every_screen_is_a_leaf_of_the_report(
     loaded: LoadedRun, size: tuple[int, int]
 ) -> None:
-    tree = json.loads(to_json(loaded.report))
-
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for name in SCREENS:
             app.action_show(name)
             await settle(app, pilot)
+            written = get_export(app)
+            assert written is not None
+            tree = json.loads(to_json(written.report))
             widgets = [
                 each for each in app.screen.query("*") if hasattr(each, "shown_figures") and each.display
             ]
             figures = [figure for widget in widgets for figure in widget.shown_figures()]
-            assert_leaves(tree, figures)
+            unknown = [figure for figure in figures if str(figure.leaves[0]) == "outlook.gaps"]
+            assert all(figure.number is None for figure in unknown)
+            assert_leaves(tree, [figure for figure in figures if figure not in unknown])
             assert any(figure.text in screen_text(app) for figure in figures), name
             if size == SMALL:
                 for table in (one for one in app.screen.query("FactTable") if one.display):

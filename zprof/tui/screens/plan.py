@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.text import Text
 from textual import events
@@ -11,20 +12,24 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
-from zprof.model.gaps import Gap
-from zprof.model.whatif import Calibration, Change
-from zprof.reports.table import Cell
+from zprof.model.cursor import Cursor
+from zprof.model.errors import ZprofError
+from zprof.model.gaps import Gap, GapKind
+from zprof.model.quantities import Aggregation, Unit, Value
+from zprof.model.report import Report
+from zprof.model.whatif import Calibration, Change, Outlook, Prediction
+from zprof.reports.pages.whatif import (
+    build_model_table,
+    build_term_table,
+    describe_effect,
+    describe_model,
+    read_measured_memory,
+    read_measured_step,
+)
+from zprof.reports.table import Cell, Mark, Marked, Row, Table
 from zprof.tui.background import Answer, Predicting
 from zprof.tui.keys import Where, bindings
-from zprof.tui.popups import TextPopup
-from zprof.tui.presenters.plan import (
-    build_fit_table,
-    build_headline,
-    build_peak_table,
-    build_step_table,
-    format_gaps_cell,
-)
-from zprof.tui.presenters.plan_knobs import (
+from zprof.tui.knobs import (
     Knob,
     collect_facts,
     describe_change,
@@ -32,10 +37,11 @@ from zprof.tui.presenters.plan_knobs import (
     list_knobs,
     turn_knob,
 )
-from zprof.tui.presenters.plan_prediction import PlannedChange
+from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.table_view import get_text
+from zprof.tui.shell import format_error, format_gap
+from zprof.tui.table_view import get_text, is_of_model
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.knob_list import SCREEN_ACTIONS, KnobList, describe_knob
@@ -56,6 +62,124 @@ _KNOB_WIDTHS = ((140, 37), (100, 28), (0, 23))
 _FRAME, _LOWER_TABLES = 3, ("peak", "fit")
 #: Limit on cached predictions.
 _MAX_ANSWERS = 64
+
+
+#: Shown while a number is being predicted.
+PENDING = "..."
+_UNCHANGED = "the unchanged run"
+
+
+class PlannedChange(Struct, frozen=True, kw_only=True):
+    """A change, its knobs as text, and the model's answer; ``answer`` is None while pending.
+
+    ``words`` is empty if nothing is changed.
+    """
+
+    change: Change
+    words: str
+    answer: Answer | None = None
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """Return the outlook; None while pending or if the prediction failed."""
+        return self.answer if isinstance(self.answer, Outlook) else None
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """Return the prediction, which is the only one of the outlook, or None."""
+        return next(iter(self.outlook.predictions), None) if self.outlook else None
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return what could not be predicted, and why."""
+        if isinstance(self.answer, ZprofError):
+            reason, remedy = str(self.answer), self.answer.hint
+            return (Gap(kind=GapKind.PREDICTION, what="prediction", reason=reason, remedy=remedy),)
+        return self.outlook.gaps if self.outlook else ()
+
+
+def build_headline(planned: PlannedChange) -> list[Cell]:
+    """Build the status of the prediction and a sentence that summarizes it."""
+    words, found = planned.words or _UNCHANGED, planned.prediction
+    if isinstance(planned.answer, ZprofError):
+        return [Marked("NOT PREDICTED", Mark.DOUBTFUL), format_error(planned.answer)]
+    if planned.answer is None:
+        return [Marked("predicting", Mark.MUTED), Marked(f"{words} ...", Mark.MUTED)]
+    if found is None:
+        return [Marked("NOT PREDICTED", Mark.DOUBTFUL), words]
+    if not planned.words:
+        text = f"press left or right to change a knob. {describe_model(found)}"
+        return [Marked("AS MEASURED", Mark.TITLE), text]
+    is_window = planned.outlook is not None and planned.outlook.is_window
+    text = f"{found.words or words}: {describe_effect(found, is_window=is_window)}."
+    return [Marked("~ PREDICTED", Mark.PREDICTED), text]
+
+
+def format_gaps_cell(planned: PlannedChange) -> Marked:
+    """Format the first gap of the prediction with its reason, and the number of gaps if there are more."""
+    gaps = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
+    count = f" (g: all {len(gaps)})" if len(gaps) > 1 else ""
+    found = planned.prediction
+    status = "unknown" if found is not None and found.step and found.memory else "not predicted"
+    return Marked(f"! {status}{count}: {gaps[0]}" if gaps else "", Mark.DOUBTFUL)
+
+
+def build_planned_tables(report: Report, planned: PlannedChange) -> dict[str, Table]:
+    """Build the tables of step, peak and model inputs: what is measured, and what is predicted so far."""
+    found = planned.prediction
+    report = replace(report, outlook=planned.outlook)
+    words = (found.words if found else "") or planned.words
+    place = Cursor(report).outlook.predictions[0] if found else None
+    period = (planned.outlook or Outlook(is_window=report.time.is_whole)).period
+    baseline = read_measured_step(Cursor(report).comparison.baseline_time)
+    measured = read_measured_step(Cursor(report).time.per_rank)
+    step = build_term_table(place, "step", words, period, measured, baseline)
+    peak = build_term_table(place, "memory", words, period, read_measured_memory(report))
+    peak = replace(peak, rows=sorted(peak.rows, key=lambda row: not row.total))
+    fit = build_model_table(report)
+    is_pending = planned.answer is None
+    missing = {
+        "step": "no step was timed; g explains why",
+        "peak": "no memory was measured; g explains why",
+        "fit": PENDING if is_pending else "the time of this run could not be modelled; g explains why",
+    }
+    tables = {"step": _hide_zeros(step), "peak": _hide_zeros(peak), "fit": fit}
+    for name, table in tables.items():
+        if not table.rows:
+            tables[name] = replace(table, note=missing[name])
+        elif is_pending:
+            tables[name] = _mark_pending(table)
+    return tables
+
+
+def _hide_zeros(table: Table) -> Table:
+    """Return the table without the terms of which nothing is measured or predicted; the sum stays."""
+
+    def is_shown(value: Value) -> bool:
+        is_amount = value.unit is not Unit.RATIO and value.how is not Aggregation.DIFFERENCE
+        return is_amount and any(digit in value.text for digit in "123456789")
+
+    rows = [
+        row
+        for row in table.rows
+        if row.total or any(is_shown(cell) for cell in row.cells if isinstance(cell, Value))
+    ]
+    return replace(table, rows=rows, total=len(rows))
+
+
+def _mark_pending(table: Table) -> Table:
+    """Return the table with marks in place of what is being predicted."""
+
+    def mark(row: Row) -> Row:
+        return replace(
+            row,
+            cells=tuple(
+                Marked(PENDING, Mark.MUTED) if isinstance(cell, Value) and is_of_model(cell) else cell
+                for cell in row.cells
+            ),
+        )
+
+    return replace(table, rows=[mark(row) for row in table.rows])
 
 
 class PlanScreen(PageScreen):
@@ -226,9 +350,8 @@ class PlanScreen(PageScreen):
         self.query_one("#plan-gaps").display = bool(gap.text)
         self.page_help = "\n".join([*map(get_text, words), gap.text, _HELP])  # type: ignore[misc]
         self.query_one(KnobList).show(self._knobs, self.change)
-        self.query_one("#step", FactTable).show(build_step_table(loaded, self.planned))
-        self.query_one("#peak", FactTable).show(build_peak_table(loaded, self.planned))
-        self.query_one("#fit", FactTable).show(build_fit_table(self.planned))
+        for name, table in build_planned_tables(loaded.report, self.planned).items():
+            self.query_one(f"#{name}", FactTable).show(table)
         self._arrange()
 
     def _limit_gap_lines(self) -> None:

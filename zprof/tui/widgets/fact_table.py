@@ -233,7 +233,7 @@ class FactTable(DataTable[object]):
     def shown_figures(self) -> list[Value]:
         """Return the numbers in visible rows and columns that the report's JSON has or yields."""
         cells = [line.cells[column] for line in self._lines for column in self._columns]
-        return [cell for cell in cells if type(cell) is Value and cell.leaves]
+        return [cell for cell in cells if isinstance(cell, Value) and cell.leaves]
 
     def go_to(self, key: str) -> None:
         """Move the cursor to the line with this key, if it is shown."""

@@ -11,7 +11,7 @@ from textual.widgets import Static
 from zprof.model.whatif import Change
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.keys import Where, bindings
-from zprof.tui.presenters.plan_knobs import Knob
+from zprof.tui.knobs import Knob
 from zprof.tui.theme import MARKS, get_look
 
 CHANGED, _NOT_APPLICABLE = "*", "-"

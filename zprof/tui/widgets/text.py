@@ -12,8 +12,7 @@ from textual.widgets import Static
 
 from zprof.model.quantities import Value
 from zprof.reports.table import Bar, Cell, Mark
-from zprof.tui.model_value import ModelValue
-from zprof.tui.table_view import get_mark, get_text
+from zprof.tui.table_view import get_mark, get_text, is_of_model
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
 
 #: Paint for a total: a segment that is not a single kind of time.
@@ -34,7 +33,7 @@ def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Ma
 def _find_mark(cell: Cell) -> Mark:
     """Return the cell's mark; figures inherit their row's mark unless they are predicted."""
     if isinstance(cell, Value):
-        return Mark.PREDICTED if isinstance(cell, ModelValue) and cell.is_predicted else Mark.PLAIN
+        return Mark.PREDICTED if cell.is_estimate and is_of_model(cell) else Mark.PLAIN
     return get_mark(cell)
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from zprof.model.whatif import Change
-from zprof.tui.presenters.plan_knobs import Knob, KnobFacts, drop_idle_knobs, list_knobs, turn_knob
+from zprof.tui.knobs import Knob, KnobFacts, drop_idle_knobs, list_knobs, turn_knob
 
 RUN = KnobFacts(
     world_size=4, stage=3, has_time=True, has_memory=True, gathers=True, micro_batches=3, prefetch=1, units=4

@@ -14,18 +14,10 @@ from zprof.model.quantities import Value
 from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.reports.table import Table
 from zprof.tui.background import Answer, predict
-from zprof.tui.model_value import ModelValue
-from zprof.tui.presenters.plan import (
-    build_fit_table,
-    build_headline,
-    build_peak_table,
-    build_step_table,
-    format_gaps_cell,
-)
-from zprof.tui.presenters.plan_knobs import collect_facts, list_knobs
-from zprof.tui.presenters.plan_prediction import PlannedChange
+from zprof.tui.knobs import collect_facts, list_knobs
+from zprof.tui.screens.plan import PlannedChange, build_headline, build_planned_tables, format_gaps_cell
 from zprof.tui.session import LoadedRun
-from zprof.tui.table_view import get_text
+from zprof.tui.table_view import get_text, is_of_model
 
 MS, MIB = 1_000_000, 1 << 20
 CHANGE = Change(bandwidth_ratio=4.0, stage=2)
@@ -70,7 +62,7 @@ def planned(loaded: LoadedRun, change: Change = CHANGE) -> PlannedChange:
 
 
 def tables(loaded: LoadedRun, found: PlannedChange) -> list[Table]:
-    return [build_step_table(loaded, found), build_peak_table(loaded, found), build_fit_table(found)]
+    return list(build_planned_tables(loaded.report, found).values())
 
 
 @pytest.mark.parametrize(
@@ -119,8 +111,8 @@ def test_what_is_not_predicted_is_no_number(loaded: LoadedRun, answer: Answer | 
         for line in table.rows:
             assert {get_text(cell) for cell in line.cells[2:7]} == {"..." if answer is None else "unknown"}
             assert get_text(line.cells[1])[0].isdigit()
-            assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, ModelValue)), "it opens"
-    assert not build_fit_table(found).rows
+            assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, Value)), "it opens"
+    assert not tables(loaded, found)[2].rows
 
 
 @pytest.mark.parametrize("peak", [None, (10, 12, 11, 13)], ids=["half of it", "all of it"])
@@ -141,10 +133,10 @@ def test_every_number_is_a_leaf_of_the_report_that_is_written(loaded: LoadedRun,
     made = tables(loaded, found)
     tree = json.loads(to_json(replace(loaded.report, outlook=found.outlook)))
     numbers = [number for table in made for number in table.list_values()]
-    assert len([number for number in numbers if isinstance(number, ModelValue)]) > 50
+    assert len([number for number in numbers if is_of_model(number)]) > 50
     assert_leaves(tree, numbers)
     for number in numbers:
-        is_predicted = isinstance(number, ModelValue) and number.is_predicted
+        is_predicted = is_of_model(number) and number.leaves[0].name in ("predicted", "low")
         assert number.text.startswith("~") == is_predicted, number
     measured = {line.key: line.cells[1] for table in made[:2] for line in table.rows}
     for one in (*found.prediction.step, *found.prediction.memory):
@@ -171,6 +163,4 @@ def test_the_planner_answers_every_choice_of_every_knob_from_what_the_report_mea
             assert isinstance(measured, Value)
             if known := entries.get(key.removesuffix("_bytes")):
                 assert measured.number == pytest.approx(known.measured, abs=1)
-            assert all(
-                cell.assumption for cell in others if isinstance(cell, ModelValue) and cell.is_predicted
-            )
+            assert all(is_of_model(cell) for cell in others if isinstance(cell, Value))
