@@ -13,7 +13,14 @@ from zprof.model.metrics.metric import strip_unit
 from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Comparison, Report, RunFacts
-from zprof.model.side_by_side import ComparedRow, ComparedSection, ComparedValue, Setting, SideBySide
+from zprof.model.side_by_side import (
+    ComparedRow,
+    ComparedSection,
+    ComparedValue,
+    SectionKind,
+    Setting,
+    SideBySide,
+)
 from zprof.reports.page import Block, Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
 from zprof.reports.presenters.head import MARKS, build_modelled_notes, list_baseline_runs
 from zprof.reports.presenters.memory_groups import RUN_PEAKS, build_group_change_section
@@ -113,8 +120,8 @@ def build_compare_page(both: SideBySide, *, everything: bool = False) -> Page:
 
 def _drop_most_ranks(sections: Sequence[ComparedSection]) -> list[ComparedSection]:
     """Drop the sections of most ranks of a large job."""
-    ranks = [section for section in sections if section.title.startswith("rank ")]
-    single = [section for section in ranks if section.title.count(" ") == 1]
+    ranks = [section for section in sections if section.rank is not None]
+    single = [section for section in ranks if section.kind is SectionKind.RANK]
     dropped = {section.title for section in (*single[_MAX_RANKS:], *ranks[2 * _MAX_RANKS :])}
     return [section for section in sections if section.title not in dropped]
 

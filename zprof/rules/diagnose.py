@@ -1,6 +1,7 @@
 """Run the rules on a recording, optionally against a baseline, and build the report."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -9,7 +10,6 @@ from zprof.model.findings import Cause, Finding
 from zprof.model.gaps import Gap
 from zprof.model.hang import is_stuck
 from zprof.model.report import Comparison, Report, Verdict
-from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change
 from zprof.rules.claims import Unexplained, find_unexplained_loss
@@ -24,6 +24,9 @@ from zprof.rules.verdict import judge, judge_memory
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 from zprof.version import __version__
+
+if TYPE_CHECKING:
+    from zprof.model.side_by_side import SideBySide
 
 #: Causes that may be in the baseline at no cost, and what tells that there is no more of them now.
 _LASTING: Mapping[Cause, Callable[[RunAnalysis, RunAnalysis], bool]] = {
@@ -63,7 +66,7 @@ def diagnose_side_by_side(
     report: Report | None = None,
     expected_bus_bytes_per_s: float | None = None,
     policy: WindowPolicy = WindowPolicy.STEP,
-) -> SideBySide:
+) -> "SideBySide":
     """Diagnose ``a`` by itself and ``b`` with ``a`` as its baseline, and pair the results number for number.
 
     ``analyses`` and ``report``, which is that on ``b``, if they exist already; for the rest see ``diagnose``.

@@ -186,12 +186,8 @@ def judge_against_baseline(
 
     ``loaded_ranks`` describes the loaded ranks if some are missing. ``time_unit``: the basis of the times.
     """
-    from zprof.analysis.compare.judgement import (  # with a baseline only
-        Judgement,
-        Obstacle,
-        find_obstacle,
-        judge_step_time,
-    )
+    from zprof.analysis.compare.judgement import Obstacle, find_obstacle, judge_step_time
+    from zprof.model.side_by_side import Judgement
 
     times, work = comparison.step_time, comparison.equal_work
     assert times is not None

@@ -26,6 +26,7 @@ from zprof.model.whatif import Outlook, PredictedFigure
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.pages.assumptions import list_assumption_details
+from zprof.reports.pages.compare_table import describe_compared
 from zprof.reports.pages.hang import describe_standing, describe_wait
 from zprof.reports.pages.whatif import FIGURES, read_figures
 from zprof.reports.presenters.findings import format_location, worth
@@ -38,11 +39,10 @@ from zprof.tui.collective_instances import build_instance_table
 from zprof.tui.help_texts import format_gaps, get_export, list_screen_gaps
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
-from zprof.tui.presenters.compare import describe_row
 from zprof.tui.presenters.memory import name_tenant
 from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.presenters.overview import build_ledger_table
-from zprof.tui.session import LoadedRun
+from zprof.tui.session import LoadedRun, make_row_judge
 from zprof.tui.shell import Shell, format_gap
 from zprof.tui.table_view import get_text, is_of_model
 from zprof.tui.widgets.fact_table import FactTable
@@ -130,8 +130,8 @@ def open_row(app: Shell, line: Row) -> Popup[None] | None:
         return TextPopup("what could not be measured", format_gaps(app))
     if loaded is not None and line.opens is Opens.COLLECTIVE:
         return TablePopup(build_instance_table(loaded.analysis, loaded.report.time.collectives[line.target]))
-    if loaded is not None and line.opens is Opens.COMPARED:
-        return TextPopup(*describe_row(loaded, line.key))
+    if loaded is not None and loaded.both is not None and line.opens is Opens.COMPARED:
+        return TextPopup(*describe_compared(loaded.both, make_row_judge(loaded), line.key))
     if loaded is not None and line.opens is Opens.LEDGER:
         return TablePopup(build_ledger_table(loaded))
     if loaded is not None and line.opens is Opens.WAIT:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from zprof.analysis.facts import describe_run
 from zprof.cache.reports import ask_diagnosis, find_report_file, keep, recall
 from zprof.model.report import Report, RunFacts
-from zprof.model.side_by_side import SideBySide
+from zprof.model.side_by_side import JudgedRow, RowPlace, SideBySide
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 
@@ -167,6 +167,14 @@ def _diagnose_loaded(
     return LoadedRun(
         run=run, report=report, pending=pending, before=before[1], before_run=before[0], both=both
     )
+
+
+def make_row_judge(loaded: LoadedRun, *, per_work: bool = False) -> "Callable[[RowPlace], JudgedRow]":
+    """Return a function that judges a row of both runs, per token or sample with ``per_work``."""
+    from zprof.analysis.compare.judgement import make_judge
+
+    steps = None if loaded.before is None else (loaded.before.steps, loaded.analysis.steps)
+    return make_judge(loaded.report, steps, per_work=per_work)
 
 
 def keep_selection(report: Report, current: Selection) -> Selection:

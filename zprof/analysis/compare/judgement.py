@@ -7,42 +7,31 @@ time (half its interval, or the noise floor if that is larger). The hidden share
 interval. Fits, samples, bounds and rates have no interval and are not judged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
+import numpy as np
+import pandas as pd
 from msgspec import Struct
+from msgspec.structs import replace
 
-from zprof.analysis.compare.intervals import Interval, find_side
+from zprof.analysis.compare.differences import MIN_STEPS
+from zprof.analysis.compare.intervals import Interval, compute_difference_interval, find_side
+from zprof.analysis.time.ledger import STEP_COLUMNS
 from zprof.model.check import Figure, Sense
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.metrics.metric import Better
 from zprof.model.paths import parse_path
-from zprof.model.quantities import Unit
+from zprof.model.quantities import Bound, Unit
 from zprof.model.report import WORK_SETTINGS, Comparison, Report
-from zprof.model.side_by_side import ComparedRow
+from zprof.model.side_by_side import ComparedRow, JudgedRow, Judgement, RowPlace, SectionKind
+from zprof.model.time import SPLIT_BOUNDS, RankTime, bound_over_ranks, has_unsplit_wait
 
 #: A step is slower from this change on, if its interval lies above zero.
 MIN_SLOWER_RATIO = 0.02
 #: A step is as fast as before if the interval of its change stays below this.
 MAX_UNCHANGED_RATIO = 0.05
-
-
-class Judgement(StrEnum):
-    """Verdict on a change.
-
-    ``EXACT`` and ``DIFFERS``: the value changed, but neither side is better. ``UNKNOWN``: one side's value is
-    unknown. ``UNJUDGED``: both are known, but it is unknown whether the change is significant.
-    """
-
-    BETTER = "better"
-    WORSE = "worse"
-    SAME = "same"
-    EXACT = "exact"
-    DIFFERS = "differs"
-    NOISE = "noise"
-    UNKNOWN = "unknown"
-    UNJUDGED = "not judged"
 
 
 class Uncertainty(Struct, frozen=True, kw_only=True):
@@ -140,6 +129,202 @@ def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
     low, high = work.ci95 if work is not None and per_token else times.ci95
     noise_ns = [rank.noise_floor_ns for rank in (*report.time.per_rank, *comparison.baseline_time)]
     return Uncertainty(times_ns=max((high - low) / 2, *noise_ns))
+
+
+#: Waits and transfers, exposed or hidden: bounds only if they could not be told apart.
+_ALL_WAITS = {"wait_ns": "wait_ns", "wait_per_rank_ns": "wait_ns", "transfer_ns": "transfer_ns"}
+#: Terms of the ledger that other exposed times are bounded like.
+_EXPOSED_TERMS = {"exposed_wait_per_rank_ns": "exposed_wait_ns", "exposed_ns": "exposed_memcpy_ns"}
+#: Sections with fitted times, clocks, or sums over other ranks: the step time's uncertainty does not apply.
+_WITHOUT_STEP_INTERVAL = (SectionKind.LINK, SectionKind.CLOCKS, SectionKind.LATE)
+_HIDDEN_SHARE = "overlap_ratio"
+
+#: The timed steps of a and b, one row per rank and step.
+StepTables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def make_judge(
+    report: Report, steps: StepTables | None, *, per_work: bool = False
+) -> Callable[[RowPlace], JudgedRow]:
+    """Return a function that judges one row; ``report`` is that on b with a as its baseline.
+
+    ``steps``: None leaves out the intervals from single steps. ``per_work``: judge step times per token or
+    sample, summed over all ranks; both runs' work must be known.
+    """
+    uncertainty = find_uncertainty(report, per_token=per_work)
+    if steps is not None and (not _has_intervals(report) or any(table.empty for table in steps)):
+        steps = None
+
+    def judge(place: RowPlace) -> JudgedRow:
+        if per_work and place.is_step_time:
+            return _judge_per_work(report, place, steps, uncertainty)
+        return _judge_place(report, place, steps, uncertainty)
+
+    return judge
+
+
+def _judge_place(
+    report: Report, place: RowPlace, steps: StepTables | None, uncertainty: Uncertainty
+) -> JudgedRow:
+    comparison, kind, row = report.comparison, place.section.kind, place.row
+    bounds = (_find_bound(report, place, after=False), _find_bound(report, place, after=True))
+    is_bound = _is_bound(report, place, bounds)
+    own = _find_share_interval(report, place, steps)
+    is_term = own is None
+    if own is None and not is_bound:
+        own = _find_term_interval(report, place, steps)
+    is_term = is_term and own is not None
+    times = Uncertainty(times_ns=None) if kind in _WITHOUT_STEP_INTERVAL else uncertainty
+    if own is None and comparison is not None and comparison.step_time and _has_intervals(report):
+        if kind is SectionKind.STEP and row.name == "wall_ns":
+            own = comparison.step_time.ci95
+        elif kind is SectionKind.EQUAL_WORK and row.unit == "ns" and comparison.equal_work is not None:
+            own = comparison.equal_work.ci95
+            times = find_uncertainty(report, per_token=True)
+    judgement = judge_row(row, times, own=own, is_bound=is_bound)
+    # Less of a collective that only one side uses is no improvement.
+    is_one_sided = kind is SectionKind.COLLECTIVE and any(
+        each.name == "count" and (not each.a) != (not each.b) for each in place.section.rows
+    )
+    if is_one_sided and judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE):
+        judgement = Judgement.DIFFERS
+    return JudgedRow(
+        row=row,
+        judgement=judgement,
+        interval=own,
+        is_term=is_term,
+        bounds=bounds,
+        noise_ns=uncertainty.times_ns,
+        reason=_explain_unjudged(row, uncertainty),
+    )
+
+
+def _explain_unjudged(row: ComparedRow, uncertainty: Uncertainty) -> str:
+    """Return why a value that varies from step to step has no uncertainty, "" if it has one or never has."""
+    varies = (row.unit == "ns" or row.name == _HIDDEN_SHARE) and has_interval(row)
+    return uncertainty.reason if varies and uncertainty.times_ns is None else ""
+
+
+def _has_intervals(report: Report) -> bool:
+    """Return True if the step times are comparable, and both runs have enough steps for an interval."""
+    has_times = report.comparison is not None and report.comparison.step_time is not None
+    return has_times and not any(gap.kind is GapKind.NO_INTERVAL for gap in report.gaps)
+
+
+def _judge_per_work(
+    report: Report, place: RowPlace, steps: StepTables | None, uncertainty: Uncertainty
+) -> JudgedRow:
+    """Judge a step time per token or sample: step times of all ranks / work of all ranks."""
+    comparison = report.comparison
+    work = comparison.equal_work if comparison is not None else None
+    assert comparison is not None
+    assert work is not None
+    sides = (comparison.baseline_time, report.time.per_rank)
+    amounts = (work.a_per_step, work.b_per_step)
+    a, b = (
+        sum(values) / amount if (values := _list_known(ranks, place.row.name)) and amount else None
+        for ranks, amount in zip(sides, amounts, strict=True)
+    )
+    row = replace(place.row, a=a, b=b)
+    scales = (len(sides[0]) / amounts[0], len(sides[1]) / amounts[1])
+    bounds = (_find_bound(report, place, after=False), _find_bound(report, place, after=True))
+    is_bound = _is_bound(report, place, bounds)
+    is_wall = place.row.name == "wall_ns"
+    own: Interval | None = work.ci95
+    if not is_wall:
+        own = None if is_bound else _find_term_interval(report, place, steps, scales)
+    if uncertainty.times_ns is not None:
+        uncertainty = replace(uncertainty, times_ns=uncertainty.times_ns * scales[0])
+    return JudgedRow(
+        row=row,
+        judgement=judge_row(row, uncertainty, own=own, is_bound=is_bound),
+        interval=own,
+        is_term=own is not None and not is_wall,
+        bounds=bounds,
+        noise_ns=uncertainty.times_ns,
+        reason=_explain_unjudged(row, uncertainty),
+    )
+
+
+def _list_known(ranks: Sequence[RankTime], name: str) -> list[float]:
+    return [value for rank in ranks if (value := getattr(rank, name)) is not None]
+
+
+def _find_bound(report: Report, place: RowPlace, *, after: bool) -> Bound:
+    """Return the bound of one side's number; a row of one rank uses that rank's."""
+    comparison, name = report.comparison, place.row.name
+    if comparison is None:
+        return Bound.EXACT
+    if place.section.kind is SectionKind.MEMORY:
+        memory = report.memory.per_rank if after else comparison.baseline_memory
+        largest = max(memory, key=lambda entry: entry.peak_bytes, default=None)
+        return largest.bounds.get(name, Bound.EXACT) if largest else Bound.EXACT
+    times = report.time.per_rank if after else comparison.baseline_time
+    ranks = [entry for entry in times if place.section.rank in (None, entry.rank)]
+    if name in _ALL_WAITS:
+        return SPLIT_BOUNDS[_ALL_WAITS[name]] if has_unsplit_wait(ranks) else Bound.EXACT
+    return bound_over_ranks(ranks, _EXPOSED_TERMS.get(name, name))
+
+
+def _is_bound(report: Report, place: RowPlace, bounds: tuple[Bound, Bound]) -> bool:
+    """Return True if either side's number is a lower or upper bound; of memory, if any rank's is."""
+    comparison = report.comparison
+    if comparison is not None and place.section.kind is SectionKind.MEMORY:
+        return any(rank.bounds for rank in (*report.memory.per_rank, *comparison.baseline_memory))
+    return bounds != (Bound.EXACT, Bound.EXACT)
+
+
+def _find_share_interval(report: Report, place: RowPlace, steps: StepTables | None) -> Interval | None:
+    """Return the 95 % interval of b's hidden share minus a's, or None.
+
+    The steps of each run are resampled independently, as for the step time. None if this row is not a hidden
+    share, shares are upper bounds, or a run has fewer than `MIN_STEPS` steps with collectives.
+    """
+    is_share = place.row.name == _HIDDEN_SHARE and place.section.kind in (SectionKind.STEP, SectionKind.RANK)
+    comparison = report.comparison
+    if not is_share or steps is None or comparison is None:
+        return None
+    if any(rank.upper_bound for rank in (*report.time.per_rank, *comparison.baseline_time)):
+        return None
+    shares = []
+    for table in steps:
+        ranks = _select_rank(table, place.section.rank)
+        sums = ranks.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
+        sums = sums[sums["collective_ns"] > 0]
+        shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy(dtype=np.float64))
+    if min(map(len, shares)) < MIN_STEPS:
+        return None
+    return compute_difference_interval(shares[0], shares[1], 0.95)
+
+
+def _find_term_interval(
+    report: Report, place: RowPlace, steps: StepTables | None, scales: tuple[float, float] = (1.0, 1.0)
+) -> Interval | None:
+    """Return the 95 % interval of b's time of this ledger term minus a's, in ns, from the single steps.
+
+    It is no narrower than the noise floor on either side of the change. None if the row is not a term of a
+    step, of all ranks or of one, or if a run has fewer than `MIN_STEPS` steps. ``scales``: what a's and b's
+    times are multiplied by, such as ranks per token.
+    """
+    comparison, name, kind = report.comparison, place.row.name, place.section.kind
+    is_total = kind is SectionKind.STEP and name == "wall_ns"
+    is_term = kind in (SectionKind.STEP, SectionKind.RANK) and name in STEP_COLUMNS and not is_total
+    if not is_term or steps is None or comparison is None:
+        return None
+    means = [_select_rank(table, place.section.rank).groupby("step")[name].mean() for table in steps]
+    a, b = (scale * mean.to_numpy(dtype=np.float64) for scale, mean in zip(scales, means, strict=True))
+    if min(len(a), len(b)) < MIN_STEPS:
+        return None
+    low, high = compute_difference_interval(a, b, 0.95)
+    change = float(b.mean() - a.mean())
+    ranks = (*report.time.per_rank, *comparison.baseline_time)
+    noise_ns = max(scales) * max((each.noise_floor_ns for each in ranks), default=0)
+    return min(low, change - noise_ns), max(high, change + noise_ns)
+
+
+def _select_rank(steps: pd.DataFrame, rank: int | None) -> pd.DataFrame:
+    """Return the steps of one rank, or of all if None."""
+    return steps if rank is None else steps[steps["rank"] == rank]
 
 
 class StepChange(Struct, frozen=True, kw_only=True):

@@ -9,21 +9,26 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from zprof.model.formatting import printable
-from zprof.tui.keys import Where, bindings
-from zprof.tui.presenters.compare import (
-    NO_BASELINE,
+from zprof.model.formatting import display_width, printable, shorten
+from zprof.model.gaps import GapKind
+from zprof.reports.pages.compare_table import (
     CompareOptions,
     build_compare_table,
     build_settings_table,
-    explain_no_tokens,
-    format_header,
-    format_short_verdict,
-    settings_differ,
+    name_work_unit,
 )
+from zprof.reports.table import Cell, Mark, Marked
+from zprof.tui.keys import Where, bindings
 from zprof.tui.presenters.overview import format_verdict, format_warning, format_warning_cell
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import LoadedRun, Progress, RunRequest, Selection, swap_baseline
+from zprof.tui.session import (
+    LoadedRun,
+    Progress,
+    RunRequest,
+    Selection,
+    make_row_judge,
+    swap_baseline,
+)
 from zprof.tui.table_view import get_text
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
@@ -38,6 +43,17 @@ _HELP = (
 _VERDICT_LINES = 2
 #: Actions that need both runs.
 _BASELINE_ACTIONS = frozenset({"differences", "per_token", "swap"})
+#: Terminal columns of the header line, excluding the two names.
+_OTHER_WIDTH = 62
+_MIN_NAME_WIDTH = 14
+#: A common prefix of two names is cut if it has at least this many characters.
+_MIN_COMMON_PREFIX = 4
+_NO_BASELINE = (
+    "No comparison: this run has no baseline.\n\n"
+    "  b              enter the path of another run to use as the baseline\n"
+    "  zprof tui RUN --baseline OTHER_RUN\n\n"
+    "The verdict then shows whether this run is slower than the baseline, by how much, and why."
+)
 
 
 class CompareScreen(PageScreen):
@@ -56,7 +72,7 @@ class CompareScreen(PageScreen):
     def parts(self) -> ComposeResult:
         """Yield a hint for runs without a baseline; else names, verdict and two tables."""
         with Vertical(id="beside"):
-            yield Static(Text(NO_BASELINE), id="no-baseline")
+            yield Static(Text(_NO_BASELINE), id="no-baseline")
             yield Static("", id="sides")
             yield TruncatedText(lines=_VERDICT_LINES, id="verdict")
             yield Static("", id="warnings")
@@ -65,25 +81,27 @@ class CompareScreen(PageScreen):
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Show the comparison, or the hint if there is no baseline."""
-        has_both = loaded.both is not None
+        both = loaded.both
         for part in self.query("#beside > *"):
-            part.display = has_both != (part.id == "no-baseline")
-        if not has_both:
+            part.display = (both is not None) != (part.id == "no-baseline")
+        if both is None:
             self.page_help = _HELP  # type: ignore[misc]
             self.set_focus(None)
             return
-        if self.shown.per_token and explain_no_tokens(loaded):
+        if self.shown.per_token and _explain_no_tokens(loaded):
             self.shown = CompareOptions(only_differences=self.shown.only_differences)
         self._fill_head(loaded)
-        self.query_one("#compare", FactTable).show(build_compare_table(loaded, self.shown))
-        self.query_one("#settings", FactTable).show(build_settings_table(loaded, self.shown))
+        judge = make_row_judge(loaded, per_work=self.shown.per_token)
+        table = build_compare_table(loaded.report, both, judge, self.shown)
+        self.query_one("#compare", FactTable).show(table)
+        self.query_one("#settings", FactTable).show(build_settings_table(both, self.shown))
 
     def _fill_head(self, loaded: LoadedRun) -> None:
         """Show names, verdict and warning, shortened to fit; ``?`` shows them in full."""
         look, report = get_look(self.app), loaded.report
-        sides = format_header(loaded, self.shown, self.app.size.width)
+        sides = _format_header(loaded, self.shown, self.app.size.width)
         self.query_one("#sides", Static).update(Text("  ").join(render_cell(word, look) for word in sides))
-        verdict = Text(" ").join(render_cell(word, look) for word in format_short_verdict(loaded))
+        verdict = Text(" ").join(render_cell(word, look) for word in _format_short_verdict(loaded))
         self.query_one("#verdict", TruncatedText).show(verdict)
         self.query_one("#warnings", Static).update(render_cell(format_warning_cell(report), look))
         self.query_one("#warnings", Static).display = bool(format_warning(report))
@@ -108,7 +126,8 @@ class CompareScreen(PageScreen):
             only_differences=not self.shown.only_differences, per_token=self.shown.per_token
         )
         loaded = self.zprof.loaded
-        if shown.only_differences and loaded is not None and not settings_differ(loaded):
+        settings = loaded.both.settings if loaded is not None and loaded.both is not None else None
+        if shown.only_differences and settings is not None and all(each.a == each.b for each in settings):
             self.app.notify("all settings are the same", markup=False)
         self._show(shown)
 
@@ -117,7 +136,7 @@ class CompareScreen(PageScreen):
         loaded = self.zprof.loaded
         if loaded is None or loaded.both is None:
             return
-        reason = "" if self.shown.per_token else explain_no_tokens(loaded)
+        reason = "" if self.shown.per_token else _explain_no_tokens(loaded)
         if reason:
             self.app.notify(printable(f"not per token: {reason}"), severity="warning", markup=False)
             return
@@ -143,3 +162,46 @@ class CompareScreen(PageScreen):
     def _show(self, shown: CompareOptions) -> None:
         self.shown, self.filled = shown, None
         self.refill()
+
+
+def _format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[Marked]:
+    """Format the names of A and B and the display options, for a terminal width."""
+    comparison = loaded.report.comparison
+    before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
+    max_width = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
+    names = _shorten_names(before, loaded.report.run.name, max_width)
+    return [
+        Marked(f"A {names[0]} (baseline)", Mark.TITLE),
+        Marked(f"B {names[1]} (this run)", Mark.TITLE),
+        Marked(f"per {name_work_unit(loaded.report) if shown.per_token else 'step'}", Mark.MUTED),
+        Marked("differences only" if shown.only_differences else "all rows", Mark.MUTED),
+    ]
+
+
+def _shorten_names(before: str, after: str, max_width: int) -> tuple[str, str]:
+    """Shorten two names to ``max_width`` columns each, cutting their common prefix first."""
+    names = (printable(before), printable(after))
+    prefix = next((index for index, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
+    if prefix >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > max_width:
+        names = (f"…{names[0][prefix:]}", f"…{names[1][prefix:]}")
+    return shorten(names[0], max_width), shorten(names[1], max_width)
+
+
+def _format_short_verdict(loaded: LoadedRun) -> list[Cell]:
+    """Format the verdict without its cause, which the overview shows."""
+    status, sentence = format_verdict(loaded.report)
+    return [status, sentence.partition(", because ")[0]]
+
+
+def _explain_no_tokens(loaded: LoadedRun) -> str:
+    """Explain why times cannot be shown per token; empty if they can."""
+    comparison = loaded.report.comparison
+    if comparison is None or comparison.step_time is None:
+        return "step times of both runs are required"
+    if comparison.equal_work is None:
+        gap = next((gap for gap in loaded.report.gaps if gap.kind is GapKind.UNEQUAL_WORK), None)
+        return f"{gap.reason} ({gap.remedy})" if gap else "the work per step is unknown for both runs"
+    runs = [loaded.report.run, *([comparison.baseline_run] if comparison.baseline_run else [])]
+    if any(len(run.ranks_loaded) < run.world_size for run in runs):
+        return "not all ranks are loaded, but the token count covers all ranks"
+    return ""

@@ -11,17 +11,17 @@ from tests.support.unsplit_ranks import make_unsplit
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
+from zprof.reports.pages.compare_table import (
+    CompareOptions,
+    WordedValue,
+    build_compare_table,
+    build_settings_table,
+    describe_compared,
+)
 from zprof.reports.table import Row, Table
 from zprof.rules.diagnose import diagnose_side_by_side
 from zprof.run.reader import load as open_run
-from zprof.tui.presenters.compare import (
-    CompareOptions,
-    build_compare_table,
-    build_settings_table,
-    describe_row,
-)
-from zprof.tui.presenters.compare_rows import WordedValue
-from zprof.tui.session import LoadedRun, PendingAnalysis
+from zprof.tui.session import LoadedRun, PendingAnalysis, make_row_judge
 from zprof.tui.table_view import get_text
 
 ALL, DIFFERING, TOKENS = (
@@ -37,6 +37,11 @@ def compared(loaded: LoadedRun) -> Any:
     """The JSON of ``zprof compare``, of runs that are opened and measured anew."""
     report = diagnose_side_by_side(open_run(loaded.before_run.path), open_run(loaded.run.path))
     return json.loads(to_json(report))
+
+
+def compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
+    judge = make_row_judge(loaded, per_work=shown.per_token)
+    return build_compare_table(loaded.report, loaded.both, judge, shown)
 
 
 def find_node(tree: Any, key: str) -> Any:
@@ -65,7 +70,7 @@ def format_change(a: float, b: float) -> str:
 
 
 def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) -> None:
-    table = build_compare_table(loaded, ALL)
+    table = compare_table(loaded, ALL)
     assert len(table.rows) > 80
     for one in table.rows:
         row, change = find_node(compared, one.key), one.cells[CHANGE]
@@ -92,13 +97,13 @@ def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun
         shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy())
     spread = sum(part.var(ddof=1) / len(part) for part in shares) ** 0.5
     change = shares[1].mean() - shares[0].mean()
-    shown = get_text(find_line(build_compare_table(loaded, ALL), "hidden share").cells[INTERVAL])
+    shown = get_text(find_line(compare_table(loaded, ALL), "hidden share").cells[INTERVAL])
     low, high = (int(end) / 100 for end in shown.removesuffix(" pt").split(".."))
     assert low == pytest.approx(change - 1.96 * spread, abs=0.01)
     assert high == pytest.approx(change + 1.96 * spread, abs=0.01)
     steps = loaded.before.steps
     few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
-    cells = find_line(build_compare_table(few, ALL), "hidden share").cells
+    cells = find_line(compare_table(few, ALL), "hidden share").cells
     assert (get_text(cells[INTERVAL]), get_text(cells[VERDICT])) == ("", "not judged")
 
 
@@ -116,7 +121,7 @@ def test_a_term_is_judged_by_its_own_interval_not_by_that_of_the_step(loaded: Lo
         pending=PendingAnalysis(lambda: analysis),
         report=replace(loaded.report, comparison=replace(comparison, step_time=wide)),
     )
-    table = build_compare_table(changed, ALL)
+    table = compare_table(changed, ALL)
     line = find_line(table, "exposed transfer")
     assert get_text(line.cells[VERDICT]).split()[-1] in ("worse", "better")
     low, high = (float(end) for end in get_text(line.cells[INTERVAL]).removesuffix(" ms").split(".."))
@@ -136,7 +141,7 @@ def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
     else:
         report = replace(report, comparison=replace(report.comparison, baseline_time=unsplit))
     unsure = replace(loaded, report=report)
-    table = build_compare_table(unsure, ALL)
+    table = compare_table(unsure, ALL)
     verdicts = read_verdicts(table)
     assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "judged"
     assert verdicts["step time"] == verdicts["idle"] == "worse"
@@ -150,18 +155,18 @@ def test_with_ranks_missing_on_a_side_waits_and_transfers_are_not_judged(
             side == A,
             side == B,
         ], name
-        assert sign in describe_row(unsure, line.key)[1]
-    per_token = find_line(build_compare_table(unsure, TOKENS), "exposed transfer")
+        assert sign in describe_compared(unsure.both, make_row_judge(unsure), line.key)[1]
+    per_token = find_line(compare_table(unsure, TOKENS), "exposed transfer")
     assert get_text(per_token.cells[side]).startswith("≤ ")
 
 
 def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -> None:
-    table = build_compare_table(loaded, TOKENS)
+    table = compare_table(loaded, TOKENS)
     step = find_line(table, "rank time").cells[B]
     assert isinstance(step, Value)
     assert step.how is Aggregation.PER_WORK
     assert step.number == pytest.approx(sum(rank.wall_ns for rank in loaded.report.time.per_rank) / 64)
-    verdicts, of_step = read_verdicts(table), read_verdicts(build_compare_table(loaded, ALL))
+    verdicts, of_step = read_verdicts(table), read_verdicts(compare_table(loaded, ALL))
     for name, verdict in verdicts.items():
         assert verdict == of_step["step time" if name == "rank time" else name], "the same work in a step"
     assert {"peak memory"} <= set(verdicts)
@@ -169,7 +174,7 @@ def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -
 
 
 def test_settings_that_differ_come_first_and_names_are_escaped(loaded: LoadedRun, compared: Any) -> None:
-    everything, differing = (build_settings_table(loaded, options) for options in (ALL, DIFFERING))
+    everything, differing = (build_settings_table(loaded.both, options) for options in (ALL, DIFFERING))
     assert [get_text(one.cells[METRIC]) for one in differing.rows] == ["stage", "modelled"]
     assert [one.key for one in everything.rows[:2]] == [one.key for one in differing.rows]
     assert len(everything.rows) == len(compared["settings"])
@@ -178,6 +183,6 @@ def test_settings_that_differ_come_first_and_names_are_escaped(loaded: LoadedRun
         assert get_text(one.cells[2]).split()[-1] == ("same" if setting["a"] == setting["b"] else "differs")
     hostile = Setting(where="environment", name="X\x1b[2J", a="[bold]\n1", b="\u202e2")
     wild = replace(loaded, both=replace(loaded.both, settings=(hostile,)))
-    cells = build_settings_table(wild, ALL).rows[0].cells
+    cells = build_settings_table(wild.both, ALL).rows[0].cells
     assert [get_text(cell) for cell in cells[:2]] == ["X\\x1b[2J", "[bold]\\x0a1"]
     assert get_text(cells[3]) == "\\u202e2"
