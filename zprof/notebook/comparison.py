@@ -1,6 +1,6 @@
 """Compare two runs side by side, and show the result."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,16 @@ class ComparedRuns(Displayed, SideBySide, frozen=True):
         return build_compare_page(self)
 
     def _list_lines(self) -> Sequence[str]:
-        return tuple(_list_lines(self))
+        from zprof.reports.pages.compare import select_shown_settings
+        from zprof.reports.presenters.head import build_modelled_notes
+
+        different = [setting.name for setting in select_shown_settings(self.settings, everything=False)]
+        lines = [f"{self.b.name} against {self.a.name}: {self.verdict.sentence}"]
+        lines += [f"  {note.label}: {note.text}" for note in build_modelled_notes([self.a, self.b])]
+        if different:
+            more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""
+            lines.append(f"  settings that differ: {', '.join(different[:_MAX_SETTINGS])}{more}")
+        return (*lines, f"  {len(self.sections)} sections of figures: .sections, .to_text()")
 
 
 def compare(
@@ -68,16 +77,3 @@ def compare(
         expected_bus_bytes_per_s=expected_bus_bytes_per_s,
     )
     return ComparedRuns(**{field.name: getattr(both, field.name) for field in fields(SideBySide)})
-
-
-def _list_lines(both: SideBySide) -> Iterator[str]:
-    from zprof.reports.presenters.head import build_modelled_notes
-
-    yield f"{both.b.name} against {both.a.name}: {both.verdict.sentence}"
-    for note in build_modelled_notes([both.a, both.b]):
-        yield f"  {note.label}: {note.text}"
-    different = [setting.name for setting in both.settings if setting.a != setting.b]
-    if different:
-        more = f" and {len(different) - _MAX_SETTINGS} more" if len(different) > _MAX_SETTINGS else ""
-        yield f"  settings that differ: {', '.join(different[:_MAX_SETTINGS])}{more}"
-    yield f"  {len(both.sections)} sections of figures: .sections, .to_text()"

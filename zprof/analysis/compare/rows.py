@@ -223,7 +223,9 @@ def build_memory_section(a: Report, b: Report) -> ComparedSection:
 def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> ComparedSection:
     """Return the time per step of each kernel (CPU ranks: operator); 0 if only the other run has it."""
     before, after = _sum_kernel_times(a), _sum_kernel_times(b)
-    names = sorted({*before, *after}, key=lambda name: -max(before.get(name, 0), after.get(name, 0)))
+    names = sorted(
+        dict.fromkeys([*before, *after]), key=lambda name: -max(before.get(name, 0), after.get(name, 0))
+    )
     known = bool(before and after)
     rows = [
         ComparedRow(
