@@ -45,19 +45,12 @@ def _build_assumption_list(
     figures_by_key: dict[str, dict[str, dict[str, None]]] = {key: {} for key in assumptions}
     for key, figure, scheme in uses:
         figures_by_key.setdefault(key, {}).setdefault(figure, {})[scheme] = None
-    items = [
-        _make_item(key, assumptions[key], _format_figures(figures_by_key[key])) for key in sorted(assumptions)
-    ]
+    items = []
+    for key, assumption in sorted(assumptions.items()):
+        figures = _format_figures(figures_by_key[key])
+        details = ((("figures", figures),) if figures else ()) + list_assumption_details(assumption)
+        items.append(Item(label=key, text=assumption.formula, details=details))
     return ItemList(items=tuple(items), brief=brief, noun="assumptions") if items else None
-
-
-def _make_item(key: str, assumption: Assumption, figures: str) -> Item:
-    details = list_assumption_details(assumption)
-    return Item(
-        label=key,
-        text=assumption.formula,
-        details=((("figures", figures), *details) if figures else details),
-    )
 
 
 def list_assumption_details(assumption: Assumption) -> tuple[tuple[str, str], ...]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from zprof.model.cursor import Cursor, read
 from zprof.model.formatting import name_ranks, printable, shorten
 from zprof.model.hang import Hang, HangClass, RankAtHang, StuckOperation, is_stuck
 from zprof.model.hang_text import (
@@ -25,6 +26,7 @@ from zprof.model.hang_waits import (
     mark_cause,
     name_cause,
 )
+from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.layout import wrap
 from zprof.reports.page import Code, Item, ItemList, Note, Section, make_section
@@ -81,7 +83,7 @@ def build_hang_section(report: Report) -> tuple[Section, ...]:
         "The cause first; each line leads to it.",
         _draw_waits(hang),
         _list_culprits(hang),
-        _build_operation_table(hang.operations),
+        _build_operation_table(report, hang),
         _build_state_table(hang),
         *_list_notes(hang),
     )
@@ -109,33 +111,24 @@ def _draw_waits(hang: Hang) -> Code | None:
 def _list_culprits(hang: Hang) -> ItemList | None:
     if not hang.culprits or hang.kind is HangClass.RANK_MISSING:
         return None
-    return ItemList(
-        items=tuple(_describe_culprit(culprit) for culprit in hang.culprits[:_MAX_CULPRITS]),
-        total=len(hang.culprits),
-        noun="ranks",
-    )
+    items = []
+    for culprit in hang.culprits[:_MAX_CULPRITS]:
+        details = {
+            "entered": printable(culprit.entered_instead),
+            "last entered": describe_last(culprit),
+            "stack": " ← ".join(describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]),
+        }
+        item = Item(
+            label=f"rank {culprit.rank}",
+            text=describe_location(culprit.location) if culprit.location is not None else "line unknown",
+            details=tuple((name, text) for name, text in details.items() if text),
+        )
+        items.append(item)
+    return ItemList(items=tuple(items), total=len(hang.culprits), noun="ranks")
 
 
-def _describe_culprit(culprit: RankAtHang) -> Item:
-    return Item(
-        label=f"rank {culprit.rank}",
-        text=describe_location(culprit.location) if culprit.location is not None else "line unknown",
-        details=tuple(_list_details(culprit)),
-    )
-
-
-def _list_details(culprit: RankAtHang) -> Iterator[tuple[str, str]]:
-    if culprit.entered_instead:
-        yield "entered", printable(culprit.entered_instead)
-    last = describe_last(culprit)
-    if last:
-        yield "last entered", last
-    if culprit.stack:
-        frames = [describe_location(frame) for frame in culprit.stack[:_MAX_FRAMES]]
-        yield "stack", " ← ".join(frames)
-
-
-def _build_operation_table(operations: Sequence[StuckOperation]) -> Table | None:
+def _build_operation_table(report: Report, hang: Hang) -> Table | None:
+    operations, places = hang.operations, Cursor(report).hang.operations
     has_unknown = any(each.unknown or each.unnamed for each in operations)
     columns = (
         _OPERATION,
@@ -145,19 +138,17 @@ def _build_operation_table(operations: Sequence[StuckOperation]) -> Table | None
         Column(title="sizes", kind=Kind.NAME, wide=True),
         Column(title="entered at", kind=Kind.NAME, wide=True),
     )
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             printable(f"{each.operation} #{each.sequence}"),
             printable(shorten(each.description or each.group, _MAX_GROUP_LENGTH)),
             each.role,
-            str(len(each.entered)),
-            str(len(each.late)),
-            str(len(each.finished)),
-            *[str(len(each.unknown) + each.unnamed)] * has_unknown,
+            *(read(place[name], how=Aggregation.COUNT) for name in ("entered", "late", "finished")),
+            *[Value(len(each.unknown) + each.unnamed, Unit.COUNT)] * has_unknown,
             printable(shorten(format_sizes(each.sizes, each.dtypes), _MAX_SIZES_LENGTH)),
             describe_location(each.location) if each.location is not None else "",
         )
-        for each in operations
+        for each, place in zip(operations, places, strict=True)
     ]
     return make_table(
         "Operations that cannot finish",
@@ -174,9 +165,11 @@ def _build_state_table(hang: Hang) -> Table | None:
     if not hang.logs:
         return None
     rows: dict[tuple[str, ...], list[str]] = {}
+    descriptions = {each.group: each.description for each in reversed(hang.operations)}
     for each in hang.ranks:
         standing = " ".join(part for part in (each.operation, _format_sequence(each.sequence)) if part)
-        key = (each.state.value.replace("_", " "), standing, _name_group(hang, each.group), each.basis)
+        group = shorten(descriptions.get(each.group) or each.group, _MAX_GROUP_LENGTH)
+        key = (each.state.value.replace("_", " "), standing, group, each.basis)
         named = f"{each.group_rank} of its group" if each.rank is None else str(each.rank)
         rows.setdefault(key, []).append(named)
     cells = [
@@ -194,11 +187,6 @@ def _build_state_table(hang: Hang) -> Table | None:
 
 def _format_sequence(sequence: int | None) -> str:
     return "" if sequence is None else f"#{sequence}"
-
-
-def _name_group(hang: Hang, name: str) -> str:
-    description = next((each.description for each in hang.operations if each.group == name), "")
-    return shorten(description or name, _MAX_GROUP_LENGTH)
 
 
 def _list_notes(hang: Hang) -> Iterator[Note]:
@@ -293,23 +281,23 @@ def build_standings_table(report: Report) -> Table:
             replace(_GROUP, takes_rest=True),
             Column(title="line", kind=Kind.TEXT, help="line of the program", takes_rest=True),
         ),
-        rows=tuple(_make_standing_line(hang, each) for each in standings[:MAX_LINES]) if hang else (),
+        rows=[
+            Row(
+                key=str(each.rank),
+                cells=(
+                    f"r{each.rank}",
+                    Marked(each.state.value, _MARKS.get(each.state, Mark.PLAIN)),
+                    *_describe_standing(hang, each),
+                ),
+                opens=Opens.STANDING,
+                target=each.rank,
+            )
+            for each in standings[:MAX_LINES]
+            if hang
+        ],
         help="Press enter on a rank for all operations that it waits in and, for the cause, its last "
         "operation and its stack.",
         note=f"{MAX_LINES} of {len(standings)} ranks" if is_cut else "enter: its operations, stack",
-    )
-
-
-def _make_standing_line(hang: Hang, standing: RankStanding) -> Row:
-    return Row(
-        key=str(standing.rank),
-        cells=(
-            f"r{standing.rank}",
-            Marked(standing.state.value, _MARKS.get(standing.state, Mark.PLAIN)),
-            *_describe_standing(hang, standing),
-        ),
-        opens=Opens.STANDING,
-        target=standing.rank,
     )
 
 
@@ -397,12 +385,17 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
     yield printable(f"{operation.operation} #{operation.sequence}")
     is_named = operation.description not in ("", operation.group)
     name = f"{operation.description} (process group {operation.group})" if is_named else operation.group
+    members = _format_ranges(operation.ranks)
+    if operation.size is None:
+        members = f"{members}; others are not known" if members else "unknown"
+    elif operation.unnamed:
+        members += f" and {operation.unnamed} without a name"
     facts = {
         "sizes": operation.sizes or "unknown",
         "dtypes": operation.dtypes or "unknown",
         "group": name,
         "role": operation.role or "unknown",
-        "its ranks": _describe_members(operation),
+        "its ranks": members,
         "in it": _format_ranges(operation.entered),
         "late": _format_ranges(operation.late) or "none",
         "left it": _format_ranges(operation.finished),
@@ -412,13 +405,6 @@ def _format_operation(operation: StuckOperation, columns: int) -> Iterator[str]:
     for label, fact in facts.items():
         if fact:
             yield from _format_fact(label, fact, columns)
-
-
-def _describe_members(operation: StuckOperation) -> str:
-    named = _format_ranges(operation.ranks)
-    if operation.size is None:
-        return f"{named}; others are not known" if named else "unknown"
-    return f"{named} and {operation.unnamed} without a name" if operation.unnamed else named
 
 
 def _format_rank(hang: Hang, rank: int, columns: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from zprof.model.cursor import Cursor, get
 from zprof.model.formatting import format_percent
-from zprof.model.job import Assumed, Hardware, Job, Shape
+from zprof.model.job import Assumed, Job, Shape
 from zprof.model.plan import SCHEME_NAMES, ZERO_STAGES, Plan, PlanVerification
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import VerdictStatus
@@ -281,18 +281,13 @@ def _describe_sizes(job: Job, shape: Shape) -> str:
         sizes.append((block.active_experts, "{} of them for a token"))
     sizes += [(shape.vocabulary, "vocabulary {}"), (shape.context, "context {}")]
     is_assumed = Assumed.SHAPE in job.assumed
-    active = _count_active_parameters(job)
+    units = (unit.elements if unit.active_elements is None else unit.active_elements for unit in job.units)
+    active = sum(units) * job.degrees.mp  # what a token passes; units are of one model-parallel rank
     routed = f", {format_count(active)} active parameters" if block is not None and block.experts > 1 else ""
     texts = ", ".join(
         text.format(mark_assumed(format_integer(size), is_assumed)) for size, text in sizes if size
     )
     return f"{texts}{routed}"
-
-
-def _count_active_parameters(job: Job) -> int:
-    """Return the parameters that a token passes, by the units of a model-parallel rank."""
-    active = (unit.elements if unit.active_elements is None else unit.active_elements for unit in job.units)
-    return sum(active) * job.degrees.mp
 
 
 def _describe_elements(job: Job) -> str:
@@ -306,18 +301,15 @@ def _describe_elements(job: Job) -> str:
 
 
 def _describe_batch(plan: Plan) -> str:
-    batch = plan.job.batch
+    """Describe samples and sequence, such as ``4 x 1,024 = 4,096``; each is marked if it is assumed."""
+    batch, assumed = plan.job.batch, plan.job.assumed
     if batch.samples is None or batch.sequence is None:
         return "not given, so activations and time are unknown (set --micro-batch and --sequence)"
-    return f"{_format_batch(plan.job)} tokens per micro-batch of one replica{_describe_micro_batches(plan)}"
-
-
-def _format_batch(job: Job) -> str:
-    """Format samples and sequence, such as ``4 x 1,024 (4,096)``; each is marked if it is assumed."""
-    parts = ((job.batch.samples, Assumed.MICRO_BATCH), (job.batch.sequence, Assumed.SEQUENCE))
-    texts = [mark_assumed(format_integer(count), part in job.assumed) for count, part in parts]
-    is_assumed = any(part in job.assumed for _, part in parts)
-    return f"{' x '.join(texts)} = {mark_assumed(format_integer(job.batch.tokens), is_assumed)}"
+    parts = ((batch.samples, Assumed.MICRO_BATCH), (batch.sequence, Assumed.SEQUENCE))
+    texts = [mark_assumed(format_integer(count), part in assumed) for count, part in parts]
+    tokens = mark_assumed(format_integer(batch.tokens), any(part in assumed for _, part in parts))
+    what = "tokens per micro-batch of one replica"
+    return f"{' x '.join(texts)} = {tokens} {what}{_describe_micro_batches(plan)}"
 
 
 def _describe_micro_batches(plan: Plan) -> str:
@@ -357,27 +349,21 @@ def _describe_hardware(job: Job) -> str:
     hardware = job.hardware
     if hardware is None:
         return ""
-    intra_hop = _format_hop_latency(hardware.intra_latency_ns)
-    inter_hop = _format_hop_latency(hardware.inter_latency_ns)
+    intra_hop, inter_hop = (
+        f"{latency_ns / 1000:g} µs per hop"
+        for latency_ns in (hardware.intra_latency_ns, hardware.inter_latency_ns)
+    )
+    size = job.element_bytes.parameter
+    flops, name = hardware.peak_flops_per_s(size), f"{size * 8}-bit"
+    peak = f"{name} Tflop/s unknown" if flops is None else f"{flops / 1e12:,.3g} {name} Tflop/s"
     return (
         f"{mark_assumed(hardware.name, Assumed.HARDWARE in job.assumed)}: "
-        f"{format_device_size(hardware.memory_bytes)}, {_format_peak_flops(job, hardware)} "
+        f"{format_device_size(hardware.memory_bytes)}, {peak} "
         f"at {hardware.efficiency_ratio * 100:.0f} %, {hardware.devices_per_node} devices per node, "
         f"{hardware.intra_bytes_per_s / 1e9:g} GB/s and {intra_hop} in a node, "
         f"{hardware.node_bytes_per_s / 1e9:g} GB/s per node and {inter_hop} between "
         f"nodes, {hardware.host_bytes_per_s / 1e9:g} GB/s to the host"
     )
-
-
-def _format_peak_flops(job: Job, hardware: Hardware) -> str:
-    """Format the peak compute rate from which times are computed."""
-    size = job.element_bytes.parameter
-    peak, name = hardware.peak_flops_per_s(size), f"{size * 8}-bit"
-    return f"{name} Tflop/s unknown" if peak is None else f"{peak / 1e12:,.3g} {name} Tflop/s"
-
-
-def _format_hop_latency(latency_ns: int) -> str:
-    return f"{latency_ns / 1000:g} µs per hop"
 
 
 def describe_verification(verification: PlanVerification) -> tuple[str, ...]:

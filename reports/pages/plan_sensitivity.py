@@ -92,12 +92,6 @@ _CONDITIONS = (
 )
 
 
-def _get_points(sensitivity: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
-    """Return the series that varies a condition."""
-    points: Sequence[SensitivityPoint] = getattr(sensitivity, condition.leaf)
-    return points
-
-
 def _is_varied(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
     """Return True if a condition has more than one value in a series."""
     return len({getattr(point, condition.field) for point in points}) > 1
@@ -248,7 +242,7 @@ def _build_speed_up_table(places: Sequence[Cursor]) -> Iterator[Table]:
 
 def build_sensitivity_charts(sensitivity: Sensitivity) -> tuple[LineChart, ...]:
     """Build a chart of the efficiency over each condition with at least two values."""
-    charts = (_build_chart(condition, _get_points(sensitivity, condition)) for condition in _CONDITIONS)
+    charts = (_build_chart(condition, getattr(sensitivity, condition.leaf)) for condition in _CONDITIONS)
     return tuple(chart for chart in charts if chart is not None)
 
 

@@ -168,7 +168,14 @@ def _build_fit_rows(plan: Plan) -> Iterator[Row]:
     if plan.job.hardware is None:
         return
     title = f"fits {format_memory_size(plan.job.hardware, plan.job)}"
-    yield Row(cells=(title, *map(_format_fit, plan.rows)), short=title)
+    fits = [
+        mark_assumed(
+            "tight" if row.tight else {True: "yes", False: "no", None: "unknown"}[row.fits],
+            "fits" in row.assumed and row.fits is not None,
+        )
+        for row in plan.rows
+    ]
+    yield Row(cells=(title, *fits), short=title)
     if any(row.largest_parameters is not None for row in plan.rows):
         name = "largest model that fits, parameters"
         yield Row(cells=(name, *map(_format_largest_model, plan.rows)), short="largest model")
@@ -177,12 +184,6 @@ def _build_fit_rows(plan: Plan) -> Iterator[Row]:
 def format_memory_size(hardware: Hardware, job: Job) -> str:
     """Format the memory of the job's device."""
     return mark_assumed(format_device_size(hardware.memory_bytes), Assumed.HARDWARE in job.assumed)
-
-
-def _format_fit(row: PlanRow) -> str:
-    """Format if a scheme fits: yes, no, tight or unknown."""
-    text = "tight" if row.tight else {True: "yes", False: "no", None: "unknown"}[row.fits]
-    return mark_assumed(text, "fits" in row.assumed and row.fits is not None)
 
 
 def _format_largest_model(row: PlanRow) -> str:
@@ -244,21 +245,21 @@ def build_plan_bars(plan: Plan) -> Bars:
         get_tenant_class(tenant.value) for row in plan.rows for tenant, size in row.tenants.items() if size
     }
     is_partial = any(row.peak_bytes is None for row in plan.rows)
+
+    def make_bar(row: Cursor) -> StackedBar:
+        sizes = [(tenant.value, get(row).tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
+        parts = [(name, size, format_with_unit(size, scale)) for name, size in sizes]
+        return StackedBar(
+            name=SCHEME_NAMES[get(row).scheme],
+            note=f"{read_known_peak(row, scale).text} {scale.unit}",
+            segments=stack_segments(parts, max_bytes),
+        )
+
     return Bars(
         title="Memory per device at the peak of a step, by tenant",
-        bars=tuple(_build_plan_bar(row, max_bytes, scale) for row in Cursor(plan).rows),
+        bars=tuple(map(make_bar, Cursor(plan).rows)),
         legend=tuple(entry for entry in build_tenant_legend() if entry.colour in used_classes),
         notes=("If a peak is partly unknown, its bar shows the known part.",) * is_partial,
-    )
-
-
-def _build_plan_bar(row: Cursor, max_bytes: int, scale: Scale) -> StackedBar:
-    sizes = [(tenant.value, get(row).tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
-    parts = [(name, size, format_with_unit(size, scale)) for name, size in sizes]
-    return StackedBar(
-        name=SCHEME_NAMES[get(row).scheme],
-        note=f"{read_known_peak(row, scale).text} {scale.unit}",
-        segments=stack_segments(parts, max_bytes),
     )
 
 
@@ -278,6 +279,11 @@ def build_step_table(plan: Plan) -> Table | None:
         )
         return Row(cells=(name, *cells), short=short, total=field == "wall_ns")
 
+    pipelines = [
+        SCHEME_NAMES[row.scheme]
+        for row in plan.rows
+        if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES
+    ]
     return make_plan_table(
         title="Step time",
         unit=scale.unit,
@@ -291,21 +297,13 @@ def build_step_table(plan: Plan) -> Table | None:
             make_row("collectives, exposed and hidden", "collective_ns", "collectives"),
             make_row("collectives, hidden part", "overlapped_ns", "hidden part"),
         ),
-        notes=tuple(_list_step_notes(plan)),
+        notes=(f"{join_names(pipelines)}: {_SLOWEST_STAGE}",) if pipelines else (),
     )
 
 
-def _list_step_notes(plan: Plan) -> Iterator[str]:
-    """Yield a note on the pipeline stage that the ledger shows."""
-    pipeline_schemes = [
-        row.scheme for row in plan.rows if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES
-    ]
-    if not pipeline_schemes:
-        return
-    yield (
-        f"{join_names(SCHEME_NAMES[each] for each in pipeline_schemes)}: compute is of the slowest stage, so "
-        "the efficiency does not show an imbalance between stages."
-    )
+_SLOWEST_STAGE = (
+    "compute is of the slowest stage, so the efficiency does not show an imbalance between stages."
+)
 
 
 def compute_tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
@@ -334,7 +332,14 @@ def build_traffic_table(plan: Plan) -> Table | None:
         return None
     sizes = choose_size_scale([link.bytes for link in links])
     times = choose_time_scale([link.time_ns for link in links])
-    keys = sorted(dict.fromkeys((link.axis, link.link) for link in links), key=_get_link_order)
+    axes, names = list(AXES), list(_LINKS)
+    keys = sorted(
+        {(link.axis, link.link): None for link in links},
+        key=lambda key: (
+            axes.index(key[0]),
+            names.index(key[1]) if key[1] in names else len(names),
+        ),
+    )
     return make_plan_table(
         title="Bytes per step",
         unit=sizes.unit,
@@ -346,11 +351,6 @@ def build_traffic_table(plan: Plan) -> Table | None:
             "On the wire: a ring of N ranks moves (N-1)/N of that.",
         ),
     )
-
-
-def _get_link_order(key: tuple[Axis, str]) -> tuple[int, int]:
-    links = list(_LINKS)
-    return (list(AXES).index(key[0]), links.index(key[1]) if key[1] in links else len(links))
 
 
 def _build_link_rows(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iterator[Row]:

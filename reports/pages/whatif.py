@@ -41,17 +41,18 @@ from zprof.reports.table import Column, Kind, Mark, Row, Table, format_cell, mak
 
 PEAK = "peak_bytes"
 #: How the unchanged run is called.
-AS_MEASURED = "as measured"
+_UNCHANGED = "as measured"
 #: Maximum number of key figures; the table has the others.
 _MAX_FIGURES = 12
 #: Changes that the terminal shows term by term.
 _MAX_DETAILED = 2
+_TERM_LEAD = "Measured, modelled for the unchanged run, and predicted for the changed run."
 #: Smaller savings than this round to 0.0 ms.
 _MIN_SAVING_NS = 50_000
 #: Parts of a prediction: of which its figures are.
 _PARTS = {"step": "{period}, mean of the ranks", "memory": "memory, largest rank"}
 _PREDICTED = Column(title="predicted", help="for the changed run; ~: not measured")
-_MEASURED = Column(title="measured", help="this run")
+MEASURED = Column(title="measured", help="this run")
 _MODELLED = Column(title="modelled", help="the model's value for the unchanged run", from_width=90)
 _ERROR = Column(
     title="error",
@@ -101,7 +102,13 @@ def build_whatif_page(found: WhatIf, *, everything: bool = False) -> Page:
         head=tuple(head),
         sections=(
             *make_section("changes", "What if", lead, *build_summary_table(found)),
-            *_build_term_section(found),
+            *make_section(
+                "terms",
+                "Term by term",
+                _TERM_LEAD,
+                *_build_term_tables(found),
+                detail=len(outlook.predictions) > _MAX_DETAILED,
+            ),
             *make_section(
                 "calibration",
                 "Model calibration",
@@ -136,20 +143,13 @@ def build_outlook_sections(report: Report) -> tuple[Section, ...]:
         *make_section(
             "outlook-detail",
             "What if, term by term",
-            "Measured, modelled for the unchanged run, and predicted for the changed run.",
+            _TERM_LEAD,
             *_build_term_tables(report),
             *build_calibration_tables(report),
             build_outlook_assumptions(outlook),
             detail=True,
         ),
     )
-
-
-def _build_term_section(found: WhatIf) -> tuple[Section, ...]:
-    """Build each change term by term; as a detail if there are more than two."""
-    lead = "Measured, modelled for the unchanged run, and predicted for the changed run."
-    is_detail = len(found.outlook.predictions) > _MAX_DETAILED
-    return make_section("terms", "Term by term", lead, *_build_term_tables(found), detail=is_detail)
 
 
 def build_summary_table(document: WhatIf | Report) -> tuple[Table, ...]:
@@ -161,7 +161,8 @@ def build_summary_table(document: WhatIf | Report) -> tuple[Table, ...]:
     for place in Cursor(document).outlook.predictions:
         found: Prediction = get(place)
         step, peak = _find_place(place.step, STEP), _find_place(place.memory, PEAK)
-        saving = replace(make_saving(found.saving_ns), leaves=_list_ends(place.saving_ns))
+        ends = (place.saving_ns[0], place.saving_ns[1]) if found.saving_ns else (place.saving_ns,)
+        saving = replace(make_saving(found.saving_ns), leaves=tuple(map(get_path, ends)))
         rows.append(
             Row(cells=(found.words, _read_figure(step), _read_range(step), saving, _read_figure(peak)))
         )
@@ -195,7 +196,7 @@ def _build_measured_row(document: WhatIf | Report) -> Iterator[Row]:
         known = (place for place in places if place is not None and get(place).measured is not None)
         cells.append(_read_figure(next(known, None), "measured"))
     if any(cell.number is not None for cell in cells):
-        yield Row(cells=(AS_MEASURED, cells[0], "", "", cells[1]))
+        yield Row(cells=(_UNCHANGED, cells[0], "", "", cells[1]))
 
 
 def _build_term_tables(document: WhatIf | Report) -> Iterator[Table]:
@@ -249,7 +250,7 @@ def build_term_table(
 
     return replace(
         make_plan_table(
-            title=words or AS_MEASURED,
+            title=words or _UNCHANGED,
             unit=unit,
             note=_PARTS[part].format(period=period),
             head="term",
@@ -262,7 +263,7 @@ def build_term_table(
     )
 
 
-FIGURES = (_MEASURED, _MODELLED, _ERROR, _PREDICTED, _RANGE, _CHANGE)
+FIGURES = (MEASURED, _MODELLED, _ERROR, _PREDICTED, _RANGE, _CHANGE)
 
 
 def read_figures(place: Cursor | None, name: str) -> tuple[Value, ...]:
@@ -388,10 +389,6 @@ def make_saving(saving_ns: tuple[int, int] | None) -> Value:
     """Return the lowest and highest saving as a cell."""
     low, high = saving_ns or (None, None)
     return Value(high, Unit.NS, low=low, in_ms=True, is_estimate=True)
-
-
-def _list_ends(place: Cursor) -> tuple[Path, ...]:
-    return (get_path(place[0]), get_path(place[1])) if len(place) else (get_path(place),)
 
 
 def describe_outlook(outlook: Outlook) -> tuple[str, ...]:

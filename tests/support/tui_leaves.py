@@ -13,7 +13,7 @@ from zprof.model.quantities import Aggregation, Unit, Value
 _ROUNDING = 1.0
 
 
-def _find(tree: Any, leaf: str) -> list[float]:
+def _find(tree: Any, leaf: str) -> list[Any]:
     nodes = [tree]
     for step in re.findall(r"\w+|\[\*\]|\[\d+\]", leaf):
         if step == "[*]":
@@ -34,6 +34,8 @@ def _combine(tree: Any, figure: Value) -> float | None:
         return sum(values[0]) - sum(sum(group) for group in values[1:])
     if figure.how in (Aggregation.SHARE, Aggregation.PER_WORK):
         return sum(values[0]) / sum(sum(group) for group in values[1:])
+    if figure.how is Aggregation.COUNT:
+        return sum(len(node) for node in flat)
     if figure.how is Aggregation.LEAF:
         assert len(flat) == 1, figure
     return {

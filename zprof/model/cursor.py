@@ -88,7 +88,8 @@ def read(
         signed: True for a change, which is shown with its sign.
         in_ms: True if it is shown in a column headed ``ms``.
     """
-    found = [[_get_number(entry) for entry in place._found] or [(None, Bound.EXACT)] for place in places]
+    get_number = _count_entries if how is Aggregation.COUNT else _get_number
+    found = [[get_number(entry) for entry in place._found] or [(None, Bound.EXACT)] for place in places]
     bounds = [combine_bounds(bound for _, bound in entries) for entries in found]
     if how in _FIRST_AND_REST:
         bounds[1:] = map(negate_bound, bounds[1:])
@@ -134,6 +135,11 @@ def _get_number(entry: tuple[Any, Bound]) -> tuple[float | None, Bound]:
     return (node, bound) if is_number else (None, Bound.EXACT)
 
 
+def _count_entries(entry: tuple[Any, Bound]) -> tuple[float | None, Bound]:
+    node, bound = entry
+    return (len(node), bound) if isinstance(node, list | tuple | Mapping) else (None, Bound.EXACT)
+
+
 def _get_field(node: Any, name: str) -> list[tuple[Any, Bound]]:
     if node is None:
         return []
@@ -161,6 +167,7 @@ _FIRST_AND_REST = (Aggregation.DIFFERENCE, Aggregation.SHARE, Aggregation.PER_WO
 _COMBINE: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
     Aggregation.LEAF: lambda values: values[0],
     Aggregation.SUM: sum,
+    Aggregation.COUNT: sum,
     Aggregation.MEAN: fmean,
     Aggregation.LARGEST: max,
     Aggregation.SMALLEST: min,

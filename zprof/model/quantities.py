@@ -42,6 +42,7 @@ class Aggregation(StrEnum):
 
     LEAF = "taken directly from the report"
     SUM = "sum of"
+    COUNT = "number of entries of"
     MEAN = "mean of"
     LARGEST = "largest of"
     SMALLEST = "smallest of"

@@ -3,7 +3,7 @@
 The result is a `Change` for the planner's model, in which None means as measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -51,8 +51,67 @@ _GATHERS_AFTER_STEP = (
     frozenset({1, 2}),
     "only stages 1 and 2 gather updated parameters after the optimizer step",
 )
-_RATIO_CHOICES = (0.25, 0.5, 1.0, 2.0, 4.0)
-_MAX_MERGED, _MICRO_BATCHES = 8, (1, 2, 4, 8, 16)
+_STAGES_BY_FIELD: Mapping[str, tuple[frozenset[int], str]] = {
+    "prefetch": _GATHERS_PER_UNIT,
+    "keep_after_forward": _GATHERS_PER_UNIT,
+    "overlap_gather": _GATHERS_AFTER_STEP,
+}
+_MERGES, _MICRO_BATCHES = (1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16)
+_RATIOS = tuple(
+    KnobChoice(text=f"x{ratio:g}", value=None if ratio == 1 else ratio)
+    for ratio in (0.25, 0.5, 1.0, 2.0, 4.0)
+)
+_SWITCH = (
+    KnobChoice(text="off", value=False),
+    KnobChoice(text=AS_IT_IS, value=None),
+    KnobChoice(text="on", value=True),
+)
+_KEPT = (
+    KnobChoice(text=AS_IT_IS, value=None),
+    *(KnobChoice(text=units, value=units) for units in ("none", "last", "all")),
+)
+#: Title and help of each knob, by field of the change.
+_TEXTS = {
+    "stage": (
+        "stage",
+        "ZeRO stage: 0 shards nothing, 1 optimizer state, 2 also gradients, 3 also parameters.",
+    ),
+    "prefetch": (
+        "prefetch",
+        "Number of units that are gathered ahead of the one that computes, in forward and backward. More "
+        "hides more communication, but keeps gathered units in memory for longer.",
+    ),
+    "keep_after_forward": (
+        "keep gathered",
+        "Units that stay gathered between forward and backward. They are not gathered again, but occupy "
+        "memory in between.",
+    ),
+    "bandwidth_ratio": ("bandwidth", "Network bandwidth, as a multiple of the bandwidth in this run."),
+    "latency_ratio": ("latency", "Latency of a collective, as a multiple of the latency in this run."),
+    "even": (
+        "even ranks",
+        "On: every rank computes at the speed of the median rank, so that no rank waits for a slower one.",
+    ),
+    "overlap_reduce": (
+        "overlap reduce",
+        "On: gradients are reduced while the backward continues. Off: the backward waits for each reduction.",
+    ),
+    "overlap_gather": (
+        "overlap gather",
+        "On: updated parameters are gathered while the optimizer and the next step continue. Off: each "
+        "gather is waited for immediately.",
+    ),
+    "units_merged": (
+        "merge units",
+        "Number of neighbouring units that are merged into one: fewer and larger collectives, larger "
+        "gathered units.",
+    ),
+    "micro_batches": (
+        "micro-batches",
+        "Number of micro-batches that the samples of a step are split into, with one forward and backward "
+        "pass each.",
+    ),
+}
 
 
 class KnobFacts(Struct, frozen=True, kw_only=True):
@@ -92,25 +151,38 @@ def list_knobs(facts: KnobFacts, change: Change) -> tuple[Knob, ...]:
     is_timed = is_shared and facts.has_time
     has_stage = is_shared and facts.stage is not None
     may_gather = has_stage or (is_shared and facts.gathers)
-    candidates = (
-        (has_stage, _make_stage_knob(facts)),
-        (may_gather, _make_prefetch_knob(facts)),
-        (may_gather, _KEEP),
-        (is_timed, _BANDWIDTH),
-        (is_timed, _LATENCY),
-        (is_timed, _EVEN),
-        (is_timed, _OVERLAP_REDUCE),
-        (is_timed and may_gather, _OVERLAP_GATHER),
-        (is_shared, _make_merge_knob(facts)),
-        (True, _make_micro_batch_knob(facts)),
-    )
+    merges = [number for number in _MERGES if number <= (facts.units or _MERGES[-1])]
+    candidates = {
+        "stage": (has_stage, _make_number_choices((0, 1, 2, 3), facts.stage)),
+        "prefetch": (may_gather, _make_number_choices((0, 1, 2, 3, 4), facts.prefetch)),
+        "keep_after_forward": (may_gather, _KEPT),
+        "bandwidth_ratio": (is_timed, _RATIOS),
+        "latency_ratio": (is_timed, _RATIOS),
+        "even": (is_timed, _SWITCH[1:]),
+        "overlap_reduce": (is_timed, _SWITCH),
+        "overlap_gather": (is_timed and may_gather, _SWITCH),
+        "units_merged": (is_shared, _make_number_choices(merges, 1)),
+        "micro_batches": (True, _make_number_choices(_MICRO_BATCHES, facts.micro_batches)),
+    }
     stage = facts.stage if change.stage is None else change.stage
-    return tuple(_disable_for_stage(knob, stage) for applies, knob in candidates if applies)
+    knobs = []
+    for field, (applies, choices) in candidates.items():
+        title, says = _TEXTS[field]
+        stages, reason = _STAGES_BY_FIELD.get(field, (None, ""))
+        idle = "" if stages is None or stage is None or stage in stages else reason
+        knobs += [Knob(field=field, title=title, says=says, choices=choices, idle=idle)] if applies else []
+    return tuple(knobs)
 
 
-def _disable_for_stage(knob: Knob, stage: int | None) -> Knob:
-    stages, reason = _STAGES_BY_FIELD.get(knob.field, (None, ""))
-    return knob if stages is None or stage is None or stage in stages else replace(knob, idle=reason)
+def _make_number_choices(numbers: Sequence[int], measured: int | None) -> tuple[KnobChoice, ...]:
+    """Return number choices that include the measured one; if unknown, "as is" comes first."""
+    if measured is None:
+        choices = (KnobChoice(text=str(number), value=number) for number in numbers)
+        return (KnobChoice(text=AS_IT_IS, value=None), *choices)
+    ordered = sorted({*numbers, measured})
+    return tuple(
+        KnobChoice(text=str(number), value=None if number == measured else number) for number in ordered
+    )
 
 
 def turn_knob(knobs: tuple[Knob, ...], change: Change, field: str, by: int) -> Change:
@@ -133,120 +205,3 @@ def describe_change(knobs: tuple[Knob, ...], change: Change) -> str:
         f"{knob.title} {knob.choices[knob.place(change)].text}" for knob in knobs if knob.is_turned(change)
     ]
     return ", ".join(parts)
-
-
-def _make_number_choices(numbers: tuple[int, ...], measured: int | None) -> tuple[KnobChoice, ...]:
-    """Return number choices that include the measured one; if unknown, "as is" comes first."""
-    if measured is None:
-        return (
-            KnobChoice(text=AS_IT_IS, value=None),
-            *(KnobChoice(text=str(number), value=number) for number in numbers),
-        )
-    ordered = sorted({*numbers, measured})
-    return tuple(
-        KnobChoice(text=str(number), value=None if number == measured else number) for number in ordered
-    )
-
-
-def _make_switch_choices() -> tuple[KnobChoice, ...]:
-    return (
-        KnobChoice(text="off", value=False),
-        KnobChoice(text=AS_IT_IS, value=None),
-        KnobChoice(text="on", value=True),
-    )
-
-
-def _make_ratio_choices() -> tuple[KnobChoice, ...]:
-    return tuple(
-        KnobChoice(text=f"x{ratio:g}", value=None if ratio == 1 else ratio) for ratio in _RATIO_CHOICES
-    )
-
-
-def _make_stage_knob(facts: KnobFacts) -> Knob:
-    return Knob(
-        field="stage",
-        title="stage",
-        says="ZeRO stage: 0 shards nothing, 1 optimizer state, 2 also gradients, 3 also parameters.",
-        choices=_make_number_choices((0, 1, 2, 3), facts.stage),
-    )
-
-
-def _make_prefetch_knob(facts: KnobFacts) -> Knob:
-    return Knob(
-        field="prefetch",
-        title="prefetch",
-        says="Number of units that are gathered ahead of the one that computes, in forward and backward. "
-        "More hides more communication, but keeps gathered units in memory for longer.",
-        choices=_make_number_choices((0, 1, 2, 3, 4), facts.prefetch),
-    )
-
-
-def _make_merge_knob(facts: KnobFacts) -> Knob:
-    max_merged = min(_MAX_MERGED, facts.units) if facts.units else _MAX_MERGED
-    numbers = tuple(number for number in (1, 2, 3, 4, 6, 8) if number <= max_merged)
-    return Knob(
-        field="units_merged",
-        title="merge units",
-        says="Number of neighbouring units that are merged into one: fewer and larger collectives, larger "
-        "gathered units.",
-        choices=_make_number_choices(numbers, 1),
-    )
-
-
-def _make_micro_batch_knob(facts: KnobFacts) -> Knob:
-    return Knob(
-        field="micro_batches",
-        title="micro-batches",
-        says="Number of micro-batches that the samples of a step are split into, with one forward and "
-        "backward pass each.",
-        choices=_make_number_choices(_MICRO_BATCHES, facts.micro_batches),
-    )
-
-
-_KEEP = Knob(
-    field="keep_after_forward",
-    title="keep gathered",
-    says="Units that stay gathered between forward and backward. They are not gathered again, but occupy "
-    "memory in between.",
-    choices=(
-        KnobChoice(text=AS_IT_IS, value=None),
-        *(KnobChoice(text=units, value=units) for units in ("none", "last", "all")),
-    ),
-)
-_BANDWIDTH = Knob(
-    field="bandwidth_ratio",
-    title="bandwidth",
-    says="Network bandwidth, as a multiple of the bandwidth in this run.",
-    choices=_make_ratio_choices(),
-)
-_LATENCY = Knob(
-    field="latency_ratio",
-    title="latency",
-    says="Latency of a collective, as a multiple of the latency in this run.",
-    choices=_make_ratio_choices(),
-)
-_EVEN = Knob(
-    field="even",
-    title="even ranks",
-    says="On: every rank computes at the speed of the median rank, so that no rank waits for a slower one.",
-    choices=(KnobChoice(text=AS_IT_IS, value=None), KnobChoice(text="on", value=True)),
-)
-_OVERLAP_REDUCE = Knob(
-    field="overlap_reduce",
-    title="overlap reduce",
-    says="On: gradients are reduced while the backward continues. Off: the backward waits for each "
-    "reduction.",
-    choices=_make_switch_choices(),
-)
-_OVERLAP_GATHER = Knob(
-    field="overlap_gather",
-    title="overlap gather",
-    says="On: updated parameters are gathered while the optimizer and the next step continue. Off: each "
-    "gather is waited for immediately.",
-    choices=_make_switch_choices(),
-)
-_STAGES_BY_FIELD: Mapping[str, tuple[frozenset[int], str]] = {
-    "prefetch": _GATHERS_PER_UNIT,
-    "keep_after_forward": _GATHERS_PER_UNIT,
-    "overlap_gather": _GATHERS_AFTER_STEP,
-}

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import events
 from textual.binding import BindingType
@@ -9,6 +10,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from zprof.model.whatif import Change
+from zprof.reports.pages.whatif import MEASURED
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.knobs import Knob
@@ -74,7 +76,7 @@ class KnobList(Static, can_focus=True):
             title="knobs",
             columns=(
                 Column(title="knob", kind=Kind.TEXT),
-                Column(title="measured", kind=Kind.TEXT),
+                replace(MEASURED, kind=Kind.TEXT),
                 Column(
                     title="now",
                     kind=Kind.TEXT,

@@ -1,5 +1,6 @@
 """A stuck job on the screens: who waits for whom, what each rank does, and what both open."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,12 @@ from textual.pilot import Pilot
 
 from tests.support.hung_runs import import_hostile_dumps, import_hung_job
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, text_after
+from tests.support.tui_leaves import assert_leaves
 from tests.unit.tui.test_tui_hostile_names import assert_inert
 from zprof.model.hang import HangStatus
+from zprof.model.json_format import to_json
+from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.table import Table
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import LoadedRun, RunRequest, load
@@ -25,6 +30,15 @@ def open_hung(run: Path) -> LoadedRun:
 def hung(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     """Rank 8 of 16 does not go on."""
     return open_hung(import_hung_job(tmp_path_factory.mktemp("hung")))
+
+
+def test_each_count_of_ranks_of_a_report_is_of_a_list_of_its_json(hung: LoadedRun) -> None:
+    (section,) = build_hang_section(hung.report)
+    numbers = [
+        number for block in section.blocks if isinstance(block, Table) for number in block.list_values()
+    ]
+    assert_leaves(json.loads(to_json(hung.report)), numbers)
+    assert {number.number for number in numbers} > {0, 1}
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=str)
