@@ -18,7 +18,7 @@ from markupsafe import Markup
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value, format_value
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page
-from zprof.reports.table import MAX_ROWS, UNKNOWN, Table
+from zprof.reports.table import MAX_ROWS, UNKNOWN, Cell, Marked, Table
 from zprof.reports.text_table import format_omission, select_rows
 
 #: Style classes of the lines of a chart, in order.
@@ -58,6 +58,7 @@ def make_environment() -> Environment:
         "short": _shorten,
         "macro": _get_macro_name,
         "left_out": _format_omission,
+        "unmarked": _remove_mark,
         "shown_rows": lambda table: select_rows(table, MAX_ROWS),
     }
     return environment
@@ -73,6 +74,11 @@ def _sanitize(value: Any) -> Any:
 def _shorten(value: object, width: int = MAX_NAME) -> str:
     """Shorten a name; the JSON has the full name."""
     return shorten(printable(value), width)
+
+
+def _remove_mark(cell: Cell) -> Cell:
+    """Return the text of a cell with a meaning, which its words have too."""
+    return cell.text if isinstance(cell, Marked) else cell
 
 
 def _get_macro_name(block: object) -> str:

@@ -161,7 +161,7 @@ def _list_table_pieces(table: Table, section: str) -> list[str]:
 
 
 def _render_rows(table: Table, rows: Sequence[Row]) -> str:
-    indices = [index for index, column in enumerate(table.columns) if column.kind is not Kind.BAR]
+    indices = [index for index in table.static_columns if table.columns[index].kind is not Kind.BAR]
     columns = [table.columns[index] for index in indices]
     heads = [_format_header(column.title, get_column_unit(column, table)) for column in columns]
     alignment = ["---:" if column.kind is Kind.NUMBER else "---" for column in columns]

@@ -10,7 +10,8 @@ from zprof.model.errors import MissingData
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.memory import MemoryTimeline
 from zprof.model.report import Report
-from zprof.reports.presenters.memory_formatting import Areas, stack_areas, tenant_name
+from zprof.reports.pages.memory_timeline import Curve, find_highest_curve
+from zprof.reports.pages.tenants import tenant_name
 from zprof.reports.svg import draw_label, draw_line, write_svg
 
 WIDTH, HEIGHT = 960, 400
@@ -35,16 +36,16 @@ def render(report: Report) -> str:
     Raises:
         MissingData: no memory timeline was recorded.
     """
-    areas = stack_areas(report.memory)
-    if areas is None:
+    curve = find_highest_curve(report)
+    if curve is None:
         raise MissingData(f"{report.run.name}: no memory timeline to draw", hint="record the memory window")
-    timeline = areas.timeline
+    timeline = curve.timeline
     parts = (
-        *_draw_grid(areas),
-        *_draw_areas(areas),
-        *_draw_times(areas),
-        *_draw_peak(areas),
-        *_draw_legend(areas),
+        *_draw_grid(curve),
+        *_draw_areas(curve),
+        *_draw_times(curve),
+        *_draw_peak(curve),
+        *_draw_legend(curve),
     )
     return write_svg(_format_title(report, timeline), WIDTH, HEIGHT, parts, left=_LEFT)
 
@@ -55,79 +56,79 @@ def _format_title(report: Report, timeline: MemoryTimeline) -> str:
     )
 
 
-def _draw_grid(areas: Areas) -> Iterator[str]:
+def _draw_grid(curve: Curve) -> Iterator[str]:
     for tick in range(_TICKS + 1):
-        y, value = _y(areas, areas.top_bytes * tick / _TICKS), areas.top_bytes * tick / _TICKS
+        y, value = _y(curve, curve.top_bytes * tick / _TICKS), curve.top_bytes * tick / _TICKS
         yield draw_line("g", (_LEFT, y), (_LEFT + _PLOT_WIDTH, y))
         yield draw_label("m", _LEFT - 8, y + 4, format_bytes(value), anchor="end")
 
 
-def _draw_areas(areas: Areas) -> Iterator[str]:
-    for name, lower, upper in areas.bands:
-        points = [*_trace_edge(areas, upper), *reversed(_trace_edge(areas, lower))]
+def _draw_areas(curve: Curve) -> Iterator[str]:
+    for name, lower, upper in curve.bands:
+        points = [*_trace_edge(curve, upper), *reversed(_trace_edge(curve, lower))]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         yield f'<polygon points="{path}" fill="{_COLOURS[name]}"/>'
 
 
-def _trace_edge(areas: Areas, heights: Sequence[int]) -> list[tuple[float, float]]:
+def _trace_edge(curve: Curve, heights: Sequence[int]) -> list[tuple[float, float]]:
     """Return the upper or lower edge of an area as a step function."""
     points: list[tuple[float, float]] = []
-    ends = [*areas.timeline.time_ns[1:], areas.end_ns]
-    for start, end, height in zip(areas.timeline.time_ns, ends, heights, strict=True):
-        y = _y(areas, height)
-        points += [(_x(areas, start), y), (_x(areas, end), y)]
+    ends = [*curve.timeline.time_ns[1:], curve.end_ns]
+    for start, end, height in zip(curve.timeline.time_ns, ends, heights, strict=True):
+        y = _y(curve, height)
+        points += [(_x(curve, start), y), (_x(curve, end), y)]
     return points
 
 
-def _draw_times(areas: Areas) -> Iterator[str]:
+def _draw_times(curve: Curve) -> Iterator[str]:
     bottom = _TOP + _PLOT_HEIGHT
-    for start_ns, step in areas.timeline.steps:
-        x = _x(areas, start_ns)
+    for start_ns, step in curve.timeline.steps:
+        x = _x(curve, start_ns)
         yield draw_line("s", (x, _TOP), (x, bottom))
         yield draw_label("m", x + 3, _TOP - 6, f"step {step}")
-    for x, width, phase in _list_phase_boxes(areas):
+    for x, width, phase in _list_phase_boxes(curve):
         yield draw_line("p", (x + 1, bottom + 8), (x + width - 1, bottom + 8))
         if width >= _MIN_LABEL_WIDTH:
             yield draw_label("", x + 2, bottom + 24, phase)
     yield draw_label("m", _LEFT, bottom + 46, "0")
-    yield draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(areas.end_ns), anchor="end")
+    yield draw_label("m", _LEFT + _PLOT_WIDTH, bottom + 46, format_ns(curve.end_ns), anchor="end")
 
 
-def _list_phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
+def _list_phase_boxes(curve: Curve) -> Iterator[tuple[float, float, str]]:
     """Yield the left edge, width and name of each phase; phases too narrow to see are omitted.
 
     The timeline of a snapshot has no phases.
     """
-    phases = areas.timeline.phases
-    ends = [start for start, _ in phases[1:]] + [areas.end_ns] * bool(phases)
+    phases = curve.timeline.phases
+    ends = [start for start, _ in phases[1:]] + [curve.end_ns] * bool(phases)
     for (start_ns, phase), end_ns in zip(phases, ends, strict=True):
-        x, end = _x(areas, start_ns), _x(areas, end_ns)
+        x, end = _x(curve, start_ns), _x(curve, end_ns)
         if end - x >= 3 and phase != "other":
             yield x, end - x, phase
 
 
-def _draw_peak(areas: Areas) -> Iterator[str]:
-    x, y = _x(areas, areas.timeline.time_ns[areas.peak]), _y(areas, areas.peak_bytes)
+def _draw_peak(curve: Curve) -> Iterator[str]:
+    x, y = _x(curve, curve.timeline.time_ns[curve.peak]), _y(curve, curve.heights[curve.peak])
     yield f'<circle class="p" cx="{x:.1f}" cy="{y:.1f}" r="4" fill="none"/>'
     side = -1 if x > _LEFT + _PLOT_WIDTH / 2 else 1
-    label = f"peak {format_bytes(areas.peak_bytes)}"
+    label = f"peak {format_bytes(curve.heights[curve.peak])}"
     yield draw_label("", x + 8 * side, y - 6, label, anchor="end" if side < 0 else "start")
 
 
-def _draw_legend(areas: Areas) -> Iterator[str]:
+def _draw_legend(curve: Curve) -> Iterator[str]:
     x = _LEFT + _PLOT_WIDTH + 16
     yield draw_label("m", x, _TOP + 4, "at the peak")
-    for row, (name, lower, upper) in enumerate(reversed(areas.bands)):
+    for row, (name, lower, upper) in enumerate(reversed(curve.bands)):
         y = _TOP + 22 + 34 * row
-        size = format_bytes(upper[areas.peak] - lower[areas.peak])
+        size = format_bytes(upper[curve.peak] - lower[curve.peak])
         yield f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{_COLOURS[name]}"/>'
         yield draw_label("", x + 18, y, tenant_name(name))
         yield draw_label("m", x + 18, y + 15, size)
 
 
-def _x(areas: Areas, time_ns: int) -> float:
-    return _LEFT + _PLOT_WIDTH * min(1.0, max(0.0, time_ns / max(1, areas.end_ns)))
+def _x(curve: Curve, time_ns: int) -> float:
+    return _LEFT + _PLOT_WIDTH * min(1.0, max(0.0, time_ns / max(1, curve.end_ns)))
 
 
-def _y(areas: Areas, size: float) -> float:
-    return _TOP + _PLOT_HEIGHT * (1 - size / max(1, areas.top_bytes))
+def _y(curve: Curve, size: float) -> float:
+    return _TOP + _PLOT_HEIGHT * (1 - size / max(1, curve.top_bytes))

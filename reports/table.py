@@ -65,7 +65,8 @@ class Column(Struct, frozen=True, kw_only=True):
     ``help``: what it holds.  ``wide``: omitted in text.  ``lifted``: text prints the value once, above the
     rows that share it.  ``min_width``: minimum width in text, so that consecutive tables align.
     ``from_width``: width of the table on a screen from which it is shown.  ``takes_rest``: its texts are
-    shortened first if a row of the screen is too long.
+    shortened first if a row of the screen is too long.  ``short``: shorter title for a screen.
+    ``screen_only``: static outputs have its texts elsewhere, as notes or below the rows.
     """
 
     title: str
@@ -77,6 +78,8 @@ class Column(Struct, frozen=True, kw_only=True):
     min_width: int = 0
     from_width: int = 0
     takes_rest: bool = False
+    short: str = ""
+    screen_only: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -97,10 +100,11 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 
 class Marked(Struct, frozen=True):
-    """A text with a meaning."""
+    """A text with a meaning.  ``short``: shorter text for a screen."""
 
     text: str
     mark: Mark
+    short: str = ""
 
 
 Cell = str | Marked | Value | Bar
@@ -194,6 +198,11 @@ class Table(Struct, frozen=True, kw_only=True):
     below: str = ""
     below_separator: str = " ← "
 
+    @property
+    def static_columns(self) -> tuple[int, ...]:
+        """Return the indices of the columns of static outputs."""
+        return tuple(index for index, column in enumerate(self.columns) if not column.screen_only)
+
     def list_values(self) -> list[Value]:
         """Return all numbers of the table."""
         return [cell for row in self.rows for cell in row.cells if isinstance(cell, Value)]
@@ -204,9 +213,12 @@ def make_table(
     columns: tuple[Column, ...],
     rows: Sequence[Row | tuple[Cell, ...]],
     *,
+    name: str = "",
+    help: str = "",
     unit: str = "",
     note: str = "",
     notes: Sequence[str] = (),
+    max_rows: int = MAX_ROWS,
     max_text_rows: int = MAX_TEXT_ROWS,
     order: Sequence[int] = (),
     total: int | None = None,
@@ -215,14 +227,16 @@ def make_table(
     below: str = "",
     below_separator: str = " ← ",
 ) -> Table | None:
-    """Return a table of the first ``MAX_ROWS`` rows, or None if there are no rows."""
+    """Return a table of the first ``max_rows`` rows, or None if there are no rows."""
     if not rows:
         return None
-    table_rows = [row if isinstance(row, Row) else Row(cells=row) for row in rows[:MAX_ROWS]]
+    table_rows = [row if isinstance(row, Row) else Row(cells=row) for row in rows[:max_rows]]
     return Table(
         title=title,
         columns=columns,
         rows=tuple(table_rows),
+        name=name,
+        help=help,
         unit=unit,
         note=note,
         notes=tuple(notes),

@@ -36,7 +36,7 @@ class _Grid(Struct, frozen=True):
 def render_table(table: Table) -> list[str]:
     """Return the heading, rows and notes of a table."""
     rows = select_rows(table, table.max_text_rows)
-    columns = [at for at, column in enumerate(table.columns) if not column.wide and _has_content(rows, at)]
+    columns = [at for at in table.static_columns if not table.columns[at].wide and _has_content(rows, at)]
     lifted = [at for at in columns if table.columns[at].lifted]
     rows = _group_rows(rows, [_format_lifted(table.columns, row, lifted) for row in rows])
     group_labels = [_format_lifted(table.columns, row, lifted) for row in rows]

@@ -8,7 +8,7 @@ from zprof.model.time import LEDGER_NAMES
 from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
 from zprof.reports.pages.plan_tables import AXES
-from zprof.reports.presenters.memory_formatting import tenant_name
+from zprof.reports.pages.tenants import tenant_name
 
 STEP = "wall_ns"
 _NAMES = {**LEDGER_NAMES, "efficiency_ratio": "efficiency"}

@@ -22,8 +22,8 @@ from zprof.model.side_by_side import (
     SideBySide,
 )
 from zprof.reports.page import Block, Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
+from zprof.reports.pages.memory_changes import RUN_PEAKS, build_group_change_section
 from zprof.reports.presenters.head import MARKS, build_modelled_notes, list_baseline_runs
-from zprof.reports.presenters.memory_groups import RUN_PEAKS, build_group_change_section
 from zprof.reports.presenters.run_formatting import describe_run, format_rank_count, format_steps
 from zprof.reports.table import (
     Column,
@@ -103,7 +103,7 @@ def build_compare_page(both: SideBySide, *, everything: bool = False) -> Page:
             *build_modelled_notes([both.b, both.a]),
         ),
         sections=(
-            *build_group_change_section(both.comparison, RUN_PEAKS),
+            *build_group_change_section(Cursor(both).comparison, RUN_PEAKS),
             *_build_setting_section(both.settings, everything=everything),
             *make_section(
                 "figures",

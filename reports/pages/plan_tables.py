@@ -23,8 +23,7 @@ from zprof.model.quantities import (
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import Bars, StackedBar
-from zprof.reports.presenters.memory import stack_segments
-from zprof.reports.presenters.memory_formatting import build_tenant_legend, get_tenant_class, tenant_name
+from zprof.reports.pages.tenants import build_tenant_legend, get_tenant_class, stack_segments, tenant_name
 from zprof.reports.table import (
     MAX_ROWS,
     UNKNOWN,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from zprof.model.cursor import Cursor
 from zprof.model.findings import Confidence, Finding
 from zprof.model.hang import is_stuck
 from zprof.model.report import WORK_SIZES, Comparison, Report
@@ -27,6 +28,11 @@ from zprof.reports.page import (
 )
 from zprof.reports.pages.compare import build_equal_work_table
 from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.memory import build_memory_section
+from zprof.reports.pages.memory_allocations import build_stack_section
+from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
+from zprof.reports.pages.memory_snapshots import build_history_sections, find_history_rank
+from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import (
     build_change_parts,
@@ -42,13 +48,7 @@ from zprof.reports.presenters.ledger import (
     build_ledger_table,
     build_unexplained_section,
 )
-from zprof.reports.presenters.memory import build_memory_section
-from zprof.reports.presenters.memory_groups import build_group_change_section
-from zprof.reports.presenters.memory_owners import build_history_sections, find_history_rank
-from zprof.reports.presenters.memory_timeline import build_timeline_section
-from zprof.reports.presenters.rank_spread import build_rank_spread_section
 from zprof.reports.presenters.ranks import describe_critical_path
-from zprof.reports.presenters.stack_tree import build_stack_section
 from zprof.reports.presenters.time_figures import LedgerRow, ledger, step_ns
 
 #: Findings shown in short behind the first; the second limits those of low confidence.
@@ -99,7 +99,7 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
         return build_memory_section(report, short=True)
     tables = build_memory_section(report, short=True) if _has_several_ranks(report) else ()
     return (
-        *build_group_change_section(report.comparison, short=True),
+        *build_group_change_section(Cursor(report).comparison, short=True),
         *tables,
         *build_rank_spread_section(report, short=True),
         *build_history_sections(report, short=True),

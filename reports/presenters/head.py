@@ -7,12 +7,12 @@ from zprof.model.hang import is_stuck
 from zprof.model.quantities import BOUND_WORDS, Unit, Value
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, VerdictBlock
-from zprof.reports.presenters.findings import find_first_confident, merge_gaps
-from zprof.reports.presenters.memory_formatting import (
-    compute_peak_change_ratio,
+from zprof.reports.pages.tenants import (
     format_largest_peak,
     largest_rank,
+    peak_bytes,
 )
+from zprof.reports.presenters.findings import find_first_confident, merge_gaps
 from zprof.reports.presenters.run_formatting import (
     describe_run,
     describe_settings,
@@ -138,6 +138,6 @@ def _make_peak_figure(report: Report) -> tuple[str, str, str]:
     rank = largest_rank(ranks)
     note = f"allocated on rank {rank.rank}{', the largest' if len(ranks) > 1 else ''}" if rank else ""
     if before:
-        change = Value(compute_peak_change_ratio(before, ranks), Unit.RATIO, signed=True)
+        change = Value(peak_bytes(ranks) / max(1, peak_bytes(before)) - 1, Unit.RATIO, signed=True)
         note = f"on the largest rank; baseline {format_largest_peak(before)}, {change.text}"
     return "peak memory", format_largest_peak(ranks), note

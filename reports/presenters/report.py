@@ -1,25 +1,24 @@
 """The full report as a page: the answer, then what it rests on, what is not known, and the run."""
 
+from zprof.model.cursor import Cursor
 from zprof.model.report import Report
 from zprof.reports.page import Page
 from zprof.reports.pages.collectives import build_collective_section
 from zprof.reports.pages.compare import build_difference_section, build_run_section
 from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.memory import build_memory_detail_section, build_memory_section
+from zprof.reports.pages.memory_allocations import build_stack_section
+from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
+from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
+from zprof.reports.pages.memory_snapshots import build_history_sections
+from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.whatif import build_outlook_sections
 from zprof.reports.presenters.endings import build_ending_section
 from zprof.reports.presenters.findings import build_finding_section, build_gap_section
 from zprof.reports.presenters.head import build_head_blocks
 from zprof.reports.presenters.ledger import build_ledger_section
-from zprof.reports.presenters.memory import build_memory_section
-from zprof.reports.presenters.memory_detail import build_device_section, build_memory_detail_section
-from zprof.reports.presenters.memory_groups import build_group_change_section
-from zprof.reports.presenters.memory_owners import build_history_sections
-from zprof.reports.presenters.memory_timeline import build_timeline_section
-from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
-from zprof.reports.presenters.rank_spread import build_rank_spread_section
 from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
-from zprof.reports.presenters.stack_tree import build_stack_section
 from zprof.reports.presenters.time_detail import build_time_detail_section
 
 
@@ -41,7 +40,7 @@ def build_report_page(report: Report) -> Page:
             *build_ledger_section(report),
             *build_out_of_memory_section(report),
             *build_memory_section(report, with_largest=has_time),
-            *build_group_change_section(report.comparison),
+            *build_group_change_section(Cursor(report).comparison),
             *build_history_sections(report),
             *build_rank_spread_section(report),
             *build_timeline_section(report),

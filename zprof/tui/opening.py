@@ -16,31 +16,24 @@ from zprof.model.cursor import follow, get
 from zprof.model.findings import Finding
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
-from zprof.model.leaves import read_value
-from zprof.model.memory import Basis
 from zprof.model.quantities import Unit, Value
 from zprof.model.report import Report
-from zprof.model.tenants import Tenant
-from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Outlook, PredictedFigure
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.pages.assumptions import list_assumption_details
 from zprof.reports.pages.compare_table import describe_compared
 from zprof.reports.pages.hang import describe_standing, describe_wait
+from zprof.reports.pages.memory_allocations import describe_allocation
+from zprof.reports.pages.memory_formulas import describe_formula_check
 from zprof.reports.pages.whatif import FIGURES, read_figures
 from zprof.reports.presenters.findings import format_location, worth
-from zprof.reports.presenters.memory_formatting import CONFIDENCE_WORDS, tenant_name
-from zprof.reports.presenters.memory_groups import describe_blocks
-from zprof.reports.presenters.memory_reasons import describe_reason
 from zprof.reports.table import Opens, Row, Table
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.collective_instances import build_instance_table
 from zprof.tui.help_texts import format_gaps, get_export, list_screen_gaps
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
-from zprof.tui.presenters.memory import name_tenant
-from zprof.tui.presenters.memory_tables import strip_wrappers
 from zprof.tui.presenters.overview import build_ledger_table
 from zprof.tui.session import LoadedRun, make_row_judge
 from zprof.tui.shell import Shell, format_gap
@@ -123,9 +116,9 @@ def open_row(app: Shell, line: Row) -> Popup[None] | None:
     """Return the popup that a row opens, or None if it opens nothing."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:
-        return TextPopup(*describe_allocation(loaded, line.target))
+        return TextPopup(*describe_allocation(loaded.report, line.target))
     if loaded is not None and line.opens is Opens.FORMULA:
-        return TextPopup(*describe_formula_check(loaded, line.target))
+        return TextPopup(*describe_formula_check(loaded.report, line.target, loaded.run.manifest.training))
     if loaded is not None and line.opens is Opens.GAP:
         return TextPopup("what could not be measured", format_gaps(app))
     if loaded is not None and line.opens is Opens.COLLECTIVE:
@@ -174,96 +167,6 @@ def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:
         value = Value(number=fact.value, unit=Unit(fact.unit))
         lines += wrap(fact.what, first=f"  {value.text:>12}  ", width=columns)
     return lines
-
-
-_BASIS = {
-    Basis.TAGGED: "recorded by a hook or tag",
-    Basis.RULE: "inferred by a rule from its stack and lifetime",
-    Basis.SIZES: "inferred from its size alone",
-    Basis.UNKNOWN: "no rule matches",
-}
-_SHARDED = {
-    Tenant.OPTIMIZER_STATE: "sharded over the ranks from stage 1",
-    Tenant.GRADIENTS: "sharded over the ranks from stage 2",
-    Tenant.PARAMETERS: "sharded over the ranks in stage 3",
-}
-_FORMULA = (
-    "With Psi parameters over N ranks, and p, g and k bytes per element of parameters, gradients and",
-    "optimizer state (2, 2 and 12 for fp16 with Adam and fp32 masters):",
-    "  stage 0  (p + g + k) Psi",
-    "  stage 1  (p + g) Psi + k Psi / N",
-    "  stage 2  p Psi + (g + k) Psi / N",
-    "  stage 3  (p + g + k) Psi / N",
-)
-
-
-def describe_allocation(loaded: LoadedRun, index: int) -> tuple[str, str]:
-    """Return the title and text for one of the largest allocations, with its full stack."""
-    entry = loaded.report.memory.top[index]
-    size = read_value(loaded.report, f"memory.top[{index}].bytes").text
-    kind = ": ".join(part for part in (name_tenant(entry.tenant), entry.sub) if part)
-    sure = f" ({CONFIDENCE_WORDS[entry.confidence]})" if entry.confidence else ""
-    lines = [
-        f"rank      {entry.rank}, live at its peak",
-        f"tenant    {printable(kind)} ({_BASIS[entry.basis]})",
-        f"module    {printable(strip_wrappers(entry.module)) or '(none)'}",
-        f"operator  {printable(entry.operator) or '(none recorded)'}",
-        *([f"reason    {printable(describe_reason(entry.reason))}{sure}"] if entry.reason else []),
-        *([f"blocks    {describe_blocks(entry)}"] if entry.total_bytes is not None else []),
-        "",
-    ]
-    if not entry.stack:
-        lines.append("no stack: allocated before recording started, or outside Python")
-    else:
-        lines += ["allocation stack, innermost first", *(f"  {printable(frame)}" for frame in entry.stack)]
-    return f"{size} {printable(kind)}", "\n".join(lines)
-
-
-def describe_formula_check(loaded: LoadedRun, index: int) -> tuple[str, str]:
-    """Return the title and text for one model state checked against the ZeRO formula.
-
-    The text has the terms, the cause of a difference, the formula, and the known inputs.
-    """
-    state, facts = loaded.report.memory.laws[index], loaded.run.manifest.training
-    stem = f"memory.laws[{index}]"
-    terms = (
-        ("law_bytes", "ZeRO formula"),
-        ("padding_bytes", "+ padding of shards to equal size"),
-        ("scalar_bytes", "+ optimizer step counters"),
-        ("unexplained_bytes", "+ unexplained"),
-        ("measured_bytes", "= measured"),
-    )
-    sizes = [(read_value(loaded.report, f"{stem}.{leaf}").text, name) for leaf, name in terms]
-    lines = [
-        *(f"{size:>12}  {name}" for size, name in sizes),
-        "",
-        f"cause: {printable(state.cause)}" if state.cause else "the measured bytes match the formula exactly",
-        "",
-        *_FORMULA,
-        f"{tenant_name(state.tenant)}: {_SHARDED[state.tenant]}",
-        "",
-        *_format_facts(facts),
-    ]
-    return f"{tenant_name(state.tenant)} of rank {state.rank} compared with the formula", "\n".join(lines)
-
-
-def _format_facts(facts: TrainingFacts) -> list[str]:
-    known = (
-        ("engine", facts.engine),
-        ("stage", facts.stage),
-        ("Psi, parameters", facts.parameters),
-        ("N, ranks in the shard group", facts.shard_ranks),
-        ("p, bytes per parameter", facts.parameter_bytes),
-        ("g, bytes per gradient element", facts.gradient_bytes),
-        ("k, bytes of optimizer state", facts.optimizer_state_bytes),
-        ("padding elements of the model", facts.padding_elements),
-        ("step counters per rank", facts.step_counters),
-    )
-    return [
-        "inputs from this run",
-        *(f"  {name:<32} {'unknown' if value is None else printable(value)}" for name, value in known),
-        *(f"  {printable(setting.name):<32} {printable(setting.value)}" for setting in facts.settings),
-    ]
 
 
 class TablePopup(Popup[None]):

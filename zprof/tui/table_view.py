@@ -13,6 +13,8 @@ MAX_ROWS = 100
 
 def get_text(cell: Cell) -> str:
     """Return the text of a cell on one line, without terminal control characters."""
+    if isinstance(cell, Marked) and cell.short:
+        return printable(cell.short)
     return printable(cell.text if isinstance(cell, Value) else format_cell(cell))
 
 

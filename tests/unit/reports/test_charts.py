@@ -1,6 +1,7 @@
 """Drawings as blocks and pictures: to scale, the worst cell and the peak are kept, points are capped."""
 
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -14,10 +15,10 @@ from zprof.model.formatting import format_bytes
 from zprof.model.report import Report
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart
+from zprof.reports.pages.memory_timeline import MAX_POINTS, build_timeline_section, find_highest_curve
+from zprof.reports.pages.tenants import ORDER
 from zprof.reports.presenters import heat
 from zprof.reports.presenters.heat import Measured, heat_map, split_evenly
-from zprof.reports.presenters.memory_formatting import ORDER, stack_areas
-from zprof.reports.presenters.memory_timeline import MAX_POINTS, build_timeline_section
 from zprof.reports.svg_memory import render
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -112,9 +113,9 @@ def test_areas_of_the_picture_have_the_height_of_their_bytes() -> None:
 
 
 def test_each_area_stands_on_the_one_below() -> None:
-    stacked = stack_areas(full_memory())
-    assert stacked is not None
-    for (_, _, upper), (_, lower, _) in zip(stacked.bands, stacked.bands[1:], strict=False):
+    curve = find_highest_curve(memory_only())
+    assert curve is not None
+    for (_, _, upper), (_, lower, _) in pairwise(curve.bands):
         assert upper == lower
 
 

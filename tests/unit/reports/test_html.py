@@ -16,7 +16,7 @@ from zprof.reports.formats import render_page_html
 from zprof.reports.presenters.report import build_report_page
 
 WITH_TIMELINE = frozenset({"memory_only", "snapshot", "snapshot_report", "report_memory"})
-UNITLESS = frozenset({"rank", "waiting ranks", "in step", "stream"})
+UNITLESS = frozenset({"rank", "waiting ranks", "step", "stream"})
 EVERY_PAGE = {
     **PAGES,
     **{name: lambda make=make: build_report_page(make()) for name, make in SITUATIONS.items()},

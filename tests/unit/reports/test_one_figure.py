@@ -26,9 +26,9 @@ from zprof.reports.pages.collectives import (
     build_collective_table,
 )
 from zprof.reports.table import Table
-from zprof.tui.presenters.memory import build_stacks
 from zprof.tui.presenters.overview import build_findings_table, build_ledger_table
 from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.widgets.stacked_bars import build_stacks
 
 MIB, MS = 1 << 20, 1_000_000
 SITUATIONS = {make.__name__: make for make in (slower, straggler, memory_only, trace)}
@@ -128,9 +128,9 @@ def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
     makers = (build_ledger_table, lambda run: build_collective_table(run.report), build_findings_table)
     shown = [figure for make in makers for figure in figures(make(loaded))]
     for rank in report.memory.per_rank:
-        drawn = build_stacks(loaded, Selection(rank=rank.rank))
+        drawn = build_stacks(loaded.report, Selection(rank=rank.rank))
         assert drawn is not None
-        shown += [*figures(drawn.legend), *(bar.peak for bar in drawn.bars)]
+        shown += [*figures(drawn.tenants), *(bar.peak for bar in drawn.bars)]
     wanted = [leaf for leaf in leaves(report) if ".evidence" not in leaf[0]]  # those have a page of their own
     assert not missing("\n".join(figure.text for figure in shown), wanted)
 

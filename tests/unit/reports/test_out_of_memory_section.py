@@ -6,7 +6,7 @@ from tests.support.reports import snapshot
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
-from zprof.reports.presenters.out_of_memory import build_out_of_memory_section
+from zprof.reports.pages.memory_device import build_out_of_memory_section
 from zprof.reports.table import Table, format_cell
 
 GIB = 1 << 30
@@ -48,7 +48,7 @@ def test_known_terms_are_rows_and_unknown_ones_are_not() -> None:
     rows = {str(row.cells[0]): format_cell(row.cells[1]) for row in table.rows}
     assert rows["activations"] == "6.0 GiB"
     assert rows["requested"] == "2.0 GiB"
-    assert rows["= reserved"] == "9.0 GiB"
+    assert rows["= reserved by the allocator"] == "9.0 GiB"
     assert "free on the device" not in rows
     assert "outside the allocator" not in rows
 

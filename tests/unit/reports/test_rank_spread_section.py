@@ -7,7 +7,7 @@ from tests.support.reports import snapshot
 from zprof.model.memory_changes import GroupChange, RankSpread
 from zprof.model.report import Report
 from zprof.reports.page import Note
-from zprof.reports.presenters.rank_spread import build_rank_spread_section
+from zprof.reports.pages.memory_changes import build_rank_spread_section
 from zprof.reports.table import Table, format_cell
 
 MIB = 1 << 20

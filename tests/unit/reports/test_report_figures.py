@@ -10,9 +10,10 @@ from tests.support.reports import SITUATIONS, slower, straggler
 from zprof.model.report import Report
 from zprof.model.time import CriticalPath, PathKind, PathShare
 from zprof.reports.page import Bars
+from zprof.reports.pages.memory import build_memory_section
+from zprof.reports.pages.memory_formulas import describe_states
+from zprof.reports.pages.tenants import peak_bytes, select_largest_ranks
 from zprof.reports.presenters.ledger import build_ledger_section
-from zprof.reports.presenters.memory import build_memory_section
-from zprof.reports.presenters.memory_formatting import describe_states, peak_bytes, select_largest_ranks
 from zprof.reports.presenters.run_formatting import group_name
 from zprof.reports.presenters.time_figures import (
     ledger,
@@ -89,8 +90,8 @@ def test_the_critical_path_is_summed_by_rank_and_by_kind() -> None:
 
 def test_ranks_with_the_largest_peaks_and_waits_are_shown_in_order() -> None:
     ranks = memory_of(3, ranks=6).per_rank
-    assert [rank.rank for rank in select_largest_ranks(ranks, 2)] == [4, 5]
-    assert [rank.rank for rank in select_largest_ranks(ranks, 8)] == list(range(6))
+    assert select_largest_ranks(ranks, 2) == (4, 5)
+    assert select_largest_ranks(ranks, 8) == tuple(range(6))
     assert peak_bytes(ranks) == ranks[5].peak_bytes
     times = [replace(slower().time.per_rank[0], rank=at, exposed_wait_ns=at % 7) for at in range(20)]
     kept = select_extreme_ranks(times, 4)

@@ -7,19 +7,58 @@ from zprof.model.metrics.metric import Better, Metric
 from zprof.model.tenants import DISPLAY_ORDER, Tenant
 
 _TERMS = {
-    "live_bytes": "Requested bytes of all live allocations: the tenants plus untagged.",
-    "rounding_bytes": "Difference between the allocator's block sizes and the requested sizes.",
-    "awaiting_free_bytes": "Freed blocks that a stream still uses.",
-    "split_bytes": "Free parts of segments that are partly in use: fragmentation.",
-    "free_segments_bytes": "Completely free segments that were not returned to the device.",
-    "private_pools_bytes": "Free memory in the private pools of CUDA graphs.",
-    "reserved_bytes": "All memory that the allocator has reserved on the device.",
-    "collectives_bytes": "Growth of the process outside the allocator at the first collective of each group.",
-    "context_bytes": "Other memory of the process outside the allocator: CUDA context, modules, libraries.",
-    "process_bytes": "All memory of this process on the device.",
-    "other_processes_bytes": "Memory of other processes and of the driver.",
-    "device_used_bytes": "All memory in use on the device.",
-    "device_total_bytes": "Total memory of the device.",
+    "live_bytes": (
+        "tenants and untagged",
+        "Requested bytes of all live allocations: the tenants plus untagged.",
+    ),
+    "rounding_bytes": (
+        "rounding to blocks",
+        "Difference between the allocator's block sizes and the requested sizes.",
+    ),
+    "awaiting_free_bytes": (
+        "freed, still in use by a stream",
+        "Freed blocks that a stream still uses.",
+    ),
+    "split_bytes": (
+        "free parts of used segments",
+        "Free parts of segments that are partly in use: fragmentation.",
+    ),
+    "free_segments_bytes": (
+        "free segments",
+        "Completely free segments that were not returned to the device.",
+    ),
+    "private_pools_bytes": (
+        "free in private pools",
+        "Free memory in the private pools of CUDA graphs.",
+    ),
+    "reserved_bytes": (
+        "reserved by the allocator",
+        "All memory that the allocator has reserved on the device.",
+    ),
+    "collectives_bytes": (
+        "communicators (estimated from growth)",
+        "Growth of the process outside the allocator at the first collective of each group.",
+    ),
+    "context_bytes": (
+        "context and other",
+        "Other memory of the process outside the allocator: CUDA context, modules, libraries.",
+    ),
+    "process_bytes": (
+        "this process on the device",
+        "All memory of this process on the device.",
+    ),
+    "other_processes_bytes": (
+        "other processes",
+        "Memory of other processes and of the driver.",
+    ),
+    "device_used_bytes": (
+        "in use on the device",
+        "All memory in use on the device.",
+    ),
+    "device_total_bytes": (
+        "total on the device",
+        "Total memory of the device.",
+    ),
 }
 _TERM_SUMS = {
     "reserved_bytes": (
@@ -46,20 +85,32 @@ _TERM_SUMS = {
 _DEVICE_TERMS: tuple[Metric, ...] = tuple(
     Metric(
         path=f"memory.devices[].{leaf}",
-        title=leaf.removesuffix("_bytes").replace("_", " "),
+        title=title,
         help=help,
         formula=_TERM_SUMS.get(leaf, ("", ()))[0],
         inputs=_TERM_SUMS.get(leaf, ("", ()))[1],
     )
-    for leaf, help in _TERMS.items()
+    for leaf, (title, help) in _TERMS.items()
 )
 _COUNTERS: tuple[Metric, ...] = tuple(
-    Metric(path=f"memory.counters[].{leaf}", title=leaf, help=help)
-    for leaf, help in (
-        ("peak_allocated_bytes", "Peak of allocated bytes, from the allocator's own counter."),
-        ("peak_reserved_bytes", "Peak of reserved bytes, from the allocator's own counter."),
-        ("retries", "Allocations in the recorded steps that had to release cached memory and retry."),
-        ("ooms", "Allocations in the recorded steps that failed because memory ran out."),
+    Metric(path=f"memory.counters[].{leaf}", title=title, help=help)
+    for leaf, title, help in (
+        (
+            "peak_allocated_bytes",
+            "peak allocated",
+            "Peak of allocated bytes, from the allocator's own counter.",
+        ),
+        ("peak_reserved_bytes", "peak reserved", "Peak of reserved bytes, from the allocator's own counter."),
+        (
+            "retries",
+            "retries",
+            "Allocations in the recorded steps that had to release cached memory and retry.",
+        ),
+        (
+            "ooms",
+            "out-of-memory errors",
+            "Allocations in the recorded steps that failed because memory ran out.",
+        ),
     )
 )
 

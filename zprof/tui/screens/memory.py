@@ -9,21 +9,20 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.widgets import Static
 
+from zprof.model.gaps import GapKind
+from zprof.model.report import Report
+from zprof.reports.pages.memory import MODULE_TITLE, PHASE_TITLE, build_module_table, build_phase_table
+from zprof.reports.pages.memory_allocations import ALLOCATION_TITLE, build_allocation_table
+from zprof.reports.pages.memory_device import build_device_table
+from zprof.reports.pages.memory_formulas import FORMULA_TITLE, build_formula_table
+from zprof.reports.pages.memory_timeline import find_curve
 from zprof.reports.table import Table
 from zprof.tui.keys import Where, bindings
-from zprof.tui.presenters.memory import build_stacks, explain_missing_memory, find_subject
-from zprof.tui.presenters.memory_tables import (
-    build_device_table,
-    build_formula_table,
-    build_modules_table,
-    build_phases_table,
-    build_top_table,
-)
-from zprof.tui.presenters.memory_timeline import find_curve
+from zprof.tui.missing_memory import build_missing_table, explain_missing_memory
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.stacked_bars import StackedBars
+from zprof.tui.widgets.stacked_bars import StackedBars, build_stacks, find_subject
 from zprof.tui.widgets.trend import Trend
 
 #: Tables in the order in which ``m`` brings them to the front.
@@ -37,13 +36,49 @@ _FEW_BARS = 2
 _FEW_ROWS = 6
 #: Lines of a table's frame and titles; maximum rows of a table that is not in front.
 _FRAME, _MAX_ROWS = 3, 10
-_BUILDERS = (
-    build_top_table,
-    build_formula_table,
-    build_phases_table,
-    build_modules_table,
-    build_device_table,
-)
+#: Of a table without rows: title, the gap that says why, else reason and remedy.
+_MISSING: dict[str, tuple[str, GapKind | None, str, str]] = {
+    "top": (
+        ALLOCATION_TITLE,
+        GapKind.ALLOCATOR_EVENTS,
+        "individual allocations were not recorded",
+        "record in full mode",
+    ),
+    "formulas": (
+        FORMULA_TITLE,
+        GapKind.MODEL_STATES,
+        "no formula is known for this rank's model states, or they were never complete",
+        "pass the training facts: zprof.record(..., training=TrainingFacts(...))",
+    ),
+    "phases": (
+        PHASE_TITLE,
+        None,
+        "the phases of this rank's memory are unknown",
+        "zprof record marks phases",
+    ),
+    "modules": (
+        MODULE_TITLE,
+        None,
+        "the modules of this rank's memory are unknown",
+        "pass the model to zprof.record",
+    ),
+}
+
+
+def build_tables(report: Report, rank: int) -> dict[str, Table]:
+    """Return the tables of a rank by name; one that was not measured says why."""
+    tables = {
+        "top": build_allocation_table(report, rank),
+        "formulas": build_formula_table(report, rank),
+        "phases": build_phase_table(report, rank, with_others=True),
+        "modules": build_module_table(report, rank),
+        "device": build_device_table(report, rank, with_counters=True),
+    }
+    missing = {
+        name: build_missing_table(report, name, f"{title}, rank {rank}", kind, reason, remedy)
+        for name, (title, kind, reason, remedy) in _MISSING.items()
+    }
+    return {name: table or missing[name] for name, table in tables.items() if table or name in missing}
 
 
 class MemoryScreen(PageScreen):
@@ -84,15 +119,15 @@ class MemoryScreen(PageScreen):
 
     def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """Fill charts and tables from the report for the selected rank."""
-        subject, bars = find_subject(loaded.report, selected), build_stacks(loaded, selected)
-        tables = [make(loaded, subject.rank) for make in _BUILDERS] if subject else []
-        self._tables_by_name = {table.name: table for table in tables if table is not None}
-        self.query_one("#missing", Static).update(Text("\n".join(explain_missing_memory(loaded.report))))
+        report = loaded.report
+        subject, bars = find_subject(report, selected), build_stacks(report, selected)
+        self._tables_by_name = build_tables(report, subject.rank) if subject else {}
+        self.query_one("#missing", Static).update(Text("\n".join(explain_missing_memory(report))))
         for name, table in self._tables_by_name.items():
             self._table(name).show(table)
         if self.front not in self._tables_by_name:
             self.front = TABLES[0]
-        curve = find_curve(loaded, subject.rank) if subject else None
+        curve = find_curve(report, subject.rank) if subject else None
         if bars is not None:
             self.query_one(StackedBars).show(bars)
         self.query_one(Trend).show(curve)

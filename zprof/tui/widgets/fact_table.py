@@ -227,7 +227,8 @@ class FactTable(DataTable[object]):
         assert self.table is not None
         column = self.table.columns[index]
         mark = (_DOWN if self._reverse else _UP) if index == self._sorted_by else ""
-        label = printable(f"{column.title} {mark}" if mark else column.title)
+        title = column.short or column.title
+        label = printable(f"{title} {mark}" if mark else title)
         return Text(label, justify="right" if column.is_number else "left")
 
     def shown_figures(self) -> list[Value]:

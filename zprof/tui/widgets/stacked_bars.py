@@ -3,7 +3,7 @@
 The legend has the bytes of one rank.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from rich.cells import cell_len
@@ -13,18 +13,187 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from zprof.model.cursor import Cursor, get, read
 from zprof.model.formatting import printable, shorten
-from zprof.model.quantities import Value
-from zprof.reports.table import Cell, Row, Table
-from zprof.tui.presenters.memory import RankBar, Stacks
+from zprof.model.memory import RankMemory
+from zprof.model.quantities import Aggregation, Value
+from zprof.model.report import Report
+from zprof.model.tenants import DISPLAY_ORDER
+from zprof.reports.pages.memory import build_tenant_table, describe_attribution
+from zprof.reports.pages.tenants import (
+    OUTSIDE_LIVE_TERMS,
+    UNTAGGED,
+    largest_rank,
+    sort_by_peak,
+    tenant_name,
+)
+from zprof.reports.table import Cell, Mark, Marked, Row, Table
+from zprof.tui.missing_memory import explain_missing_rank
+from zprof.tui.session import Selection
 from zprof.tui.table_view import get_text
 from zprof.tui.theme import TENANTS, Look, get_look
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.text import render_cell, render_parts
 
+#: Limit on the bars of a page; a terminal shows as many of them as fit.
+MAX_BARS = 32
+#: Minimum share of the device's memory to scale bars by the device; shorter bars would be unreadable.
+_MIN_DEVICE_RATIO = 0.1
+
+
+class RankBar(Struct, frozen=True, kw_only=True):
+    """One rank at its peak.
+
+    ``parts``: name of the colour, and bytes. ``moment``: step and phase of the peak.
+    """
+
+    rank: int
+    parts: tuple[tuple[str, int], ...]
+    peak: Value
+    moment: str
+    is_subject: bool
+
+
+class Stacks(Struct, frozen=True, kw_only=True):
+    """Bars in order of interest, on one scale, and the tenants of the rank ``subject`` as their legend.
+
+    ``window``: steps in which memory was recorded, as far as known. ``order``: all measured ranks, in the
+    order of the up and down keys. ``total``: cells of the line below the legend.
+    """
+
+    bars: tuple[RankBar, ...]
+    order: tuple[int, ...]
+    subject: int
+    whole: Value
+    whole_is: str
+    window: str
+    tenants: Table
+    total: tuple[Cell, ...]
+    notes: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def legend(self) -> tuple[Row, ...]:
+        """The rows of the legend: all but the sum, which has a line of its own."""
+        return tuple(row for row in self.tenants.rows if not row.total)
+
+
+def build_stacks(report: Report, selected: Selection) -> Stacks | None:
+    """Return the bars, or None if no memory was measured."""
+    ranks = Cursor(report).memory.per_rank
+    subject = find_subject(report, selected)
+    if subject is None:
+        return None
+    subject_index = get(ranks).index(subject)
+    whole, whole_is = _find_scale(report)
+    return Stacks(
+        bars=tuple(
+            _build_bar(ranks[index], is_subject=index == subject_index)
+            for index in sort_indices(get(ranks), subject_index)[:MAX_BARS]
+        ),
+        order=tuple(sorted(rank.rank for rank in get(ranks))),
+        subject=subject.rank,
+        whole=whole,
+        whole_is=whole_is,
+        window=_format_window(report),
+        tenants=build_tenant_table(ranks[subject_index]),
+        total=_build_total(ranks[subject_index]),
+        notes=tuple(_build_notes(report, selected, subject)),
+    )
+
+
+def find_subject(report: Report, selected: Selection) -> RankMemory | None:
+    """Return the selected rank, or if it was not measured the one with the largest peak."""
+    ranks = report.memory.per_rank
+    return next((rank for rank in ranks if rank.rank == selected.rank), None) or largest_rank(ranks)
+
+
+def sort_indices(ranks: Sequence[RankMemory], subject: int) -> list[int]:
+    """Sort the indices of the ranks: the subject, the largest peak, the smallest, then by size."""
+    by_size = sort_by_peak(ranks)
+    return list(dict.fromkeys([subject, *by_size[:1], *by_size[-1:], *by_size]))
+
+
+def _format_window(report: Report) -> str:
+    """Format the steps of the memory window as ``steps 2-3``; empty if unknown."""
+    steps = report.run.memory_steps
+    if not steps:
+        return ""
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {min(steps)}-{max(steps)}"
+
+
+def _build_bar(place: Cursor, *, is_subject: bool) -> RankBar:
+    rank: RankMemory = get(place)
+    tenants = [(tenant.value, rank.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
+    outside = [(name.removesuffix("_bytes"), getattr(rank, name) or 0) for name in OUTSIDE_LIVE_TERMS]
+    step = f"step {rank.peak_step}" if rank.peak_step >= 0 else ""
+    return RankBar(
+        rank=rank.rank,
+        parts=(*tenants, (UNTAGGED, rank.untagged_bytes), *outside),
+        peak=read(place.peak_bytes),
+        moment=" ".join(part for part in (step, rank.peak_phase) if part),
+        is_subject=is_subject,
+    )
+
+
+def _find_scale(report: Report) -> tuple[Value, str]:
+    """Return the size of a full bar and its name: the device, or the largest use of any rank."""
+    memory = report.memory
+    used = [_read_used(rank) for rank in Cursor(report).memory.per_rank]
+    largest = max(used, key=lambda value: value.number or 0)
+    totals = [entry.device_total_bytes or 0 for entry in memory.devices]
+    peak = max(rank.peak_bytes for rank in memory.per_rank)
+    if totals and max(totals) * _MIN_DEVICE_RATIO <= peak and (largest.number or 0) <= max(totals):
+        device = Cursor(report).memory.devices[totals.index(max(totals))]
+        return read(device.device_total_bytes), "device memory"
+    return largest, "the largest rank"
+
+
+def _read_used(rank: Cursor) -> Value:
+    """Return the total memory of a rank's process, as far as it is known."""
+    known = [rank[name] for name in OUTSIDE_LIVE_TERMS if get(rank[name]) is not None]
+    return read(rank.peak_bytes, *known, how=Aggregation.SUM) if known else read(rank.peak_bytes)
+
+
+def _build_total(place: Cursor) -> tuple[Cell, ...]:
+    """Build the cells of the line below the legend: the sum of the tenants, and the process total."""
+    rank: RankMemory = get(place)
+    cells: tuple[Cell, ...] = (
+        Marked("sum", Mark.TITLE),
+        read(place.peak_bytes),
+        f"allocated, rank {rank.rank}",
+    )
+    if all(getattr(rank, name) is None for name in OUTSIDE_LIVE_TERMS):
+        return (*cells, Marked("· reserved, outside PyTorch: unknown (g)", Mark.MUTED))
+    total_name = "reserved" if rank.non_pytorch_bytes is None else "used by the process"
+    return (*cells, "·", _read_used(place), total_name)
+
+
+def _build_notes(report: Report, selected: Selection, subject: RankMemory) -> Iterator[tuple[Cell, ...]]:
+    """Yield notes on the rank and its bars, as cells."""
+    if selected.rank is not None and subject.rank != selected.rank:
+        text = f"rank {selected.rank}: {explain_missing_rank(report, selected.rank)}"
+        yield (Marked(text, Mark.DOUBTFUL),)
+    if note := describe_attribution(subject):
+        yield (note,)
+    spread = report.memory.spread
+    if spread is None or not spread.difference_bytes:
+        return
+    place = Cursor(report).memory.spread
+    tenant = (
+        (f"· {tenant_name(spread.tenant)}", read(place.delta_bytes[spread.tenant], signed=True))
+        if spread.tenant
+        else ()
+    )
+    yield (
+        f"rank {spread.largest_rank} uses",
+        read(place.difference_bytes),
+        f"more than rank {spread.smallest_rank}",
+        *tenant,
+    )
+
 
 class StackedBars(Static, can_focus=True):
-    """Draws :class:`~zprof.tui.presenters.memory.Stacks` with a cursor on one tenant of the legend."""
+    """Draws :class:`Stacks` with a cursor on one tenant of the legend."""
 
     class Chosen(Message):
         """Another rank was selected."""
@@ -43,12 +212,12 @@ class StackedBars(Static, can_focus=True):
     @property
     def table(self) -> Table | None:
         """The legend as a table."""
-        return self.stacks.legend if self.stacks else None
+        return self.stacks.tenants if self.stacks else None
 
     def show(self, stacks: Stacks) -> None:
         """Show these bars."""
         self.stacks = stacks
-        self.cursor = min(self.cursor, len(stacks.legend.rows) - 1)
+        self.cursor = min(self.cursor, len(stacks.legend) - 1)
         self.redraw()
 
     def list_shown_bars(self) -> list[RankBar]:
@@ -59,7 +228,7 @@ class StackedBars(Static, can_focus=True):
         """Return the scale, peaks of the bars, the legend with its sum, and the notes' numbers."""
         if self.stacks is None:
             return []
-        legend = [line.cells[1] for line in self.stacks.legend.rows]
+        legend = [line.cells[1] for line in self.stacks.legend]
         notes = [cell for note in self.stacks.notes[: self.max_notes] for cell in note]
         cells = [*legend, *self.stacks.total, *notes]
         numbers = [cell for cell in cells if isinstance(cell, Value)]
@@ -69,19 +238,19 @@ class StackedBars(Static, can_focus=True):
         """Return the line and cell of the tenant under the cursor."""
         if self.stacks is None:
             return None
-        line = self.stacks.legend.rows[self.cursor]
+        line = self.stacks.legend[self.cursor]
         return line, line.cells[1]
 
     def open(self) -> None:
         """Open the bytes of the tenant under the cursor."""
         focused = self.get_focused_line()
         if self.stacks is not None and focused is not None:
-            self.post_message(FactTable.Opened(self.stacks.legend, *focused))
+            self.post_message(FactTable.Opened(self.stacks.tenants, *focused))
 
     def move_horizontally(self, by: int) -> None:
         """Move to another tenant."""
         if self.stacks is not None:
-            self.cursor = max(0, min(len(self.stacks.legend.rows) - 1, self.cursor + by))
+            self.cursor = max(0, min(len(self.stacks.legend) - 1, self.cursor + by))
             self.redraw()
 
     def move_vertically(self, by: int) -> None:
@@ -112,7 +281,7 @@ class StackedBars(Static, can_focus=True):
         if 0 <= row < len(bars):
             self.post_message(self.Chosen(bars[row].rank))
         elif self.stacks is not None and row >= len(bars):
-            rows = layout_legend(self.stacks.legend.rows, self.size.width)
+            rows = layout_legend(self.stacks.legend, self.size.width)
             item = find_item(rows, row - len(bars), event.x)
             if item != NOT_FOUND:
                 self.cursor = item
@@ -173,7 +342,7 @@ def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor:
     return [
         _draw_headline(stacks, len(bars), width, pen),
         *(_draw_bar(entry, stacks.whole.number or 0, width, moment_width, pen) for entry in bars),
-        *_draw_legend(stacks.legend.rows, width, cursor, pen),
+        *_draw_legend(stacks.legend, width, cursor, pen),
         *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:max_notes])),
     ]
 
@@ -189,7 +358,7 @@ def _draw_bar(entry: RankBar, full_bar: float, width: int, moment_width: int, pe
     mark = pen.pick("▶", ">") if entry.is_subject else " "
     style = "bold" if entry.is_subject else ""
     text = Text(f"{mark} rank {entry.rank:<4} ", style=style, no_wrap=True, end="")
-    size = f" {entry.bound}{entry.peak.text}"
+    size = f" {entry.peak.text}"
     bar_width = max(_MIN_BAR, width - len(text) - 1 - max(11, len(size)) - moment_width - 2)
     parts = [(TENANTS[name], float(size_bytes)) for name, size_bytes in entry.parts]
     drawn = render_parts(parts, bar_width, full_bar, pen.look, ascii_only=pen.ascii_only)
@@ -229,10 +398,10 @@ def layout_legend(lines: Sequence[Row], width: int) -> list[list[tuple[int, str,
 
 
 def _format_item(line: Row, *, shorter: bool) -> str:
-    name, size, mark = (get_text(line.cells[index]) for index in (0, 1, 3))
+    name, size = (get_text(line.cells[index]) for index in (0, 1))
     for long, short in _SHORT_NAMES if shorter else ():
         name = name.replace(long, short)
-    return f"{name} {mark if mark == '~' else ''}{size}"
+    return f"{name} {size}"
 
 
 def find_item(rows: list[list[tuple[int, str, int]]], row: int, x: int) -> int:

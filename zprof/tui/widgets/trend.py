@@ -1,6 +1,8 @@
 """Chart of live memory over time: a stacked plot with phases and steps below."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rich.text import Text
 from textual import events
@@ -8,25 +10,16 @@ from textual.widgets import Static
 
 from zprof.model.formatting import printable, shorten
 from zprof.model.quantities import Value
-from zprof.reports.presenters.memory_formatting import tenant_name
+from zprof.reports.pages.memory_timeline import Curve, build_point_table, format_moment_at
+from zprof.reports.pages.tenants import ORDER, tenant_name
 from zprof.reports.table import Cell, Row, Table
-from zprof.tui.presenters.memory_timeline import (
-    ORDER,
-    Curve,
-    build_point_table,
-    decimate,
-    find_column,
-    format_moment_at,
-    layout_marks,
-    stack_cells,
-)
 from zprof.tui.theme import TENANTS
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import Pen
 
 
 class Trend(Static, can_focus=True):
-    """Draws a :class:`~zprof.tui.presenters.memory_timeline.Curve` with a cursor on one of its points."""
+    """Draws a :class:`~zprof.reports.pages.memory_timeline.Curve` with a cursor on one of its points."""
 
     def __init__(self, *, id: str | None = None) -> None:
         """Create an empty widget; ``rows`` is the height of the plot."""
@@ -222,3 +215,59 @@ def _draw_cursor(curve: Curve, axis: Text, points: Sequence[int], point: int, pe
     column = matching[0] if matching else find_column(times[point], times[0], curve.end_ns, len(points))
     position = compute_gutter_width(curve) + column
     return Text(axis.plain[:position] + pen.pick("▲", "^") + axis.plain[position + 1 :], no_wrap=True, end="")
+
+
+def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns: int) -> list[int]:
+    """Return for each column the highest point that lasts into it; a point lasts until the next one.
+
+    Never a mean: the highest point of all is in some column.
+    """
+    edges = [times[0] + (end_ns - times[0]) * column // columns for column in range(columns + 1)]
+    points = []
+    for start, end in pairwise(edges):
+        first = max(0, bisect_right(times, start) - 1)
+        last = max(first + 1, bisect_left(times, end))
+        points.append(max(range(first, last), key=lambda point: (heights[point], -point)))
+    return points
+
+
+def find_column(time_ns: int, begin_ns: int, end_ns: int, columns: int) -> int:
+    """Return the column that contains a time, clamped to the first and last column."""
+    length = max(1, end_ns - begin_ns)
+    return max(0, min(columns - 1, (time_ns - begin_ns) * columns // length))
+
+
+def stack_cells(sizes: Sequence[tuple[str, int]], top: int, rows: int) -> list[str]:
+    """Return tenant names for the cells of a column, bottom first; empty above the top.
+
+    Each cell shows the tenant with the largest part of it. A non-zero total fills at least one cell, and a
+    total of ``top`` fills all.
+    """
+    total = sum(size for _, size in sizes)
+    filled = min(rows, max(1, (2 * total * rows + top) // (2 * top))) if total > 0 and top > 0 else 0
+    cells = []
+    for row in range(filled):
+        low, high = row * top, min((row + 1) * top, max(total * rows, row * top + 1))
+        cells.append(_find_owner(sizes, low, high, rows))
+    return cells + [""] * (rows - filled)
+
+
+def _find_owner(sizes: Sequence[tuple[str, int]], low: int, high: int, rows: int) -> str:
+    """Return the tenant with the most bytes between two heights, in units of 1/``rows`` byte."""
+    bottom, owner, max_overlap = 0, sizes[0][0], -1
+    for name, size in sizes:
+        top = bottom + size * rows
+        overlap = min(top, high) - max(bottom, low)
+        if size > 0 and overlap > max_overlap:
+            owner, max_overlap = name, overlap
+        bottom = top
+    return owner
+
+
+def layout_marks(named: Sequence[tuple[int, str]], curve: Curve, columns: int) -> list[tuple[int, int, str]]:
+    """Return (first column, end column, name) of phases or steps."""
+    times = curve.timeline.time_ns
+    starts = [find_column(time, times[0], curve.end_ns, columns) for time, _ in named]
+    ends = [*starts[1:], columns]
+    spans = zip(starts, ends, named, strict=True)
+    return [(start, end, name) for start, end, (_, name) in spans if end > start]

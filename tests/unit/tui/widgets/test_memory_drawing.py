@@ -7,22 +7,21 @@ from msgspec.structs import replace
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import of_ranks, on_a_device, timeline_of, with_memory
 from zprof.model.memory import Memory
-from zprof.tui.presenters.memory import Stacks, build_stacks
-from zprof.tui.presenters.memory_timeline import Curve
+from zprof.reports.pages.memory_timeline import Curve
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import TENANTS, Look
-from zprof.tui.widgets.stacked_bars import Pen, draw_bars
+from zprof.tui.widgets.stacked_bars import Pen, Stacks, build_stacks, draw_bars
 from zprof.tui.widgets.trend import compute_gutter_width, draw_trend, pick_points
 
 PLAIN = Pen(look=Look.DARK, ascii_only=False, focused=False)
 FOCUSED = replace(PLAIN, focused=True)
 ASCII = Pen(look=Look.DARK, ascii_only=True, focused=True)
-FULL = Curve(timeline=full_memory().timelines[0], place=0)
+FULL = Curve(timeline=full_memory().timelines[0], index=0)
 LETTERS = set("PGOATC?.:")
 
 
 def stacks(loaded: LoadedRun, memory: Memory) -> Stacks:
-    drawn = build_stacks(with_memory(loaded, memory), Selection(rank=1))
+    drawn = build_stacks(with_memory(loaded, memory).report, Selection(rank=1))
     return drawn
 
 
@@ -71,7 +70,7 @@ def test_in_ascii_parts_have_letters_and_without_colours_the_same_is_drawn(alone
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=240), st.integers(40, 200), st.integers(1, 12))
 def test_the_peak_is_marked_however_short_it_is(heights: list[int], width: int, rows: int) -> None:
-    curve = Curve(timeline=timeline_of(heights), place=0)
+    curve = Curve(timeline=timeline_of(heights), index=0)
     lines = trend(curve, rows=rows, width=width)
     assert lines[1].count("▼") == 1
     assert max(map(len, lines)) <= width

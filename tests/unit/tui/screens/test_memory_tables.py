@@ -12,37 +12,27 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import Allocation, FormulaCheck, Memory
 from zprof.model.quantities import Value
 from zprof.model.tenants import Tenant
+from zprof.reports.pages.memory_allocations import (
+    build_allocation_table,
+    describe_allocation,
+    find_user_frame,
+)
+from zprof.reports.pages.memory_formulas import build_formula_table, describe_formula_check
 from zprof.reports.table import Mark, Opens, Table
-from zprof.tui.opening import describe_allocation, describe_formula_check
-from zprof.tui.presenters.memory import (
-    MAX_BARS,
-    Stacks,
-    build_stacks,
-    explain_missing_memory,
-    explain_missing_rank,
-    sort_indices,
-)
-from zprof.tui.presenters.memory_tables import (
-    build_device_table,
-    build_formula_table,
-    build_modules_table,
-    build_phases_table,
-    build_top_table,
-    find_telling_frame,
-)
+from zprof.tui.missing_memory import explain_missing_memory, explain_missing_rank
+from zprof.tui.screens.memory import build_tables
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.table_view import get_mark, get_text, select_columns
-
-MAKERS = (build_top_table, build_formula_table, build_phases_table, build_modules_table, build_device_table)
+from zprof.tui.widgets.stacked_bars import MAX_BARS, Stacks, build_stacks, sort_indices
 
 
 def stacks(loaded: LoadedRun, memory: Memory, rank: int = 0) -> Stacks:
-    drawn = build_stacks(with_memory(loaded, memory), Selection(rank=rank))
+    drawn = build_stacks(with_memory(loaded, memory).report, Selection(rank=rank))
     return drawn
 
 
 def sizes(drawn: Stacks) -> dict[str, float | None]:
-    return {line.key: line.cells[1].number for line in drawn.legend.rows if isinstance(line.cells[1], Value)}
+    return {line.key: line.cells[1].number for line in drawn.legend if isinstance(line.cells[1], Value)}
 
 
 def notes(drawn: Stacks) -> str:
@@ -54,7 +44,7 @@ def texts(table: Table | None) -> list[list[str]]:
 
 
 def test_parts_of_a_bar_sum_to_its_peak_and_the_legend_is_of_the_selected_rank(alone: LoadedRun) -> None:
-    drawn = build_stacks(alone, Selection(rank=1))
+    drawn = build_stacks(alone.report, Selection(rank=1))
     assert drawn.subject == 1
     assert all(sum(size for _, size in entry.parts) == entry.peak.number for entry in drawn.bars)
     assert sizes(stacks(alone, full_memory(), 0))["temporary_buffers"] == 2 * MIB
@@ -91,23 +81,23 @@ def test_guessed_sizes_and_bounds_are_marked_and_what_no_rule_can_tell_is_unknow
     empty = dict(rank.tenants) | {Tenant.GRADIENTS: 0}
     unknown = replace(rank, tenants=empty, unknown=(Tenant.GRADIENTS,))
     drawn = stacks(alone, replace(memory, per_rank=(unknown,)))
-    lines = {line.key: line for line in drawn.legend.rows}
-    assert get_text(lines["parameters"].cells[3]) == "~"
+    lines = {line.key: line for line in drawn.legend}
+    assert get_text(lines["parameters"].cells[1]).startswith("~")
     assert get_text(lines["gradients"].cells[1]) == "unknown"
-    assert texts(build_top_table(with_memory(alone, memory), 1))[0][2] == "~activations"
+    assert texts(build_allocation_table(with_memory(alone, memory).report, 1))[0][2] == "~activations"
     bound = replace(full_memory().per_rank[0], upper_bound=True)
     drawn = stacks(alone, replace(full_memory(), per_rank=(bound,)))
-    assert drawn.bars[0].bound == "≤ "
-    assert "≤ " in notes(drawn)
+    assert drawn.bars[0].peak.text.startswith("≤ ")
+    assert notes(drawn).count("≤ ") == 1
 
 
 def test_a_rank_without_memory_says_why_and_the_largest_stands_in(alone: LoadedRun) -> None:
     gap = replace(NO_MEMORY, rank=7, reason="its file is cut short", remedy="record again")
-    drawn = build_stacks(with_memory(alone, full_memory(), gap), Selection(rank=7))
+    drawn = build_stacks(with_memory(alone, full_memory(), gap).report, Selection(rank=7))
     assert drawn.subject == 1
     assert gap.reason in notes(drawn)
     bare = with_memory(alone, Memory(), NO_MEMORY)
-    assert build_stacks(bare, Selection(rank=0)) is None
+    assert build_stacks(bare.report, Selection(rank=0)) is None
     assert {NO_MEMORY.reason, NO_MEMORY.remedy} <= {
         part for line in explain_missing_memory(bare.report) for part in (line, line.partition(": ")[2])
     }
@@ -126,7 +116,7 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
 @pytest.mark.parametrize("rank", [0, 1])
 def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
     for loaded in (alone, with_memory(alone, on_a_device())):
-        for line in [line for make in MAKERS if (table := make(loaded, rank)) for line in table.rows]:
+        for line in [line for table in build_tables(loaded.report, rank).values() for line in table.rows]:
             leaves = [
                 leaf for cell in line.cells if isinstance(cell, Value) for leaf in map(str, cell.leaves)
             ]
@@ -142,10 +132,10 @@ def test_an_allocation_opens_its_stack_and_its_telling_frame_is_the_innermost_of
     alone: LoadedRun,
 ) -> None:
     loaded = with_memory(alone, full_memory())
-    (line,) = build_top_table(loaded, 1).rows
+    (line,) = build_allocation_table(loaded.report, 1).rows
     assert (line.opens, line.target) == (Opens.ALLOCATION, 1)
     frames = loaded.report.memory.top[1].stack
-    rows = describe_allocation(loaded, 1)[1].splitlines()
+    rows = describe_allocation(loaded.report, 1)[1].splitlines()
     assert [row.strip() for row in rows[-len(frames) :]] == list(frames)
     torch = "/venv/lib/python3.11/site-packages/torch/nn/linear.py:1 forward"
     own = "/a/b/m.py:2 f"
@@ -155,7 +145,7 @@ def test_an_allocation_opens_its_stack_and_its_telling_frame_is_the_innermost_of
         ((), ""),
     ):
         entry = Allocation(rank=0, bytes=1, tenant="activations", sub="", module="", stack=stack)
-        assert find_telling_frame(entry) == frame
+        assert find_user_frame(entry) == frame
 
 
 def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None:
@@ -170,10 +160,12 @@ def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None
         cause="a full copy",
     )
     loaded = with_memory(alone, replace(full_memory(), laws=(check,)))
-    table = build_formula_table(loaded, 0)
+    table = build_formula_table(loaded.report, 0)
     assert texts(table) == [["gradients", "4.0 MiB", "9.0 MiB", "1.0 MiB", "0 B", "+4.0 MiB", check.cause]]
     assert get_mark(table.rows[0].cells[-1]) is Mark.DOUBTFUL
-    assert check.cause in describe_formula_check(loaded, 0)[1]
+    assert check.cause in describe_formula_check(loaded.report, 0, loaded.run.manifest.training)[1]
     for width in (76, 160):
         shown = {table.columns[place].title for place in select_columns(table, width)}
-        assert {"formula", "measured", "padding", "counters", "unexplained"} <= shown, "all terms of the sum"
+        assert {"formula", "measured", "padding", "step counters", "unexplained"} <= shown, (
+            "all terms of the sum"
+        )

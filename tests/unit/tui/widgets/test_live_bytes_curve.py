@@ -6,16 +6,9 @@ from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import of_ranks, timeline_of, with_memory
-from zprof.tui.presenters.memory_timeline import (
-    Curve,
-    decimate,
-    find_column,
-    find_curve,
-    format_moment_at,
-    layout_marks,
-    stack_cells,
-)
+from zprof.reports.pages.memory_timeline import Curve, find_curve, format_moment_at
 from zprof.tui.session import LoadedRun
+from zprof.tui.widgets.trend import decimate, find_column, layout_marks, stack_cells
 
 
 @st.composite
@@ -61,13 +54,13 @@ def test_a_column_is_as_high_as_its_bytes(sizes: list[int], rows: int, more: int
 
 
 def test_a_curve_has_the_peak_of_its_rank_or_that_of_the_largest(alone: LoadedRun) -> None:
-    curve = find_curve(alone, 1)
+    curve = find_curve(alone.report, 1)
     assert (curve.timeline.rank, curve.instead_of) == (1, None)
     assert curve.total(curve.peak).number == alone.report.memory.per_rank[1].peak_bytes
     assert format_moment_at(curve, curve.peak) == "step 2 backward"
-    other = find_curve(with_memory(alone, full_memory()), 0)
+    other = find_curve(with_memory(alone, full_memory()).report, 0)
     assert (other.timeline.rank, other.instead_of) == (1, 0)
-    assert find_curve(with_memory(alone, of_ranks(4)), 0) is None
+    assert find_curve(with_memory(alone, of_ranks(4)).report, 0) is None
 
 
 def test_phases_have_their_columns() -> None:
@@ -76,7 +69,7 @@ def test_phases_have_their_columns() -> None:
         phases=((0, "forward"), (10, "backward"), (30, "optimizer"), (30, "other")),
         steps=((0, 2), (30, 3)),
     )
-    curve = Curve(timeline=timeline, place=0)
+    curve = Curve(timeline=timeline, index=0)
     assert curve.end_ns == 40
     assert layout_marks(timeline.phases, curve, 8) == [(0, 2, "forward"), (2, 6, "backward"), (6, 8, "other")]
     assert [find_column(time_ns, 0, 40, 8) for time_ns in (-5, 40)] == [0, 7]

@@ -1,37 +1,27 @@
-"""Build what a snapshot says about its peak: the owners and why, unused memory, and what grew."""
+"""Build what a snapshot says about its peak: groups, owners and how they are known, unused memory, growth."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from zprof.model.cursor import Cursor
 from zprof.model.formatting import format_bytes, format_ns
-from zprof.model.leaves import take_value
-from zprof.model.memory import Basis, DeviceMemory, Memory, MemoryPart, PeakGrowth, RankMemory
+from zprof.model.memory import Basis, DeviceMemory, Memory, PeakGrowth, RankMemory
+from zprof.model.metrics.catalogue import METRICS
 from zprof.model.quantities import ESTIMATE_SIGN, Unit, Value
 from zprof.model.report import Report
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.page import Note, Paragraph, Section, make_section
-from zprof.reports.presenters.memory_formatting import (
-    CONFIDENCE_WORDS,
-    UNTAGGED,
-    describe_attribution,
-    format_peak_time,
-    largest_rank,
-    take_owned_bytes,
-    take_tenant_bytes,
-    tenant_name,
-)
-from zprof.reports.presenters.memory_groups import build_group_table, name_place
-from zprof.reports.presenters.memory_reasons import describe_reason
-from zprof.reports.table import UNKNOWN, Row, Table, make_name_column, make_number_columns, make_table
+from zprof.reports.pages.memory import build_tenant_table, describe_attribution, format_peak_time
+from zprof.reports.pages.memory_allocations import build_group_table, name_place
+from zprof.reports.pages.tenants import find_largest_rank, largest_rank, tenant_name
+from zprof.reports.table import UNKNOWN
 
-#: Reasons of a tenant that are shown, largest first.
-_MAX_REASONS = 4
-#: Free memory inside the allocator: field, description.
+#: Free memory inside the allocator.
 _UNUSED_TERMS = (
-    ("split_bytes", "free parts of segments in use (fragmentation)"),
-    ("free_segments_bytes", "free segments, which it can return"),
-    ("private_pools_bytes", "free in pools of CUDA graphs"),
-    ("awaiting_free_bytes", "freed, but a stream still uses it"),
-    ("rounding_bytes", "rounding to blocks"),
+    "split_bytes",
+    "free_segments_bytes",
+    "private_pools_bytes",
+    "awaiting_free_bytes",
+    "rounding_bytes",
 )
 
 
@@ -43,8 +33,9 @@ def find_history_rank(memory: Memory) -> RankMemory | None:
 
 def build_history_sections(report: Report, *, short: bool = False) -> tuple[Section, ...]:
     """Build the sections on the peak of a snapshot: groups, owners, unused memory and growth."""
+    place = find_largest_rank(Cursor(report).memory.per_rank)
     rank = find_history_rank(report.memory)
-    if rank is None:
+    if rank is None or place is None:
         return ()
     lead = "What is live at the peak, by owner and place of allocation."
     return (
@@ -53,7 +44,7 @@ def build_history_sections(report: Report, *, short: bool = False) -> tuple[Sect
             "owners",
             "Owners",
             "Who owns the memory at the peak, and how that is known.",
-            _build_owner_table(rank),
+            build_tenant_table(place),
             _build_owner_note(rank),
         ),
         *make_section(
@@ -63,54 +54,6 @@ def build_history_sections(report: Report, *, short: bool = False) -> tuple[Sect
             *_describe_peak(report, rank),
         ),
     )
-
-
-def _build_owner_table(rank: RankMemory) -> Table | None:
-    rows = []
-    for tenant in DISPLAY_ORDER:
-        parts = [part for part in rank.parts if part.tenant == tenant.value]
-        rows.append(_build_owner_row(tenant.value, take_tenant_bytes(rank, tenant), parts, rank))
-    untagged = [part for part in rank.parts if part.tenant == UNTAGGED]
-    rows.append(_build_owner_row(UNTAGGED, take_value(rank, "untagged_bytes"), untagged, rank))
-    rows.append(Row(cells=("allocated peak", take_value(rank, "peak_bytes"), "", ""), total=True))
-    return make_table(
-        "Owners at the peak",
-        (
-            make_name_column("owner"),
-            *make_number_columns("size", unit="bytes"),
-            *make_number_columns("of the peak", unit="%"),
-            *make_number_columns("blocks", unit="count"),
-        ),
-        rows,
-        note=f"rank {rank.rank}",
-        below="how it is known",
-        below_separator="; ",
-    )
-
-
-def _build_owner_row(name: str, size: Value, parts: Sequence[MemoryPart], rank: RankMemory) -> Row:
-    if size.number is None:
-        return Row(cells=(tenant_name(name), size, "", ""))
-    held_bytes, blocks = sum(part.bytes for part in parts), sum(part.blocks or 0 for part in parts)
-    share = Value(held_bytes / max(1, rank.peak_bytes), Unit.RATIO)
-    return Row(
-        cells=(tenant_name(name), size, share, f"{blocks:,}" if blocks else ""),
-        below=tuple(_describe_parts(parts, blocks)),
-    )
-
-
-def _describe_parts(parts: Sequence[MemoryPart], blocks: int) -> Iterator[str]:
-    """Yield size, reason, blocks and confidence of the largest parts of an owner."""
-    known = sorted((part for part in parts if part.basis is not Basis.UNKNOWN), key=lambda part: -part.bytes)
-    for part in known[:_MAX_REASONS]:
-        reason = describe_reason(part.reason) or part.sub.replace("_", " ")
-        count = "" if part.blocks is None else f", {part.blocks:,} of {blocks:,} blocks"
-        word = f" ({CONFIDENCE_WORDS[part.confidence]})" if part.confidence else ""
-        yield f"{take_owned_bytes(part).text}: {reason}{count}{word}"
-    rest = sum(part.bytes for part in known[_MAX_REASONS:])
-    if rest:
-        ways = len(known) - _MAX_REASONS
-        yield f"{format_bytes(rest)} in {ways} other way{'' if ways == 1 else 's'}"
 
 
 def _build_owner_note(rank: RankMemory) -> Note:
@@ -175,8 +118,8 @@ def _describe_unused(device: DeviceMemory) -> str:
     if device.reserved_bytes is None:
         return "How much memory the allocator reserved is unknown."
     unused = device.reserved_bytes - device.live_bytes
-    terms = [(getattr(device, field), what) for field, what in _UNUSED_TERMS]
-    parts = [f"{format_bytes(size)} {what}" for size, what in terms if size]
+    terms = [(getattr(device, field), METRICS[f"memory.devices[].{field}"].title) for field in _UNUSED_TERMS]
+    parts = [f"{format_bytes(size)} {name}" for size, name in terms if size]
     listed = f": {', '.join(parts)}" if parts else ""
     unknown = " (its form is unknown)" if device.split_bytes is None else ""
     return (

@@ -1,0 +1,409 @@
+"""Build memory by tenant at each rank's peak, by kind, phase and module, and model states vs. the formula."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from zprof.model.cursor import Cursor, get, get_path, read
+from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.memory import Basis, MemoryPart, RankMemory, StateFormula
+from zprof.model.metrics.catalogue import METRICS
+from zprof.model.quantities import ESTIMATE_SIGN, Aggregation, Unit, Value
+from zprof.model.report import Report
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.reports.page import Bars, Block, Note, Section, StackedBar, make_section
+from zprof.reports.pages.memory_allocations import build_allocation_table, strip_wrappers
+from zprof.reports.pages.memory_changes import list_spread_blocks
+from zprof.reports.pages.memory_formulas import build_formula_table, describe_states
+from zprof.reports.pages.memory_reasons import describe_reason
+from zprof.reports.pages.tenants import (
+    CONFIDENCE_WORDS,
+    ORDER,
+    OUTSIDE_LIVE_TERMS,
+    PEAK,
+    SHARE,
+    SIZE,
+    UNTAGGED,
+    build_tenant_legend,
+    find_largest_rank,
+    get_tenant_class,
+    make_peak_columns,
+    peak_bytes,
+    read_owned,
+    read_peak,
+    read_tenant,
+    select_largest_ranks,
+    sort_by_peak,
+    stack_segments,
+    tenant_name,
+)
+from zprof.reports.table import (
+    MAX_LINES,
+    MAX_ROWS,
+    Bar,
+    Cell,
+    Column,
+    Kind,
+    Row,
+    Table,
+    make_name_column,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
+
+PHASE_TITLE, MODULE_TITLE = "Peak by phase", "Memory by module"
+_MAX_BARS, _MAX_BARS_COMPARED = 32, 16
+#: Maximum number of ranks in a terminal table, without and with a comparison; and in notes.
+_MAX_TEXT_RANKS, _MAX_TEXT_RANKS_COMPARED = 4, 2
+_MAX_NOTE_RANKS = 4
+_MAX_TEXT_ROWS, _MAX_TEXT_MODULES, _MAX_TEXT_PHASES = 12, 10, 5
+#: Reasons of a tenant that are shown, largest first.
+_MAX_REASONS = 4
+
+
+def build_memory_section(
+    report: Report, *, short: bool = False, with_largest: bool = True
+) -> tuple[Section, ...]:
+    """Build the section; empty if no rank was measured (the gaps give the reason)."""
+    if not report.memory.per_rank:
+        return ()
+    blocks: list[Block | None] = [_build_rank_table(report), *_list_notes(report)]
+    if not short:
+        largest = build_allocation_table(report, brief=True) if with_largest else None
+        blocks = [_build_tenant_bars(report), *blocks, largest]
+    return make_section("memory", "Memory", "Memory by tenant at each rank's peak.", *blocks)
+
+
+def build_memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Build the section on the peak beyond its tenants."""
+    place = find_largest_rank(Cursor(report).memory.per_rank)
+    if place is None:
+        return ()
+    rank: RankMemory = get(place)
+    return make_section(
+        "memory-detail",
+        "Memory in detail",
+        "By kind, phase and module; the largest allocations; model states against the ZeRO formula.",
+        _build_kind_table(place),
+        build_phase_table(report, rank.rank),
+        build_module_table(report, rank.rank),
+        None if report.memory.is_history(rank.rank) else build_allocation_table(report),
+        build_formula_table(report),
+        *list_spread_blocks(report),
+        detail=detail,
+    )
+
+
+def _build_rank_table(report: Report) -> Table | None:
+    """Build one row per rank of the run and the baseline, and the change of the largest rank."""
+    ranks, baseline_ranks = Cursor(report).memory.per_rank, Cursor(report).comparison.baseline_memory
+    now = [ranks[at] for at in select_largest_ranks(get(ranks), MAX_ROWS)]
+    before = [
+        baseline_ranks[at] for at in select_largest_ranks(get(baseline_ranks) or (), _MAX_BARS_COMPARED)
+    ]
+    outside = [
+        name for name in OUTSIDE_LIVE_TERMS if any(getattr(get(rank), name) is not None for rank in now)
+    ]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{prefix}rank {get(rank).rank}",
+            *read_peak(rank),
+            format_peak_time(get(rank)) or "-",
+            *(read(rank[name]) for name in outside),
+        )
+        for prefix, group in (("baseline ", before), ("", now))
+        for rank in group
+    ]
+    max_ranks = _MAX_TEXT_RANKS_COMPARED if before else _MAX_TEXT_RANKS
+    order = [len(before) + index for index in sort_by_peak([get(rank) for rank in now])]
+    if before:
+        rows.append(("change of max", *_read_change(report), "", *[""] * len(outside)))
+        first, rest = order[:max_ranks], order[max_ranks:]
+        baseline = list(sort_by_peak([get(rank) for rank in before]))
+        order = [len(rows) - 1, *baseline[:max_ranks], *first, *baseline[max_ranks:], *rest]
+    return make_table(
+        "Memory at each rank's peak",
+        (
+            make_text_column("rank"),
+            *make_peak_columns(),
+            Column(title="peak in", kind=Kind.TEXT, wide=True),
+            *make_number_columns(
+                *(METRICS[f"memory.per_rank[].{name}"].title for name in outside), unit="bytes"
+            ),
+        ),
+        rows,
+        note="live bytes in the allocator",
+        max_text_rows=2 * max_ranks + 1 if before else max_ranks,
+        order=order,
+        total=len(report.memory.per_rank) + len(rows) - len(now),
+        noun="ranks, largest peaks first",
+        transposed=True,
+    )
+
+
+def _read_change(report: Report) -> Iterator[Cell]:
+    """Yield the changes of the largest rank, in the order of the columns of a peak."""
+    delta = Cursor(report).comparison.memory_delta
+    for name in (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes"):
+        change = read(delta[name], signed=True)
+        yield "" if change.number is None else change
+
+
+def format_peak_time(rank: RankMemory) -> str:
+    """Format the phase and step of a rank's peak; empty if unknown."""
+    phase, step = rank.peak_phase, rank.peak_step
+    return f"{phase} of step {step}" if phase and step >= 0 else phase
+
+
+def describe_attribution(rank: RankMemory) -> str:
+    """Describe how a rank's memory was attributed; empty if by hooks or tags alone."""
+    basis = rank.basis_bytes or {}
+    if not rank.peak_bytes or not (basis.get(Basis.RULE) or basis.get(Basis.SIZES)):
+        return ""
+    parts = [
+        f"{format_percent(basis.get(kind, 0) / rank.peak_bytes)} {what}"
+        for kind, what in (
+            (Basis.TAGGED, "by tags"),
+            (Basis.RULE, "by stacks and lifetimes"),
+            (Basis.SIZES, f"by sizes alone ({ESTIMATE_SIGN})"),
+            (Basis.UNKNOWN, "unknown"),
+        )
+        if basis.get(kind) or kind is Basis.UNKNOWN
+    ]
+    return f"Owners of rank {rank.rank}'s memory: {', '.join(parts)}."
+
+
+def _list_notes(report: Report) -> Iterator[Note]:
+    per_rank = report.memory.per_rank
+    ranks = [per_rank[at] for at in select_largest_ranks(per_rank, _MAX_NOTE_RANKS)]
+    time_by_rank = {rank.rank: format_peak_time(rank) for rank in ranks}
+    if len(set(time_by_rank.values())) == 1 and (peak_time := format_peak_time(ranks[0])):
+        yield Note(text=f"The peak is in the {peak_time}.")
+    elif any(time_by_rank.values()):
+        peak_times = ", ".join(
+            f"rank {rank} in the {peak_time}" for rank, peak_time in time_by_rank.items() if peak_time
+        )
+        yield Note(text=f"Peak times: {peak_times}.")
+    for rank in ranks:
+        if note := describe_attribution(rank):
+            yield Note(text=note)
+    for line in describe_states(report.memory.laws, _MAX_NOTE_RANKS):
+        yield Note(text=line)
+
+
+def _build_tenant_bars(report: Report) -> Bars:
+    ranks, baseline_ranks = Cursor(report).memory.per_rank, Cursor(report).comparison.baseline_memory
+    before = get(baseline_ranks) or ()
+    max_ranks = _MAX_BARS_COMPARED if before else _MAX_BARS
+    now = [ranks[at] for at in select_largest_ranks(get(ranks), max_ranks)]
+    baseline_bars = [baseline_ranks[at] for at in select_largest_ranks(before, max_ranks)]
+    shown = [get(rank) for rank in (*now, *baseline_bars)]
+    scale = max(1, peak_bytes(shown), *map(_sum_formula_bytes, shown))
+    baseline_prefix = f"{report.comparison.baseline}, " if report.comparison else ""
+    run_prefix = f"{report.run.name}, " if baseline_bars else ""
+    bars = [
+        *(_build_tenant_bar(rank, baseline_prefix, scale) for rank in baseline_bars),
+        *(_build_tenant_bar(rank, run_prefix, scale) for rank in now),
+    ]
+    notes = []
+    if any(bar.reference for bar in bars):
+        notes.append("The thin bar shows the model states expected from the ZeRO formula.")
+    if len(now) < len(report.memory.per_rank):
+        notes.append(
+            f"Showing the {len(now)} of {len(report.memory.per_rank):,} ranks with the largest peaks."
+        )
+    return Bars(
+        title="Live bytes in the allocator at each rank's peak",
+        bars=tuple(bars),
+        legend=build_tenant_legend(),
+        notes=tuple(notes),
+    )
+
+
+def _build_tenant_bar(place: Cursor, prefix: str, scale: int) -> StackedBar:
+    rank: RankMemory = get(place)
+    *sizes, peak = read_peak(place)
+    parts = [(name, int(size.number or 0), size.text) for name, size in zip(ORDER, sizes, strict=True)]
+    return StackedBar(
+        name=f"{prefix}rank {rank.rank}",
+        note=peak.text,
+        segments=stack_segments(parts, scale),
+        reference=stack_segments(_list_formula_parts(rank.formula), scale) if rank.formula else (),
+    )
+
+
+def _list_formula_parts(state: StateFormula) -> list[tuple[str, int, str]]:
+    states = (
+        (Tenant.PARAMETERS, state.parameters),
+        (Tenant.GRADIENTS, state.gradients),
+        (Tenant.OPTIMIZER_STATE, state.optimizer_state),
+    )
+    return [(tenant.value, size, format_bytes(size)) for tenant, size in states]
+
+
+def _sum_formula_bytes(rank: RankMemory) -> int:
+    return sum(size for _, size, _ in _list_formula_parts(rank.formula)) if rank.formula else 0
+
+
+def build_tenant_table(rank: Cursor) -> Table:
+    """Build the table of a rank's tenants at its peak: their bytes, and how their owners are known.
+
+    The key of a row is the tenant, or the name of the memory outside the allocator's live bytes.
+    """
+    entry: RankMemory = get(rank)
+    rows = [_build_tenant_row(rank, name) for name in ORDER]
+    rows.append(Row(key="peak", cells=(PEAK, read(rank.peak_bytes), "", ""), total=True))
+    rows += [
+        Row(key=name.removesuffix("_bytes"), cells=(METRICS[f"memory.per_rank[].{name}"].title, size, "", ""))
+        for name in OUTSIDE_LIVE_TERMS
+        if (size := read(rank[name])).number is not None
+    ]
+    return Table(
+        name="tenants",
+        title=f"Tenants at the peak, rank {entry.rank}",
+        columns=(make_text_column("tenant"), SIZE, SHARE, Column(title="blocks", unit="count")),
+        rows=tuple(rows),
+        help=(
+            "One bar per rank, each at its own peak. Press up and down to select a rank, left and right to "
+            "select a tenant, and enter to explain its bytes.\nThe six tenants and untagged sum to the "
+            "allocated peak."
+        ),
+        below="how it is known",
+        below_separator="; ",
+    )
+
+
+def _build_tenant_row(rank: Cursor, name: str) -> Row:
+    place = rank.untagged_bytes if name == UNTAGGED else rank.tenants[name]
+    size = read(place) if name == UNTAGGED else read_tenant(rank, Tenant(name))
+    if size.number is None:
+        return Row(key=name, cells=(tenant_name(name), size, "", ""))
+    parts = [part for part in rank.parts if get(part).tenant == name]
+    blocks = read(*(part.blocks for part in parts), how=Aggregation.SUM) if parts else None
+    return Row(
+        key=name,
+        cells=(
+            tenant_name(name),
+            size,
+            read(place, rank.peak_bytes, how=Aggregation.SHARE),
+            blocks if blocks and blocks.number else "",
+        ),
+        below=tuple(_describe_parts(parts, int(blocks.number or 0) if blocks else 0)),
+    )
+
+
+def _describe_parts(parts: Sequence[Cursor], blocks: int) -> Iterator[str]:
+    """Yield size, reason, blocks and confidence of the largest parts of an owner."""
+    known = sorted(
+        (place for place in parts if get(place).basis is not Basis.UNKNOWN),
+        key=lambda place: -get(place).bytes,
+    )
+    for place in known[:_MAX_REASONS]:
+        part: MemoryPart = get(place)
+        reason = describe_reason(part.reason) or part.sub.replace("_", " ")
+        count = "" if part.blocks is None else f", {part.blocks:,} of {blocks:,} blocks"
+        word = f" ({CONFIDENCE_WORDS[part.confidence]})" if part.confidence else ""
+        yield f"{read_owned(place).text}: {reason}{count}{word}"
+    rest = sum(get(place).bytes for place in known[_MAX_REASONS:])
+    if rest:
+        ways = len(known) - _MAX_REASONS
+        yield f"{format_bytes(rest)} in {ways} other way{'' if ways == 1 else 's'}"
+
+
+def _build_kind_table(rank: Cursor) -> Table | None:
+    """Build the table of a rank's peak by kind: why blocks belong to one is told by the table of tenants."""
+    merged: dict[tuple[str, str, bool], list[Cursor]] = {}
+    for place in rank.parts:
+        part: MemoryPart = get(place)
+        merged.setdefault((part.tenant, part.sub, part.basis is Basis.SIZES), []).append(place)
+    rows = []
+    for (tenant, sub, by_sizes), places in merged.items():
+        size = replace(read(*(place.bytes for place in places), how=Aggregation.SUM), is_estimate=by_sizes)
+        share = (size.number or 0) / max(1, get(rank).peak_bytes)
+        name = ": ".join(name for name in (tenant_name(tenant), sub) if name)
+        colour = get_tenant_class(tenant) if tenant in ORDER else "time-sum"
+        bar = Bar(segments=((colour, 0.0, min(1.0, share)),), share=share)
+        rows.append((name, size, Value(share, Unit.RATIO), bar))
+    rows.sort(key=lambda row: -(row[1].number or 0))
+    return make_table(
+        "By kind",
+        (make_name_column("kind"), SIZE, SHARE, Column(title="share", kind=Kind.BAR)),
+        rows,
+        note=f"rank {get(rank).rank} at its peak",
+        max_text_rows=_MAX_TEXT_ROWS,
+        noun="kinds",
+    )
+
+
+def build_phase_table(report: Report, rank: int, *, with_others: bool = False) -> Table | None:
+    """Build the table of a rank's peak in each phase.
+
+    ``with_others``: also before the first step and of its host memory, of which static outputs have tables.
+    """
+    memory = Cursor(report).memory
+    peaks = [(get(peak).phase, get(peak).step, peak) for peak in memory.phases if get(peak).rank == rank]
+    if with_others:
+        peaks += [
+            (name, get(peak).peak_step, peak)
+            for name, peaks_of_ranks in (("before step 1", memory.init), ("host memory", memory.host))
+            for peak in peaks_of_ranks
+            if get(peak).rank == rank
+        ]
+    rows = [
+        Row(key=str(get_path(peak)), cells=(name, *read_peak(peak), "" if step < 0 else str(step)))
+        for name, step, peak in peaks
+    ]
+    return make_table(
+        f"{PHASE_TITLE}, rank {rank}",
+        (make_name_column("phase"), *make_peak_columns(), Column(title="step")),
+        rows,
+        name="phases",
+        help="Maximum of live bytes in each phase over the steps of the window. The tenants and untagged "
+        "sum to the peak.",
+        note="highest live bytes",
+        max_text_rows=_MAX_TEXT_PHASES,
+        noun="phases",
+        transposed=True,
+    )
+
+
+def build_module_table(report: Report, rank: int) -> Table | None:
+    """Build the table of memory allocated by the rank's modules, each including its submodules."""
+    memory = Cursor(report).memory
+    peak = next((entry.peak_bytes for entry in memory.per_rank if get(entry).rank == rank), None)
+    modules = [(at, module) for at, module in enumerate(memory.modules) if get(module).rank == rank]
+    modules.sort(key=lambda item: -get(item[1]).at_rank_peak_bytes)
+    rows = [
+        Row(
+            key=str(at),
+            cells=(
+                _name_owner(get(module).module),
+                read(module.at_rank_peak_bytes),
+                "" if peak is None else read(module.at_rank_peak_bytes, peak, how=Aggregation.SHARE),
+                read(module.peak_bytes),
+            ),
+        )
+        for at, module in modules
+    ]
+    return make_table(
+        f"{MODULE_TITLE}, rank {rank}",
+        (
+            Column(title="module", kind=Kind.NAME, help="including its submodules"),
+            Column(title="at the peak", unit="bytes", help="live at the rank's own peak"),
+            SHARE,
+            Column(title="own peak", unit="bytes", help="maximum of the module's live bytes"),
+        ),
+        rows,
+        name="modules",
+        help="Each module includes its submodules, so the rows do not add up.",
+        note="allocated by each, including its submodules",
+        max_rows=MAX_LINES,
+        max_text_rows=_MAX_TEXT_MODULES,
+        noun="modules",
+    )
+
+
+def _name_owner(module: str) -> str:
+    """Return a module's name; a wrapped model appears twice, once with its wrapper."""
+    return strip_wrappers(module) or ("(wrapped model)" if module else "(entire model)")
