@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import zprof
 from tests.support import plans, report_pages
 from tests.support.report_pages import RENDERERS
 from tests.support.tui_leaves import assert_leaves
@@ -78,7 +79,15 @@ def test_what_is_not_known_is_a_dash_and_a_partial_sum_a_bound(output: str) -> N
     assert "≥ 9.5" in shown(output, half)
 
 
-@pytest.mark.parametrize("plan", [plans.full(), plans.bare()], ids=["full", "bare"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plans.full(),
+        plans.bare(),
+        zprof.plan(layers=8, hidden=1024, heads=8, dp=4, mp=2, pp=2, micro_batch=2, sequence=512),
+    ],
+    ids=["full", "bare", "planned"],
+)
 def test_every_number_of_a_plan_is_a_leaf_of_its_json(plan: Plan) -> None:
     tables = [
         block

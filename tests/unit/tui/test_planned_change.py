@@ -15,6 +15,7 @@ from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.reports.table import Table
 from zprof.tui.background import Answer, predict
 from zprof.tui.knobs import collect_facts, list_knobs
+from zprof.tui.opening import explain_model_number
 from zprof.tui.screens.plan import PlannedChange, build_headline, build_planned_tables, format_gaps_cell
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text, is_of_model
@@ -125,6 +126,18 @@ def test_gaps_have_their_reason_remedy_and_number(peak: tuple[int, int, int, int
     assert ("not predicted" in one) == (peak is None)
     both = format_gaps_cell(replace(found, answer=replace(found.outlook, gaps=(NO_TIME, NO_MEMORY)))).text
     assert "all 2" in both
+
+
+def test_an_unknown_number_opens_the_reason(loaded: LoadedRun) -> None:
+    found = PlannedChange(change=CHANGE, words="stage 2", answer=Outlook(gaps=(NO_TIME,)))
+    (unknown, *_) = [number for number in tables(loaded, found)[0].list_values() if is_of_model(number)]
+    report = replace(loaded.report, outlook=found.outlook)
+    reasons = "\n".join(explain_model_number(report, unknown, "stage 2", found.gaps))
+    assert NO_TIME.reason in reasons
+    assert NO_TIME.remedy in reasons
+    others = explain_model_number(report, unknown, "stage 2", ())
+    assert others
+    assert NO_TIME.reason not in "\n".join(others)
 
 
 @pytest.mark.parametrize("change", [Change(), CHANGE, Change(even=True, micro_batches=2)], ids=str)

@@ -171,7 +171,10 @@ def test_a_predicted_number_opens_and_is_written_with_the_report_of_this_screen(
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         text = await press(app, pilot, "7", "left", "tab", "right", "right", "enter")
         assert all(part in text for part in ("~165.0", "formula", "-10.0 %"))
-        await press(app, pilot, "escape", "shift+tab", "y")
+        await press(app, pilot, "escape", "Y")
+        predicted = json.loads(app.clipboard)["predicted"]
+        assert (predicted["is"], predicted["assumption"]) == ("predicted", "step.terms")
+        await press(app, pilot, "shift+tab", "y")
         assert app.clipboard.split("\n")[2] == "| stage | 3 | \\* 2 |"
         for key, name in (("7", "a.json"), ("1", "b.json")):
             await press(app, pilot, key, "e", "ctrl+u", *name, "enter")
