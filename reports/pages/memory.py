@@ -320,11 +320,14 @@ def _build_kind_table(rank: Cursor) -> Table | None:
     rows = []
     for (tenant, sub, by_sizes), places in merged.items():
         size = replace(read(*(place.bytes for place in places), how=Aggregation.SUM), is_estimate=by_sizes)
-        share = (size.number or 0) / max(1, get(rank).peak_bytes)
+        ratio = (size.number or 0) / max(1, get(rank).peak_bytes)
+        share = Value(ratio, Unit.RATIO)
+        if len(places) == 1:
+            share = read(places[0].bytes, rank.peak_bytes, how=Aggregation.SHARE)
         name = ": ".join(name for name in (tenant_name(tenant), sub) if name)
         colour = get_tenant_class(tenant) if tenant in ORDER else "time-sum"
-        bar = Bar(segments=((colour, 0.0, min(1.0, share)),), share=share)
-        rows.append((name, size, Value(share, Unit.RATIO), bar))
+        bar = Bar(segments=((colour, 0.0, min(1.0, ratio)),), share=ratio)
+        rows.append((name, size, share, bar))
     rows.sort(key=lambda row: -(row[1].number or 0))
     return make_table(
         "By kind",
