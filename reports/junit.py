@@ -12,14 +12,14 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports.junit_suite import Case, State, Suite, document
-from zprof.reports.pages.tenants import format_largest_peak
-from zprof.reports.presenters.findings import (
+from zprof.reports.pages.findings import (
     GapGroup,
     is_significant,
     list_finding_lines,
     merge_gaps,
 )
-from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
+from zprof.reports.pages.ledger import Exposure, exposure, step_ns
+from zprof.reports.pages.tenants import format_largest_peak
 
 _VERDICTS = {
     VerdictStatus.OK: State.PASSED,

@@ -7,7 +7,7 @@ from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages
-from zprof.reports.presenters.findings import list_finding_lines, merge_gaps
+from zprof.reports.pages.findings import list_finding_lines, merge_gaps
 from zprof.reports.sarif_log import Log, Result, SarifRule, document
 from zprof.reports.terminal import render_markdown_text
 

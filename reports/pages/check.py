@@ -16,9 +16,9 @@ from zprof.model.quantities import Unit, Value, format_number, format_signed
 from zprof.model.report import Report
 from zprof.reports.page import Facts, Item, ItemList, Page, Section, VerdictBlock, make_section
 from zprof.reports.pages.compare import build_difference_section
-from zprof.reports.presenters.findings import build_finding_section, build_gap_section
-from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
-from zprof.reports.presenters.ledger import build_ledger_section
+from zprof.reports.pages.findings import build_finding_section, build_gap_section
+from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
+from zprof.reports.pages.ledger import build_ledger_section
 from zprof.reports.table import (
     UNKNOWN,
     Cell,

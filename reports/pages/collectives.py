@@ -9,15 +9,16 @@ from msgspec.structs import replace
 
 from zprof.model.collectives import is_unknown_size
 from zprof.model.cursor import Cursor, every, get, read
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_psi
 from zprof.model.gaps import GapKind
 from zprof.model.metrics.communication import EXCLUDES_FIRST
 from zprof.model.quantities import UNKNOWN, Aggregation, Value
-from zprof.model.report import Report
+from zprof.model.report import Report, Volume
 from zprof.model.time import Alignment, CollectiveTime, Time, UnitTime, mean_over_ranks
+from zprof.model.training import ENGINE_TITLES, Engine
 from zprof.reports.page import Note, Section, make_section
 from zprof.reports.pages.fields import Field, make_rows, metric_field, name_field
 from zprof.reports.presenters.run_formatting import group_name
-from zprof.reports.presenters.time_formatting import describe_alignment, describe_volume
 from zprof.reports.table import (
     MAX_LINES,
     Cell,
@@ -37,6 +38,7 @@ _COLLECTIVES, _MESSAGES, _UNITS, _FITS = (
 #: Columns of a screen that the name of a group takes.
 _GROUP_WIDTH = 18
 _MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
+_MAX_MOVED, _MAX_NAMED = 4, 6
 _SQUARE, _MAX_SQUARES = "■", 8
 #: Largest difference between a sum and the ledger, relative to the larger value, that counts as agreement.
 _TOLERANCE_RATIO = 0.01
@@ -45,9 +47,9 @@ _TOLERANCE_RATIO = 0.01
 def build_collective_section(report: Report) -> tuple[Section, ...]:
     """Build the section; empty if no collective was recorded (the gaps give the reason)."""
     alignment = report.time.alignment
-    sentences = [describe_volume(report)] if report.volume is not None else []
+    sentences = [_describe_volume(report)] if report.volume is not None else []
     if alignment is not None and len(report.time.per_rank) > 1:
-        sentences += describe_alignment(alignment)
+        sentences += _describe_alignment(alignment)
     return make_section(
         "communication",
         "Communication",
@@ -55,6 +57,48 @@ def build_collective_section(report: Report) -> tuple[Section, ...]:
         build_collective_table(report),
         *(Note(text=line) for line in sentences),
     )
+
+
+def _describe_volume(report: Report) -> str:
+    """Compare the bytes of a rank with the ZeRO formula of the stage, and with the engine's own scheme."""
+    volume = report.volume
+    if volume is None:
+        return ""
+    scheme = ""
+    if volume.engine_bytes is not None:
+        name = report.run.engine
+        title = ENGINE_TITLES[Engine(name)] if name in set(Engine) else name
+        scheme = f", {title} with these settings {_format_expected(volume, volume.engine_bytes)}"
+    formula = f"{_format_expected(volume, volume.expected_bytes)} ({format_percent(volume.ratio)})"
+    return (
+        f"Bytes {report.time.basis}: {format_bytes(volume.seen_bytes)}; "
+        f"the ZeRO formula for this stage gives {formula}{scheme}."
+    )
+
+
+def _format_expected(volume: Volume, expected_bytes: int) -> str:
+    """Return bytes, and the multiple of all parameters if the engine differs from the formula."""
+    if volume.engine_bytes is None or not volume.parameter_bytes:
+        return format_bytes(expected_bytes)
+    return f"{format_bytes(expected_bytes)} = {format_psi(expected_bytes / volume.parameter_bytes)}"
+
+
+def _describe_alignment(alignment: Alignment) -> tuple[str, ...]:
+    """Describe how well the clocks were aligned, and how mismatched collectives were handled."""
+    if len(alignment.offsets_ns) < 2:
+        aligned = "Clocks not aligned: the ranks have no suitable collective in common"
+    else:
+        aligned = f"Clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}"
+    unmatched = f", {alignment.unmatched:,} not matched" if alignment.unmatched else ""
+    lines = [f"{aligned}; {alignment.matched:,} collectives matched across ranks{unmatched}."]
+    if alignment.shifts:
+        shifts = sorted(alignment.shifts.items())[:_MAX_MOVED]
+        moved = ", ".join(f"rank {rank} by {shift:+d}" for rank, shift in shifts)
+        lines.append(f"Collective sequences were shifted to match: {moved}.")
+    if alignment.excluded:
+        names = ", ".join(str(rank) for rank in alignment.excluded[:_MAX_NAMED])
+        lines.append(f"Ranks left out because their collectives could not be matched: {names}.")
+    return tuple(lines)
 
 
 def build_collective_table(report: Report) -> Table:

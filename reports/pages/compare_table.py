@@ -26,7 +26,7 @@ from zprof.reports.pages.compare import (
     select_shown_rows,
     select_shown_settings,
 )
-from zprof.reports.presenters.time_figures import select_extreme_ranks
+from zprof.reports.pages.ranks import order_by_waiting
 from zprof.reports.table import UNKNOWN, Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 
 _SIGNS = {
@@ -152,7 +152,8 @@ def _select_places(both: SideBySide, *, only_differences: bool) -> list[RowPlace
     """Select the informative rows, the step first; only notable ranks and the longest kernels."""
     times = both.comparison.baseline_time if both.comparison else ()
     numbers = sorted({section.rank for section in both.sections if section.rank is not None})
-    notable = [entry.rank for entry in select_extreme_ranks(times, _MAX_RANKS)] or numbers[:_MAX_RANKS]
+    timed = [entry.rank for entry in times]
+    notable = ([timed[at] for at in order_by_waiting(times, timed)] or numbers)[:_MAX_RANKS]
     order = list(SectionKind)
     sections = sorted(enumerate(both.sections), key=lambda entry: order.index(entry[1].kind))
     places = []

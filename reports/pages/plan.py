@@ -20,6 +20,8 @@ from zprof.reports.page import (
     make_section,
 )
 from zprof.reports.pages.assumptions import build_plan_assumptions
+from zprof.reports.pages.findings import build_gap_section
+from zprof.reports.pages.head import MARKS
 from zprof.reports.pages.plan_sensitivity import build_sensitivity_charts, build_sensitivity_tables
 from zprof.reports.pages.plan_tables import (
     build_component_table,
@@ -41,8 +43,6 @@ from zprof.reports.pages.plan_tables import (
     read_known_peak,
     read_state_bytes,
 )
-from zprof.reports.presenters.findings import build_gap_section
-from zprof.reports.presenters.head import MARKS
 
 #: Schemes within this share of the fastest count as equally fast.
 _EQUAL_SPEED_RATIO = 0.01

@@ -27,14 +27,7 @@ from zprof.reports.page import (
     make_section,
 )
 from zprof.reports.pages.compare import build_equal_work_table
-from zprof.reports.pages.hang import build_hang_section
-from zprof.reports.pages.memory import build_memory_section
-from zprof.reports.pages.memory_allocations import build_stack_section
-from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
-from zprof.reports.pages.memory_snapshots import build_history_sections, find_history_rank
-from zprof.reports.pages.memory_timeline import build_timeline_section
-from zprof.reports.presenters.endings import build_ending_section
-from zprof.reports.presenters.findings import (
+from zprof.reports.pages.findings import (
     build_change_parts,
     build_location_parts,
     describe_savings,
@@ -43,13 +36,20 @@ from zprof.reports.presenters.findings import (
     merge_gaps,
     worth,
 )
-from zprof.reports.presenters.head import build_head_blocks
-from zprof.reports.presenters.ledger import (
+from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.head import build_head_blocks
+from zprof.reports.pages.ledger import (
     build_ledger_table,
     build_unexplained_section,
+    step_ns,
 )
-from zprof.reports.presenters.ranks import describe_critical_path
-from zprof.reports.presenters.time_figures import LedgerRow, ledger, step_ns
+from zprof.reports.pages.memory import build_memory_section
+from zprof.reports.pages.memory_allocations import build_stack_section
+from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
+from zprof.reports.pages.memory_snapshots import build_history_sections, find_history_rank
+from zprof.reports.pages.memory_timeline import build_timeline_section
+from zprof.reports.pages.ranks import describe_critical_path
+from zprof.reports.presenters.endings import build_ending_section
 
 #: Findings shown in short behind the first; the second limits those of low confidence.
 _MAX_SHORT, _MAX_GUESSES = 3, 1
@@ -63,8 +63,6 @@ _MAX_GAPS = 3
 _MAX_GAP_CHARACTERS = 150
 _MIN_REASON_CHARACTERS = 20
 _MAX_DIFFERENCES = 6
-#: Smaller terms are shown as 0.0 ms.
-_MIN_TERM_NS = 50_000
 
 
 def build_diagnosis_page(report: Report) -> Page:
@@ -114,20 +112,8 @@ def _has_several_ranks(report: Report) -> bool:
 
 def _build_short_ledger_section(report: Report) -> tuple[Section, ...]:
     title = "Where the time goes"
-    table = build_ledger_table(report, title, sort_terms(report))
+    table = build_ledger_table(report)
     return make_section("ledger", title, "", table, describe_critical_path(report))
-
-
-def sort_terms(report: Report) -> tuple[LedgerRow, ...]:
-    """Return the terms of the step, or of its change, largest first, without terms that round to 0.0 ms."""
-
-    def weight(row: LedgerRow) -> int:
-        return abs(row.this_ns if row.change_ns is None else row.change_ns)
-
-    terms = (
-        row for row in ledger(report) if max(weight(row), row.this_ns, row.baseline_ns or 0) >= _MIN_TERM_NS
-    )
-    return tuple(sorted(terms, key=weight, reverse=True))
 
 
 def _list_job_notes(comparison: Comparison) -> Iterator[Block]:

@@ -5,21 +5,21 @@ from zprof.model.report import Report
 from zprof.reports.page import Page
 from zprof.reports.pages.collectives import build_collective_section
 from zprof.reports.pages.compare import build_difference_section, build_run_section
+from zprof.reports.pages.findings import build_finding_section, build_gap_section
 from zprof.reports.pages.hang import build_hang_section
+from zprof.reports.pages.head import build_head_blocks
+from zprof.reports.pages.ledger import build_ledger_section
 from zprof.reports.pages.memory import build_memory_detail_section, build_memory_section
 from zprof.reports.pages.memory_allocations import build_stack_section
 from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
 from zprof.reports.pages.memory_device import build_device_section, build_out_of_memory_section
 from zprof.reports.pages.memory_snapshots import build_history_sections
 from zprof.reports.pages.memory_timeline import build_timeline_section
+from zprof.reports.pages.ranks import build_rank_section
+from zprof.reports.pages.time_detail import build_time_detail_section
 from zprof.reports.pages.whatif import build_outlook_sections
 from zprof.reports.presenters.endings import build_ending_section
-from zprof.reports.presenters.findings import build_finding_section, build_gap_section
-from zprof.reports.presenters.head import build_head_blocks
-from zprof.reports.presenters.ledger import build_ledger_section
-from zprof.reports.presenters.ranks import build_rank_section
 from zprof.reports.presenters.second_opinion import build_second_opinion_section
-from zprof.reports.presenters.time_detail import build_time_detail_section
 
 
 def build_report_page(report: Report) -> Page:

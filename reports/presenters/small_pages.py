@@ -27,8 +27,8 @@ from zprof.reports.page import (
     VerdictBlock,
     make_section,
 )
+from zprof.reports.pages.ledger import exposure, step_ns
 from zprof.reports.pages.tenants import largest_rank, peak_bytes
-from zprof.reports.presenters.time_figures import exposure, step_ns
 from zprof.reports.table import (
     UNKNOWN,
     Cell,

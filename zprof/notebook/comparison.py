@@ -34,7 +34,7 @@ class ComparedRuns(Displayed, SideBySide, frozen=True):
 
     def _list_lines(self) -> Sequence[str]:
         from zprof.reports.pages.compare import select_shown_settings
-        from zprof.reports.presenters.head import build_modelled_notes
+        from zprof.reports.pages.head import build_modelled_notes
 
         different = [setting.name for setting in select_shown_settings(self.settings, everything=False)]
         lines = [f"{self.b.name} against {self.a.name}: {self.verdict.sentence}"]

@@ -74,12 +74,12 @@ class ReportPlots:
         Raises:
             MissingData: no step was timed.
         """
-        from zprof.reports.presenters.ledger import build_ledger_table
+        from zprof.reports.pages.ledger import build_ledger_table
         from zprof.reports.svg_charts import draw_bar_table
 
         if not self._report.time.per_rank:
             raise self._make_error("no step was timed")
-        table = build_ledger_table(self._report, "Where the time goes")
+        table = build_ledger_table(self._report)
         return Chart(draw_bar_table(table, self._list_notes()), "step ledger")
 
     def units(self) -> Chart:
@@ -88,7 +88,7 @@ class ReportPlots:
         Raises:
             MissingData: the recording does not say which unit a collective is of.
         """
-        from zprof.reports.presenters.unit_bars import build_unit_bars
+        from zprof.reports.pages.unit_bars import build_unit_bars
         from zprof.reports.svg_charts import draw_bars
 
         bars = build_unit_bars(self._report)
@@ -125,7 +125,7 @@ class ReportPlots:
             MissingData: it was not measured.
             BadInput: ``what`` is neither.
         """
-        from zprof.reports.presenters.ranks import build_lateness_map, build_step_time_map
+        from zprof.reports.pages.ranks import build_lateness_map, build_step_time_map
         from zprof.reports.svg_charts import draw_heat_map
 
         maps = {STEP_TIME: build_step_time_map, LATENESS: build_lateness_map}
@@ -136,8 +136,8 @@ class ReportPlots:
 
     def _list_notes(self) -> tuple[str, ...]:
         """Return what must be said below every chart of times: what is simulated, and what is a bound."""
-        from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
-        from zprof.reports.presenters.time_formatting import describe_unsplit_time
+        from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
+        from zprof.reports.pages.ledger import describe_unsplit_time
 
         report = self._report
         notes = build_modelled_notes([report.run, *list_baseline_runs(report)])

@@ -74,8 +74,8 @@ def diagnose(
 
 
 def _list_lines(report: Report) -> Iterator[str]:
-    from zprof.reports.presenters.findings import worth
-    from zprof.reports.presenters.head import build_modelled_notes, list_baseline_runs
+    from zprof.reports.pages.findings import worth
+    from zprof.reports.pages.head import build_modelled_notes, list_baseline_runs
 
     yield f"{report.run.name}: {report.verdict.sentence}"
     for finding in report.findings[:_MAX_FINDINGS]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual.screen import Screen
 
 from zprof.model.gaps import Gap
-from zprof.reports.presenters.findings import merge_gaps
+from zprof.reports.pages.findings import merge_gaps
 from zprof.reports.table import Column, Table
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups import Popup

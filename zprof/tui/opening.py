@@ -23,25 +23,25 @@ from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.pages.assumptions import list_assumption_details
 from zprof.reports.pages.compare_table import describe_compared
+from zprof.reports.pages.findings import format_location, worth
 from zprof.reports.pages.hang import describe_standing, describe_wait
+from zprof.reports.pages.ledger import build_ledger_table
 from zprof.reports.pages.memory_allocations import describe_allocation
 from zprof.reports.pages.memory_formulas import describe_formula_check
 from zprof.reports.pages.whatif import FIGURES, read_figures
-from zprof.reports.presenters.findings import format_location, worth
 from zprof.reports.table import Opens, Row, Table
 from zprof.reports.terminal import render_markdown_text
 from zprof.tui.collective_instances import build_instance_table
 from zprof.tui.help_texts import format_gaps, get_export, list_screen_gaps
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
-from zprof.tui.presenters.overview import build_ledger_table
 from zprof.tui.session import LoadedRun, make_row_judge
 from zprof.tui.shell import Shell, format_gap
 from zprof.tui.table_view import get_text, is_of_model
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Column titles that add nothing to their numbers, so that popup titles leave them out.
-_UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
+_UNNAMED_COLUMNS = frozenset({"ms", "time", "bytes", "size"})
 #: Characters of a popup title.
 _MAX_TITLE = 120
 
@@ -126,7 +126,7 @@ def open_row(app: Shell, line: Row) -> Popup[None] | None:
     if loaded is not None and loaded.both is not None and line.opens is Opens.COMPARED:
         return TextPopup(*describe_compared(loaded.both, make_row_judge(loaded), line.key))
     if loaded is not None and line.opens is Opens.LEDGER:
-        return TablePopup(build_ledger_table(loaded))
+        return TablePopup(build_ledger_table(loaded.report))
     if loaded is not None and line.opens is Opens.WAIT:
         return TextPopup(*describe_wait(loaded.report, line.target))
     if loaded is not None and line.opens is Opens.STANDING:

@@ -15,10 +15,10 @@ from zprof.model.formatting import format_bytes
 from zprof.model.report import Report
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart
+from zprof.reports.pages import heat
+from zprof.reports.pages.heat import Measured, heat_map, split_evenly
 from zprof.reports.pages.memory_timeline import MAX_POINTS, build_timeline_section, find_highest_curve
 from zprof.reports.pages.tenants import ORDER
-from zprof.reports.presenters import heat
-from zprof.reports.presenters.heat import Measured, heat_map, split_evenly
 from zprof.reports.svg_memory import render
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -25,8 +25,9 @@ from zprof.reports.formats import by_name
 from zprof.reports.pages.collectives import (
     build_collective_table,
 )
+from zprof.reports.pages.findings import build_findings_table
+from zprof.reports.pages.ledger import build_ledger_table
 from zprof.reports.table import Table
-from zprof.tui.presenters.overview import build_findings_table, build_ledger_table
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.widgets.stacked_bars import build_stacks
 
@@ -125,8 +126,8 @@ def test_a_page_shows_every_decisive_leaf(output: str, name: str) -> None:
 def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
     report = report_of(name)
     loaded = LoadedRun(run=None, report=report, pending=None)  # type: ignore[arg-type]
-    makers = (build_ledger_table, lambda run: build_collective_table(run.report), build_findings_table)
-    shown = [figure for make in makers for figure in figures(make(loaded))]
+    makers = (build_ledger_table, build_collective_table, build_findings_table)
+    shown = [figure for make in makers for figure in figures(make(report))]
     for rank in report.memory.per_rank:
         drawn = build_stacks(loaded.report, Selection(rank=rank.rank))
         assert drawn is not None

@@ -67,11 +67,14 @@ def test_a_name_opens_the_first_number_of_its_row_unless_the_row_leads_elsewhere
 @pytest.mark.parametrize(
     ("segments", "text"),
     [
-        ((("compute_ns", 0.0, 1.0),), "██████████"),
-        ((("compute_ns", 0.5, 0.501),), "     █"),
-        ((("compute_ns", 1.0, 1.0),), "         █"),
-        ((("compute_ns", 0.0, 0.6), ("idle_ns", 0.6, 1.0)), "██████····"),
-        ((("compute_ns", 0.0, 0.34), ("idle_ns", 0.34, 0.35), ("exposed_wait_ns", 0.35, 1.0)), "███·▒▒▒▒▒▒"),
+        ((("time-compute", 0.0, 1.0),), "██████████"),
+        ((("time-compute", 0.5, 0.501),), "     █"),
+        ((("time-compute", 1.0, 1.0),), "         █"),
+        ((("time-compute", 0.0, 0.6), ("time-idle", 0.6, 1.0)), "██████····"),
+        (
+            (("time-compute", 0.0, 0.34), ("time-idle", 0.34, 0.35), ("time-exposed-wait", 0.35, 1.0)),
+            "███·▒▒▒▒▒▒",
+        ),
         ((), ""),
     ],
 )

@@ -17,9 +17,9 @@ from zprof.reports.pages.compare_table import (
     build_settings_table,
     name_work_unit,
 )
+from zprof.reports.pages.head import format_verdict, format_warning, format_warning_cell
 from zprof.reports.table import Cell, Mark, Marked
 from zprof.tui.keys import Where, bindings
-from zprof.tui.presenters.overview import format_verdict, format_warning, format_warning_cell
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import (
     LoadedRun,

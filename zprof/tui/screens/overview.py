@@ -16,19 +16,16 @@ from textual.widgets import DataTable, Static
 from zprof.model.formatting import printable_lines
 from zprof.model.hang import is_stuck
 from zprof.reports.pages.collectives import build_unit_table
-from zprof.reports.pages.hang import build_waits_table
-from zprof.reports.table import Mark, Marked
-from zprof.tui.presenters.overview import (
+from zprof.reports.pages.findings import (
     build_evidence_table,
     build_findings_table,
-    build_ledger_table,
-    build_rest_table,
     describe_finding,
-    format_verdict,
-    format_warning,
-    format_warning_cell,
     list_untested,
 )
+from zprof.reports.pages.hang import build_waits_table
+from zprof.reports.pages.head import build_rest_table, format_verdict, format_warning, format_warning_cell
+from zprof.reports.pages.ledger import build_ledger_table
+from zprof.reports.table import Mark, Marked
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import get_look
@@ -80,9 +77,9 @@ class OverviewScreen(PageScreen):
         self._warning = format_warning_cell(report)
         self.query_one("#warnings", Static).display = bool(self._warning.text)
         tables = {
-            "ledger": build_ledger_table(loaded),
-            "findings": build_findings_table(loaded),
-            "rest": build_rest_table(loaded),
+            "ledger": build_ledger_table(report),
+            "findings": build_findings_table(report),
+            "rest": build_rest_table(report),
             "worst": build_unit_table(report),
         }
         for name, table in tables.items():
@@ -164,7 +161,7 @@ class OverviewScreen(PageScreen):
             self._sizes, description, self.app.size.width - _SIDE_MARGIN
         )
         if loaded is not None and fits:
-            self.query_one("#evidence", FactTable).show(build_evidence_table(loaded, finding))
+            self.query_one("#evidence", FactTable).show(build_evidence_table(loaded.report, finding))
         visible = [fits and self._rows(name) > 0 for name in _EVIDENCE_TABLES]
         for name, is_visible in zip(_EVIDENCE_TABLES, visible, strict=True):
             self.query_one(f"#{name}").display = is_visible

@@ -15,10 +15,11 @@ from textual.widgets import Static
 from zprof.model.hang import is_stuck
 from zprof.model.quantities import Value
 from zprof.reports.pages.hang import build_standings_table
+from zprof.reports.pages.ranks import build_path_parts, build_rank_table
 from zprof.reports.table import Cell
+from zprof.tui.heat_grid import MetricGrids, RankMetric
 from zprof.tui.keys import Where, bindings
 from zprof.tui.number_popup import NumberPopup
-from zprof.tui.presenters.ranks import MetricGrids, RankMetric, build_path_parts, build_ranks_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import get_look
@@ -101,8 +102,10 @@ class RanksScreen(PageScreen):
         state = (id(loaded), self.zprof.looks)
         if state != self._filled_state:
             self._filled_state = state
-            self.query_one(FigureLine).show(build_path_parts(loaded))
-            self.query_one(FactTable).show(build_ranks_table(loaded))
+            self.query_one(FigureLine).show(build_path_parts(loaded.report))
+            manifests = loaded.run.rank_manifests
+            hosts = {rank: manifest.host for rank, manifest in manifests.items() if manifest.host}
+            self.query_one(FactTable).show(build_rank_table(loaded.report, hosts))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return False for the keys of the heat map while it is left out."""

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import ClassVar
 
-from msgspec.structs import replace
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -15,10 +14,10 @@ from textual.worker import get_current_worker
 
 from zprof.analysis.step_timeline.build import build_step_model
 from zprof.analysis.step_timeline.step_model import StepTimeline, find_gap
+from zprof.model.cursor import Cursor, read
 from zprof.model.errors import ZprofError
 from zprof.model.formatting import printable
-from zprof.model.leaves import read_value
-from zprof.model.quantities import Bound
+from zprof.reports.pages.ledger import read_terms
 from zprof.reports.table import Column, Row, Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.popups import TextPopup
@@ -258,15 +257,10 @@ def find_step_index(loaded: LoadedRun, selected: Selection) -> int | None:
 
 
 def _build_line(loaded: LoadedRun, index: int) -> Row:
-    stem = f"time.steps[{index}]"
     time = loaded.report.time
     bounds = time.bounds_by_rank.get(time.steps[index].rank, {})
+    place = Cursor(loaded.report).time.steps[index]
     return Row(
         key="step",
-        cells=tuple(
-            replace(
-                read_value(loaded.report, f"{stem}.{term}", in_ms=True), bound=bounds.get(term, Bound.EXACT)
-            )
-            for term in ("wall_ns", *(term for term, _ in _TERMS))
-        ),
+        cells=(*read_terms(place, bounds), read(place.overlapped_ns, in_ms=True)),
     )

@@ -16,17 +16,17 @@ from textual.message import Message
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
-from zprof.model.formatting import printable, shorten
+from zprof.model.formatting import display_width, printable, shorten
 from zprof.model.quantities import Value
-from zprof.reports.table import Bar, Cell, Column, Row, Table
+from zprof.reports.table import Bar, Cell, Column, Mark, Row, Table
 from zprof.reports.text_table import format_table_note
 from zprof.tui.keys import Where, bindings
-from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, select_columns, sort_lines
+from zprof.tui.table_view import MAX_ROWS, filter_lines, get_bar_columns, get_text, select_columns, sort_lines
 from zprof.tui.theme import get_look
 from zprof.tui.widgets.text import render_bar, render_cell
 
-#: Lines taken by the border (2) and the header (1).
-_FRAME = 3
+#: Lines taken by the border.
+_BORDER = 2
 #: Rows drawn before the widget has a size; the table is redrawn once it has one.
 _INITIAL_ROWS = 50
 _UP, _DOWN = "▲", "▼"
@@ -169,7 +169,7 @@ class FactTable(DataTable[object]):
         self.clear(columns=True)
         self._fill()
         if not self.has_class("fill"):
-            self.styles.height = len(self._lines) + (_FRAME if self.show_header else 0)
+            self.styles.height = len(self._lines) + (_BORDER + self.header_height if self.show_header else 0)
         search = f"  /{self.search_text} (esc to clear)" if self.search_text else ""
         self.border_title = Text(printable(", ".join(filter(None, (table.title, table.shared))) + search))
         found = match_count if self.search_text else max(match_count, table.total or 0)
@@ -195,7 +195,9 @@ class FactTable(DataTable[object]):
         columns = [self.table.columns[index] for index in self._columns]
         titles = [self._render_title(column) for column in self._columns]
         rows = [[self._render_line_cell(line, column) for column in self._columns] for line in self._lines]
-        for title, width in zip(titles, self._widths(columns, titles, rows), strict=True):
+        widths = self._widths(columns, titles, rows)
+        self.header_height = 1 + any("\n" in title.plain for title in titles)
+        for title, width in zip(titles, widths, strict=True):
             self.add_column(title, width=width)
         for line, row in zip(self._lines, rows, strict=True):
             self.add_row(*row, key=line.key)
@@ -214,10 +216,13 @@ class FactTable(DataTable[object]):
     def _render_line_cell(self, line: Row, column: int) -> Text:
         assert self.table is not None
         cell, look = line.cells[column], get_look(self.app)
+        mark = Mark.TITLE if line.total else line.mark
+        if line.total and column == 0:
+            cell = f"= {get_text(cell)}"
         if isinstance(cell, Bar):
             is_ascii = bool(getattr(self.app, "ascii_only", False))
             return render_bar(cell, get_bar_columns(cell, self._drawn_width), look, ascii_only=is_ascii)
-        return render_cell(cell, look, numeric=self.table.columns[column].is_number, row=line.mark)
+        return render_cell(cell, look, numeric=self.table.columns[column].is_number, row=mark)
 
     def _width_limit(self) -> int:
         """Return the columns for cells, without the frame and a vertical scroll bar."""
@@ -247,6 +252,8 @@ class FactTable(DataTable[object]):
 PADDING = 2
 #: Minimum width of a text column, and of the column that takes the remaining space.
 _MIN_TEXT, _MIN_REST = 14, 8
+#: Maximum width of a header over numbers in a table that is too wide.
+_MAX_HEADER = 12
 
 
 def fit_columns(
@@ -255,12 +262,27 @@ def fit_columns(
     """Return column widths that fit into ``width_limit``, and shorten the cell texts in place."""
     widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
     texts = [not column.is_number and bool(column.title) for column in columns]
+    if sum(widths) + PADDING * len(widths) > width_limit:
+        for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
+            if column.is_number:
+                widths[at] = wrap_header(title, [row[at].cell_len for row in rows])
     widths = shrink_widths(widths, texts, [column.takes_rest for column in columns], width_limit)
     for row in rows:
         for text, width in zip(row, widths, strict=True):
             if text.cell_len > width:
                 text.plain = shorten(text.plain, width)
     return widths
+
+
+def wrap_header(title: Text, cells: Sequence[int]) -> int:
+    """Put the last word of a header that is wider than its numbers below the others; return the width."""
+    width = max(cells, default=0)
+    if title.cell_len > width:
+        first, _, last = title.plain.rpartition(" ")
+        lines = [first, last] if first else [title.plain]
+        width = max(width, min(_MAX_HEADER, max(map(display_width, lines))))
+        title.plain = "\n".join(shorten(line, width) for line in lines)
+    return width
 
 
 def shrink_widths(

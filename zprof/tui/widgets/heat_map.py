@@ -17,8 +17,8 @@ from textual.widget import Widget
 
 from zprof.model.quantities import Value
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
+from zprof.tui.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
 from zprof.tui.keys import Where, bindings
-from zprof.tui.presenters.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
 from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
 
 _UNKNOWN, _OUTLIER, _DOT = "?", "!", "·"
@@ -94,7 +94,7 @@ _MIN_ROWS = 3
 
 
 class HeatView(Widget):
-    """Draws a :class:`~zprof.tui.presenters.heat_grid.HeatGrid`.
+    """Draws a :class:`~zprof.tui.heat_grid.HeatGrid`.
 
     If not all ranks fit, they share rows or are split into pages.
     """

@@ -41,7 +41,7 @@ def render_bar(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text
     """Return the bar's segments at their positions; a single segment has at least one column."""
     text, position = Text(no_wrap=True, end=""), 0
     for kind, start, end in cell.segments:
-        paint = TIMES.get(kind, _TOTAL_PAINT)
+        paint = TIMES.get(f"{kind.removeprefix('time-').replace('-', '_')}_ns", _TOTAL_PAINT)
         first = max(position, min(round(start * columns), columns - 1))
         last = max(round(end * columns), first + 1 if len(cell.segments) == 1 else first)
         text.append(" " * (first - position))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zprof.model.paths import EVERY, Path
 from zprof.model.quantities import Unit, Value
-from zprof.tui.presenters.heat_grid import (
+from zprof.tui.heat_grid import (
     HeatGrid,
     find_cell,
     find_worst,

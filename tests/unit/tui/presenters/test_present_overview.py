@@ -8,16 +8,10 @@ from tests.support.reports import SITUATIONS
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.quantities import Value
 from zprof.model.report import Report, RunFacts
+from zprof.reports.pages.findings import build_findings_table
+from zprof.reports.pages.head import build_rest_table, format_warning, format_warning_cell
+from zprof.reports.pages.ledger import build_ledger_table, layout_bars, list_terms
 from zprof.reports.table import Bar, Table
-from zprof.tui.presenters.overview import (
-    build_findings_table,
-    build_ledger_table,
-    build_rest_table,
-    format_warning,
-    format_warning_cell,
-    layout_bars,
-    select_terms,
-)
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text
 
@@ -40,30 +34,29 @@ def length(cell: object) -> float:
 
 
 def test_terms_of_the_ledger_come_by_weight_and_sum_to_the_step(loaded: LoadedRun, alone: LoadedRun) -> None:
-    table = build_ledger_table(loaded)
-    assert list(rows(table)) == ["exposed transfer", "idle", "exposed wait", "compute", "= step"]
-    for column in (1, 3, 4):
+    table = build_ledger_table(loaded.report)
+    assert list(rows(table)) == ["exposed transfer", "idle", "exposed wait", "compute", "step"]
+    for column in (1, 2, 4):
         *terms, step = [line.cells[column] for line in table.rows]
         assert isinstance(step, Value)
         values = [cell.number or 0 for cell in terms if isinstance(cell, Value)]
         assert sum(values) == pytest.approx(step.number, abs=60_000)
-    *bars, whole = [line.cells[-1] for line in build_ledger_table(alone).rows]
+    *bars, whole = [line.cells[-1] for line in build_ledger_table(alone.report).rows]
     assert sum(map(length, bars)) == pytest.approx(1, abs=1e-3)
     assert length(whole) == pytest.approx(1, abs=1e-3)
 
 
 def test_bars_of_the_change_begin_where_the_one_above_ends(loaded: LoadedRun) -> None:
-    terms = select_terms(loaded.report)
+    terms = list_terms(loaded.report)
     segments = layout_bars(loaded.report, terms)
     delta = loaded.report.comparison.ledger_delta
     at = 0.0
     for term in terms:
-        ((kind, begin, end),) = segments[term]
-        assert kind == term
+        ((_, begin, end),) = segments[term].segments
         assert begin == pytest.approx(at)
         assert end - begin == pytest.approx(delta[term] / sum(delta.values()), abs=1e-6)
         at = end
-    assert segments[STEP] == ((STEP, 0.0, pytest.approx(at)),)
+    assert segments[STEP].segments[0][1:] == (0.0, pytest.approx(at))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +77,15 @@ def test_a_term_that_shrank_goes_back(delta: tuple[int, ...], bars: list[tuple[i
     segments = layout_bars(turned, [term for term in shown if term != STEP])
     whole = max(end for _, end in bars)
     for term, (begin, end) in shown.items():
-        assert segments[term][0][1:] == (pytest.approx(begin / whole), pytest.approx(end / whole)), term
+        assert segments[term].segments[0][1:] == (pytest.approx(begin / whole), pytest.approx(end / whole)), (
+            term
+        )
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_number_of_any_report_is_known_and_has_help(name: str) -> None:
     at = shown(REPORTS[name]())
-    tables = [build_ledger_table(at), build_findings_table(at), build_rest_table(at)]
+    tables = [build_ledger_table(at.report), build_findings_table(at.report), build_rest_table(at.report)]
     for table in tables:
         assert all(len(line.cells) == len(table.columns) for line in table.rows)
         for figure in table.list_values():
@@ -108,11 +103,11 @@ def test_headroom_is_that_of_the_fullest_device() -> None:
         )
     )
     full = replace(report, memory=replace(report.memory, devices=devices))
-    headroom = rows(build_rest_table(shown(full)))["headroom"]
+    headroom = rows(build_rest_table(full))["headroom"]
     assert headroom[:3] == ["10.0 GiB", "of", "80.0 GiB"]
     assert "rank 2" in headroom[3]
     unknown = replace(report, memory=replace(report.memory, devices=devices[:1]))
-    assert "headroom" not in rows(build_rest_table(shown(unknown)))
+    assert "headroom" not in rows(build_rest_table(unknown))
 
 
 def test_a_modelled_link_is_warned_of_before_what_may_be_cut(loaded: LoadedRun) -> None:

@@ -10,16 +10,10 @@ from zprof.model.memory import Memory
 from zprof.model.paths import parse_path
 from zprof.model.quantities import Unit, Value
 from zprof.model.time import LEDGER_TERMS, Time
-from zprof.reports.table import Table
+from zprof.reports.pages.ranks import build_path_parts, build_rank_table, sort_ranks
+from zprof.reports.table import MAX_ROWS, Table
+from zprof.tui.heat_grid import MetricGrids, RankMetric
 from zprof.tui.number_popup import find_rows
-from zprof.tui.presenters.ranks import (
-    MAX_RANKS,
-    MetricGrids,
-    RankMetric,
-    build_path_parts,
-    build_ranks_table,
-    sort_ranks,
-)
 from zprof.tui.screens.timeline import build_step_table
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.table_view import get_text, sort_lines
@@ -83,8 +77,8 @@ def test_what_is_not_in_the_report_is_unknown(many: LoadedRun, alone: LoadedRun)
     run = replace(alone.report.run, ranks_loaded=())
     empty = replace(alone, report=replace(alone.report, run=run, time=Time(), memory=Memory()))
     assert MetricGrids(empty).ranks == ()
-    assert build_ranks_table(empty).rows == ()
-    assert build_path_parts(empty) == []
+    assert not build_rank_table(empty.report).rows
+    assert build_path_parts(empty.report) == []
 
 
 def test_the_rank_that_others_wait_for_is_first_and_sorting_finds_the_largest_of_all(many: LoadedRun) -> None:
@@ -92,11 +86,11 @@ def test_the_rank_that_others_wait_for_is_first_and_sorting_finds_the_largest_of
         replace(entry, idle_ns=entry.idle_ns + 9 * MS * (entry.rank in (3, 900)))
         for entry in many.report.time.per_rank
     ]
-    table = build_ranks_table(with_time(many, per_rank=tuple(ranks)))
+    table = build_rank_table(with_time(many, per_rank=tuple(ranks)).report)
     assert (table.rows[0].key, table.rows[0].target) == ("341", 341)
-    assert figure(table, "341", "caused").number == 26 * MS // 3
-    assert [cell(table, "341", title) for title in ("last", "because")] == ["90.0 %", "compute"]
-    assert len(table.rows) == MAX_RANKS
+    assert figure(table, "341", "wait caused").number == 26 * MS // 3
+    assert [cell(table, "341", title) for title in ("arrived last", "because")] == ["90.0 %", "compute"]
+    assert len(table.rows) == MAX_ROWS
     by_idle = sort_lines(table, table.rows, [one.title for one in table.columns].index("idle"), reverse=True)
     assert {line.key for line in by_idle[:2]} == {"3", "900"}
 
@@ -109,21 +103,21 @@ def test_nobody_is_blamed_where_nothing_was_judged(alone: LoadedRun) -> None:
     blame = alone.report.time.blame
     for time in ({"blame": None, "critical_path": None}, {"blame": replace(blame, judged=0)}):
         found = with_time(alone, **time)
-        table = build_ranks_table(found)
-        assert {cell(table, "0", title) for title in ("caused", "last")} == {"unknown"}
-        assert cell(table, "0", "wait") == cell(build_ranks_table(alone), "0", "wait")
+        table = build_rank_table(found.report)
+        assert {cell(table, "0", title) for title in ("wait caused", "arrived last")} == {"unknown"}
+        assert cell(table, "0", "exposed wait") == cell(build_rank_table(alone.report), "0", "exposed wait")
         if "critical_path" in time:
-            assert (cell(table, "0", "on path"), build_path_parts(found)) == ("unknown", [])
+            assert (cell(table, "0", "on path"), build_path_parts(found.report)) == ("unknown", [])
 
 
 def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> None:
     first, second = alone.report.time.per_rank
     loaded = with_time(alone, per_rank=(*make_unsplit([first]), second))
-    table, grids = build_ranks_table(loaded), MetricGrids(loaded)
-    signs = {"wait": "≥", "transfer": "≤", "compute": ""}
+    table, grids = build_rank_table(loaded.report), MetricGrids(loaded)
+    signs = {"exposed wait": "≥", "exposed transfer": "≤", "compute": ""}
     metrics = {
-        "wait": RankMetric.EXPOSED_WAIT,
-        "transfer": RankMetric.EXPOSED_TRANSFER,
+        "exposed wait": RankMetric.EXPOSED_WAIT,
+        "exposed transfer": RankMetric.EXPOSED_TRANSFER,
         "compute": RankMetric.COMPUTE,
     }
     step = alone.report.time.steps[0].step
@@ -131,22 +125,23 @@ def test_with_ranks_missing_waits_and_transfers_are_bounds(alone: LoadedRun) -> 
     for title, sign in signs.items():
         for rank in (0, 1):
             texts = [cell(table, str(rank), title), grids.of(metrics[title]).figure_at(rank, 0).text]
-            texts += [number.text for number in ledger if title in str(number.leaves[0]) and rank == 0]
+            own = [number for number in ledger if number.leaves[0].name == f"{title.replace(' ', '_')}_ns"]
+            texts += [number.text for number in own if rank == 0]
             for text in texts:
                 assert text.startswith(sign) if sign and rank == 0 else text[0].isdigit(), (title, rank)
 
 
 def test_the_critical_path_is_told_by_its_largest_shares(alone: LoadedRun) -> None:
     path = alone.report.time.critical_path
-    shares = [share for part in build_path_parts(alone) for share in part if isinstance(share, Value)]
+    shares = [share for part in build_path_parts(alone.report) for share in part if isinstance(share, Value)]
     assert shares[0].number == path.wall_ns
     largest = sorted(path.shares, key=lambda part: -part.ns)[: len(shares) - 1]
     assert [share.number for share in shares[1:]] == [
         pytest.approx(part.ns / path.wall_ns) for part in largest
     ]
     on_path = sum(part.ns for part in path.shares if part.rank == 0)
-    assert figure(build_ranks_table(alone), "0", "on path").number == on_path
-    assert cell(build_ranks_table(with_ranks(alone, 3, 1)), "2", "on path") == "-"
+    assert figure(build_rank_table(alone.report), "0", "on path").number == on_path
+    assert cell(build_rank_table(with_ranks(alone, 3, 1).report), "2", "on path") == "-"
 
 
 def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
@@ -156,8 +151,8 @@ def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun
     assert (set(rows["rank"]), set(rows["step"])) == ({1}, {entry.step})
     assert rows["lateness_ns"].iloc[0] == entry.largest_ns == rows["lateness_ns"].max()
     assert rows["lateness_ns"].mean() == pytest.approx(entry.mean_ns, abs=1)
-    table = build_ranks_table(alone)
-    caused, own = (find_rows(figure(table, "0", title), alone) for title in ("caused", "wait"))
+    table = build_rank_table(alone.report)
+    caused, own = (find_rows(figure(table, "0", title), alone) for title in ("wait caused", "exposed wait"))
     assert set(caused["blamed_rank"]) == set(own["rank"]) == {0}
     assert caused["exposed_wait_ns"].is_monotonic_decreasing
 

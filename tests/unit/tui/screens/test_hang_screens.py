@@ -90,7 +90,7 @@ def test_the_waits_of_a_run_with_times_replace_its_ledger_which_a_row_opens(
         assert "who waits for whom" in screen_text(app)
         assert not app.screen.query_one("#ledger").display
         app.screen.set_focus(app.screen.query_one("#rest"))
-        assert "where the time goes" in await press(app, pilot, "enter")
+        assert "Where the time goes" in await press(app, pilot, "enter")
         await press(app, pilot, "escape", "5")
         assert not app.screen.query_one("#heat").display
 

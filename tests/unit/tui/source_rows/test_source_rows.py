@@ -27,9 +27,10 @@ from zprof.reports.pages.collectives import (
     build_message_table,
     build_unit_table,
 )
+from zprof.reports.pages.ranks import build_path_parts, build_rank_table
+from zprof.tui.heat_grid import MetricGrids
+from zprof.tui.heat_grid import RankMetric as RankMetric
 from zprof.tui.number_popup import explain_number, find_rows
-from zprof.tui.presenters.ranks import MetricGrids, build_path_parts, build_ranks_table
-from zprof.tui.presenters.ranks import RankMetric as RankMetric
 from zprof.tui.screens.communication import find_split
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text
@@ -61,11 +62,11 @@ def list_figures(loaded: LoadedRun) -> Iterator[Value]:
     for make in (build_message_table, build_unit_table, build_fit_table, build_check_table):
         yield from make(loaded.report).list_values()
     yield from build_collective_table(loaded.report).list_values()
-    yield from build_ranks_table(loaded).list_values()
+    yield from build_rank_table(loaded.report).list_values()
     split = find_split(loaded.report, 0)
     yield from (split.hidden, split.wait, split.transfer)
     yield from (MetricGrids(loaded).of(metric).figure_at(0, 0) for metric in RankMetric)
-    yield from (cell for part in build_path_parts(loaded) for cell in part if isinstance(cell, Value))
+    yield from (cell for part in build_path_parts(loaded.report) for cell in part if isinstance(cell, Value))
 
 
 def rows_of(loaded: LoadedRun, number: Value) -> pd.DataFrame:

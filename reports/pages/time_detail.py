@@ -1,50 +1,46 @@
-"""Build the time detail: time per step, unit and message size; link fit; clocks of the ranks."""
+"""Time in detail: steps, units, message sizes, link fits, and the clocks of the ranks."""
 
-from zprof.model.quantities import Bounds
+from zprof.model.cursor import Cursor
 from zprof.model.report import Report
-from zprof.model.time import LEDGER_NAMES, Alignment, StepTime, Time
+from zprof.model.time import LEDGER_NAMES, Alignment
 from zprof.reports.page import Section, make_section
 from zprof.reports.pages.collectives import build_fit_table, build_message_table, build_unit_table
-from zprof.reports.presenters.time_figures import (
-    order_steps_by_length,
-)
-from zprof.reports.presenters.time_formatting import (
-    make_ledger_cells,
-)
+from zprof.reports.pages.ledger import read_terms
 from zprof.reports.table import (
     MAX_ROWS,
     UNKNOWN,
-    Cell,
     Table,
     make_number_columns,
     make_table,
     make_text_column,
 )
 
-_MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
+_MAX_TEXT_ROWS, _MAX_TEXT_CLOCKS = 12, 8
 _US = 1_000
 
 
 def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
     """Build the section on time beyond the ledger and the collectives."""
-    time = report.time
-    lead = "Time by step, unit and message size; link fit; clock offsets."
-    tables = (
-        _build_step_table(time),
+    return make_section(
+        "time-detail",
+        "Time in detail",
+        "Time by step, unit and message size; link fit; clock offsets.",
+        _build_step_table(report),
         build_unit_table(report),
         build_message_table(report),
         build_fit_table(report),
+        _build_clock_table(report.time.alignment),
+        detail=detail,
+        fold_rows=8,
     )
-    clocks = _build_clock_table(time.alignment)
-    return make_section("time-detail", "Time in detail", lead, *tables, clocks, detail=detail, fold_rows=8)
 
 
-def _build_step_table(time: Time) -> Table | None:
-    indices = sorted(
-        order_steps_by_length(time)[:MAX_ROWS],
-        key=lambda index: (time.steps[index].step, time.steps[index].rank),
-    )
-    position_by_index = {index: position for position, index in enumerate(order_steps_by_length(time))}
+def _build_step_table(report: Report) -> Table | None:
+    """Build the steps of all ranks in order, or the longest of them."""
+    time, steps, places = report.time, report.time.steps, Cursor(report).time.steps
+    by_length = sorted(range(len(steps)), key=lambda at: (-steps[at].wall_ns, steps[at].step, steps[at].rank))
+    shown = sorted(by_length[:MAX_ROWS], key=lambda at: (steps[at].step, steps[at].rank))
+    row_of = {at: row for row, at in enumerate(shown)}
     bounds = time.bounds_by_rank
     return make_table(
         "By step",
@@ -53,17 +49,20 @@ def _build_step_table(time: Time) -> Table | None:
             *make_number_columns("rank"),
             *make_number_columns("wall", *LEDGER_NAMES.values(), unit="ms"),
         ),
-        [_make_step_row(time.steps[index], bounds.get(time.steps[index].rank, {})) for index in indices],
+        [
+            (
+                str(steps[at].step),
+                str(steps[at].rank),
+                *read_terms(places[at], bounds.get(steps[at].rank, {})),
+            )
+            for at in shown
+        ],
         unit="ms",
         max_text_rows=_MAX_TEXT_ROWS,
-        order=sorted(range(len(indices)), key=lambda row: position_by_index[indices[row]]),
-        total=len(time.steps),
+        order=[row_of[at] for at in by_length[:MAX_ROWS]],
+        total=len(steps),
         noun="steps of all ranks, longest first",
     )
-
-
-def _make_step_row(step: StepTime, bounds: Bounds) -> tuple[Cell, ...]:
-    return (str(step.step), str(step.rank), *make_ledger_cells(step, bounds))
 
 
 def _build_clock_table(alignment: Alignment | None) -> Table | None:
@@ -80,7 +79,7 @@ def _build_clock_table(alignment: Alignment | None) -> Table | None:
         [_format_clock_row(alignment, rank) for rank in ranks],
         unit="µs",
         note=f"relative to rank {ranks[0]}",
-        max_text_rows=_MAX_TEXT_FITS,
+        max_text_rows=_MAX_TEXT_CLOCKS,
         noun="ranks",
     )
 

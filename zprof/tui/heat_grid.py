@@ -4,9 +4,10 @@ A cell for several ranks and steps shows the worst of them, never their mean, in
 thousand would vanish.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,10 @@ from msgspec.structs import replace
 
 from zprof.model.cursor import follow, read
 from zprof.model.metrics.metric import find_unit
-from zprof.model.paths import Path
+from zprof.model.paths import EVERY, Path
 from zprof.model.quantities import Bound, Value
 from zprof.model.report import Report
+from zprof.tui.session import LoadedRun
 from zprof.tui.theme import HEAT
 
 Floats = npt.NDArray[np.float64]
@@ -253,3 +255,118 @@ def _move_along(edges: Int64s, at: int, by: int, count: int) -> int:
     if cell < 0:
         return max(0, int(edges[0]) - 1)
     return min(count - 1, int(edges[min(cell, len(edges) - 1)]))
+
+
+_UNCERTAINTY = Path(("time", "alignment", "uncertainty_ns"))
+_NOT_TIMED = "no step was timed"
+_NOT_MATCHED = "no collective was recorded on all of its ranks, so lateness is unknown"
+_NO_MEMORY = "no memory was recorded"
+
+
+class RankMetric(StrEnum):
+    """Metrics of the heat map, in the order in which ``m`` cycles through them."""
+
+    LATENESS = "lateness"
+    STEP_TIME = "step time"
+    COMPUTE = "compute"
+    EXPOSED_WAIT = "exposed wait"
+    EXPOSED_TRANSFER = "exposed transfer"
+    IDLE = "idle"
+    PEAK_MEMORY = "peak memory"
+
+
+class _Source(Struct, frozen=True):
+    leaf: Path
+    says: str
+    unknown: str = _NOT_TIMED
+
+
+_STEPS = ("time", "steps", EVERY)
+_SOURCES = {
+    RankMetric.LATENESS: _Source(
+        Path(("time", "lateness", EVERY, "mean_ns")), "delay after the first rank", _NOT_MATCHED
+    ),
+    RankMetric.STEP_TIME: _Source(Path((*_STEPS, "wall_ns")), "wall time of the step"),
+    RankMetric.COMPUTE: _Source(Path((*_STEPS, "compute_ns")), "time in which the rank computes"),
+    RankMetric.EXPOSED_WAIT: _Source(
+        Path((*_STEPS, "exposed_wait_ns")), "waiting for other ranks, not hidden by compute"
+    ),
+    RankMetric.EXPOSED_TRANSFER: _Source(
+        Path((*_STEPS, "exposed_transfer_ns")), "data moves, not hidden by compute"
+    ),
+    RankMetric.IDLE: _Source(Path((*_STEPS, "idle_ns")), "neither running work nor waiting for a collective"),
+    RankMetric.PEAK_MEMORY: _Source(
+        Path(("memory", "per_rank", EVERY, "peak_bytes")), "peak of allocated memory", _NO_MEMORY
+    ),
+}
+
+
+class _Entry(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+
+class MetricGrids:
+    """The heat map grids of a run, each built on first use."""
+
+    def __init__(self, loaded: LoadedRun) -> None:
+        report, self.loaded = loaded.report, loaded
+        timed = {(entry.rank, entry.step) for entry in report.time.steps}
+        timed |= {(entry.rank, entry.step) for entry in report.time.lateness}
+        other_ranks = {*report.run.ranks_loaded, *(entry.rank for entry in report.memory.per_rank)}
+        self.ranks = tuple(sorted(other_ranks | {rank for rank, _ in timed}))
+        self.steps = tuple(sorted({step for _, step in timed}))
+        self._grids: dict[RankMetric, HeatGrid] = {}
+
+    def of(self, metric: RankMetric) -> HeatGrid:
+        """Return the grid of a metric."""
+        if metric not in self._grids:
+            self._grids[metric] = self._make_grid(metric)
+        return self._grids[metric]
+
+    def first(self) -> RankMetric:
+        """Return the first metric with known values."""
+        return next((metric for metric in RankMetric if self.of(metric).is_known), RankMetric.LATENESS)
+
+    def _make_grid(self, metric: RankMetric) -> HeatGrid:
+        source = _SOURCES[metric]
+        name = source.leaf.name
+        by_rank = self.loaded.report.time.bounds_by_rank
+        bounds = {rank: bounds[name] for rank, bounds in by_rank.items() if name in bounds}
+        steps = self.steps if metric is not RankMetric.PEAK_MEMORY else ()
+        values, places = self._fill_arrays(_list_entries(self.loaded.report, metric), name, steps)
+        is_aligned = metric is RankMetric.LATENESS and self.loaded.report.time.alignment is not None
+        uncertainty = read(follow(self.loaded.report, _UNCERTAINTY)) if is_aligned else None
+        return HeatGrid(
+            title=metric.value,
+            says=source.says,
+            leaf=source.leaf,
+            ranks=self.ranks,
+            steps=steps or (None,),
+            values=values,
+            places=places,
+            report=self.loaded.report,
+            unknown=source.unknown,
+            floor=uncertainty,
+            bounds=bounds,
+        )
+
+    def _fill_arrays(
+        self, entries: Sequence[Any], name: str, steps: tuple[int, ...]
+    ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Int64s]:
+        shape = (len(self.ranks), max(1, len(steps)))
+        values, places = np.full(shape, np.nan), np.full(shape, -1)
+        if not entries:
+            return values, places
+        row = np.searchsorted(self.ranks, [entry.rank for entry in entries])
+        column = np.searchsorted(steps, [entry.step for entry in entries]) if steps else np.zeros_like(row)
+        values[row, column] = [getattr(entry, name) for entry in entries]
+        places[row, column] = np.arange(len(entries))
+        return values, places
+
+
+def _list_entries(report: Report, metric: RankMetric) -> Sequence[_Entry]:
+    """Return the report's list that contains the metric's values."""
+    if metric is RankMetric.PEAK_MEMORY:
+        return report.memory.per_rank
+    return report.time.lateness if metric is RankMetric.LATENESS else report.time.steps

@@ -3,19 +3,26 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from zprof.model.cursor import Cursor, read, read_range
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.gaps import Gap
-from zprof.model.quantities import Unit, format_number
+from zprof.model.quantities import Unit, Value, format_number
 from zprof.model.report import Report
 from zprof.model.time import Time
 from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.presenters.run_formatting import format_ranks
+from zprof.reports.table import Column, Kind, Mark, Opens, Row, Table
 
 _MAX_FINDINGS = 100
 _MAX_EVIDENCE = 100
 _MAX_FILE, _MAX_FUNCTION = 60, 60
+#: Note of an empty findings table, indexed by whether there are gaps.
+_NO_FINDING = ("all causes were tested", "see below for what was not tested, and why")
+#: Separator after a part's name, indexed by whether the text has several lines.
+_NEXT_LINE = (" ", "\n")
 
 
 class GapGroup(Struct, frozen=True, kw_only=True):
@@ -189,3 +196,107 @@ def build_gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple
     count = len(merge_gaps(gaps))
     lead = "Missing figures are unknown, not zero: what is missing, why, and how to measure it."
     return make_section(GAPS, f"{title} ({count})", lead, build_gap_list(gaps))
+
+
+def build_findings_table(report: Report) -> Table:
+    """Build the table of findings in the report's order: by predicted saving."""
+    basis = report.time.basis
+    columns = (
+        Column(title="finding", kind=Kind.TEXT),
+        Column(
+            title="saves",
+            help=f"predicted saving {basis}, or memory freed on the largest rank",
+        ),
+        Column(title="confidence", kind=Kind.TEXT, help="confidence of the rule in the finding"),
+        Column(title="frees", from_width=110, help="memory freed on the largest rank"),
+        Column(title="description", kind=Kind.TEXT, takes_rest=True),
+    )
+    findings = report.findings
+    return Table(
+        name="findings",
+        title=_format_findings_title(report),
+        columns=columns,
+        rows=tuple(_make_finding_line(report, index, finding) for index, finding in enumerate(findings)),
+        help=f"Sorted by the predicted saving {basis}, or by the memory freed. Findings of low confidence "
+        "are hints only.",
+        note="enter: evidence, fix, how to disprove it" if findings else _NO_FINDING[bool(report.gaps)],
+    )
+
+
+def _format_findings_title(report: Report) -> str:
+    if report.findings:
+        return "Why, and what to change"
+    if not report.time.per_rank:
+        return "No step was timed: causes that cost time were not tested"
+    return "Nothing to change: none of the tested causes was found"
+
+
+def _make_finding_line(report: Report, index: int, finding: Finding) -> Row:
+    freed = _make_saving(report, index, "saving_bytes") if finding.saving_bytes else None
+    saved = _make_saving(report, index, "saving_ns") if finding.saving_ns[1] else None
+    return Row(
+        key=str(index),
+        cells=(
+            finding.id,
+            saved or freed or "",
+            finding.confidence.value,
+            freed or "",
+            finding.sentence,
+        ),
+        opens=Opens.FINDING,
+        target=index,
+        mark=Mark.MUTED if finding.confidence is Confidence.LOW else Mark.PLAIN,
+    )
+
+
+def _make_saving(report: Report, index: int, name: str) -> Value:
+    return read_range(Cursor(report).findings[index][name])
+
+
+def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:
+    """Return the finding's sentence, unless the verdict repeats it, and the first line of its fix.
+
+    ``whole``: return sentence, fix and how to disprove it in full.
+    """
+    if not 0 <= index < len(report.findings):
+        return ""
+    finding = report.findings[index]
+    if whole:
+        parts = {finding.id: finding.sentence}
+        if finding.location is not None:
+            parts["in"] = format_location(finding.location)
+        parts |= {"fix": finding.fix.strip(), "to disprove it": finding.disprove}
+        return "\n".join(f"{name}:{_NEXT_LINE[_is_multiline(text)]}{text}" for name, text in parts.items())
+    first, *more = finding.fix.strip().split("\n")
+    fix = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
+    sentence = "" if finding.sentence in report.verdict.sentence else f"{finding.id} {finding.sentence}. "
+    place = f"in {format_location(finding.location)}; " if finding.location is not None else ""
+    return f"{sentence}{place}fix: {fix}{' …' if len(more) > 1 else ''}"
+
+
+def list_untested(report: Report) -> str:
+    """List what could not be tested or measured, with reasons, for a report without findings."""
+    reasons = [f"{gap.subject}: {gap.reason}" for gap in merge_gaps(report.gaps)]
+    return "\n".join(["not tested:", *reasons]) if reasons else ""
+
+
+def _is_multiline(text: str) -> bool:
+    return "\n" in text
+
+
+def build_evidence_table(report: Report, index: int) -> Table:
+    """Build the evidence table of the finding at an index."""
+    findings = report.findings
+    facts = findings[index].evidence if 0 <= index < len(findings) else ()
+    places = Cursor(report).findings[index].evidence
+    return Table(
+        name="evidence",
+        title=f"Evidence of {findings[index].id}" if facts else "Evidence",
+        columns=(Column(title="fact", kind=Kind.TEXT, takes_rest=True), Column(title="value")),
+        rows=tuple(
+            Row(key=str(at), cells=(fact.what, replace(read(places[at].value), unit=Unit(fact.unit))))
+            for at, fact in enumerate(facts)
+        ),
+        help="Measured facts that support the finding. They exclude the first collective of each group in "
+        "the window.",
+    )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from zprof.model.formatting import format_ns
-from zprof.model.leaves import take_value
+from zprof.model.quantities import Bound, Unit, Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, UnitTime
 from zprof.reports.page import Bars, LegendEntry, Segment, StackedBar
@@ -56,6 +56,7 @@ def _list_segments(unit: UnitTime, longest_ns: int) -> Iterator[Segment]:
         time_ns: int = getattr(unit, field)
         width = 100 * time_ns / longest_ns
         if time_ns:
-            text = f"{LEDGER_NAMES[field]} {take_value(unit, field).text}"
+            value = Value(time_ns, Unit.NS, bound=unit.bounds.get(field, Bound.EXACT))
+            text = f"{LEDGER_NAMES[field]} {value.text}"
             yield Segment(colour=colour, letter=letter, text=text, start=start, width=width)
         start += width

@@ -1,0 +1,439 @@
+"""Ranks: which were late and which waited for them, the ledger of each, and the critical path."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+
+from msgspec import Struct
+
+from zprof.model.cursor import Cursor, every, get, get_path, read
+from zprof.model.formatting import format_ms, format_ns, format_percent
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Aggregation, Unit, Value
+from zprof.model.report import Report
+from zprof.model.time import LEDGER_NAMES, Blame, CriticalPath, PathShare, RankTime
+from zprof.reports.page import HeatMap, Note, Section, make_section
+from zprof.reports.pages.heat import Measured, heat_map
+from zprof.reports.pages.ledger import read_terms
+from zprof.reports.table import (
+    MAX_ROWS,
+    Cell,
+    Column,
+    Kind,
+    LazyRows,
+    Mark,
+    Marked,
+    Opens,
+    Row,
+    Table,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
+
+_MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
+_MAX_REASONS = 3
+#: Smaller shares of the path are not listed.
+_MIN_PATH_RATIO = 0.005
+#: Shares of the path in the line of a screen.
+_MAX_PATH_SHARES = 4
+#: Rows of the table of ranks; this many of each column's largest values are always among them.
+_TOP_PER_COLUMN = 16
+#: Widths of a screen from which idle time, peak, critical path, and the rest are shown.
+_NARROW, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
+
+
+class PathRank(Struct, frozen=True, kw_only=True):
+    """The part of the critical path on one rank, and its activities, longest first."""
+
+    rank: int
+    ns: int
+    share: float
+    kinds: tuple[tuple[str, int], ...]
+
+
+def build_rank_section(report: Report) -> tuple[Section, ...]:
+    """Build the section; empty for a job of one rank, which the ledger section covers."""
+    if report.run.world_size < 2:
+        return ()
+    return make_section(
+        "ranks",
+        "Ranks",
+        "Which ranks were late, and which waited for them.",
+        build_lateness_map(report),
+        build_step_time_map(report),
+        build_rank_table(report) if report.time.per_rank else None,
+        *_build_late_blocks(report),
+        *build_critical_path_blocks(report),
+    )
+
+
+def build_lateness_map(report: Report) -> HeatMap | None:
+    """Build the map of how late each rank arrived at the collectives of each step."""
+    time = report.time
+    late = [Measured(rank=entry.rank, step=entry.step, ns=entry.mean_ns) for entry in time.lateness]
+    uncertainty_ns = time.alignment.uncertainty_ns if time.alignment else None
+    note = (
+        ()
+        if uncertainty_ns is None
+        else (
+            f"Values below {format_ns(uncertainty_ns)}, the uncertainty of the clocks, are not significant.",
+        )
+    )
+    return heat_map(
+        f"Lateness: start of collectives after the first rank of the group, mean {time.basis}", late, note
+    )
+
+
+def build_step_time_map(report: Report) -> HeatMap | None:
+    """Build the map of the wall time of each step on each rank."""
+    wall = [Measured(rank=entry.rank, step=entry.step, ns=entry.wall_ns) for entry in report.time.steps]
+    return heat_map("Step time", wall)
+
+
+def build_rank_table(report: Report, hosts: Mapping[int, str] | None = None) -> Table:
+    """Build one row per rank, the one that caused the most waiting first.
+
+    Args:
+        report: The report.
+        hosts: Machine of each rank, if they are known.
+    """
+    order, period = sort_ranks(report), report.time.basis
+    shown, places = _select_ranks(report, order), _RankPlaces(report)
+    columns = (
+        make_text_column("rank"),
+        Column(title="wall", unit="ms", help="step time"),
+        *(
+            Column(title=LEDGER_NAMES[term], unit="ms", help=help, from_width=from_width)
+            for term, help, from_width in _TERMS
+        ),
+        Column(title="overlap", unit="%", help="hidden share of the collectives", from_width=_WIDEST),
+        *_make_blame_columns(period),
+        Column(title="peak", unit="bytes", help="peak of allocated memory", wide=True, from_width=_WIDE),
+        Column(
+            title="on path",
+            unit="ms",
+            help=f"the rank's time on the critical path, {period}",
+            wide=True,
+            from_width=_WIDER,
+        ),
+        *(
+            [Column(title="host", kind=Kind.TEXT, help="machine that the rank ran on", from_width=_WIDEST)]
+            if hosts
+            else []
+        ),
+    )
+
+    def make_row(number: int) -> Row:
+        rank = shown[number]
+        cells = places.make_cells(rank)
+        host = [hosts.get(rank) or Marked("unknown", Mark.MUTED)] if hosts else []
+        return Row(key=str(rank), cells=(*cells, *host), opens=Opens.RANK, target=rank)
+
+    return Table(
+        name="ranks",
+        title="Ranks",
+        columns=columns,
+        rows=LazyRows(len(shown), make_row),
+        unit="ms",
+        note=f"{period}, most wait caused first",
+        max_text_rows=_MAX_TEXT_RANKS,
+        order=order_by_waiting(report.time.per_rank, shown),
+        help=f"Means {period}. Press enter on a rank to select it on all screens, and on a number for its "
+        "formula and source rows.",
+        total=len(order),
+        noun="ranks, with the largest of each column",
+    )
+
+
+#: Ledger terms, what they are, and from which width of a screen they are shown.
+_TERMS = (
+    ("compute_ns", "time in which the rank computes", 0),
+    ("exposed_transfer_ns", "data moves, not hidden by compute", 0),
+    ("exposed_wait_ns", "waiting for other ranks, not hidden by compute", 0),
+    ("exposed_memcpy_ns", "copies, not hidden by compute or collectives", _WIDEST),
+    ("idle_ns", "neither running work nor waiting for a collective", _NARROW),
+    ("unexplained_ns", "the rest of the wall time", _WIDEST),
+)
+
+
+def _make_blame_columns(period: str) -> tuple[Column, ...]:
+    return (
+        Column(
+            title="wait caused",
+            unit="ms",
+            help=f"exposed wait caused {period}, averaged over the ranks that waited",
+            wide=True,
+        ),
+        Column(
+            title="arrived last",
+            unit="%",
+            help="share of the judged collectives at which the rank arrived last",
+            wide=True,
+        ),
+        Column(
+            title="because",
+            kind=Kind.TEXT,
+            help="main reason why the rank arrived last: what it spent more time on than the others",
+            wide=True,
+            takes_rest=True,
+        ),
+    )
+
+
+def sort_ranks(report: Report) -> list[int]:
+    """Return all ranks by exposed wait caused, then by step time minus compute, then by number."""
+    caused = {entry.rank: entry.exposed_wait_ns for entry in _list_blames(report)}
+    lost = {entry.rank: entry.wall_ns - entry.compute_ns for entry in report.time.per_rank}
+    ranks = {*report.run.ranks_loaded, *lost, *(entry.rank for entry in report.memory.per_rank)}
+    return sorted(ranks, key=lambda rank: (-caused.get(rank, 0), -lost.get(rank, 0), rank))
+
+
+def _select_ranks(report: Report, order: Sequence[int]) -> Sequence[int]:
+    """Limit the ranks to `MAX_ROWS`, including the largest of each column, so that sorting finds them."""
+    if len(order) <= MAX_ROWS:
+        return order
+    selected: set[int] = set()
+    for values in _iterate_columns(report):
+        selected.update(nlargest(_TOP_PER_COLUMN, values, key=lambda rank: (values[rank], -rank)))
+    selected.update([rank for rank in order if rank not in selected][: max(0, MAX_ROWS - len(selected))])
+    return [rank for rank in order if rank in selected]
+
+
+def _iterate_columns(report: Report) -> Iterator[Mapping[int, float]]:
+    for name in ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns"):
+        yield {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
+    for name in ("exposed_wait_per_rank_ns", "last_ratio"):
+        yield {entry.rank: getattr(entry, name) for entry in _list_blames(report)}
+    yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
+    path: dict[int, float] = defaultdict(float)
+    for share in _list_shares(report):
+        path[share.rank] += share.ns
+    yield path
+
+
+def _list_blames(report: Report) -> Sequence[Blame]:
+    return report.time.blame.per_rank if report.time.blame else ()
+
+
+def _list_shares(report: Report) -> Sequence[PathShare]:
+    return report.time.critical_path.shares if report.time.critical_path else ()
+
+
+def order_by_waiting(times: Sequence[RankTime], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of these ranks, alternating between the longest and the shortest wait."""
+    wait_ns = {entry.rank: entry.exposed_wait_ns for entry in times}
+    by_wait = sorted(range(len(ranks)), key=lambda row: (-wait_ns.get(ranks[row], 0), ranks[row]))
+    middle = (len(by_wait) + 1) // 2
+    longest, shortest = by_wait[:middle], by_wait[: middle - 1 : -1] if middle else []
+    alternating = [row for pair in zip(longest, shortest, strict=False) for row in pair]
+    return (*alternating, *longest[len(shortest) :])
+
+
+class _RankPlaces:
+    """Where the report has the entries of each rank."""
+
+    def __init__(self, report: Report) -> None:
+        self._report, time = report, Cursor(report).time
+        self._times = {get(place.rank): place for place in time.per_rank}
+        is_judged = report.time.blame is not None and report.time.blame.judged > 0
+        self._blames = {get(place.rank): place for place in time.blame.per_rank} if is_judged else {}
+        self._memory = {get(place.rank): place for place in reversed(list(Cursor(report).memory.per_rank))}
+        self._path: dict[int, list[Cursor]] = defaultdict(list)
+        for place in time.critical_path.shares:
+            self._path[get(place.rank)].append(place.ns)
+
+    def make_cells(self, rank: int) -> tuple[Cell, ...]:
+        """Return the cells of a rank, without its host."""
+        time = Cursor(self._report).time
+        timed, blamed = self._times.get(rank), self._blames.get(rank)
+        bounds = get(timed).bounds if timed is not None else {}
+        return (
+            str(rank),
+            *(
+                read_terms(timed, bounds)
+                if timed is not None
+                else [_make_unknown(time.per_rank, name) for name in ("wall_ns", *LEDGER_NAMES)]
+            ),
+            _read_or_unknown(timed, time.per_rank, "overlap_ratio"),
+            _read_or_unknown(blamed, time.blame.per_rank, "exposed_wait_per_rank_ns"),
+            _read_or_unknown(blamed, time.blame.per_rank, "last_ratio"),
+            Marked("unknown", Mark.MUTED) if blamed is None else _name_main_reason(get(blamed)),
+            _read_or_unknown(self._memory.get(rank), Cursor(self._report).memory.per_rank, "peak_bytes"),
+            self._sum_path(rank),
+        )
+
+    def _sum_path(self, rank: int) -> Cell:
+        if self._path.get(rank):
+            return read(*self._path[rank], how=Aggregation.SUM, in_ms=True)
+        return (
+            Marked("-", Mark.MUTED)
+            if self._path
+            else _make_unknown(Cursor(self._report).time, "critical_path")
+        )
+
+
+def _read_or_unknown(place: Cursor | None, entries: Cursor, name: str) -> Value:
+    return _make_unknown(entries, name) if place is None else read(place[name], in_ms=name.endswith("_ns"))
+
+
+def _make_unknown(entries: Cursor, name: str) -> Value:
+    """Return an unknown number of a rank that a list of the report does not have."""
+    return Value(None, find_unit(name), leaves=(get_path(entries),))
+
+
+def _name_main_reason(blame: Blame) -> Cell:
+    reasons = blame.reasons
+    if not reasons:
+        return Marked("-", Mark.MUTED)
+    return max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " ")
+
+
+def _build_late_blocks(report: Report) -> Iterator[Table | Note | None]:
+    shares = report.time.blame
+    if shares is None:
+        return
+    late = list_late_ranks(report)[:MAX_ROWS]
+    yield make_table(
+        "Late ranks",
+        (
+            make_text_column("rank"),
+            *make_number_columns("wait caused", "incl. hidden", unit="ms"),
+            Column(title="waiting ranks"),
+            *make_number_columns("of all exposed waiting", unit="%", wide=True),
+            *make_number_columns("arrived last", unit="%"),
+            *make_number_columns("wait suffered", unit="ms"),
+            make_text_column("because"),
+        ),
+        [_make_late_row(report, place) for place in late],
+        unit="ms",
+        note=f"{report.time.basis}, per waiting rank",
+        max_text_rows=_MAX_TEXT_LATE,
+        total=len(shares.per_rank) if len(late) == MAX_ROWS else len(late),
+        noun="ranks, largest wait caused first",
+    )
+    if not late:
+        return
+    if shares.tied_ns:
+        tied = f"{format_ns(shares.tied_ns)} of waiting is not attributed to a rank: the last two arrived"
+        yield Note(text=f"{tied} within the uncertainty of the clocks.")
+    if shares.unjudged_ns:
+        unjudged = f"{format_ns(shares.unjudged_ns)} of waiting was not evaluated"
+        yield Note(text=f"{unjudged} (first collective of a window, missing ranks, no match).")
+
+
+def list_late_ranks(report: Report) -> list[Cursor]:
+    """Return the places of the ranks that others waited for, largest wait caused first."""
+    places = list(Cursor(report).time.blame.per_rank)
+    late = [place for place in places if get(place.wait_ns) > 0]
+    return sorted(late, key=lambda place: (-get(place.exposed_wait_ns), -get(place.wait_ns), get(place.rank)))
+
+
+def read_wait_share(report: Report, late: Cursor) -> Value:
+    """Return the share of all exposed waiting that a late rank caused."""
+    blame = Cursor(report).time.blame
+    everyone = every(blame.per_rank).exposed_wait_ns
+    return read(late.exposed_wait_ns, everyone, blame.tied_ns, blame.unjudged_ns, how=Aggregation.SHARE)
+
+
+def _make_late_row(report: Report, place: Cursor) -> tuple[Cell, ...]:
+    reasons: Mapping[str, int] = get(place.reasons)
+    weight = sum(reasons.values())
+    by_weight = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))[:_MAX_REASONS]
+    words = [f"{name.replace('_', ' ')} {part / weight * 100:.0f} %" for name, part in by_weight if part > 0]
+    return (
+        str(get(place.rank)),
+        read(place.exposed_wait_per_rank_ns, in_ms=True),
+        read(place.wait_per_rank_ns, in_ms=True),
+        read(place.waiting_ranks),
+        read_wait_share(report, place),
+        read(place.last_ratio),
+        read(place.own_wait_ns, in_ms=True),
+        ", ".join(words) or "-",
+    )
+
+
+def build_critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
+    """Build the table of ranks on the critical path and their activities; empty for one rank."""
+    path = report.time.critical_path
+    if path is None or not path.shares or report.run.world_size < 2:
+        return ()
+    path_entries = list_path_ranks(path)
+    table = make_table(
+        "Critical path",
+        (
+            make_text_column("rank"),
+            *make_number_columns("time", unit="ms"),
+            *make_number_columns("share", unit="%"),
+            make_text_column("activity", unit="ms"),
+        ),
+        [_make_path_row(entry) for entry in path_entries],
+        unit="ms",
+        note=f"{report.time.basis}: what {'it' if report.time.is_whole else 'the step'} waited on, by rank",
+        max_text_rows=_MAX_TEXT_LATE,
+        noun="ranks, largest share first",
+    )
+    rest = path_entries[_MAX_TEXT_LATE:]
+    others = f"; {len(rest)} other ranks: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
+    note = Note(text=f"Entire path: {_join_path_kinds(path)}{others}.")
+    return (*((table,) if table else ()), note)
+
+
+def describe_critical_path(report: Report) -> Note | None:
+    """Describe what the step waited on, of all ranks together; None for one rank."""
+    path = report.time.critical_path
+    if path is None or not path.shares or report.run.world_size < 2:
+        return None
+    return Note(text=f"Critical path: {_join_path_kinds(path)}.")
+
+
+def _join_path_kinds(path: CriticalPath) -> str:
+    return ", ".join(
+        f"{kind} {format_percent(share)}" for kind, share in list_path_kinds(path) if share >= _MIN_PATH_RATIO
+    )
+
+
+def _make_path_row(entry: PathRank) -> tuple[Cell, ...]:
+    parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
+    share = Value(entry.share, Unit.RATIO)
+    return str(entry.rank), Value(entry.ns, Unit.NS, in_ms=True), share, ", ".join(parts)
+
+
+def list_path_ranks(path: CriticalPath) -> tuple[PathRank, ...]:
+    """Return the ranks on the critical path, largest part first."""
+    parts: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for share in path.shares:
+        parts[share.rank].append((share.what.value, share.ns))
+    ranks = []
+    for rank, kinds in parts.items():
+        length = sum(part for _, part in kinds)
+        share_of = length / max(1, path.wall_ns)
+        ranks.append(PathRank(rank=rank, ns=length, share=share_of, kinds=_sort_sums(kinds)))
+    return tuple(sorted(ranks, key=lambda entry: (-entry.ns, entry.rank)))
+
+
+def list_path_kinds(path: CriticalPath) -> tuple[tuple[str, float], ...]:
+    """Return the shares of the critical path by activity, over all ranks, largest first."""
+    sums = _sort_sums((share.what.value, share.ns) for share in path.shares)
+    return tuple((kind, length / max(1, path.wall_ns)) for kind, length in sums)
+
+
+def _sort_sums(parts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    sums: dict[str, int] = defaultdict(int)
+    for kind, length in parts:
+        sums[kind] += length
+    return tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
+
+def build_path_parts(report: Report) -> list[list[Cell]]:
+    """Build cells with the critical path's length and largest shares; empty if unknown."""
+    path, place = report.time.critical_path, Cursor(report).time.critical_path
+    if path is None or not path.shares:
+        return []
+    parts: list[list[Cell]] = [[Marked("critical path", Mark.MUTED), read(place.wall_ns)]]
+    for at in sorted(range(len(path.shares)), key=lambda at: -path.shares[at].ns)[:_MAX_PATH_SHARES]:
+        share = path.shares[at]
+        if share.ns >= _MIN_PATH_RATIO * path.wall_ns:
+            ratio = read(place.shares[at].ns, place.wall_ns, how=Aggregation.SHARE)
+            parts.append([f"r{share.rank} {share.what.value}", ratio])
+    return parts
