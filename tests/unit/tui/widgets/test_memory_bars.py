@@ -1,28 +1,17 @@
 """Bars and tables of memory: parts sum to the peak, rows are leaves of their rank, unknown is said."""
 
-import re
-
-import pytest
 from msgspec.structs import replace
 
 from tests.support.full_memories import by_sizes, full_memory
 from tests.support.memories import MIB
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Allocation, FormulaCheck, Memory
+from zprof.model.memory import Memory
 from zprof.model.quantities import Value
 from zprof.model.tenants import Tenant
-from zprof.reports.pages.memory_allocations import (
-    build_allocation_table,
-    describe_allocation,
-    find_user_frame,
-)
-from zprof.reports.pages.memory_formulas import build_formula_table, describe_formula_check
-from zprof.reports.table import Mark, Opens, Table
 from zprof.tui.missing_memory import explain_missing_memory, explain_missing_rank
-from zprof.tui.screens.memory import build_tables
 from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.table_view import get_mark, get_text, select_columns
+from zprof.tui.table_view import get_text
 from zprof.tui.widgets.stacked_bars import MAX_BARS, Stacks, build_stacks, sort_indices
 
 
@@ -37,10 +26,6 @@ def sizes(drawn: Stacks) -> dict[str, float | None]:
 
 def notes(drawn: Stacks) -> str:
     return " ".join(get_text(cell) for note in (drawn.total, *drawn.notes) for cell in note)
-
-
-def texts(table: Table | None) -> list[list[str]]:
-    return [[get_text(cell) for cell in line.cells] for line in table.rows]
 
 
 def test_parts_of_a_bar_sum_to_its_peak_and_the_legend_is_of_the_selected_rank(alone: LoadedRun) -> None:
@@ -84,7 +69,6 @@ def test_guessed_sizes_and_bounds_are_marked_and_what_no_rule_can_tell_is_unknow
     lines = {line.key: line for line in drawn.legend}
     assert get_text(lines["parameters"].cells[1]).startswith("~")
     assert get_text(lines["gradients"].cells[1]) == "unknown"
-    assert texts(build_allocation_table(with_memory(alone, memory).report, 1))[0][2] == "~activations"
     bound = replace(full_memory().per_rank[0], upper_bound=True)
     drawn = stacks(alone, replace(full_memory(), per_rank=(bound,)))
     assert drawn.bars[0].peak.text.startswith("≤ ")
@@ -111,61 +95,3 @@ def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loade
     assert "another thing" not in explain_missing_rank(report, 0)
     own = Gap(kind=GapKind.RANK_CUT_SHORT, what="rank cut short", reason="it was killed", remedy="", rank=0)
     assert "it was killed" in explain_missing_rank(replace(report, gaps=(*gaps, own)), 0)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: LoadedRun, rank: int) -> None:
-    for loaded in (alone, with_memory(alone, on_a_device())):
-        for line in [line for table in build_tables(loaded.report, rank).values() for line in table.rows]:
-            leaves = [
-                leaf for cell in line.cells if isinstance(cell, Value) for leaf in map(str, cell.leaves)
-            ]
-            places = [re.fullmatch(r"memory\.(\w+)\[(\d+)\]\..+", leaf) for leaf in leaves]
-            found = [(place[1], int(place[2])) for place in places if place]
-            assert len(found) == len(leaves)
-            assert {getattr(loaded.report.memory, name)[at].rank for name, at in found} <= {rank}
-            if line.opens in (Opens.ALLOCATION, Opens.FORMULA):
-                assert {at for _, at in found} == {line.target}
-
-
-def test_an_allocation_opens_its_stack_and_its_telling_frame_is_the_innermost_of_the_program(
-    alone: LoadedRun,
-) -> None:
-    loaded = with_memory(alone, full_memory())
-    (line,) = build_allocation_table(loaded.report, 1).rows
-    assert (line.opens, line.target) == (Opens.ALLOCATION, 1)
-    frames = loaded.report.memory.top[1].stack
-    rows = describe_allocation(loaded.report, 1)[1].splitlines()
-    assert [row.strip() for row in rows[-len(frames) :]] == list(frames)
-    torch = "/venv/lib/python3.11/site-packages/torch/nn/linear.py:1 forward"
-    own = "/a/b/m.py:2 f"
-    for stack, frame in (
-        ((torch, own), "a/b/m.py:2 f"),
-        ((torch,), "torch/nn/linear.py:1 forward"),
-        ((), ""),
-    ):
-        entry = Allocation(rank=0, bytes=1, tenant="activations", sub="", module="", stack=stack)
-        assert find_user_frame(entry) == frame
-
-
-def test_what_the_formula_does_not_explain_is_doubtful(alone: LoadedRun) -> None:
-    check = FormulaCheck(
-        rank=0,
-        tenant=Tenant.GRADIENTS,
-        law_bytes=4 * MIB,
-        measured_bytes=9 * MIB,
-        padding_bytes=MIB,
-        scalar_bytes=0,
-        unexplained_bytes=4 * MIB,
-        cause="a full copy",
-    )
-    loaded = with_memory(alone, replace(full_memory(), laws=(check,)))
-    table = build_formula_table(loaded.report, 0)
-    assert texts(table) == [["gradients", "4.0 MiB", "9.0 MiB", "1.0 MiB", "0 B", "+4.0 MiB", check.cause]]
-    assert get_mark(table.rows[0].cells[-1]) is Mark.DOUBTFUL
-    assert check.cause in describe_formula_check(loaded.report, 0, loaded.run.manifest.training)[1]
-    for width in (76, 160):
-        shown = {table.columns[place].title for place in select_columns(table, width)}
-        assert {"formula", "measured", "padding", "step counters", "unexplained"} <= shown, (
-            "all terms of the sum"
-        )

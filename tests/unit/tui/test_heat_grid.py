@@ -1,21 +1,30 @@
-"""Heat maps apart from drawing: shared cells show the worst, pages show each once, unknown stays unknown."""
+"""Heat maps apart from drawing: numbers of the report, the worst of shared cells, unknown stays unknown."""
 
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from zprof.model.paths import EVERY, Path
+from tests.support.many_steps import MS, with_ranks, with_time
+from tests.support.unsplit_ranks import make_unsplit
+from zprof.model.memory import Memory
+from zprof.model.paths import EVERY, Path, parse_path
 from zprof.model.quantities import Unit, Value
+from zprof.model.time import Time
 from zprof.tui.heat_grid import (
     HeatGrid,
+    MetricGrids,
+    RankMetric,
     find_cell,
     find_worst,
     quantize,
     reduce_to_worst,
     split_axis,
 )
+from zprof.tui.session import LoadedRun
 
 numbers = st.one_of(st.none(), st.integers(0, 1 << 50))
 
@@ -100,3 +109,63 @@ def test_the_fence_is_above_all_but_outliers_and_above_the_noise() -> None:
     assert 115 < grid(values).fence < 200
     assert grid(values, floor_ns=500).fence > 200
     assert grid(values[:1]).fence == np.inf
+
+
+FIELDS = {
+    RankMetric.STEP_TIME: "wall_ns",
+    RankMetric.COMPUTE: "compute_ns",
+    RankMetric.EXPOSED_WAIT: "exposed_wait_ns",
+    RankMetric.EXPOSED_TRANSFER: "exposed_transfer_ns",
+    RankMetric.IDLE: "idle_ns",
+}
+
+
+@pytest.fixture(scope="module")
+def many(alone: LoadedRun) -> LoadedRun:
+    """1024 ranks of 20 steps, rank 341 late; their lists are in no order."""
+    loaded = with_ranks(alone, 1024, 20, late=341)
+    time = loaded.report.time
+    return with_time(loaded, steps=time.steps[::-1], per_rank=time.per_rank[::-1])
+
+
+@pytest.mark.parametrize("metric", FIELDS)
+def test_a_grid_has_each_rank_and_step_of_the_report(many: LoadedRun, metric: RankMetric) -> None:
+    grid = MetricGrids(many).of(metric)
+    assert grid.values.shape == (1024, 20)
+    for entry in many.report.time.steps[:: 1 + 20 * 37]:
+        row, column = grid.ranks.index(entry.rank), grid.steps.index(entry.step)
+        number = grid.figure_at(row, column)
+        assert number.number == grid.values[row, column] == getattr(entry, FIELDS[metric])
+        assert number.leaves[0].name == FIELDS[metric]
+
+
+def test_lateness_and_memory_have_lists_of_their_own(many: LoadedRun, alone: LoadedRun) -> None:
+    grid = MetricGrids(many).of(RankMetric.LATENESS)
+    assert (grid.values[341] == 27 * MS).all()
+    assert grid.figure_at(341, 2).leaves == (parse_path("time.lateness[6822].mean_ns"),)
+    memory = MetricGrids(alone).of(RankMetric.PEAK_MEMORY)
+    assert (memory.steps, memory.figure_at(0, 0).unit) == ((None,), Unit.BYTES)
+    peaks = [entry.peak_bytes for entry in alone.report.memory.per_rank]
+    assert [memory.figure_at(row, 0).number for row in (0, 1)] == peaks
+
+
+def test_what_is_not_in_the_report_is_unknown(many: LoadedRun, alone: LoadedRun) -> None:
+    grids = MetricGrids(with_time(many, steps=many.report.time.steps[:-1], lateness=()))
+    assert np.isnan(grids.of(RankMetric.COMPUTE).values).sum() == 1
+    assert grids.of(RankMetric.COMPUTE).figure_at(0, 0).number is None
+    assert not grids.of(RankMetric.LATENESS).is_known
+    assert grids.first() is RankMetric.STEP_TIME
+    run = replace(alone.report.run, ranks_loaded=())
+    empty = replace(alone, report=replace(alone.report, run=run, time=Time(), memory=Memory()))
+    assert MetricGrids(empty).ranks == ()
+
+
+def test_with_ranks_missing_cells_are_bounds(alone: LoadedRun) -> None:
+    first, second = alone.report.time.per_rank
+    grids = MetricGrids(with_time(alone, per_rank=(*make_unsplit([first]), second)))
+    for metric, sign in (
+        (RankMetric.EXPOSED_WAIT, "≥"),
+        (RankMetric.EXPOSED_TRANSFER, "≤"),
+        (RankMetric.COMPUTE, ""),
+    ):
+        assert grids.of(metric).figure_at(0, 0).text.startswith(sign)
