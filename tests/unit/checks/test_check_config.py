@@ -13,7 +13,6 @@ from zprof.checks.config import (
     list_downgraded_gates,
     resolve_limits,
 )
-from zprof.checks.limit_text import parse_limit
 from zprof.model.check import Limit
 from zprof.model.errors import BadInput
 
@@ -152,17 +151,6 @@ def test_on_cpu_ranks_a_default_of_time_warns_and_one_of_shares_is_wider() -> No
     assert held["overlap_ratio"].change_points == -0.20
     assert held["exposed_ratio"].change_points == 0.20
     assert adapt_to_device(default_limits(), "NVIDIA H200") == default_limits()
-
-
-def stated(gate: str, said: str) -> Limit:
-    found = parse_limit(gate, said, origin="--flag")
-    assert found is not None
-    return found
-
-
-def test_a_stated_limit_of_time_fails_on_cpu_ranks_too() -> None:
-    limit = stated("step_time", "+3%@0.95")
-    assert adapt_to_device([limit], "cpu") == (limit,)
 
 
 @pytest.mark.parametrize(("device", "outcome"), [("cpu", "warned"), ("NVIDIA H200", "failed")])

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.command_calls import Call
@@ -114,3 +116,22 @@ def test_a_trace_whose_host_runs_on_another_clock_is_diagnosed(
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps(document | {"traceEvents": kept}))
     assert call("diagnose", trace)[0] == 0
+
+
+@pytest.mark.parametrize("renamed", [1, 1_000_000])
+def test_a_kind_of_a_newer_version_counts_as_other_with_a_gap(renamed: int, bad: Path, call: Call) -> None:
+    """One row, or all; checksum and manifest agree."""
+    path = bad / "rank00000/collectives.parquet"
+    content = pq.read_table(path)
+    index = content.schema.get_field_index("kind")
+    kinds = content.column("kind").to_pylist()
+    kinds[-renamed:] = ["all_to_some"] * len(kinds[-renamed:])
+    pq.write_table(content.set_column(index, "kind", pa.array(kinds).dictionary_encode()), path)
+    files = json.loads((bad / RANK).read_text())["files"]
+    files["collectives"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit(bad / RANK, files=files)
+    code, out, _ = call("report", bad, "-f", "json")
+    report = json.loads(out)
+    assert code == 0
+    assert any("all_to_some" in gap["reason"] and gap["rank"] == 0 for gap in report["gaps"])
+    assert "other" in {row["kind"] for row in report["time"]["collectives"]}

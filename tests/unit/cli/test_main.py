@@ -17,17 +17,6 @@ from zprof.cli import console, entry
 from zprof.cli.registry import COMMANDS
 from zprof.model.errors import CheckFailed, MissingData
 from zprof.model.memory_limit import find_exhausted_limit
-from zprof.version import __version__
-
-
-def test_report_goes_to_stdout_and_nothing_else(call: Call) -> None:
-    code, out, err = call("report", "RUNS/good.zprof")
-    assert (code, err) == (0, "")
-    assert "WHERE THE TIME GOES" in out
-
-
-def test_version(call: Call) -> None:
-    assert call("--version") == (0, f"zprof {__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", ["", *[entry.name for entry in COMMANDS]])

@@ -38,18 +38,6 @@ def test_explain_prints_a_page_or_the_list(call: Call) -> None:
     assert (code, [cause for cause in Cause if f"{cause.finding_id} {cause.value}" not in out]) == (0, [])
 
 
-def test_compare_has_both_sides(call: Call) -> None:
-    code, out, _ = call("compare", A, B, *WORK, "-f", "json")
-    tree = json.loads(out)
-    assert (code, tree["schema"]) == (0, "zprof.compare/1")
-    assert (tree["a"]["name"], tree["b"]["name"]) == ("good", "again")
-    sections = {section["title"]: section["rows"] for section in tree["sections"]}
-    unexplained = {"name": "unexplained_ns", "unit": "ns", "a": 0, "b": 0}
-    assert unexplained | {"leaf": "time.per_rank[].unexplained_ns"} in sections["step"]
-    assert (sections["equal work"][0]["a"], sections["equal work"][0]["b"]) == (1000, 4000)
-    assert {"where": "training", "name": "tokens_per_step", "a": "1000", "b": "4000"} in tree["settings"]
-
-
 def test_export_writes_both_suffixes(call: Call, tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.json", tmp_path / "b.json.gz"
     code, out, err = call("export", A, "--perfetto", plain)
@@ -62,14 +50,6 @@ def test_export_writes_both_suffixes(call: Call, tmp_path: Path) -> None:
     assert plain.read_text() == "mine"
     assert call("export", A, "--perfetto", plain, "--force")[0] == 0
     assert json.loads(plain.read_bytes())["traceEvents"]
-
-
-def test_the_file_of_an_export_is_an_output(call: Call, tmp_path: Path) -> None:
-    old, new, other = (tmp_path / name for name in ("old.json", "new.json", "other.json"))
-    assert call("export", A, "--perfetto", old)[0] == 0
-    assert call("export", A, "--perfetto", "-o", new)[0] == 0
-    assert call("export", "--perfetto", A, "-o", other)[0] == 0
-    assert old.read_bytes() == new.read_bytes() == other.read_bytes()
 
 
 def test_export_selects_steps_and_ranks(call: Call, tmp_path: Path) -> None:

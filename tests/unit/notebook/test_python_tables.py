@@ -88,10 +88,6 @@ def test_a_run_is_measured_once_and_again_with_other_facts(cpu_run: zprof.Analys
     assert (other.report.run.stage, cpu_run.report.run.stage) == (2, 3)
 
 
-def test_raw_tables_stay(cpu_run: zprof.AnalysedRun) -> None:
-    assert len(cpu_run.frame(0, "events")) == cpu_run.table(0, "events").num_rows > 0
-
-
 @pytest.mark.parametrize("window", ["step", "trace"])
 def test_a_window_is_measured_by_step_or_whole(cpu_run: zprof.AnalysedRun, window: str) -> None:
     run = zprof.load(cpu_run.path, window=window)

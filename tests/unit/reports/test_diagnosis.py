@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from tests.support.diagnosis_reports import (
     FULL,
-    GAPS,
     LATE,
     against_baseline,
     alone,
@@ -12,23 +11,10 @@ from tests.support.diagnosis_reports import (
 from zprof.model.report import Report
 from zprof.reports.formats import render_page_text
 from zprof.reports.presenters.diagnosis import build_diagnosis_page
-from zprof.reports.table import Table, format_cell
 
 
 def render(report: Report) -> str:
     return render_page_text(build_diagnosis_page(report))
-
-
-def test_the_terms_sum_and_the_largest_change_comes_first() -> None:
-    table = build_diagnosis_page(against_baseline()).sections[0].blocks[0]
-    assert isinstance(table, Table)
-    *terms, total = [
-        [float(format_cell(cell)) for cell in (*row.cells[1:3], row.cells[4])] for row in table.rows
-    ]
-    for column in range(3):
-        assert abs(sum(row[column] for row in terms) - total[column]) <= 0.1 * len(terms)
-    changes = [abs(row[2]) for row in terms]
-    assert changes == sorted(changes, reverse=True)
 
 
 def test_a_finding_is_said_once_and_a_guess_has_no_fix() -> None:
@@ -53,11 +39,3 @@ def test_what_no_finding_claims_is_never_hidden() -> None:
     assert "40.0 µs" in render(small)
     assert "WITHOUT A FINDING" in render(replace(against_baseline(), unclaimed={"idle_ns": 0}))
     assert "41.0 ms" in render(replace(alone(), findings=()))
-
-
-def test_gaps_of_ranks_are_one_line_and_many_are_counted() -> None:
-    text = render(against_baseline())
-    assert "(2)" in text[text.index("NOT TESTED") :].splitlines()[0]
-    assert "reserved memory (ranks 0, 1)" in text
-    many = tuple(replace(GAPS[0], reason=f"reason {number}") for number in range(20))
-    assert "3 of 20" in render(replace(against_baseline(), gaps=many))

@@ -18,18 +18,9 @@ from tests.support.report_pages import seen
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.findings import Evidence
 from zprof.model.formatting import format_bytes, format_ms, format_ns
-from zprof.model.quantities import Value
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.reports.formats import by_name
-from zprof.reports.pages.collectives import (
-    build_collective_table,
-)
-from zprof.reports.pages.findings import build_findings_table
-from zprof.reports.pages.ledger import build_ledger_table
-from zprof.reports.table import Table
-from zprof.tui.session import LoadedRun, Selection
-from zprof.tui.widgets.stacked_bars import build_stacks
 
 MIB, MS = 1 << 20, 1_000_000
 SITUATIONS = {make.__name__: make for make in (slower, straggler, memory_only, trace)}
@@ -120,27 +111,6 @@ def test_a_page_shows_every_decisive_leaf(output: str, name: str) -> None:
     assert len({written for _, written in wanted}) == len(wanted), "no two are written alike"
     assert not missing(seen(output, by_name(output).render(report_of(name))), wanted)
     assert missing("1" + wanted[0][1][0], wanted[:1]), "a figure is not found within another"
-
-
-@each_situation
-def test_the_terminal_shows_every_decisive_leaf(name: str) -> None:
-    report = report_of(name)
-    loaded = LoadedRun(run=None, report=report, pending=None)  # type: ignore[arg-type]
-    makers = (build_ledger_table, build_collective_table, build_findings_table)
-    shown = [figure for make in makers for figure in figures(make(report))]
-    for rank in report.memory.per_rank:
-        drawn = build_stacks(loaded.report, Selection(rank=rank.rank))
-        assert drawn is not None
-        shown += [*figures(drawn.tenants), *(bar.peak for bar in drawn.bars)]
-    wanted = [leaf for leaf in leaves(report) if ".evidence" not in leaf[0]]  # those have a page of their own
-    assert not missing("\n".join(figure.text for figure in shown), wanted)
-
-
-def figures(table: Table) -> list[Value]:
-    """All of a table, both ends of a range."""
-    cells = [cell for line in table.rows for cell in line.cells if isinstance(cell, Value)]
-    ends = [replace(cell, number=cell.low, low=None) for cell in cells if cell.low is not None]
-    return [*ends, *(replace(cell, low=None) for cell in cells)]
 
 
 @each_situation

@@ -6,7 +6,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from tests.support.outlooks import ASSUMPTIONS, NO_MEMORY, NO_TIME, foreseen
+from tests.support.outlooks import ASSUMPTIONS, NO_TIME, foreseen
 from tests.support.tui_leaves import assert_leaves
 from zprof.model.errors import BadInput
 from zprof.model.json_format import to_json
@@ -16,7 +16,7 @@ from zprof.reports.table import Table
 from zprof.tui.background import Answer, predict
 from zprof.tui.knobs import collect_facts, list_knobs
 from zprof.tui.opening import explain_model_number
-from zprof.tui.screens.plan import PlannedChange, build_headline, build_planned_tables, format_gaps_cell
+from zprof.tui.screens.plan import PlannedChange, build_headline, build_planned_tables
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text, is_of_model
 
@@ -114,18 +114,6 @@ def test_what_is_not_predicted_is_no_number(loaded: LoadedRun, answer: Answer | 
             assert get_text(line.cells[1])[0].isdigit()
             assert all(cell.leaves for cell in line.cells[2:7] if isinstance(cell, Value)), "it opens"
     assert not tables(loaded, found)[2].rows
-
-
-@pytest.mark.parametrize("peak", [None, (10, 12, 11, 13)], ids=["half of it", "all of it"])
-def test_gaps_have_their_reason_remedy_and_number(peak: tuple[int, int, int, int] | None) -> None:
-    found = foretell((300, 240), (40, 80), peak)
-    assert format_gaps_cell(found).text == ""
-    one = format_gaps_cell(replace(found, answer=replace(found.outlook, gaps=(NO_TIME,)))).text
-    assert NO_TIME.reason in one
-    assert NO_TIME.remedy in one
-    assert ("not predicted" in one) == (peak is None)
-    both = format_gaps_cell(replace(found, answer=replace(found.outlook, gaps=(NO_TIME, NO_MEMORY)))).text
-    assert "all 2" in both
 
 
 def test_an_unknown_number_opens_the_reason(loaded: LoadedRun) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.planned_jobs import trillion
-from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
+from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Residual, Shape
 from zprof.model.machines import H100, PRESETS, V100
 from zprof.planner.sensitivity.break_even import MIN_SPEED_RATIO, compute_speed_ratio, find_min_tokens
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
@@ -71,20 +71,6 @@ def test_the_speed_holds_from_the_fewest_tokens_on_and_not_before(
         for count in (tokens - 1, tokens, 3 * tokens)
     )
     assert before < MIN_SPEED_RATIO <= at <= later
-
-
-def test_series_hold_the_table_of_1t() -> None:
-    found = analyze_sensitivity(replace(open_question(H100, 512), overlap=Overlap(keep_last=True)))
-    steps = {(point.tokens, point.bandwidth_ratio): f"{point.wall_ns / 1e9:.1f}" for point in found.tokens}
-    for tokens, printed in {
-        512: ("18.0", "23.5", "34.7"),
-        1024: ("21.7", "23.6", "34.8"),
-        2048: ("41.8", "41.8", "43.0"),
-    }.items():
-        assert tuple(steps[tokens, ratio] for ratio in (1.0, 0.75, 0.5)) == printed
-    assert [f"{point.wall_ns / 1e9:.1f}" for point in found.bandwidth] == ["18.0", "23.5", "34.7"]
-    assert [f"{point.wall_ns / 1e9:.1f}" for point in found.latency] == ["17.7", "18.0", "19.9", "22.4"]
-    assert [point.latency_ns for point in found.latency] == [5_000, 10_000, 50_000, 100_000]
 
 
 def test_the_world_grows_from_one_node_to_1024_devices_or_the_jobs_own() -> None:

@@ -58,13 +58,6 @@ def test_the_overview_has_the_cause_first(hung: LoadedRun, size: tuple[int, int]
     play(app_on(hung), act, size)
 
 
-@pytest.mark.parametrize("looks", [{"mono": True}, {"ascii_only": True}], ids=str)
-def test_all_is_readable_without_colours_and_in_ascii(hung: LoadedRun, looks: dict[str, bool]) -> None:
-    text = text_after(app_on(hung, **looks))
-    assert "cause" in text
-    assert not looks.get("ascii_only") or text.isascii()
-
-
 def test_the_ranks_screen_has_a_state_for_each_rank_instead_of_the_map(hung: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "5")

@@ -6,7 +6,6 @@ from textual.pilot import Pilot
 
 from tests.support.full_memories import full_memory
 from tests.support.tui_app import (
-    LARGE,
     SMALL,
     app_on,
     play,
@@ -24,26 +23,6 @@ from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import StackedBars
 from zprof.tui.widgets.trend import Trend
-
-ORDERS = {
-    "1": ["ledger", "findings", "evidence", "worst", "rest"],
-    "2": ["bars", "trend", "top", "formulas", "phases", "modules"],
-    "3": ["collectives", "sizes", "fits", "units", "checks"],
-}
-
-
-def test_tab_goes_through_all_parts_from_top_to_bottom(loaded: LoadedRun) -> None:
-    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        for key, parts in ORDERS.items():
-            await press(app, pilot, key)
-            seen = []
-            for _ in parts:
-                seen.append(str(app.focused.id) if app.focused else "")
-                await press(app, pilot, "tab")
-            at = parts.index(seen[0])
-            assert seen == [*parts[at:], *parts[:at]], key
-
-    play(app_on(loaded), act, LARGE)
 
 
 def test_a_finding_scrolls_by_keys_and_y_copies_its_fix(loaded: LoadedRun) -> None:

@@ -1,4 +1,4 @@
-"""Each number of time and communication can be opened: help, inputs in the report, and its source rows."""
+"""Each number can be opened: help, inputs in the report, and the rows that it was measured from."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,11 +28,11 @@ from zprof.reports.pages.collectives import (
     build_unit_table,
 )
 from zprof.reports.pages.ranks import build_path_parts, build_rank_table
-from zprof.tui.heat_grid import MetricGrids
-from zprof.tui.heat_grid import RankMetric as RankMetric
-from zprof.tui.number_popup import explain_number, find_rows
+from zprof.tui.heat_grid import MetricGrids, RankMetric
+from zprof.tui.number_popup import build_rows_table, explain_number, find_rows
 from zprof.tui.screens.communication import find_split
-from zprof.tui.session import LoadedRun
+from zprof.tui.screens.timeline import build_step_table
+from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.table_view import get_text
 
 #: Sums, what a CPU cannot measure, and what no finding of the fixture has.
@@ -147,3 +147,49 @@ def test_rows_of_exposed_transfer_are_collectives_the_worst_first(loaded: Loaded
     own = rows_of(loaded, read_value(loaded.report, "time.steps[0].exposed_transfer_ns"))
     assert own["exposed_transfer_ns"].sum() == step.exposed_transfer_ns
     assert "launch_ns" in rows_of(loaded, read_value(loaded.report, "time.per_rank[0].idle_ns")).columns
+
+
+def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
+    number = MetricGrids(alone).of(RankMetric.LATENESS).figure_at(1, 2)
+    rows = find_rows(number, alone)
+    entry = alone.report.time.lateness[number.leaves[0].indices[0]]
+    assert (set(rows["rank"]), set(rows["step"])) == ({1}, {entry.step})
+    assert rows["lateness_ns"].iloc[0] == entry.largest_ns == rows["lateness_ns"].max()
+    assert rows["lateness_ns"].mean() == pytest.approx(entry.mean_ns, abs=1)
+    table = build_rank_table(alone.report)
+    (line,) = [line for line in table.rows if line.key == "0"]
+    titles = [column.title for column in table.columns]
+    caused, own = (
+        find_rows(line.cells[titles.index(title)], alone) for title in ("wait caused", "exposed wait")
+    )
+    assert set(caused["blamed_rank"]) == set(own["rank"]) == {0}
+    assert caused["exposed_wait_ns"].is_monotonic_decreasing
+
+
+def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun) -> None:
+    for entry in alone.report.time.steps:
+        table = build_step_table(alone, Selection(rank=entry.rank, step=entry.step), ascii_only=True)
+        assert all(column.title.isascii() for column in table.columns)
+        wall, *terms, hidden = table.list_values()
+        assert (wall.number, hidden.number) == (entry.wall_ns, entry.overlapped_ns)
+        assert sum(term.number or 0 for term in terms) == entry.wall_ns
+        assert {leaf.name for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
+    for number in (wall, *terms, hidden):
+        rows = find_rows(number, alone)
+        assert len(rows)
+        if "rank" in rows.columns:
+            assert rows["rank"].tolist() == [entry.rank]
+            assert rows[number.leaves[0].name].tolist() == [number.number]
+    for selected in (Selection(rank=0, step=999), Selection()):
+        assert build_step_table(alone, selected).rows == ()
+
+
+def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(loaded: LoadedRun) -> None:
+    found = find_rows(read_value(loaded.report, "time.per_rank[0].exposed_transfer_ns"), loaded)
+    rows = pd.concat([found] * 5)
+    table = build_rows_table(rows, "exposed_transfer_ns")
+    assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]
+    assert len(table.columns) == len(rows.columns)
+    shown = [line.cells[2].number for line in table.rows]
+    assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
+    assert len(shown) < len(rows)
