@@ -72,6 +72,15 @@ def test_repr_is_short_and_has_the_verdict(cpu_run: zprof.AnalysedRun) -> None:
     assert cpu_run.report.findings[0].id in text
 
 
+def test_a_fragment_shows_the_diagnosis(cpu_run: zprof.AnalysedRun) -> None:
+    seen = assert_harmless(cpu_run.report._repr_html_())
+    shown = " ".join(seen.shown)
+    assert cpu_run.report.verdict.sentence in shown
+    assert "MODELLED" in shown
+    ids = [each.attributes["id"] for each in seen.elements if "id" in each.attributes]
+    assert all(name.startswith("zprof-") for name in ids)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_names_in_a_report_reach_no_page(cpu_run: zprof.AnalysedRun, name: str) -> None:
     report: DiagnosedRun = poisoned(make_displayed(cpu_run.report), name)

@@ -32,24 +32,6 @@ def plotted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield data
 
 
-def test_five_lines_plot_the_reports_exposed_time(
-    run: zprof.AnalysedRun, plotted: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = blocks_of((DOCS / "python.md").read_text(encoding="utf-8"))[0]
-    assert len([line for line in first.splitlines() if line]) <= 5
-    monkeypatch.chdir(tmp_path)
-    Path("run.zprof").symlink_to(run.path)
-    run_code(first, {})
-    (shown,) = plotted
-    entries: dict[str, list[int]] = {}
-    for unit in zprof.diagnose("run.zprof").time.units:
-        entries.setdefault(unit.unit, []).extend([unit.exposed_wait_ns, unit.exposed_transfer_ns])
-    assert set(shown.index) == set(entries)
-    for name, terms in entries.items():
-        # each leaf is rounded down to a nanosecond
-        assert 0 <= shown[name] * 1e6 - sum(terms) < len(terms) + 1e-3
-
-
 def test_every_block_of_the_page_runs(
     plotted: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
