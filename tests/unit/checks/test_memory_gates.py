@@ -19,6 +19,19 @@ def alone(peak: int) -> Made:
     return Made(peaks=(peak,), world=1, timed=(0,), tenants={Tenant.ACTIVATIONS: 1})
 
 
+@pytest.mark.parametrize(
+    ("base", "change", "edge"),
+    [
+        (100, 0.29, 129),  # 100 * 1.29 is less than 129 in floats
+        (10**17, 0.01, 101 * 10**15),  # 1 byte more is beyond what a float can tell
+    ],
+)
+def test_one_byte_beyond_the_limit_fails(base: int, change: float, edge: int) -> None:
+    held = limit("peak_memory", change_ratio=change)
+    assert judged(held, alone(edge), alone(base)).outcome == "passed"
+    assert judged(held, alone(edge + 1), alone(base)).outcome == "failed"
+
+
 @given(st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.integers(0, 100), st.sampled_from(Sense))
 def test_the_edge_is_where_whole_numbers_put_it(base: int, size: int, percent: int, sense: Sense) -> None:
     held = replace(limit("peak_memory", change_ratio=percent / 100), sense=sense)

@@ -18,7 +18,7 @@ from zprof.model.tenants import Tenant
 from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
-from zprof.reports.pages.compare import build_compare_page
+from zprof.reports.pages.compare import build_compare_page, format_change
 from zprof.reports.presenters.report import build_report_page
 
 each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
@@ -139,3 +139,22 @@ def test_a_comparison_of_many_ranks_shows_some() -> None:
     page = replace(both_runs(), sections=many)
     assert render_page_text(build_compare_page(page)).count("\nRANK ") == 8
     assert render_page_text(build_compare_page(page, everything=True)).count("\nRANK ") == 128
+
+
+@pytest.mark.parametrize(
+    ("unit", "a", "b", "written"),
+    [
+        ("ns", 100, 199, "+99.0 %"),
+        ("ns", 100, 200, "x 2.0"),
+        ("ns", 0, 5, "new"),
+        ("ns", 0, 0, ""),
+        ("ns", None, 5, ""),
+        ("ns", 10_000, 10_004, ""),
+        ("ratio", 0.5, 0.25, "-25.0 pt"),
+        ("text", "a", "b", ""),
+    ],
+)
+def test_a_change_is_in_percent_points_or_a_factor(
+    unit: str, a: float | str | None, b: float | str | None, written: str
+) -> None:
+    assert format_change(ComparedRow(name="x", unit=unit, a=a, b=b)) == written
