@@ -8,10 +8,9 @@ from textual.app import App
 from textual.events import Key
 from textual.pilot import Pilot
 
-from tests.support.outlooks import foreseen
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
-from zprof.tui.background import Predictor
+from zprof.tui.background import Predictor, predict
 from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun, RunRequest
 
@@ -21,9 +20,9 @@ Act = Callable[[ZprofApp, Pilot[int]], Awaitable[None]]
 
 
 def app_on(
-    loaded: LoadedRun, *, ascii_only: bool = False, mono: bool = False, predictor: Predictor = foreseen
+    loaded: LoadedRun, *, ascii_only: bool = False, mono: bool = False, predictor: Predictor = predict
 ) -> ZprofApp:
-    """Return an app on a measured run; predictions are those of a test, not the planner's."""
+    """Return an app on a measured run."""
     request = RunRequest(path=loaded.run.path, opener=open_run)
     app = ZprofApp(request, loaded=loaded, ascii_only=ascii_only, mono=mono, predictor=predictor)
     app.animation_level = "none"

@@ -52,6 +52,14 @@ def test_export_writes_both_suffixes(call: Call, tmp_path: Path) -> None:
     assert json.loads(plain.read_bytes())["traceEvents"]
 
 
+def test_the_file_of_an_export_is_an_output(call: Call, tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in ("old.json", "new.json", "other.json"))
+    assert call("export", A, "--perfetto", old)[0] == 0
+    assert call("export", A, "--perfetto", "-o", new)[0] == 0
+    assert call("export", "--perfetto", A, "-o", other)[0] == 0
+    assert old.read_bytes() == new.read_bytes() == other.read_bytes()
+
+
 def test_export_selects_steps_and_ranks(call: Call, tmp_path: Path) -> None:
     target = tmp_path / "a.json"
     assert call("export", A, "--perfetto", target, "--steps", "0-1", "--ranks", "1")[0] == 0
