@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from zprof.model.json_format import to_json
 from zprof.model.plan import Plan
 from zprof.model.quantities import Scale, Unit, Value
 from zprof.model.report import WhatIf
-from zprof.model.whatif import Change, Outlook, Prediction
+from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.reports.pages.plan import build_plan_page
 from zprof.reports.pages.plan_tables import (
     choose_size_scale,
@@ -74,19 +73,19 @@ def test_every_number_of_a_plan_is_a_leaf_of_its_json(plan: Plan) -> None:
     assert len(numbers) > 50
 
 
-def prediction(words: str, step_ms: float, saving_ms: tuple[float, float], peak_mib: int) -> Prediction:
+def figure(name: str, measured: int, predicted: int, low: int, high: int) -> PredictedFigure:
+    return PredictedFigure(
+        name=name, measured=measured, modelled=measured, predicted=predicted, low=low, high=high,
+        error_ratio=0.0, assumption="",
+    )  # fmt: skip
+
+
+def prediction(words: str, step_ms: int, saving_ms: tuple[int, int], peak_mib: int) -> Prediction:
     """Of a step of 380 ms and a peak of 301 MiB."""
-    usual = plans.outlook().predictions[0]
-    low, high = (round(saving * MS) for saving in saving_ms)
-    changed: dict[str, Any] = {
-        "wall_ns": {"predicted": round(step_ms * MS), "low": 380 * MS - high, "high": 380 * MS - low},
-        "peak_bytes": {"predicted": peak_mib * MIB},
-    }
-    step, memory = (
-        tuple(replace(row, **changed.get(row.name, {})) for row in rows)
-        for rows in (usual.step, usual.memory)
-    )
-    return Prediction(change=Change(), words=words, step=step, memory=memory, saving_ns=(low, high))
+    low, high = (saving * MS for saving in saving_ms)
+    step = figure("wall_ns", 380 * MS, step_ms * MS, 380 * MS - high, 380 * MS - low)
+    peak = figure("peak_bytes", 301 * MIB, peak_mib * MIB, peak_mib * MIB, peak_mib * MIB)
+    return Prediction(change=Change(), words=words, step=(step,), memory=(peak,), saving_ns=(low, high))
 
 
 def answer(*found: Prediction) -> str:
