@@ -51,6 +51,14 @@ def test_a_failure_names_the_rank_the_leaf_and_the_tenant_that_grew() -> None:
     assert "backward" in found.sentence
 
 
+def test_the_largest_tenant_or_part_is_named_where_there_is_no_baseline() -> None:
+    sizes = (("parameters", "", 9), ("parameters", "master", 5), ("parameters", "shard", 7))
+    parts = [MemoryPart(tenant=tenant, sub=sub, bytes=size) for tenant, sub, size in sizes]
+    assert "activations" in judged(limit("peak_memory", value=1.0), BASE, None).grew
+    run = replace(BASE, parts=parts)
+    assert "shard" in judged(limit("peak_memory.parameters", value=1.0), run, None).grew
+
+
 def test_a_tenant_is_judged_by_itself() -> None:
     run = replace(BASE, peaks=(1100, 900))
     grown = judged(limit("peak_memory.activations", change_ratio=0.0), run)
