@@ -452,7 +452,10 @@ def _read_group(state: Any, group: Any) -> ShardedGroup:
         ranks=ranks,
         replicas=None if replicas is None else int(replicas),
         shards_only=all(each.sharded_param.device_mesh.ndim == dimensions for each in group.fsdp_params),
-        padding_elements=sum(_count_padding(each, ranks) for each in group.fsdp_params),
+        padding_elements=sum(
+            int(ranks * each.padded_sharded_param_size.numel() - each._orig_size.numel())
+            for each in group.fsdp_params
+        ),
         reshard_after_forward=False if kept_ranks is None else kept_ranks == ranks or kept_ranks,
         is_default_root=bool(state._is_root and getattr(state, "_auto_reshard_after_forward", False)),
         param_dtype=group.mp_policy.param_dtype,
@@ -465,8 +468,3 @@ def _read_group(state: Any, group: Any) -> ShardedGroup:
         reshard_after_backward=bool(group.reshard_after_backward),
         computes_on_cpu=group.device.type == "cpu",
     )
-
-
-def _count_padding(parameter: Any, ranks: int) -> int:
-    """Return the elements that make the shards of one parameter equal; the original size is global."""
-    return int(ranks * parameter.padded_sharded_param_size.numel() - parameter._orig_size.numel())

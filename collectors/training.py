@@ -9,7 +9,7 @@ separately, if they are on the parameter's device.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -122,43 +122,42 @@ def measure_optimizer_state(
         partitioned: True if this rank has the states of only some of the parameters.
     """
     optimized = {id(tensor): tensor for optimizer in optimizers for tensor in _iter_optimized(optimizer)}
-    states = {id(tensor): state for optimizer in optimizers for tensor, state in _iter_states(optimizer)}
+    states = {
+        id(tensor): state
+        for optimizer in optimizers
+        for tensor, state in list((getattr(optimizer, "state", None) or {}).items())
+    }
     own = {id(parameter) for parameter in parameters}
     has_masters = bool(optimized.keys() - own)
-    if not (has_masters or own <= optimized.keys()) or not _has_stepped(optimizers, states):
+    if not (has_masters or own <= optimized.keys()) or not (
+        any(states.values())
+        or all(
+            type(optimizer) is torch.optim.SGD
+            and not any(group["momentum"] for group in optimizer.param_groups)
+            for optimizer in optimizers
+        )
+    ):
         return OptimizerFacts()
     sizes: set[int | None] = set()
     counters = 0
     for key, tensor in optimized.items():
         if (has_masters and key in own) or (partitioned and not states.get(key)):
             continue
-        elements = _count_elements(tensor)
+        elements = sum(plain.numel() for plain in find_plain_tensors(tensor))
         state_bytes, count = _measure_state(elements, tensor.device, states.get(key))
         counters += count
         if elements:  # a rank may have no shard of a small parameter
-            sizes.add(_divide_by_elements(state_bytes, elements, 0 if key in own else tensor.element_size()))
+            sizes.add(
+                (0 if key in own else tensor.element_size()) + state_bytes // elements
+                if state_bytes % elements == 0
+                else None
+            )
     return OptimizerFacts(state_bytes=sizes.pop() if len(sizes) == 1 else None, step_counters=counters)
 
 
 def _iter_optimized(optimizer: Any) -> Iterator[torch.Tensor]:
     for group in getattr(optimizer, "param_groups", None) or []:
         yield from group["params"]
-
-
-def _iter_states(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    return iter(list((getattr(optimizer, "state", None) or {}).items()))
-
-
-def _has_stepped(optimizers: Sequence[Any], states: Mapping[int, Any]) -> bool:
-    """Return True if the states exist. SGD without momentum never has any."""
-    return any(states.values()) or all(
-        type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
-        for optimizer in optimizers
-    )
-
-
-def _count_elements(tensor: torch.Tensor) -> int:
-    return sum(plain.numel() for plain in find_plain_tensors(tensor))
 
 
 def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int, int]:
@@ -173,7 +172,3 @@ def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int
         else:
             state_bytes += tensor.numel() * tensor.element_size()
     return state_bytes, counters
-
-
-def _divide_by_elements(state_bytes: int, elements: int, own_bytes: int) -> int | None:
-    return own_bytes + state_bytes // elements if state_bytes % elements == 0 else None

@@ -24,7 +24,23 @@ def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> N
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ValueError("the model has no trainable parameters; there is nothing to optimize")
     for name, parameter in parameters.items():
-        _check_parameter(name, parameter)
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(f"parameter {name} is uninitialized; run the lazy module once before zero()")
+        if parameter.device.type == "meta":
+            raise ValueError(f"parameter {name} is on the meta device; materialize it before zero()")
+        if not issubclass(type(parameter), nn.Parameter):
+            kind = type(parameter).__name__
+            raise ValueError(
+                f"parameter {name} is a {kind}; parameters must be plain tensors, not sharded yet"
+            )
+        if parameter.is_inference():
+            raise ValueError(
+                f"parameter {name} was created in inference mode; create the model outside of it"
+            )
+        if not parameter.dtype.is_floating_point:
+            raise ValueError(f"parameter {name} is {parameter.dtype}; parameters must be floating point")
+        if parameter.untyped_storage().nbytes() == 0 and parameter.numel() > 0:
+            raise ValueError(f"parameter {name} has no memory; the model is already in a ZeRO engine")
     _check_memory(parameters)
     devices = sorted({str(parameter.device) for parameter in parameters.values()})
     if len(devices) > 1:
@@ -69,22 +85,6 @@ def _check_modules(model: nn.Module) -> None:
                 f"module {name or 'root'} is a {type(module).__name__}, which reduces gradients itself; "
                 "give zero() the module inside it"
             )
-
-
-def _check_parameter(name: str, parameter: nn.Parameter) -> None:
-    if isinstance(parameter, nn.parameter.UninitializedParameter):
-        raise ValueError(f"parameter {name} is uninitialized; run the lazy module once before zero()")
-    if parameter.device.type == "meta":
-        raise ValueError(f"parameter {name} is on the meta device; materialize it before zero()")
-    if not issubclass(type(parameter), nn.Parameter):
-        kind = type(parameter).__name__
-        raise ValueError(f"parameter {name} is a {kind}; parameters must be plain tensors, not sharded yet")
-    if parameter.is_inference():
-        raise ValueError(f"parameter {name} was created in inference mode; create the model outside of it")
-    if not parameter.dtype.is_floating_point:
-        raise ValueError(f"parameter {name} is {parameter.dtype}; parameters must be floating point")
-    if parameter.untyped_storage().nbytes() == 0 and parameter.numel() > 0:
-        raise ValueError(f"parameter {name} has no memory; the model is already in a ZeRO engine")
 
 
 def _check_memory(parameters: dict[str, nn.Parameter]) -> None:

@@ -320,7 +320,13 @@ class UngatheredParameter(nn.Parameter):
     ) -> Any:
         if not _reads_metadata_only(func):
             for parameter in _find_ungathered((args, kwargs or {})):
-                _require_values(parameter)
+                owner = type(parameter).owner()
+                if owner is None:
+                    raise RuntimeError(
+                        "the engine of this parameter no longer exists: call model.synchronize(), or save "
+                        "the model, before deleting it"
+                    )
+                owner.on_access(parameter)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -335,16 +341,6 @@ def make_ungathered_class(unit: ParameterOwner) -> type[UngatheredParameter]:
         owner = staticmethod(ref(unit))
 
     return UngatheredInUnit
-
-
-def _require_values(parameter: UngatheredParameter) -> None:
-    owner = type(parameter).owner()
-    if owner is None:
-        raise RuntimeError(
-            "the engine of this parameter no longer exists: call model.synchronize(), or save the model, "
-            "before deleting it"
-        )
-    owner.on_access(parameter)
 
 
 def _reads_metadata_only(func: Any) -> bool:

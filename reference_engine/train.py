@@ -68,30 +68,29 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
         config.check_ranks(ranks)
         mesh = make_mesh(partial(_make_transport, config.link), dp=ranks // config.mp, mp=config.mp)
         try:
-            return _mean_over_ranks(_run_training(config, mesh, observer))
+            if config.save is not None:
+                check_checkpoint_path(config.save, overwrite=True)
+            built = build_program(config, mesh)
+            first = _resume(config, built)
+            if observer is not None:
+                observer.built(built.model, built.optimizer)
+            losses = _train_steps(config, mesh, built, range(first, config.steps), observer)
+            built.model.synchronize()
+            if config.save is not None:
+                progress = {"step": config.steps}
+                save_checkpoint(config.save, built.model, built.optimizer, progress=progress, overwrite=True)
+            if observer is not None:
+                observer.finished()
+            losses = losses
+            total = torch.tensor(losses, dtype=torch.float64)
+            dist.all_reduce(total)
+            return [float(value) for value in total / dist.get_world_size()]
         finally:
             mesh.close()
 
 
 def _make_transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> Comm:
     return NativeComm(group) if link is None else ModelledComm(link, group)
-
-
-def _run_training(config: TrainConfig, mesh: RankMesh, observer: Observer | None) -> list[float]:
-    if config.save is not None:
-        check_checkpoint_path(config.save, overwrite=True)
-    built = build_program(config, mesh)
-    first = _resume(config, built)
-    if observer is not None:
-        observer.built(built.model, built.optimizer)
-    losses = _train_steps(config, mesh, built, range(first, config.steps), observer)
-    built.model.synchronize()
-    if config.save is not None:
-        progress = {"step": config.steps}
-        save_checkpoint(config.save, built.model, built.optimizer, progress=progress, overwrite=True)
-    if observer is not None:
-        observer.finished()
-    return losses
 
 
 def _train_steps(
@@ -123,13 +122,6 @@ def _resume(config: TrainConfig, built: "BuiltProgram") -> int:
             f"{config.resume} already has {steps_done} steps, and steps is {config.steps}; set steps to more"
         )
     return steps_done
-
-
-def _mean_over_ranks(losses: list[float]) -> list[float]:
-    # Also correct with tensor parallelism: ranks that share a model have equal losses.
-    total = torch.tensor(losses, dtype=torch.float64)
-    dist.all_reduce(total)
-    return [float(value) for value in total / dist.get_world_size()]
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def render_junit(check: Check, report: Report) -> str:
         name: str(value) for name in _SUITE_PROPERTIES if (value := getattr(check, name)) is not None
     }
     for result in check.results:
-        properties |= _format_numbers(result)
+        properties |= {f"{result.limit.gate}.{name}": value for name, value in _list_properties(result)}
     messages = [format_outcome(check), *check.notices]
     return junit_document(
         Suite(
@@ -101,10 +101,6 @@ def _make_case(result: GateResult) -> Case:
         kind=f"zprof.{result.limit.gate}",
         text="\n".join([text, f"limit: {format_limit(result.limit)}"]),
     )
-
-
-def _format_numbers(result: GateResult) -> dict[str, str]:
-    return {f"{result.limit.gate}.{name}": value for name, value in _list_properties(result)}
 
 
 def _list_properties(result: GateResult) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,12 @@ _MAX_LINES = 60
 def escape_prose(text: object, max_length: int = _MAX_PROSE) -> str:
     """Escape one line of text for a paragraph, a list item or a table cell."""
     words = shorten(" ".join(printable(text).split()), max_length).split(" ")
-    return _escape_start(" ".join(_escape_word(word, max_length) for word in words))
+    line = " ".join(_escape_word(word, max_length) for word in words)
+    match = _LINE_START.match(line)
+    if match is None:
+        return line
+    at = match.end()
+    return f"\\{line}" if line[0] in "-+=/" else f"{line[:at]}\\{line[at:]}"
 
 
 def format_code(name: object, max_length: int = _MAX_NAME) -> str:
@@ -96,12 +101,3 @@ def _escape_word(word: str, max_length: int) -> str:
 
 def _escape_plain(word: str) -> str:
     return _ESCAPED.sub(r"\\\g<0>", word).replace("|", "&#124;")
-
-
-def _escape_start(line: str) -> str:
-    """Escape a line start that would make a list, a rule or a quick action."""
-    match = _LINE_START.match(line)
-    if match is None:
-        return line
-    at = match.end()
-    return f"\\{line}" if line[0] in "-+=/" else f"{line[:at]}\\{line[at:]}"

@@ -38,12 +38,8 @@ def page(cause: Cause) -> str:
     """
     identifier = cause.finding_id
     try:
-        return _read_page_file(identifier)
+        return (resources.files("zprof") / _FOLDER / f"{identifier}.md").read_text(encoding="utf-8")
     except OSError:
         raise BadInput(
             f"{identifier} {cause.value} has no page in this version", hint="zprof explain --list shows all"
         ) from None
-
-
-def _read_page_file(identifier: str) -> str:
-    return (resources.files("zprof") / _FOLDER / f"{identifier}.md").read_text(encoding="utf-8")

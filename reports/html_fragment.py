@@ -35,16 +35,16 @@ def render_html_fragment(page: Page) -> str:
         .get_template("fragment.html.j2")
         .render(
             page=page,
-            style=Markup(scope_style(_read_style())),
+            style=Markup(
+                scope_style(
+                    (resources.files("zprof.reports") / "templates" / "style.css").read_text(encoding="utf-8")
+                )
+            ),
             prefix=f"zprof-{digest[:8]}-",
         )
         .strip()
         + "\n"
     )
-
-
-def _read_style() -> str:
-    return (resources.files("zprof.reports") / "templates" / "style.css").read_text(encoding="utf-8")
 
 
 def scope_style(style: str, scope: str = _SCOPE) -> str:

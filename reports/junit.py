@@ -7,7 +7,6 @@ finding does not pass.
 
 from collections.abc import Iterator
 
-from zprof.model.findings import Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.quantities import BOUND_WORDS
 from zprof.model.report import Report, VerdictStatus
@@ -31,7 +30,20 @@ _VERDICTS = {
 
 def render(report: Report) -> str:
     """Return the JUnit XML."""
-    cases = [_make_verdict_case(report), *(_make_finding_case(finding) for finding in report.findings)]
+    cases = [
+        _make_verdict_case(report),
+        *(
+            Case(
+                group="zprof.findings",
+                name=f"{finding.id} {finding.cause.value}",
+                state=State.FAILED if is_significant(finding) else State.PASSED,
+                message=finding.sentence,
+                kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
+                text="\n".join(list_finding_lines(finding)),
+            )
+            for finding in report.findings
+        ),
+    ]
     cases += [case for group in merge_gaps(report.gaps) for case in _make_gap_cases(group)]
     return document(
         Suite(
@@ -52,17 +64,6 @@ def _make_verdict_case(report: Report) -> Case:
         message=message,
         kind=status.value,
         text=message,
-    )
-
-
-def _make_finding_case(finding: Finding) -> Case:
-    return Case(
-        group="zprof.findings",
-        name=f"{finding.id} {finding.cause.value}",
-        state=State.FAILED if is_significant(finding) else State.PASSED,
-        message=finding.sentence,
-        kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
-        text="\n".join(list_finding_lines(finding)),
     )
 
 

@@ -60,20 +60,16 @@ def document(suite: Suite) -> str:
     suite_element = ElementTree.SubElement(
         root, "testsuite", _make_attributes(name=suite.name, **counts, skipped=skipped)
     )
-    _add_properties(suite_element, suite.properties)
+    if suite.properties:
+        properties_element = ElementTree.SubElement(suite_element, "properties")
+        for name, value in suite.properties.items():
+            ElementTree.SubElement(properties_element, "property", _make_attributes(name=name, value=value))
     for case in suite.cases:
         _add_case(suite_element, case)
     if suite.text:
         ElementTree.SubElement(suite_element, "system-out").text = _make_printable(suite.text)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
-
-
-def _add_properties(suite_element: ElementTree.Element, properties: Mapping[str, str]) -> None:
-    if properties:
-        properties_element = ElementTree.SubElement(suite_element, "properties")
-        for name, value in properties.items():
-            ElementTree.SubElement(properties_element, "property", _make_attributes(name=name, value=value))
 
 
 def _add_case(suite_element: ElementTree.Element, case: Case) -> None:
@@ -91,11 +87,10 @@ def _add_case(suite_element: ElementTree.Element, case: Case) -> None:
 
 
 def _make_attributes(**values: object) -> dict[str, str]:
-    return {name: shorten(printable(value), _get_max_length(name)) for name, value in values.items()}
-
-
-def _get_max_length(attribute: str) -> int:
-    return _MAX_LINE if attribute in ("message", "value") else _MAX_NAME
+    return {
+        name: shorten(printable(value), _MAX_LINE if name in ("message", "value") else _MAX_NAME)
+        for name, value in values.items()
+    }
 
 
 def _make_printable(text: str) -> str:

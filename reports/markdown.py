@@ -36,7 +36,11 @@ def render_markdown(page: Page) -> str:
     remaining = MAX_CHARACTERS - _RESERVED - len(foot)
     texts, omitted = [], []
     for title, is_folded, pieces in _list_parts(page):
-        included = _select_fitting(title, pieces, remaining, is_folded=is_folded)
+        included: list[str] = []
+        for piece in pieces:
+            if len(_format_part(title, [*included, piece], is_folded=is_folded)) + 2 <= remaining:
+                included.append(piece)  # a later, shorter piece may still fit
+        included = included
         if included:
             texts.append(_format_part(title, included, is_folded=is_folded))
             remaining -= len(texts[-1]) + 2
@@ -63,14 +67,6 @@ def _list_parts(page: Page) -> Iterator[tuple[str, bool, list[str]]]:
         yield section.title, section.detail, pieces
 
 
-def _select_fitting(title: str, pieces: Sequence[str], remaining: int, *, is_folded: bool) -> list[str]:
-    included: list[str] = []
-    for piece in pieces:
-        if len(_format_part(title, [*included, piece], is_folded=is_folded)) + 2 <= remaining:
-            included.append(piece)  # a later, shorter piece may still fit
-    return included
-
-
 def _format_part(title: str, pieces: Sequence[str], *, is_folded: bool) -> str:
     content = "\n\n".join(pieces)
     if is_folded:
@@ -89,7 +85,14 @@ def _list_pieces(block: Block, section: str) -> list[str]:
             f"> **{block.label}**: {escape_prose(block.text)}" if block.label else escape_prose(block.text)
         ]
     if isinstance(block, Code):
-        return _list_code_pieces(block)
+        title = f"{block.title.capitalize()}:" if block.title else ""
+        if block.title and len(block.lines) == 1:
+            return [f"{title} {format_code(block.lines[0], _MAX_CELL)}"]
+        if block.brief:
+            line, *more = block.brief.split("\n")
+            first = format_code(line, _MAX_CELL) if more else escape_prose(line)
+            return [" ".join(filter(None, (title, first, *map(escape_prose, more))))]
+        return [f"{title}\n\n{format_code_block(block.lines)}".strip()]
     if isinstance(block, ItemList):
         omission = format_omission(len(block.items), block.total, block.noun)
         return [*(_format_item(item) for item in block.items), *_format_omitted(omission)]
@@ -119,17 +122,6 @@ def _format_bullets(items: Iterator[str]) -> str:
 
 def _format_omitted(text: str) -> list[str]:
     return [f"{escape_prose(text)}"] if text else []
-
-
-def _list_code_pieces(block: Code) -> list[str]:
-    title = f"{block.title.capitalize()}:" if block.title else ""
-    if block.title and len(block.lines) == 1:
-        return [f"{title} {format_code(block.lines[0], _MAX_CELL)}"]
-    if block.brief:
-        line, *more = block.brief.split("\n")
-        first = format_code(line, _MAX_CELL) if more else escape_prose(line)
-        return [" ".join(filter(None, (title, first, *map(escape_prose, more))))]
-    return [f"{title}\n\n{format_code_block(block.lines)}".strip()]
 
 
 def _format_item(item: Item) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from zprof.model.errors import MissingData
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
-from zprof.model.memory import MemoryTimeline
 from zprof.model.report import Report
 from zprof.reports.pages.memory_timeline import Curve, find_highest_curve
 from zprof.reports.pages.tenants import tenant_name
@@ -47,12 +46,12 @@ def render(report: Report) -> str:
         *_draw_peak(curve),
         *_draw_legend(curve),
     )
-    return write_svg(_format_title(report, timeline), WIDTH, HEIGHT, parts, left=_LEFT)
-
-
-def _format_title(report: Report, timeline: MemoryTimeline) -> str:
-    return (
-        f"{shorten(printable(report.run.name), 48)}: live memory of rank {timeline.rank}, {timeline.device}"
+    return write_svg(
+        f"{shorten(printable(report.run.name), 48)}: live memory of rank {timeline.rank}, {timeline.device}",
+        WIDTH,
+        HEIGHT,
+        parts,
+        left=_LEFT,
     )
 
 

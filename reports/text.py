@@ -38,7 +38,14 @@ def render_text(page: Page, *, coloured: bool = False) -> str:
     ``coloured`` adds colour and nothing else.
     """
     draw = _draw_coloured if coloured else _draw
-    lines = _render_head(page, draw)
+    lines: list[str] = []
+    has_separator = False
+    for block in page.head:
+        if isinstance(block, Facts | Table) and not has_separator and lines:
+            lines.append("")
+            has_separator = isinstance(block, Facts)
+        lines += draw(block)
+    lines = lines
     for section in page.sections:
         if not section.detail:
             lines += _render_section(section, draw, coloured=coloured)
@@ -58,18 +65,6 @@ def _draw_coloured(block: Block) -> list[str]:
 
 def _make_safe(lines: Sequence[str]) -> list[str]:
     return [escape_log_line(printable(line)) for line in lines]
-
-
-def _render_head(page: Page, draw: Callable[[Block], list[str]]) -> list[str]:
-    """Return the head: the verdict and figures, a blank line, then the facts about the run."""
-    lines: list[str] = []
-    has_separator = False
-    for block in page.head:
-        if isinstance(block, Facts | Table) and not has_separator and lines:
-            lines.append("")
-            has_separator = isinstance(block, Facts)
-        lines += draw(block)
-    return lines
 
 
 def _render_section(section: Section, draw: Callable[[Block], list[str]], *, coloured: bool) -> list[str]:
@@ -98,13 +93,22 @@ def _render_section(section: Section, draw: Callable[[Block], list[str]], *, col
 def _render_block(block: Block) -> list[str]:
     """Return the lines of a block; none for a drawing."""
     if isinstance(block, VerdictBlock):
-        return _render_verdict(block)
+        return wrap(printable(block.text), first=f"{block.mark} ")
     if isinstance(block, Paragraph):
         return wrap_sentence(printable(block.text))
     if isinstance(block, Note):
-        return _render_note(block)
+        if not block.label:
+            return wrap(printable(block.text))
+        return wrap(printable(block.text), first=f"{INDENT}{block.label}  ", rest=INDENT * 2)
     if isinstance(block, Code):
-        return _render_code(block)
+        title = f"{INDENT}{block.title}: " if block.title else INDENT
+        if not block.brief and len(block.lines) == 1:
+            return format_fix_line(printable(block.lines[0]), first=title)
+        if block.brief:
+            line, *more = block.brief.split("\n")
+            lines = format_fix_line(printable(line), first=title)
+            return [*lines, *(line for text in more for line in wrap(printable(text), first=INDENT * 2))]
+        return [line for text in block.lines for line in format_fix_line(printable(text), first=INDENT)]
     if isinstance(block, ItemList):
         return _render_list(block)
     if isinstance(block, KeyFigures):
@@ -116,28 +120,6 @@ def _render_block(block: Block) -> list[str]:
     if isinstance(block, Icicle):
         return _render_icicle(block)
     return _render_card(block) if isinstance(block, Card) else []
-
-
-def _render_verdict(verdict: VerdictBlock) -> list[str]:
-    return wrap(printable(verdict.text), first=f"{verdict.mark} ")
-
-
-def _render_note(note: Note) -> list[str]:
-    if not note.label:
-        return wrap(printable(note.text))
-    return wrap(printable(note.text), first=f"{INDENT}{note.label}  ", rest=INDENT * 2)
-
-
-def _render_code(code: Code) -> list[str]:
-    """Return the lines to copy, or their brief form."""
-    title = f"{INDENT}{code.title}: " if code.title else INDENT
-    if not code.brief and len(code.lines) == 1:
-        return format_fix_line(printable(code.lines[0]), first=title)
-    if code.brief:
-        line, *more = code.brief.split("\n")
-        lines = format_fix_line(printable(line), first=title)
-        return [*lines, *(line for text in more for line in wrap(printable(text), first=INDENT * 2))]
-    return [line for text in code.lines for line in format_fix_line(printable(text), first=INDENT)]
 
 
 def _render_list(block: ItemList) -> list[str]:

@@ -33,23 +33,23 @@ def colour_heading(line: str, *, is_warning: bool = False) -> str:
 def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     """Return the lines of a block in colour."""
     if isinstance(block, VerdictBlock):
-        return _colour_verdict(block, lines)
+        tone = _TONES.get(block.tone, _BOLD)
+        status = _STATUS.match(block.text)
+        lead = f"{block.mark} {status[0] if status else ''}".rstrip()
+        return [_colour_start(lines[0], "", lead, _BOLD, tone), *lines[1:]]
     if isinstance(block, Card):
         return _colour_card(block, lines)
     if isinstance(block, ItemList):
         return list(map(_colour_mark, lines))
     if isinstance(block, Table):
-        return _colour_table(block, lines)
+        head, *rows = lines
+        if block.columns[0].kind is Kind.TEXT:
+            rows = list(map(_colour_mark, rows))
+        if any(column.kind is Kind.BAR for column in block.columns):
+            rows = [_BAR.sub(lambda match: _style(_CYAN, text=match[0]), row) for row in rows]
+        return [colour_heading(head), *rows]
     label = block.title if isinstance(block, Code) else block.label if isinstance(block, Note) else ""
     return [_colour_start(line, INDENT, label, _BOLD) for line in lines] if label else list(lines)
-
-
-def _colour_verdict(verdict: VerdictBlock, lines: Sequence[str]) -> list[str]:
-    """Colour the mark and the status, which are the words in capitals that the text begins with."""
-    tone = _TONES.get(verdict.tone, _BOLD)
-    status = _STATUS.match(verdict.text)
-    lead = f"{verdict.mark} {status[0] if status else ''}".rstrip()
-    return [_colour_start(lines[0], "", lead, _BOLD, tone), *lines[1:]]
 
 
 def _colour_card(card: Card, lines: Sequence[str]) -> list[str]:
@@ -66,16 +66,6 @@ def _colour_card(card: Card, lines: Sequence[str]) -> list[str]:
     for label, _ in card.parts:
         parts = [_colour_start(line, INDENT * 2, f"{label:<9} ", _DIM) for line in parts]
     return [*head, *lines[head_count : head_count + text_count], *parts]
-
-
-def _colour_table(table: Table, lines: Sequence[str]) -> list[str]:
-    """Colour the title, the bars, and the marks before zprof's own words; names of a recording have none."""
-    head, *rows = lines
-    if table.columns[0].kind is Kind.TEXT:
-        rows = list(map(_colour_mark, rows))
-    if any(column.kind is Kind.BAR for column in table.columns):
-        rows = [_BAR.sub(lambda match: _style(_CYAN, text=match[0]), row) for row in rows]
-    return [colour_heading(head), *rows]
 
 
 def _colour_mark(line: str) -> str:

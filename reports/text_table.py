@@ -36,9 +36,17 @@ class _Grid(Struct, frozen=True):
 def render_table(table: Table) -> list[str]:
     """Return the heading, rows and notes of a table."""
     rows = select_rows(table, table.max_text_rows)
-    columns = [at for at in table.static_columns if not table.columns[at].wide and _has_content(rows, at)]
+    columns = [
+        at
+        for at in table.static_columns
+        if not table.columns[at].wide and (at == 0 or any(row.cells[at] != "" for row in rows))
+    ]
     lifted = [at for at in columns if table.columns[at].lifted]
-    rows = _group_rows(rows, [_format_lifted(table.columns, row, lifted) for row in rows])
+    labels = [_format_lifted(table.columns, row, lifted) for row in rows]
+    groups: dict[str, list[Row]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        groups.setdefault(label, []).append(row)
+    rows = [row for group in groups.values() for row in group]
     group_labels = [_format_lifted(table.columns, row, lifted) for row in rows]
     has_one_label = len(set(group_labels)) == 1
     notes = [format_table_note(table), group_labels[0] if has_one_label else ""]
@@ -51,25 +59,12 @@ def render_table(table: Table) -> list[str]:
     return [*lines, *(wrap(left) if (left := format_omission(len(rows), table.total, table.noun)) else [])]
 
 
-def _group_rows(rows: Sequence[Row], labels: Sequence[str]) -> list[Row]:
-    """Return the rows with those of one label together, each label where it comes first."""
-    groups: dict[str, list[Row]] = {}
-    for row, label in zip(rows, labels, strict=True):
-        groups.setdefault(label, []).append(row)
-    return [row for group in groups.values() for row in group]
-
-
 def format_table_note(table: Table) -> str:
     """Describe the numbers of a table, such as ``ms per step, mean of the ranks``."""
     note = printable(table.note)
     if note.startswith(("per ", "in ")):
         return f"{table.unit} {note}".strip()
     return ", ".join(filter(None, (table.unit, note)))
-
-
-def _has_content(rows: Sequence[Row], at: int) -> bool:
-    """Return True if a column has a non-empty cell in these rows; the name column always counts."""
-    return at == 0 or any(row.cells[at] != "" for row in rows)
 
 
 def select_rows(table: Table, max_rows: int) -> list[Row]:

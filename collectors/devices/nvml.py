@@ -100,10 +100,6 @@ def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
             except nvml.NVMLError as error:
                 if not _is_unknown_device(nvml, error):
                     raise
-    return _find_by_bus_id(nvml, identity)
-
-
-def _find_by_bus_id(nvml: Any, identity: DeviceIdentity) -> Any:
     if identity.bus_id is None:
         raise UnusableAnswer(f"NVML does not list device {identity.uuid}", _UUID_REMEDY)
     try:

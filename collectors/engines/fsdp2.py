@@ -31,7 +31,11 @@ def detect_facts(model: nn.Module) -> TrainingFacts:
     parameters = list(model.parameters())
     groups = list_sharded_groups(module for module in model.modules() if _MODULE in list_class_names(module))
     size = find_element_bytes(parameters)
-    gathered, reduced = _find_wire_sizes(groups, size)
+    sent = [get_item_bytes(group.param_dtype, size) for group in groups]
+    gathered = get_common(sent)
+    reduced = get_common(
+        get_item_bytes(group.reduce_dtype, each) for group, each in zip(groups, sent, strict=True)
+    )
     are_sizes_known = gathered is not None and reduced is not None
     elements = count_trained_elements(parameters)
     is_data_parallel_only = all(group.shards_only for group in groups)
@@ -59,15 +63,6 @@ def _find_stage(groups: Sequence[ShardedGroup]) -> int:
     chosen = [group for group in groups if not group.is_default_root]
     are_kept = bool(chosen) and all(group.reshard_after_forward is False for group in chosen)
     return _KEEPING_STAGE if are_kept else _FULL_STAGE
-
-
-def _find_wire_sizes(
-    groups: Sequence[ShardedGroup], parameter_bytes: int | None
-) -> tuple[int | None, int | None]:
-    """Return the bytes of a gathered and of a reduced element, if they are equal in all groups."""
-    gathered = [get_item_bytes(group.param_dtype, parameter_bytes) for group in groups]
-    reduced = [get_item_bytes(group.reduce_dtype, each) for group, each in zip(groups, gathered, strict=True)]
-    return get_common(gathered), get_common(reduced)
 
 
 def _list_settings(groups: Sequence[ShardedGroup]) -> Iterator[EngineSetting]:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
-from zprof.collectors.flight_recorder.convert import FlightTables, convert_dump
+from zprof.collectors.flight_recorder.convert import convert_dump
 from zprof.collectors.flight_recorder.entries import DUMP_AGAIN, load_json
 from zprof.collectors.pickle_sandbox import format_name, inflate, load_plain_data
 from zprof.model.errors import BadInput
@@ -83,27 +83,37 @@ def start(arguments: list[str]) -> None:
     gc.freeze()
     with (folder / ANSWERS_NAME).open("ab", buffering=0) as answers:
         for job in jobs:
-            _limit_cpu_time(job.cpu_s)
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+            soft = int(usage.ru_utime + usage.ru_stime) + 1 + job.cpu_s
+            resource.setrlimit(
+                resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+            )
             answers.write(msgspec.json.encode(_read_job(job, folder, limits)) + b"\n")
             gc.collect()
             gc.freeze()
     os._exit(0)
 
 
-def _limit_cpu_time(seconds: int) -> None:
-    """Let the process be killed when the next file takes longer."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = int(usage.ru_utime + usage.ru_stime) + 1 + seconds
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
-    )
-
-
 def _read_job(job: DumpJob, folder: Path, limits: Limits) -> DumpAnswer:
     reserve = bytearray(_RESERVE_BYTES)
     try:
-        return _write_dump(job, folder)
+        dump = convert_dump(_load(Path(os.fsdecode(job.path)), folder))
+        target = Path(os.fsdecode(job.folder))
+        target.mkdir()
+        common: set[int] | None = None
+        for ranks in sorted(dump.group_ranks, key=len):
+            common = set(ranks) if common is None else common.intersection(ranks)
+        return DumpAnswer(
+            position=job.position,
+            files={name: write_provisional(target, name, columns) for name, columns in dump.tables.items()},
+            gaps=dump.gaps[:_MAX_GAPS],
+            only_rank=next(iter(common)) if common is not None and len(common) == 1 else None,
+            fits_name=job.named_rank is None or common is None or job.named_rank in common,
+            world_size=max((1 + max(ranks) for ranks in dump.group_ranks), default=0),
+            backend=format_name(dump.backend),
+            entries_left_out=dump.entries_left_out,
+        )
     except BadInput as error:
         return DumpAnswer(position=job.position, error=error.message, hint=error.hint)
     except MemoryError:
@@ -118,34 +128,14 @@ def _read_job(job: DumpJob, folder: Path, limits: Limits) -> DumpAnswer:
         return DumpAnswer(position=job.position, error=reason, hint=DUMP_AGAIN)
 
 
-def _write_dump(job: DumpJob, folder: Path) -> DumpAnswer:
-    dump = convert_dump(_load(Path(os.fsdecode(job.path)), folder))
-    target = Path(os.fsdecode(job.folder))
-    target.mkdir()
-    ranks = _find_common_ranks(dump)
-    return DumpAnswer(
-        position=job.position,
-        files={name: write_provisional(target, name, columns) for name, columns in dump.tables.items()},
-        gaps=dump.gaps[:_MAX_GAPS],
-        only_rank=next(iter(ranks)) if ranks is not None and len(ranks) == 1 else None,
-        fits_name=job.named_rank is None or ranks is None or job.named_rank in ranks,
-        world_size=max((1 + max(ranks) for ranks in dump.group_ranks), default=0),
-        backend=format_name(dump.backend),
-        entries_left_out=dump.entries_left_out,
-    )
-
-
-def _find_common_ranks(dump: FlightTables) -> set[int] | None:
-    """Return the ranks that are in all groups of the dump; None if no group's ranks are known."""
-    common: set[int] | None = None
-    for ranks in sorted(dump.group_ranks, key=len):
-        common = set(ranks) if common is None else common.intersection(ranks)
-    return common
-
-
 def _load(path: Path, folder: Path) -> Any:
     with open_plain(path) as file:
-        _check_size(file)
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_FILE_BYTES:
+            raise BadInput(
+                f"{size // _MEBIBYTE} MiB exceed the limit of {MAX_FILE_BYTES // _MEBIBYTE} MiB for a dump",
+                hint="set a smaller TORCH_FR_BUFFER_SIZE, and dump it again",
+            )
         if file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
             return _load_plain(file)
         unpacked = folder / _UNPACKED_NAME
@@ -160,12 +150,3 @@ def _load_plain(file: BinaryIO) -> Any:
         return load_plain_data(file, "flight-recorder dump")
     file.seek(0)
     return load_json(file.read(MAX_FILE_BYTES).removeprefix(b"\xef\xbb\xbf"))
-
-
-def _check_size(file: BinaryIO) -> None:
-    size = os.fstat(file.fileno()).st_size
-    if size > MAX_FILE_BYTES:
-        raise BadInput(
-            f"{size // _MEBIBYTE} MiB exceed the limit of {MAX_FILE_BYTES // _MEBIBYTE} MiB for a dump",
-            hint="set a smaller TORCH_FR_BUFFER_SIZE, and dump it again",
-        )

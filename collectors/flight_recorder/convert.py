@@ -21,7 +21,7 @@ from zprof.collectors.flight_recorder.entries import (
     make_damaged_error,
     read_entries,
 )
-from zprof.collectors.flight_recorder.groups import GroupRow, list_groups
+from zprof.collectors.flight_recorder.groups import list_groups
 from zprof.collectors.pickle_sandbox import format_name
 from zprof.collectors.snapshot.columns import (
     Budget,
@@ -74,7 +74,15 @@ def convert_dump(data: object) -> FlightTables:
     backends = [_split_name(name)[0] for name in names.distinct]
     tables = {
         "flight": _make_entry_columns(entries, names, stack_numbers),
-        "flight_group": _make_group_columns(groups),
+        "flight_group": {
+            "group": [group.name for group in groups],
+            "group_id": [group.group_id for group in groups],
+            "description": [group.description for group in groups],
+            "ranks": [",".join(map(str, group.ranks)) for group in groups],
+            "last_enqueued": [group.last_enqueued for group in groups],
+            "last_started": [group.last_started for group in groups],
+            "last_completed": [group.last_completed for group in groups],
+        },
         "flight_stack": stacks.columns(),
     }
     return FlightTables(
@@ -200,18 +208,6 @@ def _fill_unknown(values: Sequence[int | None]) -> Sequence[int | None]:
     if unknown == len(values):
         return [_UNKNOWN] * unknown
     return [_UNKNOWN if value is None else value for value in values] if unknown else values
-
-
-def _make_group_columns(groups: Sequence[GroupRow]) -> dict[str, Any]:
-    return {
-        "group": [group.name for group in groups],
-        "group_id": [group.group_id for group in groups],
-        "description": [group.description for group in groups],
-        "ranks": [",".join(map(str, group.ranks)) for group in groups],
-        "last_enqueued": [group.last_enqueued for group in groups],
-        "last_started": [group.last_started for group in groups],
-        "last_completed": [group.last_completed for group in groups],
-    }
 
 
 def _make_gap(what: str, reason: str, remedy: str) -> Gap:

@@ -54,7 +54,16 @@ def read_dumps(
     Raises:
         OSError: no process can be started.
     """
-    jobs = [_make_job(position, file) for position, file in enumerate(files)]
+    jobs = [
+        DumpJob(
+            position=position,
+            path=os.fsencode(file.path.absolute()),
+            folder=os.fsencode(file.folder.absolute()),
+            named_rank=file.named_rank,
+            cpu_s=_BASE_CPU_S + _estimate_bytes(file) // (2 * _MEBIBYTE),
+        )
+        for position, file in enumerate(files)
+    ]
     count = max(1, min(workers, len(jobs)))
     limits = _compute_limits(files)
     batches: list[_Batch] = []
@@ -167,16 +176,6 @@ def _make_failure_answer(job: DumpJob, failure: ChildFailure | None) -> DumpAnsw
         error=reason,
         hint=DUMP_AGAIN,
         is_permanent=failure is None or not failure.exceeded_limit,
-    )
-
-
-def _make_job(position: int, file: DumpFile) -> DumpJob:
-    return DumpJob(
-        position=position,
-        path=os.fsencode(file.path.absolute()),
-        folder=os.fsencode(file.folder.absolute()),
-        named_rank=file.named_rank,
-        cpu_s=_BASE_CPU_S + _estimate_bytes(file) // (2 * _MEBIBYTE),
     )
 
 

@@ -146,7 +146,15 @@ class IntervalIndex:
         self._rows = rows[order]
         self._thread, self._start = thread[order], start[order]
         self._end = self._start + duration[order]
-        self._outer = _find_outer_intervals(self._thread, self._start, self._end)
+        outer, stack = [], list[tuple[int, int, int]]()
+        for index, span in enumerate(
+            zip(self._thread.tolist(), self._start.tolist(), self._end.tolist(), strict=True)
+        ):
+            while stack and (stack[-1][1] != span[0] or stack[-1][2] <= span[1]):
+                stack.pop()
+            outer.append(stack[-1][0] if stack else -1)
+            stack.append((index, span[0], span[2]))
+        self._outer = np.array(outer, dtype=np.int64)
 
     def find_innermost(self, threads: Int64s, times_ns: Int64s) -> Int64s:
         """Return the row of the innermost interval around each instant, or -1."""
@@ -173,14 +181,3 @@ class IntervalIndex:
             else np.zeros(query_count, dtype=np.bool_)
         )
         return np.where(is_same_thread, index, -1)
-
-
-def _find_outer_intervals(thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """Return, for each interval, the innermost one of its thread that is open at its start, or -1."""
-    outer, stack = [], list[tuple[int, int, int]]()
-    for index, span in enumerate(zip(thread.tolist(), start.tolist(), end.tolist(), strict=True)):
-        while stack and (stack[-1][1] != span[0] or stack[-1][2] <= span[1]):
-            stack.pop()
-        outer.append(stack[-1][0] if stack else -1)
-        stack.append((index, span[0], span[2]))
-    return np.array(outer, dtype=np.int64)

@@ -57,11 +57,25 @@ class KinetoCollector:
         try:
             self._waits.install()
         except RuntimeError as error:
-            self._gaps.append(_make_no_waits_gap(error))
+            self._gaps.append(
+                Gap(
+                    kind=GapKind.EXPOSED_TIME,
+                    what="waits for collectives",
+                    reason=str(error),
+                    remedy="write ::wait ranges (docs/recording.md), or use a newer torch",
+                )
+            )
         try:
             self._stacks.start()
         except (RuntimeError, AttributeError, TypeError) as error:
-            self._gaps.append(_make_no_stacks_gap(error))
+            self._gaps.append(
+                Gap(
+                    kind=GapKind.RECORDING,
+                    what="lines of the program",
+                    reason=f"its Python stacks could not be sampled: {first_line(error)}",
+                    remedy="please report this; training was not affected",
+                )
+            )
         self._works.install()
 
     def cut(self) -> WindowRows | None:
@@ -151,7 +165,16 @@ class KinetoCollector:
         try:
             return profile_all_threads_config()
         except (AttributeError, TypeError):
-            self._add_gaps([_make_main_thread_gap()])
+            self._add_gaps(
+                [
+                    Gap(
+                        kind=GapKind.RECORDING,
+                        what="threads other than the main thread",
+                        reason="this torch cannot profile all threads",
+                        remedy="use torch 2.8 or newer",
+                    )
+                ]
+            )
             return None
 
 
@@ -167,33 +190,6 @@ def _export_tables(
         trace = read_trace(path)
     tables, gaps = convert_trace(trace)
     return tables, list_read_gaps(trace.report) + gaps
-
-
-def _make_no_waits_gap(error: Exception) -> Gap:
-    return Gap(
-        kind=GapKind.EXPOSED_TIME,
-        what="waits for collectives",
-        reason=str(error),
-        remedy="write ::wait ranges (docs/recording.md), or use a newer torch",
-    )
-
-
-def _make_no_stacks_gap(error: Exception) -> Gap:
-    return Gap(
-        kind=GapKind.RECORDING,
-        what="lines of the program",
-        reason=f"its Python stacks could not be sampled: {first_line(error)}",
-        remedy="please report this; training was not affected",
-    )
-
-
-def _make_main_thread_gap() -> Gap:
-    return Gap(
-        kind=GapKind.RECORDING,
-        what="threads other than the main thread",
-        reason="this torch cannot profile all threads",
-        remedy="use torch 2.8 or newer",
-    )
 
 
 class WaitRanges:

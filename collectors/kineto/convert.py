@@ -156,7 +156,7 @@ def build_event_columns(trace: Trace) -> dict[str, Any]:
         "duration_ns": trace.duration_ns[rows],
         "category": _encode_texts(trace.category, rows),
         "name": _encode_texts(trace.name, rows),
-        "thread": _replace_absent_threads(trace.thread[rows]),
+        "thread": np.where(trace.thread[rows] == ABSENT, _NO_THREAD, trace.thread[rows]),
         "stream": _nullable_numbers(trace.stream[rows]),
         "correlation": _nullable_numbers(trace.correlation[rows]),
         "external_id": _nullable_numbers(trace.external_id[rows]),
@@ -177,16 +177,15 @@ def _order_events(trace: Trace) -> Int64s | slice:
 
 def _encode_texts(column: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
     codes = make_array(column.codes[rows], pa.int32())
-    return pa.DictionaryArray.from_arrays(codes, make_texts(_replace_surrogates(column.texts)))
-
-
-def _replace_surrogates(texts: tuple[str, ...]) -> list[str]:
-    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
-    return [text.encode("utf-8", "replace").decode() if not text.isascii() else text for text in texts]
-
-
-def _replace_absent_threads(threads: Int64s) -> Int64s:
-    return np.where(threads == ABSENT, _NO_THREAD, threads)
+    return pa.DictionaryArray.from_arrays(
+        codes,
+        make_texts(
+            [
+                text.encode("utf-8", "replace").decode() if not text.isascii() else text
+                for text in column.texts
+            ]
+        ),
+    )
 
 
 def _nullable_numbers(values: Int64s) -> pa.Array:

@@ -250,7 +250,14 @@ class MemoryCollector:
         try:
             action()
         except Exception as error:
-            self._log.gaps.append(_make_fault_gap(what, error))
+            self._log.gaps.append(
+                Gap(
+                    kind=GapKind.MEMORY_PART,
+                    what=f"memory: {what}",
+                    reason=first_line(error),
+                    remedy="see the reason; the rest of the recording and training are not affected",
+                )
+            )
 
     def _remove_saved_tensor_hooks(self) -> None:
         """Remove the saved-tensor hooks, and the wrappers that kept collectives from capturing them."""
@@ -275,12 +282,3 @@ def as_sequence(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
         return ()
     # An engine's own optimizer need not be one of torch's classes.
     return optimizer if isinstance(optimizer, list | tuple) else (cast("torch.optim.Optimizer", optimizer),)
-
-
-def _make_fault_gap(what: str, error: BaseException) -> Gap:
-    return Gap(
-        kind=GapKind.MEMORY_PART,
-        what=f"memory: {what}",
-        reason=first_line(error),
-        remedy="see the reason; the rest of the recording and training are not affected",
-    )

@@ -59,7 +59,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if types:
             for kind in types:
                 if kind not in PLAIN and kind.__torch_dispatch__ is not NO_DISPATCH:
-                    return func(*args, **(kwargs or {})) if _is_any_traced(types) else NotImplemented
+                    return (
+                        func(*args, **(kwargs or {}))
+                        if any(issubclass(kind, _TRACED) for kind in types)
+                        else NotImplemented
+                    )
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except RuntimeError as error:
@@ -113,10 +117,6 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._claim_operands(item, role)
         elif isinstance(value, dict):
             self._claim_operands(tuple(value.values()), role)
-
-
-def _is_any_traced(types: Any) -> bool:
-    return any(issubclass(kind, _TRACED) for kind in types)
 
 
 def _classify_operator(func: Any) -> tuple[Any, StorageRole | None]:

@@ -58,7 +58,9 @@ class LightScans:
         """Scan the module only if a parameter has moved to another storage since the window's first scan."""
         for parameter in module._parameters.values():
             if parameter is not None:
-                entry = self._storages.live.get(_get_storage_key(parameter))
+                entry = self._storages.live.get(
+                    parameter.untyped_storage()._cdata if type(parameter) is nn.Parameter else -1
+                )
                 if entry is None or WEIGHT not in entry.claimed:
                     self._scanner.on_module_called(module)
                     return
@@ -87,11 +89,6 @@ class LightScans:
     def claim_buckets(self) -> None:
         """Claim the buckets that the engines have allocated in the backward."""
         self._scanner.claim_buckets()
-
-
-def _get_storage_key(parameter: nn.Parameter) -> int:
-    """Return the key of the parameter's storage; -1 if it has no storage of its own (DTensor)."""
-    return parameter.untyped_storage()._cdata if type(parameter) is nn.Parameter else -1
 
 
 def _count_states(optimizer: torch.optim.Optimizer) -> int:

@@ -140,7 +140,11 @@ skip_in_compiler(
 def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     """Return the tensor itself, or the inner ones of a wrapper subclass; none for one without memory."""
     if type(value) in PLAIN:
-        return (value,) if value.layout is torch.strided else _list_sparse_parts(value)
+        return (
+            (value,)
+            if value.layout is torch.strided
+            else ((value._indices(), value._values()) if value.layout is torch.sparse_coo else ())
+        )
     if not isinstance(value, torch.Tensor):
         return ()  # parts of a subclass may not be tensors: DTensor has a device mesh
     flatten = getattr(value, "__tensor_flatten__", None)
@@ -162,10 +166,6 @@ def _clear_storage(entry: Storage) -> Storage:
     entry.generation, entry.address, entry.bytes = -1, 0, 0
     entry.claimed, entry.holds_parameter = [], False
     return entry
-
-
-def _list_sparse_parts(sparse: torch.Tensor) -> Sequence[torch.Tensor]:
-    return (sparse._indices(), sparse._values()) if sparse.layout is torch.sparse_coo else ()
 
 
 def find_nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:

@@ -79,14 +79,10 @@ def filter_program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame
     """Yield frames (file, line, function) without frames of the recorder and of torch's path to it."""
     for frame in frames:
         file, function = str(frame["filename"]), str(frame["name"])
-        if not file.startswith(_OWN_FILES) and not _is_internal(file, function):
+        if not file.startswith(_OWN_FILES) and not any(
+            file.endswith(suffix) and (names is None or function in names) for suffix, names in _TORCH_FRAMES
+        ):
             yield file, int(frame["line"]), function
-
-
-def _is_internal(file: str, function: str) -> bool:
-    return any(
-        file.endswith(suffix) and (names is None or function in names) for suffix, names in _TORCH_FRAMES
-    )
 
 
 TableColumns = dict[str, list[Any]]
@@ -102,7 +98,24 @@ class StorageRows:
     def add(self, births: Iterable[Birth]) -> None:
         """Add the rows of new storages."""
         for birth in births:
-            self._open[birth.generation] = _make_storage_row(birth, self._phases, self._stacks)
+            module = birth.module
+            if isinstance(module, int):
+                module = self._phases.find_module(module)
+            self._open[birth.generation] = [
+                birth.generation,
+                "foreign" if birth.foreign else "storage",
+                str(birth.device),
+                birth.address,
+                birth.bytes,
+                birth.time_ns,
+                None,
+                birth.before_window,
+                None if birth.operator is None else str(birth.operator),
+                birth.phase.value,
+                module,
+                None,
+                self._stacks.take_number(birth.generation),
+            ]
 
     def take_ended(self, deaths: Mapping[int, int]) -> list[list[Any]]:
         """Return the rows of the storages that ended, by generation, and forget them."""
@@ -126,7 +139,27 @@ class StorageRows:
 
 def build_alloc_table(storages: Sequence[Sequence[Any]], blocks: Iterable[BlockLifetime]) -> TableColumns:
     """Return the table ``alloc``: storage lifetimes first, then the allocator's blocks."""
-    rows = [*storages, *(_make_allocator_row(block) for block in blocks)]
+    rows = [
+        *storages,
+        *(
+            (
+                -1,
+                "profiler",
+                block.device,
+                block.address,
+                block.bytes,
+                block.allocated_ns,
+                block.freed_ns,
+                False,
+                block.operator,
+                Phase.OTHER.value,
+                None,
+                block.thread,
+                None,
+            )
+            for block in blocks
+        ),
+    ]
     return {name: [row[index] for row in rows] for index, name in enumerate(_ALLOC_COLUMNS)}
 
 
@@ -154,42 +187,3 @@ def build_mark_table(phases: Sequence[tuple[int, Phase]]) -> TableColumns:
         "number": [0] * len(phases),
         "name": [phase.value for _, phase in phases],
     }
-
-
-def _make_storage_row(birth: Birth, phases: PhaseTracker, stacks: AllocationStacks) -> list[Any]:
-    module = birth.module
-    if isinstance(module, int):
-        module = phases.find_module(module)
-    return [
-        birth.generation,
-        "foreign" if birth.foreign else "storage",
-        str(birth.device),
-        birth.address,
-        birth.bytes,
-        birth.time_ns,
-        None,
-        birth.before_window,
-        None if birth.operator is None else str(birth.operator),
-        birth.phase.value,
-        module,
-        None,
-        stacks.take_number(birth.generation),
-    ]
-
-
-def _make_allocator_row(block: BlockLifetime) -> Sequence[Any]:
-    return (
-        -1,
-        "profiler",
-        block.device,
-        block.address,
-        block.bytes,
-        block.allocated_ns,
-        block.freed_ns,
-        False,
-        block.operator,
-        Phase.OTHER.value,
-        None,
-        block.thread,
-        None,
-    )

@@ -110,12 +110,11 @@ def _get_size(entry: tuple[int, nn.Module]) -> int:
 
 def _find_live(kind: type) -> Iterator[Any]:
     # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
-    return (value for value in gc.get_objects() if issubclass(type(value), kind) and _is_initialized(value))
-
-
-def _is_initialized(value: Any) -> bool:
-    """Return False for an object whose ``__init__`` has not run yet."""
-    return bool(getattr(value, "__dict__", None))
+    return (
+        value
+        for value in gc.get_objects()
+        if issubclass(type(value), kind) and bool(getattr(value, "__dict__", None))
+    )
 
 
 def _make_unused_name(name: str, used_names: Any) -> str:

@@ -94,9 +94,23 @@ class InitWindow:
         """Return a gap for everything that could not be recorded."""
         gaps = list(self._guard.gaps)
         if self._limit_message:
-            gaps.append(_make_cut_short_gap(self._limit_message))
+            gaps.append(
+                Gap(
+                    kind=GapKind.MEMORY_PART,
+                    what="memory before the first step",
+                    reason=f"the first step came too late: recording ended after {self._limit_message}",
+                    remedy="the recorded part is valid; --no-init disables this window",
+                )
+            )
         elif not self._marks.time_ns:
-            gaps.append(_make_never_started_gap())
+            gaps.append(
+                Gap(
+                    kind=GapKind.MEMORY_PART,
+                    what="memory before the first step",
+                    reason="no module registered a parameter where zprof could record it",
+                    remedy="none for programs that train tensors outside modules",
+                )
+            )
         return gaps
 
     def _make_hook(self, *, is_buffer: bool) -> Callable[..., None]:
@@ -147,21 +161,3 @@ class InitWindow:
         self._tables = {"init_alloc": alloc, "init_role": tables["role"]}
         self._marks.extend(tables["mark"])
         self._guard.gaps.extend(collector.gaps())
-
-
-def _make_cut_short_gap(limit: str) -> Gap:
-    return Gap(
-        kind=GapKind.MEMORY_PART,
-        what="memory before the first step",
-        reason=f"the first step came too late: recording ended after {limit}",
-        remedy="the recorded part is valid; --no-init disables this window",
-    )
-
-
-def _make_never_started_gap() -> Gap:
-    return Gap(
-        kind=GapKind.MEMORY_PART,
-        what="memory before the first step",
-        reason="no module registered a parameter where zprof could record it",
-        remedy="none for programs that train tensors outside modules",
-    )

@@ -35,7 +35,14 @@ def main(folder: Path, limits: Limits) -> None:
     reserve = bytearray(_RESERVE_BYTES)
     try:
         apply_limits(limits)
-        answer = _write_tables(folder)
+        with open(0, "rb", closefd=False) as file:
+            snapshot = load_plain_data(file)
+        tables = convert_snapshot(snapshot, max_rows=os.fstat(0).st_size)
+        answer = {
+            "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
+            "gaps": [to_builtins(gap) for gap in tables.gaps[:_MAX_GAPS]],
+            "history_begin_ns": tables.history_begin_ns,
+        }
     except BadInput as error:
         answer = {"error": error.message, "hint": error.hint}
     except MemoryError:
@@ -47,17 +54,6 @@ def main(folder: Path, limits: Limits) -> None:
     except Exception as error:
         answer = _make_error(f"it cannot be read ({type(error).__name__})")
     (folder / ANSWER).write_text(json.dumps(answer), encoding="utf-8")
-
-
-def _write_tables(folder: Path) -> dict[str, Any]:
-    with open(0, "rb", closefd=False) as file:
-        snapshot = load_plain_data(file)
-    tables = convert_snapshot(snapshot, max_rows=os.fstat(0).st_size)
-    return {
-        "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
-        "gaps": [to_builtins(gap) for gap in tables.gaps[:_MAX_GAPS]],
-        "history_begin_ns": tables.history_begin_ns,
-    }
 
 
 def _write_table(folder: Path, name: str, columns: dict[str, Any]) -> int:

@@ -23,7 +23,19 @@ def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
     """Yield all gaps, device by device."""
     for device in devices:
         yield from _iter_history_gaps(device)
-        yield from _iter_unknown_entry_gaps(device)
+        unknown = device.trace.unknown
+        if unknown:
+            names = ", ".join(repr(format_name(name)) for name in islice(unknown, 3))
+            count = sum(unknown.values())
+            reason = (
+                f"{device.name}: {count} entries are of kinds that this version does not support ({names})"
+            )
+            yield Gap(
+                kind=GapKind.ALLOCATOR_HISTORY,
+                what="allocator history",
+                reason=reason,
+                remedy="upgrade zprof",
+            )
         yield from _iter_contradiction_gaps(device)
         yield from _iter_clock_gaps(device)
         yield from _iter_skipped_entry_gaps(device)
@@ -60,17 +72,6 @@ def _format_time(time_ns: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{time_ns} ns"
     return f"{day}.{remainder_ns // 1000:06d} UTC"
-
-
-def _iter_unknown_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
-    unknown = device.trace.unknown
-    if unknown:
-        names = ", ".join(repr(format_name(name)) for name in islice(unknown, 3))
-        count = sum(unknown.values())
-        reason = f"{device.name}: {count} entries are of kinds that this version does not support ({names})"
-        yield Gap(
-            kind=GapKind.ALLOCATOR_HISTORY, what="allocator history", reason=reason, remedy="upgrade zprof"
-        )
 
 
 def _iter_contradiction_gaps(device: DeviceTables) -> Iterator[Gap]:

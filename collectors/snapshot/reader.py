@@ -72,7 +72,12 @@ def read_snapshot(path: Path, limits: Limits | None = None) -> Iterator[Snapshot
             with _open_plain(path, folder) as file:
                 size = os.fstat(file.fileno()).st_size
                 _run_child(file, folder, limits or compute_limits(size))
-            contents = _read_result(folder)
+            answer = _read_answer(folder)
+            if answer.error:
+                raise BadInput(answer.error, hint=answer.hint)
+            tables = {name: _read_table(folder, name, answer.rows.get(name, -1)) for name in _TABLES}
+            history_start_ns = answer.history_begin_ns
+            contents = SnapshotFile(tables=tables, gaps=tuple(answer.gaps), history_begin_ns=history_start_ns)
         except BadInput as error:
             raise type(error)(f"{path}: {error.message}", hint=error.hint) from None
         yield contents
@@ -85,7 +90,12 @@ def _open_plain(path: Path, folder: Path) -> Iterator[BinaryIO]:
         raise BadInput("no such file", hint="pass a snapshot file, or a folder of snapshots")
     try:
         with path.open("rb") as file:
-            _check_size(file)
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise BadInput(
+                    f"{size >> 20} MiB exceed the limit of {MAX_FILE_BYTES >> 20} MiB for a snapshot",
+                    hint="dump it again with a smaller max_entries",
+                )
             kind = detect_file_kind(file)
             if kind is not FileKind.GZIP_SNAPSHOT:
                 reject_other_kinds(kind)
@@ -97,15 +107,6 @@ def _open_plain(path: Path, folder: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", hint="pass a readable snapshot file") from None
-
-
-def _check_size(file: BinaryIO) -> None:
-    size = os.fstat(file.fileno()).st_size
-    if size > MAX_FILE_BYTES:
-        raise BadInput(
-            f"{size >> 20} MiB exceed the limit of {MAX_FILE_BYTES >> 20} MiB for a snapshot",
-            hint="dump it again with a smaller max_entries",
-        )
 
 
 def reject_other_kinds(kind: FileKind) -> None:
@@ -164,15 +165,6 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> None:
     if failure is not None:
         kind = SnapshotReaderKilled if failure.exceeded_limit else BadInput
         raise kind(f"the process that reads it failed: {failure.message}", hint=DAMAGED_HINT)
-
-
-def _read_result(folder: Path) -> SnapshotFile:
-    answer = _read_answer(folder)
-    if answer.error:
-        raise BadInput(answer.error, hint=answer.hint)
-    tables = {name: _read_table(folder, name, answer.rows.get(name, -1)) for name in _TABLES}
-    history_start_ns = answer.history_begin_ns
-    return SnapshotFile(tables=tables, gaps=tuple(answer.gaps), history_begin_ns=history_start_ns)
 
 
 def _read_answer(folder: Path) -> _ReaderAnswer:

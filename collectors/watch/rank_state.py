@@ -43,7 +43,10 @@ def list_group_progress() -> tuple[GroupProgress, ...]:
     status = dump_flight_status()
     numbers: dict[int, Any] = {}
     for text in (status.others, status.nccl):
-        numbers |= _read_numbers(json.loads(text).get("pg_status") if text else None)
+        numbers |= {
+            int(number): facts
+            for number, facts in ((json.loads(text).get("pg_status") if text else None) or {}).items()
+        }
     groups = list_process_groups()
     ordered = sorted(numbers)
     is_complete = len(ordered) == len(groups)
@@ -137,16 +140,14 @@ def _describe_groups(dump: dict[str, Any], groups: Sequence[ProcessGroupFacts]) 
         if number in status:
             status[number]["last_enqueued_collective"] = enqueued
             status[number]["last_completed_collective"] = retired
-    if all(_has_name(groups, entry["pg_id"], entry["process_group"][0]) for entry in entries):
+    if all(
+        (entry["pg_id"] < len(groups) and groups[entry["pg_id"]].name == entry["process_group"][0])
+        for entry in entries
+    ):
         # A group has a status from its first operation on.
         unused = {f"last_{state}_collective": -1 for state in ("enqueued", "started", "completed")}
         status = {number: status.get(number, unused) for number in range(len(groups))} | status
     return {**dump, "pg_config": config, "pg_status": status}
-
-
-def _has_name(groups: Sequence[ProcessGroupFacts], number: int, name: str) -> bool:
-    """Return True if the numbers of the dump count the groups of ``torch.distributed``."""
-    return number < len(groups) and groups[number].name == name
 
 
 def _find_last_sequences(entries: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, int]]:
@@ -170,10 +171,6 @@ def _make_empty_tables(groups: Columns) -> dict[str, Columns]:
         name: {column: [] for column in TABLES[name].names} for name in ("flight", "flight_stack")
     }
     return {**tables, "flight_group": groups}
-
-
-def _read_numbers(status: Any) -> dict[int, Any]:
-    return {int(number): facts for number, facts in (status or {}).items()}
 
 
 def _make_progress(group: ProcessGroupFacts, facts: Mapping[str, str]) -> GroupProgress:

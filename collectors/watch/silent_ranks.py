@@ -92,7 +92,12 @@ def mark_ended_stalls(run: Path) -> None:
             marks, now_ns = _read_marks(run, manifest), time.time_ns()
             stalls = [time_ns for time_ns, kind in _list_stalls_of(marks) if kind == _STUCK]
             marks = _add_mark(marks, _RESUMED, now_ns, now_ns - max(stalls, default=now_ns))
-            _place_marks(rank_folder(run, rank), manifest, marks)
+            folder = rank_folder(run, rank)
+            from zprof.run.writer import place_table, stage_table
+
+            files = manifest.files | {"mark": stage_table(folder, "mark", marks)}
+            write_atomically(folder / RANK_NAME, to_json(replace(manifest, files=files)).encode())
+            place_table(folder, "mark")
 
 
 def is_saved(run: Path, state: RankState) -> bool:
@@ -186,14 +191,6 @@ def _write_stall(
     for name in tables:
         table = f"{name}.parquet"
         get_staged_path(temporary / table).rename(folder / table)
-
-
-def _place_marks(folder: Path, manifest: RankManifest, marks: dict[str, list[Any]]) -> None:
-    from zprof.run.writer import place_table, stage_table
-
-    files = manifest.files | {"mark": stage_table(folder, "mark", marks)}
-    write_atomically(folder / RANK_NAME, to_json(replace(manifest, files=files)).encode())
-    place_table(folder, "mark")
 
 
 def _add_mark(marks: dict[str, list[Any]], kind: str, time_ns: int, stall_ns: int) -> dict[str, list[Any]]:

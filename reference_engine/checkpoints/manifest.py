@@ -79,7 +79,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(
             f"it has format version {version}, but this engine reads only up to {VERSION}: use a newer engine"
         )
-    return _parse_content(document)
+    if document.get("crc32") != _compute_crc32(document.get("content")):
+        raise ValueError(f"its {MANIFEST} is damaged: the checksum differs")
+    try:
+        manifest = Manifest(**document["content"])
+        for record in manifest.parameters.values():
+            record.setdefault("group", 0 if record["trainable"] else None)
+        return manifest
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"its {MANIFEST} is damaged: {error}") from None
 
 
 def compute_checksums(folder: Path, pattern: str) -> dict[str, dict[str, int]]:
@@ -100,18 +108,6 @@ def check_file(folder: Path, name: str, expected: Mapping[str, int]) -> None:
         raise ValueError(f"its file {name} has {path.stat().st_size} bytes, not {expected['bytes']}")
     if _compute_checksum(path) != expected:
         raise ValueError(f"its file {name} is damaged: the checksum differs")
-
-
-def _parse_content(document: Mapping[str, Any]) -> Manifest:
-    if document.get("crc32") != _compute_crc32(document.get("content")):
-        raise ValueError(f"its {MANIFEST} is damaged: the checksum differs")
-    try:
-        manifest = Manifest(**document["content"])
-        for record in manifest.parameters.values():
-            record.setdefault("group", 0 if record["trainable"] else None)
-        return manifest
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"its {MANIFEST} is damaged: {error}") from None
 
 
 def _compute_crc32(content: object) -> int:

@@ -52,7 +52,11 @@ def list_parts_to_load(engine: ZeroModel, optimizer: ZeroOptimizer) -> "Iterator
     for unit in engine.units:
         pieces = unit.layout.pieces(engine.comm.rank)
         if unit.trainable and not unit.policy.shard_optimizer:
-            pieces = _list_all_pieces(unit)
+            pieces = tuple(
+                ShardPiece(name=slot.name, parameter_offset=0, shard_offset=slot.offset, numel=slot.numel)
+                for slot in unit.layout.slots
+                if slot.numel
+            )
         for flat, template, base in _iter_flat_tensors(unit, optimizer):
             unsharded = unit.trainable and not unit.policy.shard_optimizer
             yield from _make_parts(
@@ -118,14 +122,6 @@ def _make_keys(unit: FlatUnit, mp: Comm | None) -> dict[str, str]:
         return {slot.name: slot.name for slot in unit.layout.slots}
     split = f"/mp{mp.rank}of{mp.world_size}"
     return {slot.name: slot.name + (split if is_split(unit, slot.name) else "") for slot in unit.layout.slots}
-
-
-def _list_all_pieces(unit: FlatUnit) -> tuple[ShardPiece, ...]:
-    return tuple(
-        ShardPiece(name=slot.name, parameter_offset=0, shard_offset=slot.offset, numel=slot.numel)
-        for slot in unit.layout.slots
-        if slot.numel
-    )
 
 
 def _list_empty_pieces(unit: FlatUnit) -> tuple[ShardPiece, ...]:

@@ -14,7 +14,6 @@ import importlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Protocol
 
 import torch
@@ -122,23 +121,15 @@ def choose_update(config: ZeroConfig, device: torch.device) -> Update:
 
 def _load_cuda_kernel(device: torch.device) -> Update | str:
     """Return the kernel, or the reason why it is unavailable."""
-    cuda = _import_cuda_package()
+    cuda = importlib.import_module("zprof.reference_engine.optimizer.cuda")
     reason: str | None = cuda.explain_unavailable()
     if reason is not None:
-        return _add_install_hint(reason)
+        return reason if INSTALL in reason else f"{reason} ({INSTALL})"
     try:
         kernel: Update = cuda.CudaAdamW(device)
     except RuntimeError as error:  # compiling or loading failed
         return str(error)
     return kernel
-
-
-def _import_cuda_package() -> ModuleType:
-    return importlib.import_module("zprof.reference_engine.optimizer.cuda")  # needed only with a GPU
-
-
-def _add_install_hint(reason: str) -> str:
-    return reason if INSTALL in reason else f"{reason} ({INSTALL})"
 
 
 class TorchAdamW:

@@ -147,7 +147,13 @@ class DynamicLossScale:
     def _scale_gradient_of(self, output: Any) -> Any:
         if isinstance(output, torch.Tensor):
             return _attach_scale(output, self.value) if output.requires_grad else output
-        _check_no_hidden_tensors(output)
+        attributes = getattr(output, "__dict__", {}).values()
+        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in attributes):
+            kind = type(output).__name__
+            raise TypeError(
+                f"the model returns a {kind}, whose tensors cannot be found for loss scaling; "
+                f"return tensors, or register the type: torch.utils._pytree.register_dataclass({kind})"
+            )
         return output
 
 
@@ -168,13 +174,3 @@ class _ScaleGradient(torch.autograd.Function):
 def _attach_scale(output: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     scaled: torch.Tensor = _ScaleGradient.apply(output, scale)  # type: ignore[no-untyped-call]
     return scaled
-
-
-def _check_no_hidden_tensors(output: object) -> None:
-    attributes = getattr(output, "__dict__", {}).values()
-    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in attributes):
-        kind = type(output).__name__
-        raise TypeError(
-            f"the model returns a {kind}, whose tensors cannot be found for loss scaling; return tensors, or "
-            f"register the type: torch.utils._pytree.register_dataclass({kind})"
-        )

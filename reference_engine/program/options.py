@@ -89,9 +89,13 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
         requested.update(option.resolve_fields(given[option.dest]))
     plant = plants.find_plant(given["plant"]) if given.get("plant") else None
     base = {} if plant is None else plant.base
-    _check_option_pairs(
-        {**base, **requested}, rotates=plant is not None and "compute.straggler_rotates" in plant.change
-    )
+    fields = {**base, **requested}
+    rotates = plant is not None and "compute.straggler_rotates" in plant.change
+    if "link.latency_s" in fields and "link.bandwidth_bytes_per_s" not in fields:
+        raise ValueError("--link-latency-us needs --link-gbps")
+    rank, delay = ("compute.straggler_rank" in fields, "compute.straggler_s" in fields)
+    if rank != delay and not rotates:
+        raise ValueError("--straggler-rank and --straggler-ms must be given together")
     config = _apply_plant(plant, requested, fixed=bool(given.get("fixed")))
     if config.zero.defragment and config.activations.checkpoint:
         return replace_fields(config, {"activations.contiguous": True})
@@ -106,14 +110,6 @@ def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, fixed: bool)
     return (
         plant.build_fixed_config(TrainConfig(), requested) if fixed else plant.apply(TrainConfig(), requested)
     )
-
-
-def _check_option_pairs(fields: dict[str, Any], *, rotates: bool) -> None:
-    if "link.latency_s" in fields and "link.bandwidth_bytes_per_s" not in fields:
-        raise ValueError("--link-latency-us needs --link-gbps")
-    rank, delay = ("compute.straggler_rank" in fields, "compute.straggler_s" in fields)
-    if rank != delay and not rotates:
-        raise ValueError("--straggler-rank and --straggler-ms must be given together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

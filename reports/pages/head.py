@@ -106,38 +106,34 @@ def _list_key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
         if report.hang.stall_ns:
             yield "without progress", format_ns(report.hang.stall_ns), "when the ranks were saved"
     elif report.time.per_rank:
-        yield from _list_time_figures(report)
+        ranks = report.time.per_rank
+        times = report.comparison.step_time if report.comparison else None
+        before = f"baseline {format_ns(times.a_ns)}, " if times else ""
+        name = "total time" if report.time.is_whole else "step"
+        yield name, format_ns(times.b_ns if times else step_ns(ranks)), f"{before}mean of the ranks"
+        exposed = exposure(ranks)
+        if exposed.ratio is not None:
+            yield (
+                "exposed communication",
+                f"{BOUND_WORDS[exposed.bound]}{format_ns(exposed.exposed_ns)}",
+                f"{format_percent(exposed.ratio)} of {format_ns(exposed.collective_ns)} in collectives, "
+                f"{report.time.basis}",
+            )
+        for late in list_late_ranks(report)[:1]:
+            caused = read(late.exposed_wait_per_rank_ns)
+            if (caused.number or 0) < _MIN_WAIT_RATIO * step_ns(ranks):
+                continue
+            yield (
+                f"wait caused by rank {get(late.rank)}",
+                caused.text,
+                f"{report.time.basis}, per waiting rank; "
+                f"{read_wait_share(report, late).text} of all exposed waiting",
+            )
     if report.memory.per_rank and not is_stuck(report.hang):
         yield _make_peak_figure(report)
     groups = len(merge_gaps(report.gaps))
     note = f"{groups:,} not measured" if groups else "everything requested was measured"
     yield "findings", f"{len(report.findings):,}", note
-
-
-def _list_time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
-    ranks = report.time.per_rank
-    times = report.comparison.step_time if report.comparison else None
-    before = f"baseline {format_ns(times.a_ns)}, " if times else ""
-    name = "total time" if report.time.is_whole else "step"
-    yield name, format_ns(times.b_ns if times else step_ns(ranks)), f"{before}mean of the ranks"
-    exposed = exposure(ranks)
-    if exposed.ratio is not None:
-        yield (
-            "exposed communication",
-            f"{BOUND_WORDS[exposed.bound]}{format_ns(exposed.exposed_ns)}",
-            f"{format_percent(exposed.ratio)} of {format_ns(exposed.collective_ns)} in collectives, "
-            f"{report.time.basis}",
-        )
-    for late in list_late_ranks(report)[:1]:
-        caused = read(late.exposed_wait_per_rank_ns)
-        if (caused.number or 0) < _MIN_WAIT_RATIO * step_ns(ranks):
-            continue
-        yield (
-            f"wait caused by rank {get(late.rank)}",
-            caused.text,
-            f"{report.time.basis}, per waiting rank; "
-            f"{read_wait_share(report, late).text} of all exposed waiting",
-        )
 
 
 def _make_peak_figure(report: Report) -> tuple[str, str, str]:

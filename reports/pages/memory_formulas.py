@@ -170,38 +170,31 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
 
 def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str, ...]:
     """Describe the model states of each rank, largest deviation first; one sentence if all ranks agree."""
-    rank_checks = _sum_state_checks(checks)
+    by_rank: dict[int, list[FormulaCheck]] = {}
+    for state in checks:
+        by_rank.setdefault(state.rank, []).append(state)
+    rank_checks = [
+        StateCheck(
+            rank=rank,
+            formula_bytes=sum(state.law_bytes for state in rank_checks),
+            measured_bytes=sum(state.measured_bytes for state in rank_checks),
+            padding_bytes=sum(state.padding_bytes for state in rank_checks),
+            scalar_bytes=sum(state.scalar_bytes for state in rank_checks),
+            unexplained_bytes=sum(state.unexplained_bytes for state in rank_checks),
+            abs_unexplained_bytes=sum(abs(state.unexplained_bytes) for state in rank_checks),
+            has_cause=all(
+                state.cause not in _UNKNOWN_CAUSES for state in rank_checks if state.unexplained_bytes
+            ),
+        )
+        for rank, rank_checks in by_rank.items()
+        if len(rank_checks) == _STATE_COUNT
+    ]
     if len({replace(check, rank=0) for check in rank_checks}) == 1:
         return (_describe_state("each rank", rank_checks[0]),)
     largest = sorted(rank_checks, key=lambda check: (-check.abs_unexplained_bytes, check.rank))[:max_ranks]
     omission = f"{len(largest)} of {len(rank_checks)} ranks, largest deviations first."
     lines = [_describe_state(f"rank {check.rank}", check) for check in largest]
     return (*lines, *((omission,) if len(largest) < len(rank_checks) else ()))
-
-
-def _sum_state_checks(checks: Sequence[FormulaCheck]) -> list[StateCheck]:
-    """Sum the three states of each rank; ranks without a formula for every state are omitted."""
-    by_rank: dict[int, list[FormulaCheck]] = {}
-    for state in checks:
-        by_rank.setdefault(state.rank, []).append(state)
-    return [
-        _sum_state_check(rank, rank_checks)
-        for rank, rank_checks in by_rank.items()
-        if len(rank_checks) == _STATE_COUNT
-    ]
-
-
-def _sum_state_check(rank: int, checks: Sequence[FormulaCheck]) -> StateCheck:
-    return StateCheck(
-        rank=rank,
-        formula_bytes=sum(state.law_bytes for state in checks),
-        measured_bytes=sum(state.measured_bytes for state in checks),
-        padding_bytes=sum(state.padding_bytes for state in checks),
-        scalar_bytes=sum(state.scalar_bytes for state in checks),
-        unexplained_bytes=sum(state.unexplained_bytes for state in checks),
-        abs_unexplained_bytes=sum(abs(state.unexplained_bytes) for state in checks),
-        has_cause=all(state.cause not in _UNKNOWN_CAUSES for state in checks if state.unexplained_bytes),
-    )
 
 
 def _describe_state(subject: str, check: StateCheck) -> str:

@@ -11,7 +11,7 @@ from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.metrics.metric import find_unit
 from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
-from zprof.model.time import LEDGER_NAMES, Blame, CriticalPath, PathShare, RankTime
+from zprof.model.time import LEDGER_NAMES, Blame, CriticalPath, RankTime
 from zprof.reports.page import HeatMap, Note, Section, make_section
 from zprof.reports.pages.heat import Measured, heat_map
 from zprof.reports.pages.ledger import read_terms
@@ -207,17 +207,13 @@ def _iterate_columns(report: Report) -> Iterator[Mapping[int, float]]:
         yield {entry.rank: getattr(entry, name) for entry in _list_blames(report)}
     yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
     path: dict[int, float] = defaultdict(float)
-    for share in _list_shares(report):
+    for share in report.time.critical_path.shares if report.time.critical_path else ():
         path[share.rank] += share.ns
     yield path
 
 
 def _list_blames(report: Report) -> Sequence[Blame]:
     return report.time.blame.per_rank if report.time.blame else ()
-
-
-def _list_shares(report: Report) -> Sequence[PathShare]:
-    return report.time.critical_path.shares if report.time.critical_path else ()
 
 
 def order_by_waiting(times: Sequence[RankTime], ranks: Sequence[int]) -> tuple[int, ...]:

@@ -92,10 +92,16 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
     if is_stuck(report.hang):
         return build_hang_section(report)
     if report.time.per_rank:
-        return _build_short_ledger_section(report)
+        title = "Where the time goes"
+        table = build_ledger_table(report)
+        return make_section("ledger", title, "", table, describe_critical_path(report))
     if find_history_rank(report.memory) is None:
         return build_memory_section(report, short=True)
-    tables = build_memory_section(report, short=True) if _has_several_ranks(report) else ()
+    tables = (
+        build_memory_section(report, short=True)
+        if len(report.memory.per_rank) > 1 or report.comparison is not None
+        else ()
+    )
     return (
         *build_group_change_section(Cursor(report).comparison, short=True),
         *tables,
@@ -104,16 +110,6 @@ def _build_main_sections(report: Report) -> tuple[Section, ...]:
         *build_timeline_section(report),
         *build_stack_section(report, in_text=False),
     )
-
-
-def _has_several_ranks(report: Report) -> bool:
-    return len(report.memory.per_rank) > 1 or report.comparison is not None
-
-
-def _build_short_ledger_section(report: Report) -> tuple[Section, ...]:
-    title = "Where the time goes"
-    table = build_ledger_table(report)
-    return make_section("ledger", title, "", table, describe_critical_path(report))
 
 
 def _list_job_notes(comparison: Comparison) -> Iterator[Block]:

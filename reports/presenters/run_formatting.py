@@ -85,31 +85,24 @@ def group_name(group: str) -> str:
     """
     ranks, separator, description = group.partition("#")
     words = ranks.split(",")
-    if len(words) <= _SMALL_GROUP or not all(_is_rank(word) for word in words):
+    if len(words) <= _SMALL_GROUP or not all(
+        (word.isascii() and word.isdigit() and len(word) < 10) for word in words
+    ):
         return group
     return f"{_shorten_group([int(word) for word in words])}{separator}{description}"
-
-
-def _is_rank(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) < 10
 
 
 def _shorten_group(ranks: Sequence[int]) -> str:
     strides = {later - earlier for earlier, later in pairwise(ranks)}
     if len(strides) == 1 and strides != {1}:
         return f"{ranks[0]},{ranks[1]},..,{ranks[-1]} ({len(ranks)} ranks)"
-    ranges = _format_ranges(ranks)
-    if len(ranges) > _MAX_RANGES:
-        return f"{','.join(ranges[:_MAX_RANGES])},.. ({len(ranks)} ranks)"
-    return ",".join(ranges)
-
-
-def _format_ranges(ranks: Sequence[int]) -> list[str]:
-    """Format consecutive ranks as ``first-last``."""
     intervals: list[list[int]] = []
     for rank in ranks:
         if intervals and rank == intervals[-1][-1] + 1:
             intervals[-1][-1] = rank
         else:
             intervals.append([rank, rank])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in intervals]
+    ranges = [str(first) if first == last else f"{first}-{last}" for first, last in intervals]
+    if len(ranges) > _MAX_RANGES:
+        return f"{','.join(ranges[:_MAX_RANGES])},.. ({len(ranks)} ranks)"
+    return ",".join(ranges)

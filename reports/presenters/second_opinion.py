@@ -33,25 +33,25 @@ def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
         return ()
     lead = "Results of another tool for the same ranks."
     return make_section(
-        "second-opinion", "Second opinion", lead, _build_path_table(opinion), _build_idle_table(opinion)
-    )
-
-
-def _build_path_table(opinion: SecondOpinion) -> Table | None:
-    return make_table(
+        "second-opinion",
         "Second opinion",
-        (
-            make_text_column("rank"),
-            make_name_column("window"),
-            *make_number_columns("length", unit="ms"),
-            *make_number_columns(*_BOUNDS.values(), unit="%"),
+        lead,
+        make_table(
+            "Second opinion",
+            (
+                make_text_column("rank"),
+                make_name_column("window"),
+                *make_number_columns("length", unit="ms"),
+                *make_number_columns(*_BOUNDS.values(), unit="%"),
+            ),
+            [_make_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
+            unit="ms",
+            note=f"{opinion.source}: what bounds each rank's critical path",
+            notes=(_NOTE,),
+            max_text_rows=_MAX_TEXT_RANKS,
+            noun="ranks",
         ),
-        [_make_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
-        unit="ms",
-        note=f"{opinion.source}: what bounds each rank's critical path",
-        notes=(_NOTE,),
-        max_text_rows=_MAX_TEXT_RANKS,
-        noun="ranks",
+        _build_idle_table(opinion),
     )
 
 

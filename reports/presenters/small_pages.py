@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from zprof.model.cache import CacheSummary
-from zprof.model.doctor import CheckStatus, Doctor, DoctorCheck
+from zprof.model.doctor import CheckStatus, Doctor
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
@@ -71,18 +71,19 @@ def build_doctor_page(doctor: Doctor) -> Page:
         mark="✗" if broken else "✓",
         text=f"zprof {doctor.zprof_version}: {answer}",
     )
-    checks = ItemList(items=tuple(_make_check_item(check) for check in doctor.checks))
-    return _make_page("zprof doctor", verdict, *make_section("checks", "Checks", "", checks))
-
-
-def _make_check_item(check: DoctorCheck) -> Item:
-    return Item(
-        mark=_CHECK_MARKS[check.status],
-        label=check.name,
-        text=check.found,
-        remedy=check.remedy,
-        details=(("without it", check.without),) if check.without else (),
+    checks = ItemList(
+        items=tuple(
+            Item(
+                mark=_CHECK_MARKS[check.status],
+                label=check.name,
+                text=check.found,
+                remedy=check.remedy,
+                details=(("without it", check.without),) if check.without else (),
+            )
+            for check in doctor.checks
+        )
     )
+    return _make_page("zprof doctor", verdict, *make_section("checks", "Checks", "", checks))
 
 
 def build_cache_page(summary: CacheSummary) -> Page:

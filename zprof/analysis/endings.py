@@ -46,7 +46,11 @@ def _find_first(ends: Sequence[RankEnd]) -> RankEnd | None:
     a little later. If nothing else failed, a rank that ended as if all were done is the peer.
     """
     failed = [end for end in ends if end.has_failed]
-    followers = [end for end in failed if _is_follower(end)]
+    followers = [
+        end
+        for end in failed
+        if bool(_LOST_PEER.search(end.error)) or (end.signal in _FROM_LAUNCHER and not end.error)
+    ]
     latest_ns = min(map(_get_time, followers), default=_get_time(None)) + _MAX_DELAY_NS
     causes = [end for end in failed if end not in followers and _get_time(end) <= latest_ns]
     if not causes and followers:
@@ -54,10 +58,6 @@ def _find_first(ends: Sequence[RankEnd]) -> RankEnd | None:
         causes = [end for end in ends if end.exit_code == 0 and _get_time(end) < earliest]
     known = [end for end in causes or failed if end.time_ns is not None]
     return min(known, key=_get_time, default=None) or (failed[0] if len(failed) == 1 else None)
-
-
-def _is_follower(end: RankEnd) -> bool:
-    return bool(_LOST_PEER.search(end.error)) or (end.signal in _FROM_LAUNCHER and not end.error)
 
 
 def _get_time(end: RankEnd | None) -> int:

@@ -2,8 +2,6 @@
 
 import re
 
-import pyarrow as pa
-
 from zprof.analysis.time.event_columns import list_names
 from zprof.model.training import Engine, TrainingFacts
 from zprof.run.reader import Run
@@ -39,10 +37,7 @@ def find_engine(run: Run) -> Engine | None:
     rank = next((each for each in run.ranks if run.has_table(each, "events")), None)
     if declared is not None or rank is None:
         return declared
-    return _infer(run.table(rank, "events", ("name",)))
-
-
-def _infer(events: pa.Table) -> Engine | None:
+    events = run.table(rank, "events", ("name",))
     names = [name[:_MAX_NAME] for name in list_names(events)]
     for engine, pattern in _NAMES:
         if any(pattern.search(name) for name in names):

@@ -66,7 +66,11 @@ def compute_tenant_formulas(facts: TrainingFacts) -> Mapping[Tenant, TenantFormu
     if psi is None or ranks is None or ranks < 1 or stage is None or stage not in _STAGES:
         return {}
     formulas = {}
-    for tenant, size in _list_element_bytes(facts).items():
+    for tenant, size in {
+        Tenant.PARAMETERS: facts.parameter_bytes,
+        Tenant.GRADIENTS: facts.gradient_bytes,
+        Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
+    }.items():
         if size is not None:
             sharded = stage >= _FIRST_SHARDED_STAGE[tenant]
             formula_bytes = _shard_bytes(psi, size, ranks if sharded else 1)
@@ -97,7 +101,12 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
         return None
     reduced = size if facts.reduction_bytes is None else facts.reduction_bytes
-    gathers, reductions = _count_transfers(stage, facts.micro_batches)
+    gathers, reductions = {
+        0: (0, 2),
+        1: (1, 1),
+        2: (1, facts.micro_batches),
+        3: (2 * facts.micro_batches, facts.micro_batches),
+    }[stage]
     elements = psi + facts.padding_elements
     within_shards = (gathers * size + reductions * reduced) * elements if ranks > 1 else 0
     return within_shards + _compute_replica_volume(facts, elements, reductions * reduced)
@@ -127,19 +136,6 @@ def compute_wire_parameter_bytes(facts: TrainingFacts) -> int | None:
     if facts.parameters is None or facts.communication_bytes is None:
         return None
     return facts.communication_bytes * (facts.parameters + facts.padding_elements)
-
-
-def _count_transfers(stage: int, micro_batches: int) -> tuple[int, int]:
-    """Return full-parameter gathers and full-gradient reductions per step; an all-reduce counts as two."""
-    return {0: (0, 2), 1: (1, 1), 2: (1, micro_batches), 3: (2 * micro_batches, micro_batches)}[stage]
-
-
-def _list_element_bytes(facts: TrainingFacts) -> Mapping[Tenant, int | None]:
-    return {
-        Tenant.PARAMETERS: facts.parameter_bytes,
-        Tenant.GRADIENTS: facts.gradient_bytes,
-        Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
-    }
 
 
 def _shard_bytes(elements: int, size: int, divisor: int) -> int:

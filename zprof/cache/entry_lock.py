@@ -66,7 +66,15 @@ def remove_unused(entry: Path, max_s: float = float("inf")) -> bool:
     try:
         with suppress(OSError):
             (entry / KEY_NAME).unlink()  # what is left of it is not used
-        return _remove_tree(entry, time.monotonic() + max_s)
+        deadline_s = time.monotonic() + max_s
+        for parent, _, names in os.walk(entry, topdown=False):
+            for name in names:
+                if time.monotonic() > deadline_s:
+                    return False
+                with suppress(OSError):
+                    os.unlink(os.path.join(parent, name))
+        shutil.rmtree(entry, ignore_errors=True)
+        return not entry.exists()
     finally:
         if lock is not None:
             lock.close()
@@ -77,15 +85,3 @@ def _is_stale(entry: Path) -> bool:
     with suppress(OSError):
         return not os.path.lexists(entry / LOCK_NAME) and time.time() - entry.stat().st_mtime > _STALE_S
     return False
-
-
-def _remove_tree(folder: Path, deadline_s: float) -> bool:
-    """Remove a folder, but no more of it than is possible until the deadline."""
-    for parent, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            if time.monotonic() > deadline_s:
-                return False
-            with suppress(OSError):
-                os.unlink(os.path.join(parent, name))
-    shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()

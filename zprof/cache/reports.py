@@ -70,7 +70,18 @@ def find_report_file(question: Question) -> Path | None:
     if root is None or os.environ.get(SWITCH, "0") not in ("", "0"):
         return None
     try:
-        key = _compute_key(question)
+        parts = {
+            "version": __version__,
+            "code": [
+                (os.fsencode(entry.path), entry.stat().st_size, entry.stat().st_mtime_ns)
+                for entry in _walk(os.path.dirname(zprof.__file__))
+                if entry.name.endswith(".py")
+            ],
+            "command": question.command,
+            "options": dict(question.options),
+            "runs": [_describe_content(run) for run in (question.run, question.baseline) if run is not None],
+        }
+        key = hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:40]
     except OSError:  # a file of the run has just been removed
         return None
     return root / CacheKind.REPORTS / f"{key}{REPORT_SUFFIX}"
@@ -111,26 +122,6 @@ def _encode_scalar(value: object) -> object:
     if hasattr(value, "item"):
         return value.item()
     raise NotImplementedError(f"{type(value).__name__} cannot be kept")
-
-
-def _compute_key(question: Question) -> str:
-    parts = {
-        "version": __version__,
-        "code": _list_code(),
-        "command": question.command,
-        "options": dict(question.options),
-        "runs": [_describe_content(run) for run in (question.run, question.baseline) if run is not None],
-    }
-    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:40]
-
-
-def _list_code() -> list[tuple[bytes, int, int]]:
-    """Return path, size and time of each file of zprof: an edited source tree asks anew."""
-    return [
-        (os.fsencode(entry.path), entry.stat().st_size, entry.stat().st_mtime_ns)
-        for entry in _walk(os.path.dirname(zprof.__file__))
-        if entry.name.endswith(".py")
-    ]
 
 
 def _describe_content(run: Run) -> tuple[object, ...]:

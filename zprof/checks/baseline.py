@@ -221,7 +221,20 @@ def read_baseline(path: Path) -> Baseline:
     Raises:
         BadInput: The file is missing, damaged, not a baseline, from a newer zprof, or has impossible values.
     """
-    content = _read_bytes(path)
+    try:
+        with open_plain(path) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        hint = suggest_path(path) or f"create one: {_SAVE_AGAIN[15:]}"
+        raise BadInput(f"{printable(path)}: no such baseline", hint=hint) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "invalid file name"
+        raise BadInput(f"{printable(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None
+    if len(content) > _MAX_BYTES:
+        raise BadInput(
+            f"{printable(path)}: larger than 1 MiB, the maximum size of a baseline", hint=_SAVE_AGAIN
+        )
+    content = content
     schema = _decode(content, _Versioned, path).schema
     if not schema.startswith("zprof.baseline/"):
         raise BadInput(f"{printable(path)}: not a zprof baseline", hint=_SAVE_AGAIN)
@@ -276,23 +289,6 @@ def _with_commas(lines: Sequence[str]) -> list[str]:
     return [*(f"{line}," for line in lines[:-1]), lines[-1]]
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        with open_plain(path) as file:
-            content = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        hint = suggest_path(path) or f"create one: {_SAVE_AGAIN[15:]}"
-        raise BadInput(f"{printable(path)}: no such baseline", hint=hint) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "invalid file name"
-        raise BadInput(f"{printable(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None
-    if len(content) > _MAX_BYTES:
-        raise BadInput(
-            f"{printable(path)}: larger than 1 MiB, the maximum size of a baseline", hint=_SAVE_AGAIN
-        )
-    return content
-
-
 def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
     try:
         return msgspec.json.decode(content, type=kind)
@@ -328,7 +324,14 @@ def _find_problems(baseline: Baseline) -> Iterator[str]:
         yield "world_size"
     if baseline.memory is not None:
         yield from _find_problems_in_memory(baseline.memory)
-    yield from _find_problems_in_collectives(baseline.collectives or ())
+    entries = baseline.collectives or ()
+    for entry in entries:
+        if entry.kind not in set(CollectiveKind) or len(entry.dtype) > _MAX_NAME_LENGTH:
+            yield f'collective "{_clip_text(entry.kind)}"'
+        if not _are_plausible((entry.bytes, entry.group_size)) or not 0 <= entry.count <= _MAX_COUNT:
+            yield f'amounts of "{_clip_text(entry.kind)}"'
+    if len({(entry.kind, entry.dtype, entry.group_size) for entry in entries}) < len(entries):
+        yield "a duplicate collective"
     if baseline.time is not None:
         yield from _find_problems_in_time(baseline.time)
     missing_ranks = [part.missing_ranks for part in (baseline.memory, baseline.time) if part is not None]
@@ -352,16 +355,6 @@ def _find_problems_in_memory(memory: MemoryBaseline) -> Iterator[str]:
         yield "a tenant whose own peak is below its bytes at the peak"
     names = [*(name for name in memory.tenants if name not in set(Tenant)), *(set(peaks) - known)]
     yield from (f'tenant "{_clip_text(name)}"' for name in names)
-
-
-def _find_problems_in_collectives(entries: Sequence[CollectiveBaseline]) -> Iterator[str]:
-    for entry in entries:
-        if entry.kind not in set(CollectiveKind) or len(entry.dtype) > _MAX_NAME_LENGTH:
-            yield f'collective "{_clip_text(entry.kind)}"'
-        if not _are_plausible((entry.bytes, entry.group_size)) or not 0 <= entry.count <= _MAX_COUNT:
-            yield f'amounts of "{_clip_text(entry.kind)}"'
-    if len({(entry.kind, entry.dtype, entry.group_size) for entry in entries}) < len(entries):
-        yield "a duplicate collective"
 
 
 def _find_problems_in_time(time: TimeBaseline) -> Iterator[str]:

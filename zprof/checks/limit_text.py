@@ -146,41 +146,41 @@ def _parse_stated(stated: object) -> LimitText | None:
     if _is_number(stated):
         return _parse_limit_text(_format_number(stated))
     if isinstance(stated, Mapping):
-        return _parse_table(stated)
+        for key in stated:
+            if key not in LIMIT_KEYS:
+                raise InvalidLimit(
+                    f"has the unknown key {quote_input(key)}", suggest_names(str(key), LIMIT_KEYS)
+                )
+        sides = [
+            (key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST)
+            for key in LIMIT_KEYS[:2]
+            if key in stated
+        ]
+        if len(sides) != 1:
+            raise InvalidLimit("needs either max or min", 'write {max = "+3%", confidence = 0.95}')
+        key, side = sides[0]
+        if isinstance(stated[key], Mapping):
+            raise InvalidLimit(f"has a table for {key}", f'write {key} = "+3%"')
+        found = _parse_stated(stated[key])
+        if found is None:
+            raise InvalidLimit(
+                f"has no limit for {key}", "to turn the gate off, write false instead of the table"
+            )
+        if found.side not in (None, side):
+            raise InvalidLimit(
+                f"contradicts itself: {key} with a limit in the other direction", "remove <= or >="
+            )
+        confidence, warn = found.confidence, stated.get("warn", found.warns)
+        if "confidence" in stated:
+            if confidence is not None:
+                raise InvalidLimit("has two confidences", "remove one")
+            confidence = _parse_confidence(stated["confidence"])
+        if not isinstance(warn, bool):
+            raise InvalidLimit("has a value for warn that is not true or false", "write warn = true")
+        return replace(found, side=side, confidence=confidence, warns=warn)
     raise InvalidLimit(
         "is not a limit", 'write text such as "+2%", a table {max = "+2%"}, or false to turn it off'
     )
-
-
-def _parse_table(table: Mapping[object, object]) -> LimitText | None:
-    for key in table:
-        if key not in LIMIT_KEYS:
-            raise InvalidLimit(f"has the unknown key {quote_input(key)}", suggest_names(str(key), LIMIT_KEYS))
-    sides = [
-        (key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST) for key in LIMIT_KEYS[:2] if key in table
-    ]
-    if len(sides) != 1:
-        raise InvalidLimit("needs either max or min", 'write {max = "+3%", confidence = 0.95}')
-    key, side = sides[0]
-    if isinstance(table[key], Mapping):
-        raise InvalidLimit(f"has a table for {key}", f'write {key} = "+3%"')
-    found = _parse_stated(table[key])
-    if found is None:
-        raise InvalidLimit(
-            f"has no limit for {key}", "to turn the gate off, write false instead of the table"
-        )
-    if found.side not in (None, side):
-        raise InvalidLimit(
-            f"contradicts itself: {key} with a limit in the other direction", "remove <= or >="
-        )
-    confidence, warn = found.confidence, table.get("warn", found.warns)
-    if "confidence" in table:
-        if confidence is not None:
-            raise InvalidLimit("has two confidences", "remove one")
-        confidence = _parse_confidence(table["confidence"])
-    if not isinstance(warn, bool):
-        raise InvalidLimit("has a value for warn that is not true or false", "write warn = true")
-    return replace(found, side=side, confidence=confidence, warns=warn)
 
 
 def _make_limit(gate: Gate, found: LimitText, origin: str) -> Limit:

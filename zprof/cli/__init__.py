@@ -35,22 +35,20 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
                 ignore_interrupts()
             return program
     except KeyboardInterrupt:
-        return _report_interrupt(is_process_ending=arguments is None)
+        is_process_ending = arguments is None
+        import signal
+
+        from zprof.model.interrupts import ignore_interrupts
+
+        before = ignore_interrupts()  # another Ctrl-C changes nothing
+        from zprof.cli import console
+
+        # If the interrupt came inside exec() of a string (as used by dataclasses), ``python -m`` ends by
+        # SIGINT regardless of the exit code, even though the exception was caught.  Another exec() clears
+        # that state.
+        exec("")
+        console.print_note("zprof: interrupted")
+        if not is_process_ending and before is not None:
+            signal.signal(signal.SIGINT, before)
+        return _INTERRUPTED
     return program()
-
-
-def _report_interrupt(*, is_process_ending: bool) -> int:
-    import signal
-
-    from zprof.model.interrupts import ignore_interrupts
-
-    before = ignore_interrupts()  # another Ctrl-C changes nothing
-    from zprof.cli import console
-
-    # If the interrupt came inside exec() of a string (as used by dataclasses), ``python -m`` ends by SIGINT
-    # regardless of the exit code, even though the exception was caught.  Another exec() clears that state.
-    exec("")
-    console.print_note("zprof: interrupted")
-    if not is_process_ending and before is not None:
-        signal.signal(signal.SIGINT, before)
-    return _INTERRUPTED

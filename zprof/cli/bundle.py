@@ -10,7 +10,7 @@ from zprof.cli.output import check_output_target, open_atomically, write_documen
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from zprof.integrations.support_bundle import Bundle
+    pass
 
 
 class BundleCommand:
@@ -55,50 +55,30 @@ class BundleCommand:
             check_output_target(output, force=arguments.force)
         if arguments.names is not None:
             check_output_target(arguments.names, force=arguments.force)
-            _check_separate(arguments.names, output)
-        bundle = _collect_bundle(arguments)
-        _print_contents(bundle)
+            if arguments.names.resolve() == output.resolve():
+                raise BadInput(
+                    f"{arguments.names}: used for both the bundle and the names",
+                    hint="choose another file for --names",
+                )
+        run = open_run(arguments.run)
+        baseline = open_run(arguments.baseline) if arguments.baseline else None
+        from zprof.integrations.doctor import examine
+        from zprof.integrations.support_bundle import collect_bundle
+        from zprof.rules.diagnose import diagnose
+
+        bundle = collect_bundle(run, diagnose(run, baseline), examine())
+        from zprof.reports.presenters.small_pages import build_bundle_page
+
+        parts = [(part.name, part.description, len(part.content)) for part in bundle.parts]
+        console.print_page(build_bundle_page(parts, len(bundle.names), bundle.left_out))
         if arguments.names is not None:
-            _write_names(bundle, arguments.names, force=arguments.force)
+            import json
+
+            write_document(json.dumps(bundle.names, indent=1) + "\n", arguments.names, force=arguments.force)
         if not arguments.list:
-            _write_bundle(bundle, output, force=arguments.force)
+            from zprof.integrations.support_bundle import write_bundle
+
+            with open_atomically(output, force=arguments.force) as file:
+                write_bundle(bundle, file)
+            console.print_note(f"zprof: wrote {output}")
         return 0
-
-
-def _check_separate(names: Path, output: Path) -> None:
-    """Raise if both are the same file: the names must not end up in the bundle."""
-    if names.resolve() == output.resolve():
-        raise BadInput(
-            f"{names}: used for both the bundle and the names", hint="choose another file for --names"
-        )
-
-
-def _collect_bundle(arguments: argparse.Namespace) -> "Bundle":
-    run = open_run(arguments.run)
-    baseline = open_run(arguments.baseline) if arguments.baseline else None
-    from zprof.integrations.doctor import examine
-    from zprof.integrations.support_bundle import collect_bundle
-    from zprof.rules.diagnose import diagnose
-
-    return collect_bundle(run, diagnose(run, baseline), examine())
-
-
-def _print_contents(bundle: "Bundle") -> None:
-    from zprof.reports.presenters.small_pages import build_bundle_page
-
-    parts = [(part.name, part.description, len(part.content)) for part in bundle.parts]
-    console.print_page(build_bundle_page(parts, len(bundle.names), bundle.left_out))
-
-
-def _write_bundle(bundle: "Bundle", output: Path, *, force: bool) -> None:
-    from zprof.integrations.support_bundle import write_bundle
-
-    with open_atomically(output, force=force) as file:
-        write_bundle(bundle, file)
-    console.print_note(f"zprof: wrote {output}")
-
-
-def _write_names(bundle: "Bundle", path: Path, *, force: bool) -> None:
-    import json
-
-    write_document(json.dumps(bundle.names, indent=1) + "\n", path, force=force)

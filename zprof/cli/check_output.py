@@ -101,7 +101,15 @@ def write_outputs(check: "Check", report: "Report", outputs: Outputs) -> None:
             document = output_format.render((check, report))
         write_document(document, path, force=outputs.force)
     if outputs.summary is not None:
-        _append_summary(check, report, outputs.summary)
+        from zprof.reports.formats import CHECKS, by_name
+
+        try:
+            with outputs.summary.open("ab") as file:
+                markdown = by_name("md", CHECKS).render((check, report))
+                file.write(markdown.encode("utf-8", errors="backslashreplace"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "an invalid path"
+            console.print_note(printable(f"zprof: ${STEP_SUMMARY} cannot be written ({reason})"))
 
 
 def _choose_files(arguments: argparse.Namespace) -> "tuple[tuple[Format[Checked], Path], ...]":
@@ -122,16 +130,3 @@ def _choose_format(path: Path, name: str | None) -> "Format[Checked]":
 
     is_known_suffix = any(path.suffix.lower() in entry.suffixes for entry in CHECKS)
     return by_name(name, CHECKS) if name and not is_known_suffix else by_path(path, CHECKS)
-
-
-def _append_summary(check: "Check", report: "Report", path: Path) -> None:
-    """Append Markdown to GitHub's step summary; a failure prints a note and does not change the outcome."""
-    from zprof.reports.formats import CHECKS, by_name
-
-    try:
-        with path.open("ab") as file:
-            markdown = by_name("md", CHECKS).render((check, report))
-            file.write(markdown.encode("utf-8", errors="backslashreplace"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "an invalid path"
-        console.print_note(printable(f"zprof: ${STEP_SUMMARY} cannot be written ({reason})"))

@@ -75,18 +75,14 @@ def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Ite
     """Yield what may be the value of an argument and begins with ``prefix``."""
     kind = str(action.metavar)
     if kind == _FINDING:
-        yield from _complete_finding(prefix)
+        from zprof.model.findings import Cause
+
+        for cause in Cause:
+            yield from (name for name in (cause.finding_id, cause.value) if name.startswith(prefix))
     elif kind in _RUNS:
         yield from _complete_path(prefix, _RUN_SUFFIXES)
     elif kind in _FILES or action.nargs == argparse.REMAINDER:
         yield from _complete_path(prefix)
-
-
-def _complete_finding(prefix: str) -> Iterator[str]:
-    from zprof.model.findings import Cause
-
-    for cause in Cause:
-        yield from (name for name in (cause.finding_id, cause.value) if name.startswith(prefix))
 
 
 def _complete_path(prefix: str, suffixes: tuple[str, ...] = ("",)) -> Iterator[str]:

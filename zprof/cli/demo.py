@@ -58,35 +58,30 @@ class DemoCommand:
             return 0
         case = CASES[0] if arguments.case is None else find_case(arguments.case)
         require_extra(Extra.RECORD, "demo")
-        _play(case, arguments.output)
+        from zprof.reports.presenters.diagnosis import build_diagnosis_page
+        from zprof.reports.presenters.small_pages import DemoRun, build_demo_page
+        from zprof.rules.diagnose import diagnose
+
+        console.print_data(_introduce(case))
+        baseline = _record(arguments.output, case.baseline) if case.baseline else None
+        faulty = _record(arguments.output, case.faulty)
+        console.print_page(build_diagnosis_page(diagnose(faulty, baseline)))
+        console.print_data("\n")
+        fixed = _record(arguments.output, case.fixed)
+        runs = ((case.baseline, baseline), (case.faulty, faulty), (case.fixed, fixed))
+        shown = [
+            DemoRun(
+                title=f"{scene.letter}  {scene.title}",
+                times=analysis.time.per_rank,
+                memory=analysis.memory.per_rank,
+            )
+            for scene, analysis in runs
+            if scene is not None and analysis is not None
+        ]
+        console.print_page(build_demo_page(case.fix, shown, is_modelled=case.is_modelled))
+        console.print_data("\n")
+        console.print_data("\n  ".join(("next:", *_list_next_commands(case, arguments.output))) + "\n")
         return 0
-
-
-def _play(case: "DemoCase", folder: Path) -> None:
-    """Record the user's runs and diagnose; record the fix and show what it wins."""
-    from zprof.reports.presenters.diagnosis import build_diagnosis_page
-    from zprof.reports.presenters.small_pages import DemoRun, build_demo_page
-    from zprof.rules.diagnose import diagnose
-
-    console.print_data(_introduce(case))
-    baseline = _record(folder, case.baseline) if case.baseline else None
-    faulty = _record(folder, case.faulty)
-    console.print_page(build_diagnosis_page(diagnose(faulty, baseline)))
-    console.print_data("\n")
-    fixed = _record(folder, case.fixed)
-    runs = ((case.baseline, baseline), (case.faulty, faulty), (case.fixed, fixed))
-    shown = [
-        DemoRun(
-            title=f"{scene.letter}  {scene.title}",
-            times=analysis.time.per_rank,
-            memory=analysis.memory.per_rank,
-        )
-        for scene, analysis in runs
-        if scene is not None and analysis is not None
-    ]
-    console.print_page(build_demo_page(case.fix, shown, is_modelled=case.is_modelled))
-    console.print_data("\n")
-    console.print_data("\n  ".join(("next:", *_list_next_commands(case, folder))) + "\n")
 
 
 def _introduce(case: "DemoCase") -> str:

@@ -31,7 +31,12 @@ def run_command(arguments: Sequence[str]) -> int | Callable[[], int]:
     console.open_closed_streams()
     with import_within_memory_limit():
         try:
-            return _run_and_flush(arguments)
+            try:
+                code = _run(arguments)
+            except SystemExit as end:  # from argparse, after --help and --version
+                code = end.code if isinstance(end.code, int) else 0
+            console.flush()
+            return code
         except Handover as handover:
             return handover.program
         except ZprofError as error:
@@ -42,15 +47,6 @@ def run_command(arguments: Sequence[str]) -> int | Callable[[], int]:
         except Exception as error:
             raise_lost_interrupt()
             return _report_unexpected(error)
-
-
-def _run_and_flush(arguments: Sequence[str]) -> int:
-    try:
-        code = _run(arguments)
-    except SystemExit as end:  # from argparse, after --help and --version
-        code = end.code if isinstance(end.code, int) else 0
-    console.flush()
-    return code
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -85,7 +81,17 @@ def _report_unexpected(error: Exception) -> int:
 
         print_exception(error)
     if is_memory_shortage(error):
-        return _report_out_of_memory()
+        try:
+            limit = read_memory_limit()
+            if limit is None:
+                _print_error("not enough memory", "use a machine with more memory, or fewer ranks at a time")
+            else:
+                _print_error(
+                    f"not enough memory: this process is limited to {limit >> 20} MiB", "raise ulimit -v"
+                )
+        except MemoryError:
+            os.write(2, b"zprof: not enough memory\n")
+        return ENVIRONMENT_ERROR
     if isinstance(error, OSError) and error.errno is not None:
         message = (
             f"{error.filename}: {os.strerror(error.errno)}"
@@ -99,18 +105,3 @@ def _report_unexpected(error: Exception) -> int:
         "this is a bug in zprof: run again with ZPROF_DEBUG=1 and report the output",
     )
     return INTERNAL_ERROR
-
-
-def _report_out_of_memory() -> int:
-    """Report that memory ran out, using as little memory as possible."""
-    try:
-        limit = read_memory_limit()
-        if limit is None:
-            _print_error("not enough memory", "use a machine with more memory, or fewer ranks at a time")
-        else:
-            _print_error(
-                f"not enough memory: this process is limited to {limit >> 20} MiB", "raise ulimit -v"
-            )
-    except MemoryError:
-        os.write(2, b"zprof: not enough memory\n")
-    return ENVIRONMENT_ERROR

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 def check_output_target(path: Path, *, force: bool) -> None:
     """Raise if the target cannot be written or would be overwritten without ``force``."""
     try:
-        _check_path(path, force=force)
+        if path.is_dir():
+            raise BadInput(f"{path}: is a folder", hint="pass a file name")
+        if path.exists() and not force:
+            raise BadInput(f"{path}: already exists", hint="use --force to overwrite it")
+        if not path.parent.is_dir():
+            raise BadInput(f"{path.parent}: no such folder", hint="create it, or choose another file")
     except OSError as error:
         raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="choose another file") from None
 
@@ -32,15 +37,6 @@ def check_output_targets(paths: Sequence[Path], *, force: bool) -> None:
         seen.add(resolved)
 
 
-def _check_path(path: Path, *, force: bool) -> None:
-    if path.is_dir():
-        raise BadInput(f"{path}: is a folder", hint="pass a file name")
-    if path.exists() and not force:
-        raise BadInput(f"{path}: already exists", hint="use --force to overwrite it")
-    if not path.parent.is_dir():
-        raise BadInput(f"{path.parent}: no such folder", hint="create it, or choose another file")
-
-
 def write_document(document: str, path: Path | None, *, force: bool = False) -> None:
     """Write to ``path``, or to stdout if it is None.
 
@@ -52,7 +48,8 @@ def write_document(document: str, path: Path | None, *, force: bool = False) -> 
         return
     check_output_target(path, force=force)
     try:
-        _write_text(document, path)
+        with _replace_atomically(path) as file:
+            file.write(document.encode("utf-8", errors="backslashreplace"))
     except OSError as error:
         raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="choose another file") from None
     console.print_note(f"zprof: wrote {path}")
@@ -71,11 +68,6 @@ def open_atomically(path: Path, *, force: bool) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="choose another file") from None
-
-
-def _write_text(document: str, path: Path) -> None:
-    with _replace_atomically(path) as file:
-        file.write(document.encode("utf-8", errors="backslashreplace"))
 
 
 @contextmanager
@@ -133,10 +125,17 @@ def render_to(
     Raises:
         BadInput: a format is unknown, a file cannot be written, or two outputs share a file.
     """
-    from zprof.reports.formats import by_name
+    from zprof.reports.formats import by_name, by_path
     from zprof.reports.layout import WIDTH, page_columns
 
-    files = _choose_files(arguments, formats)
+    name: str | None = arguments.format
+    paths: list[Path] = arguments.output
+    if name is not None and len(paths) > 1:
+        raise BadInput(
+            f"-f {name} selects one format, but {len(paths)} files are to be written",
+            hint="leave out -f: the suffix of each file selects its format",
+        )
+    files = [(path, by_name(name, formats) if name else by_path(path, formats)) for path in paths]
     if not files:
         output_format = by_name(arguments.format or "text", formats)
         print_document(make(), output_format)
@@ -155,19 +154,3 @@ def print_document(document: Document, output_format: "Format[Document]") -> Non
         console.print_page(output_format.make_page(document))
     else:
         console.print_data(output_format.render(document))
-
-
-def _choose_files(
-    arguments: argparse.Namespace, formats: "Sequence[Format[Document]]"
-) -> "list[tuple[Path, Format[Document]]]":
-    """Return each file with the format of -f or, without it, of its suffix."""
-    from zprof.reports.formats import by_name, by_path
-
-    name: str | None = arguments.format
-    paths: list[Path] = arguments.output
-    if name is not None and len(paths) > 1:
-        raise BadInput(
-            f"-f {name} selects one format, but {len(paths)} files are to be written",
-            hint="leave out -f: the suffix of each file selects its format",
-        )
-    return [(path, by_name(name, formats) if name else by_path(path, formats)) for path in paths]

@@ -103,7 +103,17 @@ def build_plan(arguments: argparse.Namespace) -> SimulationPlan:
     Raises:
         BadInput: the plan cannot be simulated.
     """
-    _check_ranges(arguments)
+    for is_invalid, message in (
+        (not 1 <= arguments.ranks <= MAX_RANKS, f"--ranks must be 1 to {MAX_RANKS}"),
+        (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps must be 1 to {_MAX_STEPS}"),
+        (not 1 <= arguments.units <= 1_000, "--units must be 1 to 1000"),
+        (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches must be 1 to 1000"),
+        (not 0 <= arguments.seed < 1 << 63, "--seed must be 0 or more"),
+        (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes must be 0 to {_MAX_MEGABYTES}"),
+        (not 0 <= arguments.skew_us <= 1e9, "--skew-us must be 0 to 1e9"),
+    ):
+        if is_invalid:
+            raise BadInput(message, hint="see zprof simulate --help")
     plan = SimulationPlan(
         ranks=arguments.ranks,
         steps=arguments.steps,
@@ -145,20 +155,6 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     for path in old:
         path.unlink()
     return folder
-
-
-def _check_ranges(arguments: argparse.Namespace) -> None:
-    for is_invalid, message in (
-        (not 1 <= arguments.ranks <= MAX_RANKS, f"--ranks must be 1 to {MAX_RANKS}"),
-        (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps must be 1 to {_MAX_STEPS}"),
-        (not 1 <= arguments.units <= 1_000, "--units must be 1 to 1000"),
-        (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches must be 1 to 1000"),
-        (not 0 <= arguments.seed < 1 << 63, "--seed must be 0 or more"),
-        (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes must be 0 to {_MAX_MEGABYTES}"),
-        (not 0 <= arguments.skew_us <= 1e9, "--skew-us must be 0 to 1e9"),
-    ):
-        if is_invalid:
-            raise BadInput(message, hint="see zprof simulate --help")
 
 
 def _draw_clock_offsets(plan: SimulationPlan, skew_us: float) -> dict[int, int]:

@@ -55,7 +55,12 @@ class TuiCommand:
         options = read_measuring_options(arguments)
         theme = _check_theme(arguments.theme)
         if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
-            return _print_report(arguments, options)
+            run, baseline = _open_runs(arguments)
+            from zprof.cli.report import make_report
+            from zprof.reports.presenters.report import build_report_page
+
+            console.print_page(build_report_page(make_report(run, baseline, options)))
+            return 0
         if is_live(arguments):
             code, opens_run = show_live(arguments, theme)
             if not opens_run:
@@ -70,15 +75,6 @@ def _check_theme(name: str | None) -> str | None:
     from zprof.tui.theme import resolve_theme
 
     return resolve_theme(name)
-
-
-def _print_report(arguments: argparse.Namespace, options: MeasuringOptions) -> int:
-    run, baseline = _open_runs(arguments)
-    from zprof.cli.report import make_report
-    from zprof.reports.presenters.report import build_report_page
-
-    console.print_page(build_report_page(make_report(run, baseline, options)))
-    return 0
 
 
 def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":

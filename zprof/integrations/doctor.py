@@ -106,7 +106,12 @@ Probe = Callable[[str], ProbeAnswer]
 
 def examine(probe: Probe = run_probe) -> Doctor:
     """Run all checks, each library in its own process."""
-    checks = [_check_python(), *_check_packages(), *_check_torch(probe(_TORCH)), _check_nvml(probe(_NVML))]
+    checks = [
+        _check_python(),
+        *[_check_package(name, without) for name, without in _PACKAGES.items()],
+        *_check_torch(probe(_TORCH)),
+        _check_nvml(probe(_NVML)),
+    ]
     checks += [
         _check_hta(probe(_HTA)),
         _check_kernel(probe(_KERNEL)),
@@ -121,10 +126,6 @@ def examine(probe: Probe = run_probe) -> Doctor:
 def _check_python() -> DoctorCheck:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return DoctorCheck(name="python", status=CheckStatus.OK, found=found)
-
-
-def _check_packages() -> Sequence[DoctorCheck]:
-    return [_check_package(name, without) for name, without in _PACKAGES.items()]
 
 
 def _check_package(name: str, without: str) -> DoctorCheck:

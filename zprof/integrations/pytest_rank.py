@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
@@ -67,32 +66,37 @@ def main(arguments: Sequence[str]) -> int:
     with stack_path(folder, rank).open("w") as stack_file:
         faulthandler.register(ASK, file=stack_file, all_threads=False)
         try:
-            _train(plan, folder, rank)
+            import torch.distributed as dist
+
+            from zprof.collectors.recorder import record
+
+            _import_module(plan.module, plan.file)
+            train, schedule = pickle.loads(plan.train), pickle.loads(plan.schedule)
+            dist.init_process_group(
+                plan.backend,
+                init_method=f"file://{folder / STORE}",
+                rank=rank,
+                world_size=int(os.environ["WORLD_SIZE"]),
+            )
+            train(partial(record, plan.run, steps=schedule, memory_mode=plan.memory_mode))
+            if dist.is_initialized():  # the training may have destroyed its process group itself
+                dist.barrier()  # the first rank to leave closes the connections of the others
+                dist.destroy_process_group()
         except BaseException as error:
-            _report_failure(error, plan, failure_path(folder, rank))
+            path = failure_path(folder, rank)
+            now_ns = time.time_ns()
+            traceback.print_exception(error)
+            message = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
+            first_line = message.strip().splitlines()[0][:_MAX_LINE_LENGTH]
+            frames = [
+                frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == plan.file
+            ]
+            location = f" ({Path(plan.file).name}:{frames[-1].lineno})" if frames else ""
+            path.write_text(json.dumps({"time_ns": now_ns, "line": f"{first_line}{location}"}))
             return 1
         finally:
             faulthandler.unregister(ASK)
     return 0
-
-
-def _train(plan: RankPlan, folder: Path, rank: int) -> None:
-    import torch.distributed as dist
-
-    from zprof.collectors.recorder import record
-
-    _import_module(plan.module, plan.file)
-    train, schedule = pickle.loads(plan.train), pickle.loads(plan.schedule)
-    dist.init_process_group(
-        plan.backend,
-        init_method=f"file://{folder / STORE}",
-        rank=rank,
-        world_size=int(os.environ["WORLD_SIZE"]),
-    )
-    train(partial(record, plan.run, steps=schedule, memory_mode=plan.memory_mode))
-    if dist.is_initialized():  # the training may have destroyed its process group itself
-        dist.barrier()  # the first rank to leave closes the connections of the others
-        dist.destroy_process_group()
 
 
 def _import_module(name: str, file: str) -> None:
@@ -113,22 +117,6 @@ def _find_spec(name: str) -> Any:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
-
-
-def _report_failure(error: BaseException, plan: RankPlan, path: Path) -> None:
-    """Print the traceback to stderr and write one line for the test."""
-    now_ns = time.time_ns()
-    traceback.print_exception(error)
-    message = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
-    first_line = message.strip().splitlines()[0][:_MAX_LINE_LENGTH]
-    location = _describe_location(error.__traceback__, plan.file)
-    path.write_text(json.dumps({"time_ns": now_ns, "line": f"{first_line}{location}"}))
-
-
-def _describe_location(trace: TracebackType | None, file: str) -> str:
-    """Describe the innermost frame in the test's own file."""
-    frames = [frame for frame in traceback.extract_tb(trace) if frame.filename == file]
-    return f" ({Path(file).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _end_with_parent() -> None:

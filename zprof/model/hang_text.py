@@ -124,7 +124,9 @@ def _describe_cause(hang: Hang) -> str:
     who = name_ranks([each.rank for each in hang.culprits], _MAX_CULPRITS)
     have = "has" if len(hang.culprits) == 1 else "have"
     operation = describe_operation(hang.operations[0]) if hang.operations else ""
-    at = _describe_places(hang)
+    entry = hang.operations[0].location if hang.operations else None
+    places = dict.fromkeys(each.location for each in hang.culprits if each.location not in (None, entry))
+    at = f" ({'; '.join(describe_location(each) for each in list(places)[:2] if each)})" if places else ""
     match hang.kind:
         case HangClass.RANK_MISSING if any(each.exit_code is not None for each in hang.culprits):
             waiting = f", and {operation} waits for {_them(hang)}" if operation else ""
@@ -263,23 +265,12 @@ def _describe_lasts(hang: Hang) -> str:
 
 def _describe_endings(culprits: tuple[RankAtHang, ...]) -> str:
     codes = dict.fromkeys(each.exit_code for each in culprits if each.exit_code is not None)
-    return ", ".join(_describe_exit(code) for code in codes)
-
-
-def _describe_exit(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else name_signal(-code)
+    return ", ".join((f"exit code {code}" if code >= 0 else name_signal(-code)) for code in codes)
 
 
 def _describe_entry(hang: Hang) -> str:
     location = hang.operations[0].location if hang.operations else None
     return f" at {describe_location(location)}" if location is not None else ""
-
-
-def _describe_places(hang: Hang) -> str:
-    """Return where the culprits are, two lines at most; empty if where the others are says it already."""
-    entry = hang.operations[0].location if hang.operations else None
-    places = dict.fromkeys(each.location for each in hang.culprits if each.location not in (None, entry))
-    return f" ({'; '.join(describe_location(each) for each in list(places)[:2] if each)})" if places else ""
 
 
 def _describe_peers(hang: Hang) -> str:

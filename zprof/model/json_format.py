@@ -109,7 +109,7 @@ def _object_schema(kind: type, known: dict[type, Tree], path: str) -> Tree:
         "properties": {
             field.name: _property_schema(field, hints[field.name], known, path) for field in fields(kind)
         },
-        "required": [field.name for field in fields(kind) if _is_required(field)],
+        "required": [field.name for field in fields(kind) if field.name == "schema" or field.required],
     }
 
 
@@ -127,43 +127,32 @@ def _property_schema(field: FieldInfo, hint: Any, known: dict[type, Tree], path:
     return {**schema, "description": described} if described else schema
 
 
-def _is_required(field: FieldInfo) -> bool:
-    return field.name == "schema" or field.required
-
-
 def _annotation_schema(hint: Any, known: dict[type, Tree], path: str) -> Tree:
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _union_schema([_annotation_schema(argument, known, path) for argument in arguments])
+        options = [_annotation_schema(argument, known, path) for argument in arguments]
+        if all(set(option) == {"type"} for option in options):
+            names = dict.fromkeys(
+                name
+                for option in options
+                for name in ([option["type"]] if isinstance(option["type"], str) else option["type"])
+            )
+            if "number" in names:
+                names.pop("integer", None)  # an integer is a number
+            return {"type": list(names)}
+        return {"anyOf": options}
     if origin is tuple:
-        return _tuple_schema(arguments, known, path)
+        if arguments[-1] is Ellipsis:
+            return {"type": "array", "items": _annotation_schema(arguments[0], known, f"{path}[]")}
+        items = [_annotation_schema(argument, known, path) for argument in arguments]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
     if origin is not None and issubclass(origin, Mapping):
         return _mapping_schema(arguments[0], _annotation_schema(arguments[1], known, f"{path}[]"), known)
     if isinstance(hint, type) and issubclass(hint, Struct | Enum):
         return _reference_schema(hint, known, path)
     raise TypeError(f"no JSON schema for {hint}")
-
-
-def _union_schema(options: list[Tree]) -> Tree:
-    if all(set(option) == {"type"} for option in options):
-        names = dict.fromkeys(name for option in options for name in _as_list(option["type"]))
-        if "number" in names:
-            names.pop("integer", None)  # an integer is a number
-        return {"type": list(names)}
-    return {"anyOf": options}
-
-
-def _as_list(kind: str | list[str]) -> list[str]:
-    return [kind] if isinstance(kind, str) else kind
-
-
-def _tuple_schema(arguments: tuple[Any, ...], known: dict[type, Tree], path: str) -> Tree:
-    if arguments[-1] is Ellipsis:
-        return {"type": "array", "items": _annotation_schema(arguments[0], known, f"{path}[]")}
-    items = [_annotation_schema(argument, known, path) for argument in arguments]
-    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
 
 def _mapping_schema(key: Any, values: Tree, known: dict[type, Tree]) -> Tree:

@@ -59,7 +59,18 @@ _LAST_READERS = {
 
 def compute_llama_moments(sizes: ModelSizes, block: LlamaBlock) -> UnitMoments:
     """Return the moments of one block; the gradient of its output is live when its backward starts."""
-    widths = _compute_widths(sizes, block)
+    tokens, ranks, h = sizes.tokens, sizes.ranks, sizes.hidden
+    query_width, key_width = sizes.heads * block.head_width, block.kv_heads * block.head_width
+    widths = _Widths(
+        queries=tokens * query_width * sizes.element // ranks,
+        keys=tokens * key_width * sizes.element // ranks,
+        lse=_FP32 * tokens * sizes.heads // ranks,
+        mlp=block.active_experts * tokens * block.mlp * sizes.element // ranks,
+        rows=block.active_experts * sizes.stream_bytes,
+        query_matrix=h * query_width // ranks,
+        key_matrix=h * key_width // ranks,
+        mlp_matrix=block.experts * h * block.mlp // ranks,
+    )
     forward = (*_attention_forward(sizes, block, widths), *_mlp_forward(sizes, block, widths))
     stream = sizes.stream_bytes
     kept = {"x": stream, **saved_bytes_by_name(forward, _SAVED)}
@@ -99,21 +110,6 @@ class _Widths(Struct, frozen=True, kw_only=True):
     query_matrix: int
     key_matrix: int
     mlp_matrix: int
-
-
-def _compute_widths(sizes: ModelSizes, block: LlamaBlock) -> _Widths:
-    tokens, ranks, h = sizes.tokens, sizes.ranks, sizes.hidden
-    query_width, key_width = sizes.heads * block.head_width, block.kv_heads * block.head_width
-    return _Widths(
-        queries=tokens * query_width * sizes.element // ranks,
-        keys=tokens * key_width * sizes.element // ranks,
-        lse=_FP32 * tokens * sizes.heads // ranks,
-        mlp=block.active_experts * tokens * block.mlp * sizes.element // ranks,
-        rows=block.active_experts * sizes.stream_bytes,
-        query_matrix=h * query_width // ranks,
-        key_matrix=h * key_width // ranks,
-        mlp_matrix=block.experts * h * block.mlp // ranks,
-    )
 
 
 def _attention_forward(sizes: ModelSizes, block: LlamaBlock, widths: _Widths) -> Iterator[OperatorStep]:

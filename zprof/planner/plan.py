@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Assumed, Job
-from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Plan, PlanRow, Scheme, Term
-from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Plan, PlanRow, Scheme
+from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.whatif import Assumption
 from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
@@ -62,7 +62,14 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
 def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
     job = with_units(spread_devices(given, scheme))
     memory = device_memory.plan_memory(job, scheme)
-    known = _sum_by_tenant(memory.terms)
+    sizes = {
+        tenant: [term.bytes for term in memory.terms if term.tenant is tenant] for tenant in DISPLAY_ORDER
+    }
+    known = {
+        tenant: sum(size for size in of_tenant if size is not None)
+        for tenant, of_tenant in sizes.items()
+        if any(size is not None for size in of_tenant)
+    }
     least_bytes = sum(known.values())
     peak_bytes = None if any(term.bytes is None for term in memory.terms) else least_bytes
     capacity_bytes = None if job.hardware is None else job.hardware.memory_bytes
@@ -99,16 +106,6 @@ def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
     if scheme in ZERO_STAGES and Assumed.SHAPE in given.assumed:
         return total_state_bytes(spread_devices(drop_assumed(given), scheme), scheme)
     return total_state_bytes(spread, scheme)
-
-
-def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
-    """Return known bytes per tenant, in display order."""
-    known = {tenant: [term.bytes for term in terms if term.tenant is tenant] for tenant in DISPLAY_ORDER}
-    return {
-        tenant: sum(size for size in sizes if size is not None)
-        for tenant, sizes in known.items()
-        if any(size is not None for size in sizes)
-    }
 
 
 def _used_assumptions(rows: Sequence[PlanRow]) -> Mapping[str, Assumption]:

@@ -191,7 +191,14 @@ def refuse_degrees(job: Job) -> None:
         _refuse_model_parallel(degrees, job.shape)
     layers = count_layers(job)
     if layers is not None:
-        _refuse_pipeline(degrees.pp, layers)
+        if degrees.pp > layers:
+            raise BadInput(f"pp {degrees.pp} is more than the {layers} layers", hint=f"at most {layers}")
+        if layers % degrees.pp:
+            dividing = [str(part) for part in range(1, min(layers, 64) + 1) if layers % part == 0]
+            raise BadInput(
+                f"pp {degrees.pp} does not divide {layers} layers",
+                hint=f"one of {', '.join(dividing[:_MAX_LISTED])}",
+            )
     elif degrees.mp * degrees.pp > job.parameters:
         raise BadInput(
             f"mp {degrees.mp} x pp {degrees.pp} is more than {job.parameters} parameters",
@@ -213,17 +220,6 @@ def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
         padded = ceil_div(shape.vocabulary, degrees.mp) * degrees.mp
         raise BadInput(
             f"mp {degrees.mp} does not divide vocabulary {shape.vocabulary}", hint=f"pad it to {padded}"
-        )
-
-
-def _refuse_pipeline(pp: int, layers: int) -> None:
-    if pp > layers:
-        raise BadInput(f"pp {pp} is more than the {layers} layers", hint=f"at most {layers}")
-    if layers % pp:
-        dividing = [str(part) for part in range(1, min(layers, 64) + 1) if layers % part == 0]
-        raise BadInput(
-            f"pp {pp} does not divide {layers} layers",
-            hint=f"one of {', '.join(dividing[:_MAX_LISTED])}",
         )
 
 
@@ -253,17 +249,6 @@ def refuse_large_units(job: Job, hardware: Hardware) -> None:
     Raises:
         BadInput: its parameters alone are larger than the device.
     """
-    name, elements = _largest_unit(job)
-    size = elements * job.element_bytes.gathered
-    if size > hardware.memory_bytes:
-        raise BadInput(
-            f"{name} is {format_bytes(size)} unsharded, {hardware.name[:60]} has "
-            f"{format_bytes(hardware.memory_bytes)}",
-            hint="raise mp, or split it into smaller units",
-        )
-
-
-def _largest_unit(job: Job) -> tuple[str, int]:
     sizes = [(unit.elements, f"unit {unit.name[:60]!r}") for unit in job.units]
     if not sizes and job.shape is not None:
         hidden, mp = job.shape.hidden, job.degrees.mp
@@ -271,7 +256,14 @@ def _largest_unit(job: Job) -> tuple[str, int]:
         outside = count_parameters(job.shape) - job.shape.layers * block
         sizes = [(block // mp, f"a block of hidden {hidden}"), (outside // mp, "the embedding")]
     elements, name = max(sizes, default=(0, ""))
-    return name, elements
+    name, elements = name, elements
+    size = elements * job.element_bytes.gathered
+    if size > hardware.memory_bytes:
+        raise BadInput(
+            f"{name} is {format_bytes(size)} unsharded, {hardware.name[:60]} has "
+            f"{format_bytes(hardware.memory_bytes)}",
+            hint="raise mp, or split it into smaller units",
+        )
 
 
 def refuse_unless_integer(name: str, value: object, *, max_value: int, min_value: int = 1) -> None:

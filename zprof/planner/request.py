@@ -182,7 +182,15 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
         raise BadInput(message, hint=f"use one of: {', '.join(options)}")
     _refuse_unused(request, given[0])
     if request.preset is not None:
-        return _model_from_preset(request.preset, request.sequence)
+        from zprof.planner.model_presets import find_preset
+        from zprof.planner.model_shapes import count_parameters
+
+        preset = find_preset(request.preset)
+        shape = preset.shape
+        if request.sequence is None or request.sequence <= shape.context:
+            return preset.name, preset.parameters, shape
+        extended = replace(shape, context=request.sequence)
+        return f"{preset.name} with context {request.sequence:,}", count_parameters(extended), extended
     if request.params is not None:
         return "", request.params, None
     return ("", 1, None) if request.model else _model_from_shape(request)
@@ -204,19 +212,6 @@ def _refuse_unused(request: PlanRequest, model_option: str) -> None:
             f"{' and '.join(unused)} has no effect: the model is specified by {model_option}",
             hint="remove it, or specify the shape instead: --layers and --hidden",
         )
-
-
-def _model_from_preset(name: str, sequence: int | None) -> tuple[str, int, Shape | None]:
-    """Return a preset's model, with the context extended to the sequence length if it is shorter."""
-    from zprof.planner.model_presets import find_preset
-    from zprof.planner.model_shapes import count_parameters
-
-    preset = find_preset(name)
-    shape = preset.shape
-    if sequence is None or sequence <= shape.context:
-        return preset.name, preset.parameters, shape
-    extended = replace(shape, context=sequence)
-    return f"{preset.name} with context {sequence:,}", count_parameters(extended), extended
 
 
 def _model_from_shape(request: PlanRequest) -> tuple[str, int, Shape | None]:

@@ -130,7 +130,14 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
         return _make_replay_gap("the recording is not available")
     if analysis.run.device == "cpu":
         return _make_replay_gap("the ranks compute on the CPU")
-    steps = _find_common_steps(analysis)
+    steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
+    common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps["step"].tolist()))
+    run_start, longest_run = 0, range(0)
+    for place, number in enumerate(common):
+        if number != common[run_start] + place - run_start:
+            run_start = place
+        longest_run = max(longest_run, range(run_start, place + 1), key=len)
+    steps = common[longest_run.start : longest_run.stop]
     if not steps:
         return _make_replay_gap("no step was recorded by all ranks")
     tasks = _read_ranks(analysis, steps)
@@ -157,18 +164,6 @@ def _make_replay_gap(reason: str) -> Gap:
         reason=reason,
         remedy="record steps of all ranks with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     )
-
-
-def _find_common_steps(analysis: RunAnalysis) -> list[int]:
-    """Return the longest run of consecutive steps that all ranks have."""
-    steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
-    common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps["step"].tolist()))
-    run_start, longest_run = 0, range(0)
-    for place, number in enumerate(common):
-        if number != common[run_start] + place - run_start:
-            run_start = place
-        longest_run = max(longest_run, range(run_start, place + 1), key=len)
-    return common[longest_run.start : longest_run.stop]
 
 
 def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:

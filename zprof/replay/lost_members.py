@@ -68,7 +68,11 @@ def fill_lost_members(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> list[Ra
     filled = list(tasks)
     for group in sorted(incomplete):
         task_of = [
-            {number: each.tasks[place] for number, each in collectives.items() if _is_on(each, group, place)}
+            {
+                number: each.tasks[place]
+                for number, each in collectives.items()
+                if each.group == group and place in each.tasks
+            }
             for place in range(len(tasks))
         ]
         order = merge_orders([sorted(mine, key=mine.__getitem__) for mine in task_of])
@@ -112,10 +116,6 @@ def _collect(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> dict[int, _Colle
             each.last_start_ns = max(each.last_start_ns, float(rank.work[at, 0]))
             each.first_end_ns = min(each.first_end_ns, float(rank.work[at, 1]))
     return found
-
-
-def _is_on(collective: _CollectiveTasks, group: str, place: int) -> bool:
-    return collective.group == group and place in collective.tasks
 
 
 def _find_usual_transfers(collectives: Iterable[_CollectiveTasks]) -> dict[tuple[str, str, int], float]:

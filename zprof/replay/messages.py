@@ -10,7 +10,7 @@ from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import find_blocks, is_compute, main_stream_of_rank
 from zprof.replay.graph import Graph, RankGraph, mark_rows, step_places
-from zprof.replay.tasks import NONE, Bools, Floats
+from zprof.replay.tasks import NONE, Bools
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 
@@ -192,7 +192,14 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
         users = _first_users(rank, gathers)
         on_compute = rank.stream == main_stream_of_rank(rank)
         worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
-        needed_ns = _needed_compute_ns(rank, on_compute, worked_ns)
+        needed_ns = np.where(on_compute & (rank.stream != NONE), worked_ns, -1.0).tolist()
+        last: dict[int, int] = {}
+        for at in np.flatnonzero((rank.stream != NONE) & ~on_compute).tolist():
+            stream = int(rank.stream[at])
+            others = (*rank.waits_on[at], last.get(stream, NONE))
+            needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
+            last[stream] = at
+        needed_ns = np.array(needed_ns)
         steps = step_places(rank)
         opening = {int(steps[user]): user for user in sorted(users.values(), reverse=True)}
         for gather, user in users.items():
@@ -240,15 +247,3 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
             for gather in wanted.intersection(waits):
                 users.setdefault(gather, at)
     return users
-
-
-def _needed_compute_ns(rank: RankGraph, on_compute: Bools, worked_ns: Floats) -> Floats:
-    """Return the compute time that must pass before each task, by its waits and its stream; -1 if none."""
-    needed_ns = np.where(on_compute & (rank.stream != NONE), worked_ns, -1.0).tolist()
-    last: dict[int, int] = {}
-    for at in np.flatnonzero((rank.stream != NONE) & ~on_compute).tolist():
-        stream = int(rank.stream[at])
-        others = (*rank.waits_on[at], last.get(stream, NONE))
-        needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
-        last[stream] = at
-    return np.array(needed_ns)

@@ -30,11 +30,6 @@ def distorts_times(finding: Finding) -> bool:
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and is_high_confidence
 
 
-def _double_recording_cost_ns(finding: Finding) -> float:
-    """Return twice the recording's start-up cost per step, comparable to the sum of a range; else 0."""
-    return 2 * sum(entry.value for entry in finding.evidence if entry.key == START_COST_PER_STEP)
-
-
 def order_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Sort findings: those that spoil or distort times first, then by time, then by bytes freed, notes last.
 
@@ -45,7 +40,9 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
 
     def key(finding: Finding) -> tuple[bool, bool, bool, bool, bool, float, bool, bool, bool, int, str]:
         is_low_confidence, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
-        time_ns = _double_recording_cost_ns(finding) or sum(finding.saving_ns)
+        time_ns = (
+            2 * sum(entry.value for entry in finding.evidence if entry.key == START_COST_PER_STEP)
+        ) or sum(finding.saving_ns)
         saves_time = time_ns > 0
         return (
             not finding.is_hang,
@@ -79,10 +76,13 @@ def split_savings(
     """
     claims = {rule.cause: rule.claims for rule in rules}
     findings = [_limit_saving(finding, rules, ranks, steps) for finding in findings]
-    causes = _find_explained_causes(findings, rules)
+    sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
+    causes = frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
     remaining = _find_largest_terms({term for rule in rules for term in rule.claims}, ranks, steps)
     kept = []
-    for finding in _sort_by_claim(order_findings(findings), causes):
+    for finding in sorted(
+        order_findings(findings), key=lambda f: (f.cause in causes, -_CONFIDENCE_RANK[f.confidence])
+    ):
         high = _take_from_terms(remaining, claims.get(finding.cause, ()), finding.saving_ns[1])
         is_used_up = finding.saving_ns[1] > 0 and high == 0
         if finding.cause in replayed:
@@ -108,12 +108,6 @@ def _limit_saving(
     return change_saving(finding, (min(low, limit), min(high, limit)), SavingNote.LIMITED_TO_LOSS)
 
 
-def _find_explained_causes(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:
-    """Return the causes whose signal another finding above low confidence produces."""
-    sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
-    return frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
-
-
 def _move_after_explaining(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
     """Move each finding after those that explain it with higher confidence: they should be fixed first."""
     explains = {rule.cause: rule.explains for rule in rules}
@@ -129,11 +123,6 @@ def _move_after_explaining(findings: Sequence[Finding], rules: Sequence[Rule]) -
         if explaining and max(explaining) > own_index:
             ordered.insert(max(explaining), ordered.pop(own_index))
     return ordered
-
-
-def _sort_by_claim(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
-    """Sort explained findings last, then by decreasing confidence; the sort is stable."""
-    return sorted(findings, key=lambda f: (f.cause in explained, -_CONFIDENCE_RANK[f.confidence]))
 
 
 def _find_largest_terms(

@@ -463,7 +463,15 @@ def judge_peak(
 
         sentence = describe_history(rank, ordered, comparison, memory.out_of_memory)
         return VerdictStatus.RISK if risk else unknown, sentence
-    head = _describe_peak(rank)
+    bound = BOUND_WORDS[rank.bounds.get("peak_bytes", Bound.EXACT)]
+    largest_tenant = max(DISPLAY_ORDER, key=lambda tenant: rank.tenants.get(tenant, 0))
+    size = rank.tenants.get(largest_tenant, 0)
+    share = (
+        f" ({largest_tenant.value.replace('_', ' ')} {format_percent(size / rank.peak_bytes)})"
+        if size
+        else ""
+    )
+    head = f"peak {bound}{format_bytes(rank.peak_bytes)} on rank {rank.rank}{share}"
     if risk:
         return VerdictStatus.RISK, f"{head}: {risk.sentence}"
     if untagged_ratio >= _MAX_UNTAGGED_RATIO:
@@ -491,15 +499,3 @@ def _is_risk(finding: Finding, rank: RankMemory) -> bool:
 
 def _frees_significant_memory(finding: Finding, rank: RankMemory) -> bool:
     return finding.saving_bytes is not None and finding.saving_bytes[1] >= _MIN_RISK_RATIO * rank.peak_bytes
-
-
-def _describe_peak(rank: RankMemory) -> str:
-    bound = BOUND_WORDS[rank.bounds.get("peak_bytes", Bound.EXACT)]
-    largest_tenant = max(DISPLAY_ORDER, key=lambda tenant: rank.tenants.get(tenant, 0))
-    size = rank.tenants.get(largest_tenant, 0)
-    share = (
-        f" ({largest_tenant.value.replace('_', ' ')} {format_percent(size / rank.peak_bytes)})"
-        if size
-        else ""
-    )
-    return f"peak {bound}{format_bytes(rank.peak_bytes)} on rank {rank.rank}{share}"

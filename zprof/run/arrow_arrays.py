@@ -29,11 +29,18 @@ def make_array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if kind in _NUMPY_TYPES:
-        return _make_numbers(values, kind)
+        if isinstance(values, np.ndarray):
+            if not np.can_cast(values.dtype, _NUMPY_TYPES[kind], "same_kind"):
+                raise TypeError(f"values of type {values.dtype} in a column of {kind}")
+            return make_masked(values, kind, np.zeros(len(values), dtype=np.bool_))
+        mask = np.fromiter((value is None for value in values), np.bool_, len(values))
+        filled = array(_TYPE_CODES[kind], (0 if value is None else value for value in values))
+        return make_masked(np.array(filled), kind, mask)
     if pa.types.is_dictionary(kind):
         return _encode_texts(values)
     if pa.types.is_boolean(kind):
-        return _make_flags(values)
+        bits = np.packbits(np.fromiter(values, np.bool_, len(values)), bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)], 0)
     return pa.array(values, type=kind)
 
 
@@ -51,21 +58,6 @@ def make_texts(texts: Sequence[str]) -> pa.StringArray:
     offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
-
-
-def _make_numbers(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, np.ndarray):
-        if not np.can_cast(values.dtype, _NUMPY_TYPES[kind], "same_kind"):
-            raise TypeError(f"values of type {values.dtype} in a column of {kind}")
-        return make_masked(values, kind, np.zeros(len(values), dtype=np.bool_))
-    mask = np.fromiter((value is None for value in values), np.bool_, len(values))
-    filled = array(_TYPE_CODES[kind], (0 if value is None else value for value in values))
-    return make_masked(np.array(filled), kind, mask)
-
-
-def _make_flags(values: Any) -> pa.Array:
-    bits = np.packbits(np.fromiter(values, np.bool_, len(values)), bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)], 0)
 
 
 def _encode_texts(values: Sequence[str | None]) -> pa.DictionaryArray:

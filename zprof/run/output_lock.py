@@ -67,10 +67,22 @@ def _open_locked(lock: Path, path: Path) -> int:
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
-            _lock(handle, path)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.pread(handle, _MAX_OWNER_BYTES, 0).decode(errors="replace").strip()
+                raise BadInput(
+                    f"{path}: is being written by {owner or 'another process'}",
+                    hint="wait until it ends, or choose another output",
+                ) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
             if _is_same_file(handle, lock):
                 os.ftruncate(handle, 0)
-                os.pwrite(handle, _describe_this_process().encode()[:_MAX_OWNER_BYTES], 0)
+                os.pwrite(
+                    handle, f"process {os.getpid()} on {socket.gethostname()}".encode()[:_MAX_OWNER_BYTES], 0
+                )
                 return handle
         except BaseException:
             os.close(handle)
@@ -78,26 +90,8 @@ def _open_locked(lock: Path, path: Path) -> int:
         os.close(handle)  # its owner removed it between our opening and locking it
 
 
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(handle, _MAX_OWNER_BYTES, 0).decode(errors="replace").strip()
-        raise BadInput(
-            f"{path}: is being written by {owner or 'another process'}",
-            hint="wait until it ends, or choose another output",
-        ) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
 def _is_same_file(handle: int, lock: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(lock))
     except FileNotFoundError:
         return False
-
-
-def _describe_this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"

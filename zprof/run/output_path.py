@@ -20,7 +20,10 @@ def replace_run(path: Path, *, force: bool) -> Iterator[None]:
     """
     check_output_path(path, force=force)
     with lock_output(path):
-        _restore(path)
+        backup = _get_backup(path)
+        if not _is_taken(path) and backup.is_dir():
+            with suppress(OSError):
+                backup.rename(path)
         # Another process may have written it since.
         check_output_path(path, force=force)
         with _move_away(path):
@@ -54,14 +57,6 @@ def _move_away(path: Path) -> Iterator[None]:
 def _get_backup(path: Path) -> Path:
     path = path if path.name.strip(".") else path.resolve()
     return path.with_name(f".{path.name}.replaced")
-
-
-def _restore(path: Path) -> None:
-    """Put a run back that a killed process had moved away and not replaced."""
-    backup = _get_backup(path)
-    if not _is_taken(path) and backup.is_dir():
-        with suppress(OSError):
-            backup.rename(path)
 
 
 def check_output_path(path: Path, *, force: bool, since_ns: int | None = None) -> None:

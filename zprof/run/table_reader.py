@@ -38,7 +38,25 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
             size = os.fstat(content.fileno()).st_size
             is_small = size <= _MAX_SMALL_BYTES
             parquet = pq.ParquetFile(pa.BufferReader(content.read()) if is_small else content)
-            _check_table(path, parquet, name, file)
+            if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
+                raise BadInput(
+                    f"{path}: its row count differs from the manifest", hint="record the run again"
+                )
+            groups = (parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups))
+            if sum(group.total_byte_size for group in groups) > _MAX_TEXT_BYTES + _MAX_ROW_BYTES * file.rows:
+                raise BadInput(
+                    f"{path}: its unpacked size is too large for its row count", hint="record the run again"
+                )
+            schema = parquet.schema_arrow
+            for field in TABLES[name]:
+                index = schema.get_field_index(field.name)
+                if index < 0 and field.nullable:
+                    continue  # written before the column was introduced
+                if index < 0 or schema.field(index).type != field.type:
+                    raise BadInput(
+                        f"{path}: column {field.name!r} does not match the schema of {name}",
+                        hint="record again",
+                    )
             table = _read(parquet, name, columns, use_threads=not is_small)
             _check_nulls(path, table)
             return table
@@ -109,25 +127,6 @@ def _open_checked(path: Path, file: TableFile) -> BufferedReader:
         f"{path}: damaged, its checksum differs from the manifest",
         hint="copy the run again, or record it again",
     )
-
-
-def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:
-    if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
-        raise BadInput(f"{path}: its row count differs from the manifest", hint="record the run again")
-    groups = (parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups))
-    if sum(group.total_byte_size for group in groups) > _MAX_TEXT_BYTES + _MAX_ROW_BYTES * file.rows:
-        raise BadInput(
-            f"{path}: its unpacked size is too large for its row count", hint="record the run again"
-        )
-    schema = parquet.schema_arrow
-    for field in TABLES[name]:
-        index = schema.get_field_index(field.name)
-        if index < 0 and field.nullable:
-            continue  # written before the column was introduced
-        if index < 0 or schema.field(index).type != field.type:
-            raise BadInput(
-                f"{path}: column {field.name!r} does not match the schema of {name}", hint="record again"
-            )
 
 
 def _read(

@@ -81,12 +81,21 @@ class RankWriter:
         self._next_part = 0
         self._lock = threading.RLock()
         self._listed: Mapping[str, TableFile] = {}
-        _refuse_foreign(run, self.folder)
+        if self.folder.exists() and not (self.folder / RANK_NAME).is_file():
+            raise BadInput(
+                f"{self.folder}: exists and does not belong to a run",
+                hint="choose another folder for the run",
+            )
+        if (run / MANIFEST_NAME).exists():
+            read_run_manifest(run)
         if self.folder.exists():
             with lock_folder(self.folder, _MAX_LOCK_WAIT_S):
                 shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
-            _delete_extra_ranks(run, manifest.world_size)
+            for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
+                number = int(folder.name.removeprefix("rank"))
+                if number >= manifest.world_size and (folder / RANK_NAME).is_file():
+                    shutil.rmtree(folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)  # another rank may save this one at this moment
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
         self._write_manifest()
@@ -224,24 +233,6 @@ class RankWriter:
         self._listed = self._manifest.files
 
 
-def _refuse_foreign(run: Path, folder: Path) -> None:
-    """Raise BadInput instead of deleting another program's files, which may have names like ``rank00000``."""
-    if folder.exists() and not (folder / RANK_NAME).is_file():
-        raise BadInput(
-            f"{folder}: exists and does not belong to a run", hint="choose another folder for the run"
-        )
-    if (run / MANIFEST_NAME).exists():
-        read_run_manifest(run)
-
-
-def _delete_extra_ranks(run: Path, world_size: int) -> None:
-    """Remove rank folders left over from an earlier, larger job."""
-    for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
-        number = int(folder.name.removeprefix("rank"))
-        if number >= world_size and (folder / RANK_NAME).is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
     """Write a table next to its final path; only nullable columns may be missing.
 
@@ -314,7 +305,18 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 def _get_options(name: str) -> dict[str, Any]:
     if name in _FLIGHT_TABLES:
         # To choose an encoding by column takes longer than to write a table of few rows.
-        encodings = _choose_small_encodings(TABLES[name]) if name == "flight" else {"use_dictionary": False}
+        encodings = (
+            {
+                "use_dictionary": [
+                    field.name for field in TABLES[name] if pa.types.is_dictionary(field.type)
+                ],
+                "column_encoding": {
+                    field.name: "DELTA_BINARY_PACKED" for field in TABLES[name] if field.type == pa.int64()
+                },
+            }
+            if name == "flight"
+            else {"use_dictionary": False}
+        )
         return {"compression": "lz4", "write_statistics": False, **encodings}
     options = _choose_encodings(TABLES[name]) if name in _TRACE_TABLES else {}
     return {"compression": "zstd", "compression_level": 3, **options}
@@ -340,16 +342,6 @@ def _choose_encodings(schema: pa.Schema) -> dict[str, Any]:
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if not encoding],
         "column_encoding": {name: encoding for name, encoding in encodings.items() if encoding},
-    }
-
-
-def _choose_small_encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Return the fastest encoding options for a table of at most a few thousand rows."""
-    return {
-        "use_dictionary": [field.name for field in schema if pa.types.is_dictionary(field.type)],
-        "column_encoding": {
-            field.name: "DELTA_BINARY_PACKED" for field in schema if field.type == pa.int64()
-        },
     }
 
 

@@ -33,7 +33,25 @@ def simulate(plan: SimulationPlan, folder: Path, on_rank: Callable[[int], None] 
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     try:
-        return _write_job(plan, folder, on_rank)
+        schedule = run_plan(plan)
+        times = LocalTimes(schedule)
+        ranks: list[RankTruth] = []
+        missing_collectives: dict[int, frozenset[int]] = {}
+        for rank in range(plan.ranks):
+            written = None if rank in plan.missing else write_trace(schedule, times, rank, folder)
+            ranks.append(_make_rank_truth(plan, times, rank, written))
+            missing_collectives[rank] = (
+                written.missing_collectives
+                if written
+                else frozenset(
+                    range(sum(timing.line.groups is not None for timing in times.get_timings(rank)))
+                )
+            )
+            if on_rank is not None:
+                on_rank(rank + 1)
+        truth = build_truth(schedule, ranks, missing_collectives)
+        write_truth(truth, folder)
+        return truth
     except BaseException:  # without its truth.json a simulation cannot be replaced
         with suppress(OSError):
             for path in set(folder.iterdir()) - before:
@@ -41,24 +59,6 @@ def simulate(plan: SimulationPlan, folder: Path, on_rank: Callable[[int], None] 
             if is_new:
                 folder.rmdir()
         raise
-
-
-def _write_job(plan: SimulationPlan, folder: Path, on_rank: Callable[[int], None] | None) -> GroundTruth:
-    schedule = run_plan(plan)
-    times = LocalTimes(schedule)
-    ranks: list[RankTruth] = []
-    missing_collectives: dict[int, frozenset[int]] = {}
-    for rank in range(plan.ranks):
-        written = None if rank in plan.missing else write_trace(schedule, times, rank, folder)
-        ranks.append(_make_rank_truth(plan, times, rank, written))
-        missing_collectives[rank] = (
-            written.missing_collectives if written else frozenset(range(_count_collectives(times, rank)))
-        )
-        if on_rank is not None:
-            on_rank(rank + 1)
-    truth = build_truth(schedule, ranks, missing_collectives)
-    write_truth(truth, folder)
-    return truth
 
 
 def _make_rank_truth(
@@ -76,10 +76,6 @@ def _make_rank_truth(
         opens_ns=ORIGIN_NS + window.start_ns,
         closes_ns=ORIGIN_NS + window.end_ns,
     )
-
-
-def _count_collectives(times: LocalTimes, rank: int) -> int:
-    return sum(timing.line.groups is not None for timing in times.get_timings(rank))
 
 
 def run_plan(plan: SimulationPlan) -> SimulatedRun:

@@ -55,7 +55,11 @@ def judge(run: AnalysedRun, limits: Sequence[Limit], file: Path, *, update: bool
         BadInput: the recording or the baseline cannot be used.
     """
     needs_baseline = any(limit.is_relative for limit in limits)
-    baseline = _choose_baseline(run, file, update=update) if needs_baseline else None
+    baseline = (
+        (make_baseline(run.report, run.manifest.environment, file.stem) if update else load_baseline(file))
+        if needs_baseline
+        else None
+    )
     result = _check_run(run, limits, baseline, file)
     failures = tuple(_iter_failures(result))
     written = None
@@ -83,10 +87,6 @@ def _check_run(run: AnalysedRun, limits: Sequence[Limit], baseline: Baseline | N
         return check(report, limits, baseline, environment=environment, baseline_file=file)
     except BadInput as error:
         raise BadInput(error.message, hint=f"pytest {UPDATE} makes this run its baseline") from None
-
-
-def _choose_baseline(run: AnalysedRun, file: Path, *, update: bool) -> Baseline | None:
-    return make_baseline(run.report, run.manifest.environment, file.stem) if update else load_baseline(file)
 
 
 def _format_first_run(file: Path, limits: Sequence[Limit]) -> str:

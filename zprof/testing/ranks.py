@@ -66,7 +66,9 @@ def record_on_ranks(train: Callable[..., object], request: RecordingRequest, ran
         (folder / PLAN).write_bytes(pickle.dumps(plan))
         with _start_ranks(folder, ranks.count) as processes:
             problem = _wait_for_ranks(processes, folder, plan)
-        _show_output(folder, ranks.count)
+        for rank in range(ranks.count):
+            for line in output_path(folder, rank).read_text(errors="backslashreplace").splitlines():
+                sys.stderr.write(f"rank {rank}: {line}\n")
     if problem:
         raise MissingData(f"zprof_run: {problem}")
 
@@ -152,19 +154,12 @@ def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, pl
     if any(codes.values()):
         return describe_failure(codes, len(processes), folder)
     running = [rank for rank in range(len(processes)) if rank not in codes]
-    _request_positions(processes, running, folder)
-    return describe_timeout(running, len(processes), folder, plan) if running else ""
-
-
-def _request_positions(
-    processes: list["subprocess.Popen[bytes]"], ranks: Sequence[int], folder: Path
-) -> None:
-    """Request each rank's position in the code, and wait for it with a short timeout."""
-    for rank in ranks:
+    for rank in running:
         processes[rank].send_signal(ASK)
     end = time.monotonic() + _ANSWER_TIMEOUT_S
-    while time.monotonic() < end and not all(_has_answered(folder, rank) for rank in ranks):
+    while time.monotonic() < end and not all(_has_answered(folder, rank) for rank in running):
         time.sleep(_POLL_S)
+    return describe_timeout(running, len(processes), folder, plan) if running else ""
 
 
 def _has_answered(folder: Path, rank: int) -> bool:
@@ -185,12 +180,6 @@ def end_rank(process: "subprocess.Popen[bytes]") -> None:
 def output_path(folder: Path, rank: int) -> Path:
     """Return the path of a rank's output."""
     return folder / f"output{rank}.txt"
-
-
-def _show_output(folder: Path, count: int) -> None:
-    for rank in range(count):
-        for line in output_path(folder, rank).read_text(errors="backslashreplace").splitlines():
-            sys.stderr.write(f"rank {rank}: {line}\n")
 
 
 def describe_failure(codes: Mapping[int, int], count: int, folder: Path) -> str:

@@ -297,7 +297,9 @@ def bindings(where: Where) -> list[Binding]:
     scope_bindings = [_make_binding(key, key.action) for key in KEYS if key.where is where]
     if where is Where.POPUP:
         scope_bindings += [
-            _make_binding(key, _add_app_prefix(key.action)) for key in KEYS if key.where is Where.EVERYWHERE
+            _make_binding(key, key.action if key.action.startswith("app.") else f"app.{key.action}")
+            for key in KEYS
+            if key.where is Where.EVERYWHERE
         ]
     return scope_bindings
 
@@ -312,7 +314,3 @@ def _make_binding(key: Key, action: str) -> Binding:
         key_display=key.written,
         priority=key.has_priority,
     )
-
-
-def _add_app_prefix(action: str) -> str:
-    return action if action.startswith("app.") else f"app.{action}"

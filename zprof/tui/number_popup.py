@@ -144,7 +144,10 @@ def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
     shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
     names = [str(name) for name in shown.columns]
     columns = tuple(
-        Column(title=strip_unit(name), kind=Kind.NUMBER if _is_number(shown[name]) else Kind.TEXT)
+        Column(
+            title=strip_unit(name),
+            kind=Kind.NUMBER if pd.api.types.is_numeric_dtype(shown[name].dtype) else Kind.TEXT,
+        )
         for name in names
     )
     lines = [
@@ -156,10 +159,6 @@ def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
     ]
     note = f"first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
     return Table(name="rows", title="measured from", columns=columns, rows=tuple(lines), note=note)
-
-
-def _is_number(column: "pd.Series[float]") -> bool:
-    return pd.api.types.is_numeric_dtype(column.dtype)
 
 
 def _make_cell(name: str, value: object) -> Cell:

@@ -144,7 +144,11 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
         if finding.location is not None:
             lines += [f"  in {format_location(finding.location)}"]
         lines += ["", "evidence", *format_evidence(loaded, index, columns)]
-        lines += ["", "what to change (y copies it)", *_indent(finding.fix)]
+        lines += [
+            "",
+            "what to change (y copies it)",
+            *[f"  {line}" for line in finding.fix.strip().split("\n")],
+        ]
         lines += ["", "how to disprove it", *wrap(finding.disprove, width=columns)]
         return "\n".join([*lines, "", render_markdown_text(page(finding.cause), columns)])
 
@@ -154,10 +158,6 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
 def format_worth(finding: Finding) -> list[str]:
     """Format what a fix saves and frees, and the rule's confidence, as lines."""
     return [f"  {part.strip()}" for part in worth(finding).split(", ")]
-
-
-def _indent(text: str) -> list[str]:
-    return [f"  {line}" for line in text.strip().split("\n")]
 
 
 def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:

@@ -239,11 +239,10 @@ def to_ascii(text: str) -> str:
     """Return the text in ASCII; characters without a replacement become ``?``, one per column of width."""
     if text.isascii():
         return text
-    return "".join(character if character.isascii() else _to_ascii(character) for character in text)
-
-
-def _to_ascii(character: str) -> str:
-    return _ASCII_TABLE.get(ord(character)) or "?" * cell_len(character)
+    return "".join(
+        character if character.isascii() else (_ASCII_TABLE.get(ord(character)) or "?" * cell_len(character))
+        for character in text
+    )
 
 
 def _strip_colour(style: Style | None) -> Style | None:

@@ -180,19 +180,15 @@ def is_nccl_annotation(name: str) -> bool:
 def describe_operator(name: str, arguments: Arguments | None) -> LaunchDescription:
     """Return the description from an operator's name and tensor shapes."""
     kind = parse_collective_kind(name)
-    dtype, element_bytes = _find_element_type(arguments)
+    types = arguments.types if arguments is not None and isinstance(arguments.types, list) else []
+    found = (parse_element_type(text) for text in types[:_MAX_TENSORS])
+    dtype, element_bytes = next((known for known in found if known is not None), (None, None))
     return LaunchDescription(
         kind=kind,
         dtype=dtype,
         element_bytes=element_bytes,
         elements=_count_operator_elements(name, kind, arguments),
     )
-
-
-def _find_element_type(arguments: Arguments | None) -> tuple[str | None, int | None]:
-    types = arguments.types if arguments is not None and isinstance(arguments.types, list) else []
-    found = (parse_element_type(text) for text in types[:_MAX_TENSORS])
-    return next((known for known in found if known is not None), (None, None))
 
 
 def _count_operator_elements(

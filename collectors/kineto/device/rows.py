@@ -54,7 +54,13 @@ def find_launch_contexts(
     threads = np.where(calls >= 0, trace.thread[calls], ABSENT) if len(calls) else calls
     times = np.where(calls >= 0, trace.start_ns[calls], ABSENT) if len(calls) else calls
     units = find_units(trace, threads, times)
-    launch_ranges = _find_launch_ranges(trace, spans, threads, times)
+    launches = {
+        span.row: span
+        for span in spans
+        if span.range.verb is RangeVerb.LAUNCH and get_collective_key(span.range) is not None
+    }
+    rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).find_innermost(threads, times)
+    launch_ranges = [launches.get(row) for row in rows.tolist()]
     counts = Counter(id(span) for span in launch_ranges if span is not None)
     return [
         _make_context(unit, span if span is not None and counts[id(span)] == 1 else None)
@@ -66,18 +72,6 @@ def _make_context(unit: str | None, span: RangeSpan | None) -> LaunchContext:
     if span is None:
         return LaunchContext(unit=unit)
     return LaunchContext(unit=span.range.unit or unit, group=span.range.group, sequence=span.range.sequence)
-
-
-def _find_launch_ranges(
-    trace: Trace, spans: Sequence[RangeSpan], threads: Int64s, times_ns: Int64s
-) -> list[RangeSpan | None]:
-    launches = {
-        span.row: span
-        for span in spans
-        if span.range.verb is RangeVerb.LAUNCH and get_collective_key(span.range) is not None
-    }
-    rows = IntervalIndex(trace, np.array(sorted(launches), dtype=np.int64)).find_innermost(threads, times_ns)
-    return [launches.get(row) for row in rows.tolist()]
 
 
 class DeviceCollectives(Struct, frozen=True, kw_only=True):
@@ -150,7 +144,26 @@ def make_device_rows(
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
     rows: list[CollectiveRow] = []
     for collective, context in zip(collectives.collectives, collectives.contexts, strict=True):
-        row = _make_row(trace, collective, context, groups)
+        description = collective.description
+        group, size = _find_group(trace, collective, context, groups)
+        full_bytes = (description.elements or 0) * (description.element_bytes or 0)
+        stream = _get_stream(trace, collective.rows[0])
+        row = CollectiveRow(
+            kind=str(description.kind or CollectiveKind.OTHER),
+            group=group,
+            group_size=size,
+            sequence=0,
+            dtype=description.dtype or "unknown",
+            bytes=max(0, full_bytes),
+            start_ns=int(trace.start_ns[collective.rows[0]]),
+            end_ns=max(_get_end_ns(trace, row) for row in collective.rows),
+            launch_start_ns=min((int(trace.start_ns[call]) for call in collective.calls), default=None),
+            launch_end_ns=max((_get_end_ns(trace, call) for call in collective.calls), default=None),
+            unit=context.unit,
+            stream=None if stream == ABSENT else stream,
+            peer_rank=description.peer,
+            method=collective.method,
+        )
         key = row.group, (row.kind, row.peer_rank) if row.kind in _POINT_TO_POINT else None
         rows.append(_add_sequence(row, collective, context, ordinals[key]))
         ordinals[key] += 1
@@ -170,31 +183,6 @@ def _add_sequence(
     if context.sequence is not None and not is_point_to_point:
         return replace(row, sequence=context.sequence, method=BY_RANGE)
     return replace(row, sequence=ordinal, method=f"{collective.method}_order")
-
-
-def _make_row(
-    trace: Trace, collective: DeviceCollective, context: LaunchContext, groups: GroupResolver
-) -> CollectiveRow:
-    description = collective.description
-    group, size = _find_group(trace, collective, context, groups)
-    full_bytes = (description.elements or 0) * (description.element_bytes or 0)
-    stream = _get_stream(trace, collective.rows[0])
-    return CollectiveRow(
-        kind=str(description.kind or CollectiveKind.OTHER),
-        group=group,
-        group_size=size,
-        sequence=0,
-        dtype=description.dtype or "unknown",
-        bytes=max(0, full_bytes),
-        start_ns=int(trace.start_ns[collective.rows[0]]),
-        end_ns=max(_get_end_ns(trace, row) for row in collective.rows),
-        launch_start_ns=min((int(trace.start_ns[call]) for call in collective.calls), default=None),
-        launch_end_ns=max((_get_end_ns(trace, call) for call in collective.calls), default=None),
-        unit=context.unit,
-        stream=None if stream == ABSENT else stream,
-        peer_rank=description.peer,
-        method=collective.method,
-    )
 
 
 def _find_group(

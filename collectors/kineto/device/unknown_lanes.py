@@ -55,7 +55,13 @@ def find_unknown_lanes(trace: Trace) -> list[UnknownLane]:
     categories = trace.category.texts
     if "kernel" in categories:
         return []
-    counts = _count_rows(trace)
+    processes, position = np.unique(trace.process, return_inverse=True)
+    width = max(1, len(trace.category.texts))
+    keys, counts = np.unique(position * width + trace.category.codes, return_counts=True)
+    counts = {
+        (int(processes[key // width]), trace.category.texts[key % width]): count
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True)
+    }
     host = {process for process, category in counts if category in _HOST} - {ABSENT}
     own, others = Counter[str](), Counter[str]()
     for (process, category), count in counts.items():
@@ -89,14 +95,3 @@ def detect_device(trace: Trace, lanes: list[UnknownLane]) -> str:
     kind = "hip" if is_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
     models = {name for name in trace.header.devices if name}
     return f"{kind} ({shorten(printable(models.pop()), _MAX_MODEL)})" if len(models) == 1 else kind
-
-
-def _count_rows(trace: Trace) -> dict[tuple[int, str], int]:
-    """Return the number of rows of each process and category; a process whose id is a word has none."""
-    processes, position = np.unique(trace.process, return_inverse=True)
-    width = max(1, len(trace.category.texts))
-    keys, counts = np.unique(position * width + trace.category.codes, return_counts=True)
-    return {
-        (int(processes[key // width]), trace.category.texts[key % width]): count
-        for key, count in zip(keys.tolist(), counts.tolist(), strict=True)
-    }

@@ -137,7 +137,8 @@ class _LaunchReader:
     def read(self, row: int, index: int, unit: str | None) -> list[GlooLaunch]:
         """Return the launch, once per execution."""
         operator, thread = GLOO_OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
-        start, end = _read_times(self._trace, row)
+        start = int(self._trace.start_ns[row])
+        start, end = start, start + int(self._trace.duration_ns[row])
         span = self._enclosing.find(thread, start, end)
         launch_range = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
         arguments = self._trace.arguments.get(row, _NO_ARGUMENTS)
@@ -240,11 +241,6 @@ def _make_launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
     if operator.argument is None:
         return operator.executed, None
     return operator.executed, count_elements(arguments.dims, operator.argument)
-
-
-def _read_times(trace: Trace, row: int) -> tuple[int, int]:
-    start = int(trace.start_ns[row])
-    return start, start + int(trace.duration_ns[row])
 
 
 class Execution(Struct, frozen=True, kw_only=True):

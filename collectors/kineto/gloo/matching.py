@@ -223,20 +223,13 @@ def add_groups_by_thread(launches: Sequence[GlooLaunch], executions: Sequence[Ex
     ran_on: dict[GlooKey, set[int]] = defaultdict(set)
     for execution in executions:
         ran_on[execution.key].add(execution.thread)
-    owners = _find_thread_groups(launched, ran_on)
-    return [_add_group(launch, ran_on[launch.key], owners) for launch in launches]
-
-
-def _find_thread_groups(
-    launched: Mapping[GlooKey, set[_NamedGroup]], ran_on: Mapping[GlooKey, set[int]]
-) -> Mapping[int, set[_NamedGroup]]:
-    """Return the groups of each thread, from operators that a single known group launched."""
     owners: dict[int, set[_NamedGroup]] = defaultdict(set)
     for key, groups in launched.items():
         if len(groups) == 1 and _UNKNOWN not in groups:
             for thread in ran_on.get(key, ()):
                 owners[thread] |= groups
-    return owners
+    owners = owners
+    return [_add_group(launch, ran_on[launch.key], owners) for launch in launches]
 
 
 def _add_group(launch: GlooLaunch, threads: set[int], owners: Mapping[int, set[_NamedGroup]]) -> GlooLaunch:

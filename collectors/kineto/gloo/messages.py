@@ -49,7 +49,9 @@ def make_message_rows(
         rows.append(replace(row, sequence=counts[key]))
         counts[key] += 1
     unfinished = (
-        len(posts) - int((enclosing_posts >= 0).sum()) if len(executions) or not _has_kernels(trace) else 0
+        len(posts) - int((enclosing_posts >= 0).sum())
+        if len(executions) or not bool(trace.category.where("kernel".__eq__).any())
+        else 0
     )
     return rows, _list_message_gaps(rows, unfinished)
 
@@ -136,10 +138,6 @@ class _MessageWaits:
         spans = self._spans_by_thread.get(thread, [])
         index = bisect_right(spans, end_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and end_ns <= spans[index].end_ns else None
-
-
-def _has_kernels(trace: Trace) -> bool:
-    return bool(trace.category.where("kernel".__eq__).any())
 
 
 def _list_message_gaps(rows: Sequence[CollectiveRow], unfinished: int) -> list[Gap]:

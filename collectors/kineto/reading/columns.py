@@ -182,17 +182,14 @@ def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
 def to_int64(value: object) -> int:
     """Return ``12``, ``"12"`` or ``1.0`` as an integer, else ABSENT; in 2021 ``"stream 7"`` was a thread."""
     if isinstance(value, str):
-        value = _parse_digits(value.removeprefix(_STREAM))
+        text = value.removeprefix(_STREAM)
+        digits = text.removeprefix("-")
+        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < _MAX_DIGITS else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not -NUMBER_LIMIT < value < NUMBER_LIMIT:
         return ABSENT
     return value
-
-
-def _parse_digits(text: str) -> int | None:
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < _MAX_DIGITS else None
 
 
 def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64s:

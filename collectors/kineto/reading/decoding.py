@@ -17,7 +17,6 @@ from zprof.collectors.kineto.reading.events import (
     NameEvent,
     Span,
     TraceEvent,
-    UsualEvent,
 )
 from zprof.collectors.kineto.reading.repair import RepairedEvent
 from zprof.collectors.kineto.reading.structure import Separators
@@ -46,17 +45,6 @@ def _split_by_kind(events: Sequence[TraceEvent | ExactEvent]) -> DecodedEvents:
     )
 
 
-def _split_by_type(events: Sequence[UsualEvent]) -> DecodedEvents:
-    has_name_events = NameEvent in map(type, events)
-    return DecodedEvents(
-        count=len(events),
-        spans=[event for event in events if type(event) is Span],
-        name_events=[event for event in events if type(event) is NameEvent] if has_name_events else [],
-        with_phase=len(events),
-        is_common=True,
-    )
-
-
 class EventChunk:
     """Events in a part of a text that is enclosed in the brackets of an array.
 
@@ -71,7 +59,17 @@ class EventChunk:
     def decode_common(self) -> DecodedEvents | None:
         """Decode the events, or return None if some are of uncommon kinds."""
         try:
-            return _split_by_type(USUAL_EVENTS_DECODER.decode(self.array))
+            events = USUAL_EVENTS_DECODER.decode(self.array)
+            has_name_events = NameEvent in map(type, events)
+            return DecodedEvents(
+                count=len(events),
+                spans=[event for event in events if type(event) is Span],
+                name_events=[event for event in events if type(event) is NameEvent]
+                if has_name_events
+                else [],
+                with_phase=len(events),
+                is_common=True,
+            )
         except msgspec.ValidationError:
             return None
 

@@ -142,7 +142,10 @@ def skip_bracketed(window: TextWindow, *, keep_text: bool) -> bytes | None:
     """
     text, depth, in_string = bytearray(), 0, False
     while True:
-        stop = _end_before_backslashes(window)
+        stop = window.end
+        while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
+            stop -= 1
+        stop = stop
         brackets = find_brackets(window.data, window.start, stop, in_string=in_string)
         ends = (brackets.depth + depth == 0).nonzero()[0]
         stop = int(brackets.position[ends[0]]) + 1 if len(ends) else stop
@@ -155,14 +158,6 @@ def skip_bracketed(window: TextWindow, *, keep_text: bool) -> bytes | None:
         in_string = brackets.in_string
         if not window.read_more():
             return None
-
-
-def _end_before_backslashes(window: TextWindow) -> int:
-    """Return the window's end, before trailing backslashes, whose meaning depends on what follows."""
-    stop = window.end
-    while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
-        stop -= 1
-    return stop
 
 
 def check_has_events(document: Document) -> None:

@@ -142,7 +142,18 @@ class EventRows:
             "category": _encode_texts(categories, [event.cat for event in spans]),
             "name": _encode_texts(names, [event.name for event in spans]),
         }
-        columns = _read_id_columns(spans, arguments)
+        columns = {
+            "process": to_int64s([event.pid for event in spans]),
+            "thread": to_int64s([event.tid for event in spans]),
+            "correlation": to_int64s([entry.correlation for entry in arguments]),
+            "external_id": to_int64s([entry.external_id for entry in arguments]),
+        }
+        missing = np.flatnonzero(columns["external_id"] == ABSENT)
+        legacy_ids = [arguments[row].external_id_2021 for row in missing.tolist()]
+        if legacy_ids.count(None) != len(legacy_ids):
+            columns["external_id"] = columns["external_id"].copy()
+            columns["external_id"][missing] = to_int64s(legacy_ids)
+        columns = columns
         columns["start"], columns["duration"] = start, duration
         device = self.categories.find_device_rows(codes["category"])
         columns |= self._read_device_columns(
@@ -186,21 +197,6 @@ class EventRows:
 
 def _encode_texts(texts: TextCodes, words: Sequence[str | None]) -> Int32s:
     return np.fromiter(map(texts.__getitem__, words), np.int32, len(words))
-
-
-def _read_id_columns(spans: Sequence[_AnyEvent], arguments: Sequence[_KnownArguments]) -> dict[str, Int64s]:
-    columns = {
-        "process": to_int64s([event.pid for event in spans]),
-        "thread": to_int64s([event.tid for event in spans]),
-        "correlation": to_int64s([entry.correlation for entry in arguments]),
-        "external_id": to_int64s([entry.external_id for entry in arguments]),
-    }
-    missing = np.flatnonzero(columns["external_id"] == ABSENT)
-    legacy_ids = [arguments[row].external_id_2021 for row in missing.tolist()]
-    if legacy_ids.count(None) != len(legacy_ids):
-        columns["external_id"] = columns["external_id"].copy()
-        columns["external_id"][missing] = to_int64s(legacy_ids)
-    return columns
 
 
 def _parse_times(numbers: Sequence[Any]) -> Int64s:

@@ -128,7 +128,18 @@ def load_or_compile(path: Path, key: str, compile_kernel: Callable[[], bytes]) -
     if cached is not None:
         return cached
     code = compile_kernel()
-    _write_cached(path, key, code)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".adamw-", delete=False) as file:
+            try:
+                file.write(_format_header(key, code) + b"\n" + code)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except OSError:
+                os.unlink(file.name)
+    except OSError:
+        pass  # read-only or full disk: the next process compiles again
     return code
 
 
@@ -142,21 +153,6 @@ def _read_cached(path: Path, key: str) -> bytes | None:
     except OSError:
         return None
     return code if head == _format_header(key, code) else None
-
-
-def _write_cached(path: Path, key: str, code: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".adamw-", delete=False) as file:
-            try:
-                file.write(_format_header(key, code) + b"\n" + code)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except OSError:
-                os.unlink(file.name)
-    except OSError:
-        pass  # read-only or full disk: the next process compiles again
 
 
 def _format_header(key: str, code: bytes) -> bytes:

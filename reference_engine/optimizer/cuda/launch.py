@@ -206,7 +206,18 @@ class CudaAdamW:
         for shard in shards:
             kernel = self._select_kernel(shard)
             if shard.weights.numel() > 0:
-                rows.setdefault(kernel, []).append(_make_row(shard))
+                rows.setdefault(kernel, []).append(
+                    (
+                        shard.weights.data_ptr(),
+                        shard.gradient.data_ptr(),
+                        shard.exp_avg.data_ptr(),
+                        shard.exp_avg_sq.data_ptr(),
+                        0 if shard.low_precision is None else shard.low_precision.data_ptr(),
+                        shard.step.data_ptr(),
+                        0 if shard.skip is None else shard.skip.data_ptr(),
+                        shard.weights.numel(),
+                    )
+                )
         for kernel, kernel_rows in rows.items():
             # Weights never move, so the first pointer identifies a list of shards.
             table = self._get_table((kernel, kernel_rows[0][0]), kernel_rows, self._resident_blocks(kernel))
@@ -278,19 +289,6 @@ class CudaAdamW:
         if kernel not in self._resident:
             self._resident[kernel] = self._runtime.resident_blocks(kernel)
         return self._resident[kernel]
-
-
-def _make_row(shard: Shard) -> _Row:
-    return (
-        shard.weights.data_ptr(),
-        shard.gradient.data_ptr(),
-        shard.exp_avg.data_ptr(),
-        shard.exp_avg_sq.data_ptr(),
-        0 if shard.low_precision is None else shard.low_precision.data_ptr(),
-        shard.step.data_ptr(),
-        0 if shard.skip is None else shard.skip.data_ptr(),
-        shard.weights.numel(),
-    )
 
 
 def _get_type_name(tensor: torch.Tensor, names: dict[torch.dtype, str], what: str) -> str:

@@ -158,45 +158,39 @@ def make_judge(
     def judge(place: RowPlace) -> JudgedRow:
         if per_work and place.is_step_time:
             return _judge_per_work(report, place, steps, uncertainty)
-        return _judge_place(report, place, steps, uncertainty)
+        comparison, kind, row = report.comparison, place.section.kind, place.row
+        bounds = (_find_bound(report, place, after=False), _find_bound(report, place, after=True))
+        is_bound = _is_bound(report, place, bounds)
+        own = _find_share_interval(report, place, steps)
+        is_term = own is None
+        if own is None and not is_bound:
+            own = _find_term_interval(report, place, steps)
+        is_term = is_term and own is not None
+        times = Uncertainty(times_ns=None) if kind in _WITHOUT_STEP_INTERVAL else uncertainty
+        if own is None and comparison is not None and comparison.step_time and _has_intervals(report):
+            if kind is SectionKind.STEP and row.name == "wall_ns":
+                own = comparison.step_time.ci95
+            elif kind is SectionKind.EQUAL_WORK and row.unit == "ns" and comparison.equal_work is not None:
+                own = comparison.equal_work.ci95
+                times = find_uncertainty(report, per_token=True)
+        judgement = judge_row(row, times, own=own, is_bound=is_bound)
+        # Less of a collective that only one side uses is no improvement.
+        is_one_sided = kind is SectionKind.COLLECTIVE and any(
+            each.name == "count" and (not each.a) != (not each.b) for each in place.section.rows
+        )
+        if is_one_sided and judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE):
+            judgement = Judgement.DIFFERS
+        return JudgedRow(
+            row=row,
+            judgement=judgement,
+            interval=own,
+            is_term=is_term,
+            bounds=bounds,
+            noise_ns=uncertainty.times_ns,
+            reason=_explain_unjudged(row, uncertainty),
+        )
 
     return judge
-
-
-def _judge_place(
-    report: Report, place: RowPlace, steps: StepTables | None, uncertainty: Uncertainty
-) -> JudgedRow:
-    comparison, kind, row = report.comparison, place.section.kind, place.row
-    bounds = (_find_bound(report, place, after=False), _find_bound(report, place, after=True))
-    is_bound = _is_bound(report, place, bounds)
-    own = _find_share_interval(report, place, steps)
-    is_term = own is None
-    if own is None and not is_bound:
-        own = _find_term_interval(report, place, steps)
-    is_term = is_term and own is not None
-    times = Uncertainty(times_ns=None) if kind in _WITHOUT_STEP_INTERVAL else uncertainty
-    if own is None and comparison is not None and comparison.step_time and _has_intervals(report):
-        if kind is SectionKind.STEP and row.name == "wall_ns":
-            own = comparison.step_time.ci95
-        elif kind is SectionKind.EQUAL_WORK and row.unit == "ns" and comparison.equal_work is not None:
-            own = comparison.equal_work.ci95
-            times = find_uncertainty(report, per_token=True)
-    judgement = judge_row(row, times, own=own, is_bound=is_bound)
-    # Less of a collective that only one side uses is no improvement.
-    is_one_sided = kind is SectionKind.COLLECTIVE and any(
-        each.name == "count" and (not each.a) != (not each.b) for each in place.section.rows
-    )
-    if is_one_sided and judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE):
-        judgement = Judgement.DIFFERS
-    return JudgedRow(
-        row=row,
-        judgement=judgement,
-        interval=own,
-        is_term=is_term,
-        bounds=bounds,
-        noise_ns=uncertainty.times_ns,
-        reason=_explain_unjudged(row, uncertainty),
-    )
 
 
 def _explain_unjudged(row: ComparedRow, uncertainty: Uncertainty) -> str:

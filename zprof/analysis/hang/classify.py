@@ -19,21 +19,16 @@ def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
         return HangClass.RANK_MISSING
     if len(root.ranks) > 1:
         late = {rank for operation in root.operations for rank in operation.late}
-        is_skip = late.intersection(find_skipping(job, root)) - _find_reordering(job, root)
+        is_skip = late.intersection(find_skipping(job, root)) - {
+            rank
+            for operation in root.operations
+            if not operation.key.is_p2p
+            for rank in operation.entries
+            if enters_at_new_line(job, rank, operation.key.group, operation.key.sequence)
+        }
         return HangClass.NEVER_ENTERED if is_skip else HangClass.CIRCULAR_WAIT
     went_on = any(_went_past(job, root.ranks[0], operation) for operation in root.held_up)
     return HangClass.NEVER_ENTERED if went_on else HangClass.HOST_STUCK
-
-
-def _find_reordering(job: Job, root: Root) -> set[int]:
-    """Return the ranks of a circle that stand in an operation at a line at which they never entered it."""
-    return {
-        rank
-        for operation in root.operations
-        if not operation.key.is_p2p
-        for rank in operation.entries
-        if enters_at_new_line(job, rank, operation.key.group, operation.key.sequence)
-    }
 
 
 def _went_past(job: Job, rank: int, held_up: PendingOperation) -> bool:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.hang.classify import classify, is_passed
 from zprof.analysis.hang.describe import describe_divergence, describe_rank, describe_roots
-from zprof.analysis.hang.flight import Group, RankFlight
+from zprof.analysis.hang.flight import Group
 from zprof.analysis.hang.judge_logs import judge_logs
 from zprof.analysis.hang.log_flights import make_flights
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric
@@ -136,10 +136,36 @@ def _is_whole(job: Job, run: Run) -> bool:
 
 def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     if not job.operations:
-        return _judge_hosts(job, folder, stall)
+        standing = [
+            flight
+            for rank, flight in job.flights.items()
+            if stall is not None and rank in stall.ranks and flight.is_in_operation is False
+        ]
+        has_begun = any(
+            flight.last is not None
+            or any(enqueued is not None and enqueued > 0 for enqueued, _ in flight.status.values())
+            for flight in job.flights.values()
+        )
+        if (
+            not standing or not has_begun
+        ):  # nobody waits for a rank that starts, or compiles, before all others
+            return Hang(status=HangStatus.FINISHED)
+        culprits = tuple(describe_rank(job, flight, folder, operation=0) for flight in standing)
+        is_sure = len(standing) < len(job.flights)
+        return Hang(
+            status=HangStatus.STUCK,
+            kind=HangClass.HOST_STUCK,
+            confidence=Confidence.MEDIUM if is_sure else Confidence.LOW,
+            culprits=culprits,
+        )
     if stall is None and (_is_moving(job) or _is_active(job)):
         return Hang(status=HangStatus.RUNNING)
-    stopped = _find_stopped(job)
+    stopped = frozenset(
+        rank
+        for operation in job.operations
+        if operation.finished and not operation.key.is_p2p and _proves_stop(operation)
+        for rank in operation.entries
+    )
     divergence = _find_blocking_divergence(job)
     if divergence is not None:
         return describe_divergence(job, folder, divergence)
@@ -152,31 +178,6 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
         by_class[HangClass.NOT_FINISHED] = [root for root in unfinished if not is_passed(root)]
     kind = next((each for each in _PRECEDENCE if by_class.get(each)), HangClass.NOT_FINISHED)
     return describe_roots(job, folder, kind, by_class.get(kind, []))
-
-
-def _judge_hosts(job: Job, folder: str, stall: Stall | None) -> Hang:
-    """Judge a job without a pending operation: it has finished, unless a watch saw ranks that do nothing."""
-    standing = [
-        flight
-        for rank, flight in job.flights.items()
-        if stall is not None and rank in stall.ranks and flight.is_in_operation is False
-    ]
-    has_begun = any(flight.last is not None or _has_progress(flight) for flight in job.flights.values())
-    if not standing or not has_begun:  # nobody waits for a rank that starts, or compiles, before all others
-        return Hang(status=HangStatus.FINISHED)
-    culprits = tuple(describe_rank(job, flight, folder, operation=0) for flight in standing)
-    is_sure = len(standing) < len(job.flights)
-    return Hang(
-        status=HangStatus.STUCK,
-        kind=HangClass.HOST_STUCK,
-        confidence=Confidence.MEDIUM if is_sure else Confidence.LOW,
-        culprits=culprits,
-    )
-
-
-def _has_progress(flight: RankFlight) -> bool:
-    """Return True if the counts of a rank's groups show that it has entered a collective."""
-    return any(enqueued is not None and enqueued > 0 for enqueued, _ in flight.status.values())
 
 
 def _is_moving(job: Job) -> bool:
@@ -211,16 +212,6 @@ def _is_active(job: Job) -> bool:
     return bool(idle_ns) and abs(statistics.median(idle_ns)) < _MIN_IDLE_NS
 
 
-def _find_stopped(job: Job) -> frozenset[int]:
-    """Return the ranks that have not finished a symmetric collective that a peer has."""
-    return frozenset(
-        rank
-        for operation in job.operations
-        if operation.finished and not operation.key.is_p2p and _proves_stop(operation)
-        for rank in operation.entries
-    )
-
-
 def _proves_stop(operation: PendingOperation) -> bool:
     """Return True if an operation that a peer has finished should have finished everywhere."""
     has_left = len(operation.entries) == 1 and not (operation.late or operation.behind or operation.unknown)
@@ -244,11 +235,10 @@ def _find_blocking_divergence(job: Job) -> Divergence | None:
         for divergence in find_divergences(job)
         if (divergence.by_line and divergence.group in waiting)
         or pending.get(divergence.group) == divergence.sequence
-        or (divergence.group in waiting and _is_other_operation(job, divergence))
+        or (
+            divergence.group in waiting
+            and (len({job.signatures.get(number)[0] for number in divergence.entered.values()}) > 1)
+        )
     ]
     # What is known to be odd says more than what only differs.
     return min(found, key=lambda each: (each.by_line, each.expected is None), default=None)
-
-
-def _is_other_operation(job: Job, divergence: Divergence) -> bool:
-    return len({job.signatures.get(number)[0] for number in divergence.entered.values()}) > 1

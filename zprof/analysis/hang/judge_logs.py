@@ -20,7 +20,6 @@ from zprof.model.hang import (
     HangStatus,
     MemberState,
     RankAtHang,
-    StuckOperation,
     Wait,
 )
 from zprof.model.hang_text import name_entered
@@ -58,7 +57,10 @@ def judge_logs(evidence: LogEvidence) -> Hang:
         return _judge_endings(evidence, ended)
     standing = {rank for group in groups for rank in group.list_ranks(MemberState.ENTERED)}
     verdicts = [
-        _judge_group(group, evidence, ended, standing - _list_standing(group), groups) for group in groups
+        _judge_group(
+            group, evidence, ended, standing - frozenset(group.list_ranks(MemberState.ENTERED)), groups
+        )
+        for group in groups
     ]
     verdicts.sort(key=_rank_verdict)
     first = verdicts[0]
@@ -72,7 +74,11 @@ def judge_logs(evidence: LogEvidence) -> Hang:
         culprits=first.culprits,
         victims=tuple(sorted(standing - culprits)),
         sides=first.sides,
-        waits=_list_waits(operations),
+        waits=tuple(
+            Wait(operation=place, ranks=operation.entered, for_ranks=operation.late or operation.unknown)
+            for place, operation in enumerate(operations)
+            if operation.entered and (operation.late or operation.unknown)
+        ),
         ranks_seen=len({lines.rank for lines in evidence.lines if lines.rank is not None}),
         ranks_missing=_list_silent(groups),
         ranks=tuple(progress for verdict in verdicts for progress in verdict.group.list_progress()),
@@ -84,10 +90,6 @@ def _rank_verdict(verdict: _Verdict) -> tuple[bool, int, int]:
     """Return the order of verdicts: a process that ended first, then by class, then by the ranks seen."""
     has_ended = any(culprit.exit_code is not None for culprit in verdict.culprits)
     return not has_ended, _PRECEDENCE.index(verdict.kind), -len(verdict.group.lines)
-
-
-def _list_standing(group: LogGroup) -> frozenset[int]:
-    return frozenset(group.list_ranks(MemberState.ENTERED))
 
 
 def _list_ended(evidence: LogEvidence) -> dict[int, int]:
@@ -261,12 +263,4 @@ def _describe_late(group: LogGroup, rank: int) -> RankAtHang:
         last_operation="" if lines.standing is None or lines.basis is not Basis.CALL else lines.standing.kind,
         last_group=group.description or group.name,
         last_sequence=last,
-    )
-
-
-def _list_waits(operations: Sequence[StuckOperation]) -> tuple[Wait, ...]:
-    return tuple(
-        Wait(operation=place, ranks=operation.entered, for_ranks=operation.late or operation.unknown)
-        for place, operation in enumerate(operations)
-        if operation.entered and (operation.late or operation.unknown)
     )

@@ -11,7 +11,7 @@ unknown, and ``contradiction_bytes`` is the size of the contradiction.
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.memory.history import HeldBlocks, HeldSegments, History
+from zprof.analysis.memory.history import HeldSegments, History
 from zprof.analysis.memory.tables import Bool, Int
 
 
@@ -44,7 +44,13 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     held_rows = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
     live = held_rows[blocks.freed_ns[held_rows] > time_ns]
     regions = merge_segments(history.held_segments, time_ns)
-    used, stray_bytes = _sum_used_bytes(blocks, held_rows, regions)
+    used = np.zeros(len(regions.address), dtype=np.int64)
+    address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]
+    region = np.searchsorted(regions.address, address, side="right") - 1
+    inside = region >= 0
+    inside[inside] = (address + size)[inside] <= (regions.address + regions.bytes)[region[inside]]
+    np.add.at(used, region[inside], size[inside])
+    used, stray_bytes = used, int(size[~inside].sum())
     free = regions.bytes - used
     overlap_bytes = (
         _sum_overlap_bytes(blocks.address[held_rows], blocks.block_bytes[held_rows]) + regions.overlap_bytes
@@ -91,17 +97,6 @@ def _sum_overlap_bytes(address: Int, size: Int) -> int:
     address, end = address[order], (address + size)[order]
     reached = np.maximum.accumulate(end)[:-1]
     return int(np.maximum(np.minimum(reached, end[1:]) - address[1:], 0).sum())
-
-
-def _sum_used_bytes(blocks: HeldBlocks, held_rows: Int, regions: Regions) -> tuple[Int, int]:
-    """Return (bytes of blocks in each region, bytes of blocks outside all regions)."""
-    used = np.zeros(len(regions.address), dtype=np.int64)
-    address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]
-    region = np.searchsorted(regions.address, address, side="right") - 1
-    inside = region >= 0
-    inside[inside] = (address + size)[inside] <= (regions.address + regions.bytes)[region[inside]]
-    np.add.at(used, region[inside], size[inside])
-    return used, int(size[~inside].sum())
 
 
 def _sum_rows(sizes: Int, rows: Int) -> int:

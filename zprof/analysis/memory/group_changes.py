@@ -49,7 +49,14 @@ def _find_largest_rank(memory: Memory) -> RankMemory | None:
 def list_group_changes(a: Sequence[Allocation], b: Sequence[Allocation]) -> tuple[GroupChange, ...]:
     """Return the changes of all groups of two ranks of snapshots, largest first, of either sign."""
     before, after = _sum_places(a), _sum_places(b)
-    _match_moved_places(before, after)
+    moved: dict[tuple[str, ...], tuple[list[_Key], list[_Key]]] = {}
+    for index, (own, other) in enumerate(((before, after), (after, before))):
+        for key in sorted(key for key in own if key not in other and key[2] == _PLACE):
+            moved.setdefault((*key[:4], key[5]), ([], []))[index].append(key)
+    for old, new in moved.values():
+        if len(old) == len(new):
+            for old_key, new_key in zip(old, new, strict=True):
+                before[new_key] = before.pop(old_key)
     changes = (_make_change(key, before.get(key), after.get(key)) for key in {**after, **before})
     return tuple(sorted(changes, key=_rank_change))
 
@@ -79,18 +86,6 @@ def _make_key(entry: Allocation) -> _Key:
     name = path.replace("\\", "/").rpartition("/")[2]
     number = int(line) if line.isascii() and line.isdigit() and len(line) < 10 else 0
     return (entry.tenant, entry.sub, _PLACE, f"{name} {function}", number, entry.operator)
-
-
-def _match_moved_places(a: dict[_Key, _Side], b: dict[_Key, _Side]) -> None:
-    """Rename places of ``a`` whose line ``b`` lacks, if both have as many such places in that function."""
-    moved: dict[tuple[str, ...], tuple[list[_Key], list[_Key]]] = {}
-    for index, (own, other) in enumerate(((a, b), (b, a))):
-        for key in sorted(key for key in own if key not in other and key[2] == _PLACE):
-            moved.setdefault((*key[:4], key[5]), ([], []))[index].append(key)
-    for old, new in moved.values():
-        if len(old) == len(new):
-            for old_key, new_key in zip(old, new, strict=True):
-                a[new_key] = a.pop(old_key)
 
 
 def _make_change(key: _Key, a: _Side | None, b: _Side | None) -> GroupChange:

@@ -104,7 +104,10 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
     total = len(allocations) + len(lone_begins)
     tracked = np.zeros(total, dtype=bool)
     tracked[owner[storages.known & ~storages.before_window]] = True
-    storage = _choose_representatives(owner, total, storages.known)
+    representative = np.full(total, -1, dtype=np.int64)
+    for rows in (np.flatnonzero(~storages.known)[::-1], np.flatnonzero(storages.known)[::-1]):
+        representative[owner[rows]] = rows
+    storage = representative
     begins = np.concatenate([allocations.begin_ns, lone_begins])
     tenant, sub = _label_unclaimed(tracked, storage, storages, allocations)
     return Blocks(
@@ -188,14 +191,6 @@ def _make_storage_blocks(
             lone.address.append(address)
         owner[row] = offset + block
     return lone
-
-
-def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:
-    """Return the storage row of each block: the first made by an operator, else the first, else -1."""
-    representative = np.full(total, -1, dtype=np.int64)
-    for rows in (np.flatnonzero(~known)[::-1], np.flatnonzero(known)[::-1]):
-        representative[owner[rows]] = rows
-    return representative
 
 
 def _label_unclaimed(

@@ -225,7 +225,15 @@ def _describe_from_counters(
     run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt, outside: OutsideTerms
 ) -> tuple[list[DeviceMemory], int | None, list[Gap]]:
     samples, owners = _read_optional_frame(run, rank, "samples"), tenants(peak_time_ns)
-    gaps = [_make_no_history_gap(rank, device)]
+    gaps = [
+        Gap(
+            kind=GapKind.DEVICE_MEMORY,
+            what="breakdown of reserved memory",
+            rank=rank,
+            reason=f"{device}: no allocator history at the peak, only counters at step boundaries",
+            remedy="record a full memory window, and do not enable torch's memory history yourself",
+        )
+    ]
     reserved = None if samples is None else find_reserved_bytes_between(samples, device, peak_time_ns)
     row = None if samples is None else find_reserved_peak_row(samples, device)
     # only live bytes are known: whole blocks, including rounding
@@ -256,16 +264,6 @@ def _describe_from_counters(
 
 def _read_optional_frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:
     return read_checked_frame(run, rank, name) if run.has_table(rank, name) else None
-
-
-def _make_no_history_gap(rank: int, device: str) -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE_MEMORY,
-        what="breakdown of reserved memory",
-        rank=rank,
-        reason=f"{device}: no allocator history at the peak, only counters at step boundaries",
-        remedy="record a full memory window, and do not enable torch's memory history yourself",
-    )
 
 
 def _make_disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:

@@ -127,25 +127,23 @@ def _merge_rest(groups: Sequence[Allocation]) -> list[Allocation]:
     for group in groups:
         by_tenant.setdefault(group.tenant, []).append(group)
     merged = [
-        members[0] if len(members) == members[0].groups == 1 else _merge_groups(members)
+        members[0]
+        if len(members) == members[0].groups == 1
+        else replace(
+            max(members, key=lambda group: group.bytes),
+            sub="",
+            stack=(),
+            operator="",
+            basis=max((group.basis for group in members), key=_BASIS_ORDER.index),
+            count=sum(group.count for group in members),
+            total_bytes=sum(group.held_bytes for group in members),
+            where="",
+            confidence=max((group.confidence for group in members), key=_CONFIDENCE_ORDER.index),
+            reason="",
+            smallest_bytes=min(group.smallest_bytes or 0 for group in members),
+            before=False,
+            groups=sum(group.groups for group in members),
+        )
         for members in by_tenant.values()
     ]
     return sorted(merged, key=lambda group: -group.held_bytes)
-
-
-def _merge_groups(members: Sequence[Allocation]) -> Allocation:
-    return replace(
-        max(members, key=lambda group: group.bytes),
-        sub="",
-        stack=(),
-        operator="",
-        basis=max((group.basis for group in members), key=_BASIS_ORDER.index),
-        count=sum(group.count for group in members),
-        total_bytes=sum(group.held_bytes for group in members),
-        where="",
-        confidence=max((group.confidence for group in members), key=_CONFIDENCE_ORDER.index),
-        reason="",
-        smallest_bytes=min(group.smallest_bytes or 0 for group in members),
-        before=False,
-        groups=sum(group.groups for group in members),
-    )

@@ -69,22 +69,20 @@ def read_stacks(
         alloc["generation"].isin(list(generations)) & (alloc["generation"] >= 0) & alloc["stack"].notna()
     ]
     number = {int(g): int(s) for g, s in zip(rows["generation"], rows["stack"], strict=True)}
-    frames = _read_frames(run.table(rank, "stack"), sorted(set(number.values())))
-    return {generation: frames[stack] for generation, stack in number.items() if stack in frames}
-
-
-def _read_frames(table: pa.Table, numbers: list[int]) -> Mapping[int, tuple[str, ...]]:
+    table = run.table(rank, "stack")
+    numbers = sorted(set(number.values()))
     rows_of_stacks = table.filter(
         pc.is_in(table["stack"], value_set=pa.array(numbers, type=pa.int64()))
     ).to_pandas()
     rows_of_stacks = rows_of_stacks.sort_values(["stack", "depth"], kind="stable")
-    return {
+    frames = {
         int(stack): tuple(
             f"{file}:{line} {function}"[:MAX_FRAME_LENGTH]
             for file, line, function in zip(rows["file"], rows["line"], rows["function"], strict=True)
         )
         for stack, rows in rows_of_stacks.groupby("stack").head(MAX_FRAMES).groupby("stack")
     }
+    return {generation: frames[stack] for generation, stack in number.items() if stack in frames}
 
 
 def _is_within(column: "pd.Series[int]", low: int, high: int) -> bool:

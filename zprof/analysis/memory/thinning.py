@@ -23,7 +23,16 @@ def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_P
     """Return at most ``points`` points of a recording; at each, the columns sum to the live bytes."""
     window = lives.timeline
     begins = cut_intervals(window, points)
-    times = _find_interval_maxima(lives, begins)
+    times, live = lives.times_ns, lives.live_bytes
+    last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
+    edges = np.append(np.searchsorted(times[:last], begins, side="right"), last)
+    maxima = begins.copy()
+    for interval, (left, right) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        if right > left:
+            best = left + int(np.argmax(live[left:right]))
+            if live[best] > (live[left - 1] if left else 0):
+                maxima[interval] = times[best]
+    times = maxima
     return MemoryTimeline(
         rank=rank,
         device=device,
@@ -60,20 +69,6 @@ def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
     order = np.argsort(event_ns, kind="stable")
     sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
     return sums[np.searchsorted(event_ns[order], times_ns, side="right")]
-
-
-def _find_interval_maxima(lives: RankLives, begins: Int) -> Int:
-    """Return the time of the first maximum of each interval."""
-    times, live = lives.times_ns, lives.live_bytes
-    last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
-    edges = np.append(np.searchsorted(times[:last], begins, side="right"), last)
-    maxima = begins.copy()
-    for interval, (left, right) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-        if right > left:
-            best = left + int(np.argmax(live[left:right]))
-            if live[best] > (live[left - 1] if left else 0):
-                maxima[interval] = times[best]
-    return maxima
 
 
 def _select_last_marks(

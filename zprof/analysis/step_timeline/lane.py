@@ -4,7 +4,7 @@ Both are prepared once, so that a column costs O(log n).
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 
 import numpy as np
@@ -131,7 +131,7 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
         overlap, with ties going to the shortest (innermost).
         """
         indices = self.touching(begin_ns, end_ns)
-        of_role = indices[np.isin(self.kind[indices], _to_ints(_KINDS_OF_ROLE.get(role, ())))]
+        of_role = indices[np.isin(self.kind[indices], [int(kind) for kind in _KINDS_OF_ROLE.get(role, ())])]
         work = indices[self.kind[indices] != EventKind.RANGE]
         for candidates in (of_role, work, indices):
             if len(candidates):
@@ -165,10 +165,6 @@ def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray
         kind=kind[order],
         reach=np.maximum.accumulate(end) if len(end) else end,
     )
-
-
-def _to_ints(kinds: Collection[EventKind]) -> list[int]:
-    return [int(kind) for kind in kinds]
 
 
 class LaneKind(StrEnum):

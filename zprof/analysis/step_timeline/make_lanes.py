@@ -34,7 +34,6 @@ from zprof.analysis.time.event_roles import (
 )
 from zprof.analysis.time.passes.phases import (
     UNKNOWN_PHASE,
-    PhaseEvidence,
     collect_phase_evidence,
     find_program_thread,
     locate_instants,
@@ -203,7 +202,11 @@ def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents
     kind[operators | view.match_categories(*CALL_CATEGORIES)] = EventKind.HOST
     on_device = has_device_work(events)
     if on_device:
-        _classify_device(view, collectives, kind)
+        roles = assign_device_roles(view, collectives)
+        kind[roles.compute] = EventKind.COMPUTE
+        kind[roles.copies] = EventKind.COPY
+        kind[roles.nameless] = EventKind.NAMELESS
+        kind[roles.described] = EventKind.COLLECTIVE
     else:
         _classify_host(view, kind)
     return ClassifiedEvents(
@@ -213,14 +216,6 @@ def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents
         main=find_program_thread(view) if on_device else find_busiest(view.thread[operators]),
         on_device=on_device,
     )
-
-
-def _classify_device(view: EventView, collectives: pa.Table, kind: npt.NDArray[np.int8]) -> None:
-    roles = assign_device_roles(view, collectives)
-    kind[roles.compute] = EventKind.COMPUTE
-    kind[roles.copies] = EventKind.COPY
-    kind[roles.nameless] = EventKind.NAMELESS
-    kind[roles.described] = EventKind.COLLECTIVE
 
 
 def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
@@ -245,7 +240,18 @@ def make_phase_lane(
 ) -> TimelineLane | None:
     """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
     evidence = collect_phase_evidence(events, marks, clock)
-    edges = _find_edges(evidence, begin_ns, end_ns)
+    span_sets = (
+        evidence.forward,
+        evidence.backward,
+        evidence.ahead_forward,
+        evidence.ahead_backward,
+        evidence.autograd,
+        evidence.optimizer,
+        evidence.operators,
+    )
+    times = np.concatenate([spans.ravel() for spans in span_sets])
+    inside = times[(times > begin_ns) & (times < end_ns)]
+    edges = np.unique(np.concatenate((np.array([begin_ns], dtype=np.int64), inside)))
     steps = np.tile(np.array([[begin_ns, end_ns]], dtype=np.int64), (len(edges), 1))
     phases = np.array(locate_instants(evidence, edges, steps).phase)
     if (phases == UNKNOWN_PHASE).all():
@@ -281,22 +287,6 @@ def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, name
     return TimelineLane(
         key=label, label=label, title=title, kind=kind, covers={}, items=items, names=tuple(names)
     )
-
-
-def _find_edges(evidence: PhaseEvidence, begin_ns: int, end_ns: int) -> Int64s:
-    """Return all instants of the step at which the phase may change."""
-    span_sets = (
-        evidence.forward,
-        evidence.backward,
-        evidence.ahead_forward,
-        evidence.ahead_backward,
-        evidence.autograd,
-        evidence.optimizer,
-        evidence.operators,
-    )
-    times = np.concatenate([spans.ravel() for spans in span_sets])
-    inside = times[(times > begin_ns) & (times < end_ns)]
-    return np.unique(np.concatenate((np.array([begin_ns], dtype=np.int64), inside)))
 
 
 def _parse_unit(name: str) -> str | None:

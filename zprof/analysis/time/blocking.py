@@ -69,9 +69,21 @@ def find_blocking(
         _MAX_WITHOUT_WAIT, int(inside.sum()) // 10
     ):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
-    holes = _find_holes(activity, steps)
+    within = intersect(steps.spans, activity.coverage)
+    holes = subtract(within, union(activity.compute, activity.waits, activity.copies))
+    holes = holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
     if not has_waits:
-        return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [_make_no_waits_gap(rank)]
+        return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [
+            Gap(
+                kind=GapKind.EXPOSED_TIME,
+                what="exposed time",
+                rank=rank,
+                reason="no wait for a collective was recorded: gaps between operators are used as an upper "
+                "bound",
+                remedy="an engine can record ::wait ranges (docs/recording.md); waits of DDP cannot be "
+                "recorded",
+            )
+        ]
     spans = _list_collective_spans(collectives)[without_wait]
     unseen_collectives = spans[~_ends_in_wait(activity.waits, spans[:, 1])]
     holes_in_collectives = intersect(holes, unseen_collectives)
@@ -139,24 +151,8 @@ def _count_in_steps(waits: Intervals, steps: StepWindows) -> int:
     return len(intersect(waits, steps.spans))
 
 
-def _find_holes(activity: RankActivity, steps: StepWindows) -> Intervals:
-    within = intersect(steps.spans, activity.coverage)
-    holes = subtract(within, union(activity.compute, activity.waits, activity.copies))
-    return holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
-
-
 def _list_collective_spans(collectives: CollectiveRows) -> Intervals:
     return intervals(collectives.ints("start_ns"), collectives.ints("end_ns"))
-
-
-def _make_no_waits_gap(rank: int) -> Gap:
-    return Gap(
-        kind=GapKind.EXPOSED_TIME,
-        what="exposed time",
-        rank=rank,
-        reason="no wait for a collective was recorded: gaps between operators are used as an upper bound",
-        remedy="an engine can record ::wait ranges (docs/recording.md); waits of DDP cannot be recorded",
-    )
 
 
 def _make_missing_waits_gap(rank: int, count: int) -> Gap:

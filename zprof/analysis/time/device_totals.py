@@ -42,7 +42,15 @@ def measure_device_totals(
     collectives = load_collectives(selected) if selected else None
     for timeline in selected:
         if not timeline.activity.on_device or collectives is None:
-            gaps.append(_make_no_device_gap(timeline.rank))
+            gaps.append(
+                Gap(
+                    kind=GapKind.DEVICE,
+                    what="device work",
+                    rank=timeline.rank,
+                    reason="its trace has no kernels, so there is nothing to compare",
+                    remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
+                )
+            )
             continue
         rows = collectives[collectives["rank"] == timeline.rank]
         communication = union(intervals(rows["start_ns"], rows["end_ns"]), timeline.activity.nameless)
@@ -63,14 +71,4 @@ def _make_totals(rank: int, compute: Intervals, communication: Intervals, copies
         memory_ns=measure(copies),
         overlapped_ns=measure(intersect(compute, communication)),
         idle_ns=span_ns - measure(busy),
-    )
-
-
-def _make_no_device_gap(rank: int) -> Gap:
-    return Gap(
-        kind=GapKind.DEVICE,
-        what="device work",
-        rank=rank,
-        reason="its trace has no kernels, so there is nothing to compare",
-        remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
     )

@@ -125,7 +125,16 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     """
     work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.match_categories("kernel")
-    described = _find_described(view, work, collectives)
+    described = collectives.select(["start_ns", "end_ns", "stream"]).drop_null()
+    starts, *others = (column.to_numpy() for column in described.columns)
+    keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))
+    rows = np.flatnonzero(work)
+    rows = rows[np.isin(view.spans[rows, 0], starts)]
+    is_described = np.zeros(len(work), dtype=np.bool_)
+    is_described[rows] = [
+        key in keys for key in zip(*view.spans[rows].T.tolist(), view.stream[rows].tolist(), strict=True)
+    ]
+    described = is_described
     is_communication = view.match_names(kernels, is_collective_kernel)
     return DeviceRoles(
         work=work,
@@ -157,20 +166,6 @@ def find_busiest(threads: Int64s) -> int:
         return -1
     numbers, counts = np.unique(threads, return_counts=True)
     return int(numbers[np.argmax(counts)])
-
-
-def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
-    """Mark the rows of ``work`` with the same start, end and stream as a collective."""
-    described = collectives.select(["start_ns", "end_ns", "stream"]).drop_null()
-    starts, *others = (column.to_numpy() for column in described.columns)
-    keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))
-    rows = np.flatnonzero(work)
-    rows = rows[np.isin(view.spans[rows, 0], starts)]
-    is_described = np.zeros(len(work), dtype=np.bool_)
-    is_described[rows] = [
-        key in keys for key in zip(*view.spans[rows].T.tolist(), view.stream[rows].tolist(), strict=True)
-    ]
-    return is_described
 
 
 def is_operator(name: str) -> bool:

@@ -227,7 +227,8 @@ def make_host_columns(timeline: RankTimeline, result: RankResult, shares: IdleSh
         "is_inference": calls.is_inference,
         "is_compiled": len(calls.compiled) > 0,
         "has_stacks": calls.has_stacks,
-        "is_timed": activity.on_device or _find_timed_steps(timeline),
+        "is_timed": activity.on_device
+        or np.array([number in timeline.thread_times for number in timeline.steps.number.tolist()], np.bool_),
         "idle_ns": covered(result.idle, steps.begin_ns, steps.end_ns),
         **(
             _make_part_columns(shares, result.collective_spans, steps)
@@ -294,10 +295,6 @@ def _make_part_columns(shares: IdleShares, collective_spans: Intervals, steps: S
             intersect(spans, collective_spans), steps.begin_ns, steps.end_ns
         )
     return columns
-
-
-def _find_timed_steps(timeline: RankTimeline) -> Mask:
-    return np.array([number in timeline.thread_times for number in timeline.steps.number.tolist()], np.bool_)
 
 
 def _list_thread_times(timeline: RankTimeline) -> list[ThreadTimes]:

@@ -76,22 +76,16 @@ def _locate(
     if run is None:
         return None
     try:
-        return _search_ranks(run, ranks, find)
+        for rank in (ranks or run.ranks)[:_MAX_RANKS]:
+            if rank not in run.ranks or not run.has_table(rank, "events"):
+                continue
+            lines = _read_lines(run, rank)
+            found = find(run, rank, lines) if lines.is_known else None
+            if found is not None:
+                return found
+        return None
     except BadInput:
         return None
-
-
-def _search_ranks(
-    run: Run, ranks: Sequence[int], find: Callable[[Run, int, "_Lines"], SourceLocation | None]
-) -> SourceLocation | None:
-    for rank in (ranks or run.ranks)[:_MAX_RANKS]:
-        if rank not in run.ranks or not run.has_table(rank, "events"):
-            continue
-        lines = _read_lines(run, rank)
-        found = find(run, rank, lines) if lines.is_known else None
-        if found is not None:
-            return found
-    return None
 
 
 def _read_lines(run: Run, rank: int) -> "_Lines":

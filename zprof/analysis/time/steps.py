@@ -302,14 +302,11 @@ def _find_device_steps(activity: RankActivity, host: StepWindows) -> Int64s:
         index = np.searchsorted(activity.steps.spans[ranges, 0], activity.unlaunched[rows, 0], "right") - 1
         inside = index >= 0
         inside &= activity.unlaunched[rows, 0] < activity.steps.spans[ranges[np.maximum(index, 0)], 1]
-        step_starts[rows[inside]] = _find_step_starts(host, activity.steps.number[ranges[index[inside]]])
+        numbers = activity.steps.number[ranges[index[inside]]]
+        order = np.argsort(host.number, kind="stable")
+        begins: Int64s = host.begin_ns[order[np.searchsorted(host.number[order], numbers)]]
+        step_starts[rows[inside]] = begins
     return step_starts
-
-
-def _find_step_starts(host: StepWindows, numbers: Int64s) -> Int64s:
-    order = np.argsort(host.number, kind="stable")
-    begins: Int64s = host.begin_ns[order[np.searchsorted(host.number[order], numbers)]]
-    return begins
 
 
 def _find_earlier_work(unassigned: Intervals, activity: RankActivity) -> Intervals:

@@ -48,7 +48,15 @@ def ask_second_opinion(
 def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | None, list[Gap]]:
     rows = answers.get("rows", Rows)
     if rows is not None and not rows.device:
-        return None, [_make_no_device_gap(rank)]
+        return None, [
+            Gap(
+                kind=GapKind.SECOND_OPINION,
+                what="HTA",
+                rank=rank,
+                reason="HTA only analyzes device work, and the trace of this rank contains none",
+                remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
+            )
+        ]
     idle, critical = answers.get("idle", list[IdleRow]), answers.get("critical", Critical)
     gaps = find_unanswered(rank, answers, ("idle", "critical"))
     if idle is None and critical is None:
@@ -56,7 +64,17 @@ def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | No
     opinion = RankOpinion(
         rank=rank,
         critical_path=_make_critical_path(critical) if critical else None,
-        idle=None if idle is None else tuple(_make_stream_idle(row) for row in idle),
+        idle=None
+        if idle is None
+        else tuple(
+            StreamIdle(
+                stream=row.stream,
+                host_wait_ns=row.host_wait_ns,
+                kernel_wait_ns=row.kernel_wait_ns,
+                other_ns=row.other_ns,
+            )
+            for row in idle
+        ),
     )
     return opinion, gaps
 
@@ -64,22 +82,3 @@ def _make_rank_opinion(rank: int, answers: HtaAnswers) -> tuple[RankOpinion | No
 def _make_critical_path(answer: Critical) -> HtaCriticalPath:
     window = f"{answer.steps} of {answer.steps_seen} steps" if answer.steps_seen else "entire trace"
     return HtaCriticalPath(window=window, length_ns=answer.length_ns, shares=answer.shares)
-
-
-def _make_stream_idle(row: IdleRow) -> StreamIdle:
-    return StreamIdle(
-        stream=row.stream,
-        host_wait_ns=row.host_wait_ns,
-        kernel_wait_ns=row.kernel_wait_ns,
-        other_ns=row.other_ns,
-    )
-
-
-def _make_no_device_gap(rank: int) -> Gap:
-    return Gap(
-        kind=GapKind.SECOND_OPINION,
-        what="HTA",
-        rank=rank,
-        reason="HTA only analyzes device work, and the trace of this rank contains none",
-        remedy="record with ProfilerActivity.CUDA, on a rank with a GPU",
-    )

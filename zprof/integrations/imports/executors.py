@@ -57,7 +57,12 @@ def map_in_processes(
             yield from _run_pool(pool, work, pending, running, workers, on_running)
         suspects = list(running.values()) or [pending.popleft() for _ in range(min(1, len(pending)))]
         if suspects and not is_start_checked:
-            _check_that_processes_start()
+            if isinstance(run_alone(_do_nothing, None), BaseException):
+                raise BadInput(
+                    "cannot start the processes that read the files",
+                    hint="see the output above; the limits of this machine (ulimit -u, ulimit -v) may be too "
+                    "low",
+                )
             is_start_checked = True
         for job in suspects:
             yield job, run_alone(work, job, on_running)
@@ -152,15 +157,6 @@ def _submit(pool: Executor, work: Callable[[_Job], _Result], job: _Job) -> Futur
         return pool.submit(work, job)
 
 
-def _check_that_processes_start() -> None:
-    """Detect a machine on which no process can be started."""
-    if isinstance(run_alone(_do_nothing, None), BaseException):
-        raise BadInput(
-            "cannot start the processes that read the files",
-            hint="see the output above; the limits of this machine (ulimit -u, ulimit -v) may be too low",
-        )
-
-
 def _do_nothing(_: None) -> None:
     """Do nothing, to test that a process starts."""
 
@@ -188,7 +184,10 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, Callable[[], None]]]
     if match is None:
         raise BadInput(f"--executor {address}: not an executor address", hint="use dask://HOST:PORT")
     with contextlib.closing(_connect(address, f"tcp://{match[1]}:{match[2]}")) as client:
-        _wait_for_workers(client, address)
+        try:
+            client.wait_for_workers(1, timeout=_WORKERS_S)
+        except TimeoutError:
+            raise _make_no_workers_error(address) from None
         # pure=False because the file may have changed since the cluster last read it
         yield client.get_executor(pure=False, retries=0), lambda: _check_alive(client, address)
 
@@ -203,13 +202,6 @@ def _connect(address: str, tcp: str) -> Any:
     except (OSError, TimeoutError, ValueError) as error:
         message = f"--executor {address}: cannot reach the scheduler ({type(error).__name__})"
         raise BadInput(message, hint="start one with dask scheduler, and workers with dask worker") from None
-
-
-def _wait_for_workers(client: Any, address: str) -> None:
-    try:
-        client.wait_for_workers(1, timeout=_WORKERS_S)
-    except TimeoutError:
-        raise _make_no_workers_error(address) from None
 
 
 def _check_alive(client: Any, address: str) -> None:

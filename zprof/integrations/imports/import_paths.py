@@ -48,7 +48,9 @@ def import_paths(
                 written = _write_run(
                     temporary, sources, options or ImportOptions(), progress or NoImportProgress()
                 )
-                _move_into_place(temporary, run)
+                if run.is_dir():
+                    run.rmdir()  # replace_run leaves a folder only if it is empty
+                shutil.move(temporary, run)
         except OSError as error:
             raise BadInput(
                 f"{run}: cannot be written ({error.strerror})", hint="choose another run"
@@ -80,9 +82,3 @@ def _write_run(run: Path, sources: Sources, options: ImportOptions, progress: Im
     from zprof.integrations.imports.snapshots import write_snapshots
 
     return write_snapshots(run, sources.files, sources.notes, progress, options.workers)
-
-
-def _move_into_place(temporary: Path, run: Path) -> None:
-    if run.is_dir():
-        run.rmdir()  # replace_run leaves a folder only if it is empty
-    shutil.move(temporary, run)

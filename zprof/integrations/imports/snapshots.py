@@ -145,14 +145,13 @@ def _make_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> RunMani
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source="snapshot",
-        gaps=tuple(_make_rank_gap(note) for note in notes),
-    )
-
-
-def _make_rank_gap(note: str) -> Gap:
-    return Gap(
-        kind=GapKind.FILE,
-        what="ranks of the snapshots",
-        reason=note,
-        remedy="put rank0, rank1, ... into the file names",
+        gaps=tuple(
+            Gap(
+                kind=GapKind.FILE,
+                what="ranks of the snapshots",
+                reason=note,
+                remedy="put rank0, rank1, ... into the file names",
+            )
+            for note in notes
+        ),
     )

@@ -15,7 +15,6 @@ from zprof.collectors.kineto.convert import (
 from zprof.collectors.kineto.device.unknown_lanes import UnknownLane, detect_device, find_unknown_lanes
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.steps import mark_steps
-from zprof.collectors.kineto.trace import Trace
 from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob
 from zprof.model.errors import BadInput
 from zprof.model.formatting import printable, shorten
@@ -38,37 +37,34 @@ def write_trace_tables(job: TraceJob, on_bytes: Callable[[int], None]) -> RankFa
         trace = read_trace(Path(job.path), on_bytes)
         if not len(trace):
             return Refusal(reason="contains no event with a duration", hint=COPY_AGAIN)
-        return _write_tables(trace, Path(job.folder))
+        folder = Path(job.folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with ThreadPoolExecutor(1) as pool:  # pyarrow compresses the large table without Python's lock
+            events = pool.submit(write_provisional, folder, "events", build_event_columns(trace))
+            collectives, gaps = convert_collectives(trace)
+            steps = mark_steps(trace)
+            small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
+            files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
+            files = {"events": events.result(), **files}
+        header, lanes = trace.header, find_unknown_lanes(trace)
+        return RankFacts(
+            version=__version__,
+            rank=header.rank,
+            world_size=header.world_size,
+            backend=_shorten(header.backend),
+            device=detect_device(trace, lanes),
+            host=_shorten(header.host),
+            files=files,
+            steps=steps.numbers,
+            collectives=files["collectives"].rows,
+            gaps=(*_list_lane_gaps(lanes), *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
+        )
     except BadInput as error:
         return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
     except MemoryError:
         reason = "not enough memory to read it"
         return Refusal(reason=reason, hint="use fewer --workers", is_permanent=False)
-
-
-def _write_tables(trace: Trace, folder: Path) -> RankFacts:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    with ThreadPoolExecutor(1) as pool:  # pyarrow compresses the large table without Python's lock
-        events = pool.submit(write_provisional, folder, "events", build_event_columns(trace))
-        collectives, gaps = convert_collectives(trace)
-        steps = mark_steps(trace)
-        small_tables: Tables = {"collectives": collectives, "mark": steps.columns}
-        files = {name: write_provisional(folder, name, columns) for name, columns in small_tables.items()}
-        files = {"events": events.result(), **files}
-    header, lanes = trace.header, find_unknown_lanes(trace)
-    return RankFacts(
-        version=__version__,
-        rank=header.rank,
-        world_size=header.world_size,
-        backend=_shorten(header.backend),
-        device=detect_device(trace, lanes),
-        host=_shorten(header.host),
-        files=files,
-        steps=steps.numbers,
-        collectives=files["collectives"].rows,
-        gaps=(*_list_lane_gaps(lanes), *list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
-    )
 
 
 def _list_lane_gaps(lanes: Sequence[UnknownLane]) -> list[Gap]:

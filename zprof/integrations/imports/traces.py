@@ -94,8 +94,13 @@ class ReadFiles:
                 pair = sorted([other, read], key=lambda file: file.position)
                 refuse_duplicate_ranks([RankedFile(rank=rank, path=file.path) for file in pair])
         if read.world_size is not None:
-            self._with_world_size = self._with_world_size or read
-            _refuse_other_size(self._with_world_size, read)
+            first = self._with_world_size = self._with_world_size or read
+            if first.world_size != read.world_size:
+                raise BadInput(
+                    f"{first.path} and {read.path}: from jobs with {first.world_size} and {read.world_size} "
+                    "ranks",
+                    hint="import one job at a time",
+                )
         self._all.append(read)
 
     def list_in_order(self) -> list[ReadFile]:
@@ -122,14 +127,6 @@ def make_run_manifest(
         source="trace",
         gaps=(*map(_make_guess_gap, notes), *size_gaps, *make_refusal_gaps(refused)),
     )
-
-
-def _refuse_other_size(one: ReadFile, other: ReadFile) -> None:
-    if one.world_size != other.world_size:
-        raise BadInput(
-            f"{one.path} and {other.path}: from jobs with {one.world_size} and {other.world_size} ranks",
-            hint="import one job at a time",
-        )
 
 
 def _find_world_size(reads: Mapping[int, ReadFile]) -> tuple[int, list[Gap]]:
@@ -201,7 +198,14 @@ def write_traces(
         if isinstance(facts, Refusal):
             refused[path] = facts
         else:
-            _check_written(path, folder, facts, options)
+            if facts.version != __version__:
+                versions = f"the workers have zprof {facts.version}, this machine has {__version__}"
+                raise BadInput(f"{options.executor}: {versions}", hint="install the same version everywhere")
+            if not folder.is_dir():
+                raise BadInput(
+                    f"{path}: its tables were not written to a disk shared with this machine",
+                    hint=SHARED_DISK,
+                )
             reads.add(ReadFile(position=job.position, path=path, folder=folder, facts=facts))
     if not reads.list_in_order():
         raise make_unusable_error(paths, refused)
@@ -315,19 +319,6 @@ def _check_outcome(path: Path, outcome: _Outcome, options: ImportOptions) -> Ran
     return outcome
 
 
-def _check_written(path: Path, folder: Path, facts: RankFacts, options: ImportOptions) -> None:
-    """Check a worker's result on this machine: same version, tables on a shared disk."""
-    if facts.version != __version__:
-        message = (
-            f"{options.executor}: the workers have zprof {facts.version}, this machine has {__version__}"
-        )
-        raise BadInput(message, hint="install the same version everywhere")
-    if not folder.is_dir():
-        raise BadInput(
-            f"{path}: its tables were not written to a disk shared with this machine", hint=SHARED_DISK
-        )
-
-
 def make_unusable_error(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> BadInput:
     """Return the error for files of which none can be imported."""
     path = next(path for path in paths if path in refused)
@@ -363,18 +354,18 @@ def _place_ranks(
     manifest = make_run_manifest(by_rank, notes, refused)
     write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
     for rank, read in by_rank.items():
-        place_rank(run, read.folder, _make_rank_manifest(rank, read.facts, manifest.run_id))
+        place_rank(
+            run,
+            read.folder,
+            RankManifest(
+                rank=rank,
+                status="complete",
+                host=read.facts.host,
+                run_id=manifest.run_id,
+                time_steps=read.facts.steps,
+                files=read.facts.files,
+                gaps=read.facts.gaps,
+            ),
+        )
     for leftover in run.glob("file[0-9]*"):
         shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _make_rank_manifest(rank: int, facts: RankFacts, run_id: str) -> RankManifest:
-    return RankManifest(
-        rank=rank,
-        status="complete",
-        host=facts.host,
-        run_id=run_id,
-        time_steps=facts.steps,
-        files=facts.files,
-        gaps=facts.gaps,
-    )

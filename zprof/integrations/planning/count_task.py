@@ -143,7 +143,10 @@ def measure_model(
     ledger, flops = StorageLedger(), FlopCounterMode(display=False, custom_mapping=_EXTRA_FLOP_COUNTS)
     with FakeTensorMode():
         model = build()
-        _convert_parameters(model, _HALF.get(element_bytes))
+        dtype = _HALF.get(element_bytes)
+        for parameter in model.parameters():
+            if dtype is not None and parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
         tokens = torch.zeros((samples, sequence), dtype=torch.int64)
         tracker = _UnitCounter(model, ledger, flops)
         with flops, tap_storages(ledger), tracker.install_hooks():
@@ -157,13 +160,6 @@ def measure_model(
         name: _make_unit_sizes(record, tracker.records[ROOT], ledger)
         for name, record in tracker.records.items()
     }
-
-
-def _convert_parameters(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Convert parameters only, as the engine does."""
-    for parameter in model.parameters():
-        if dtype is not None and parameter.is_floating_point():
-            parameter.data = parameter.data.to(dtype)
 
 
 def _claim_parameters(model: nn.Module, ledger: StorageLedger, on_gradient: Callable[[int], None]) -> None:

@@ -260,7 +260,7 @@ def _run_watched(
                 not ignores_interrupts or received.si_pid == os.getpid()
             ):
                 tree.interrupt()
-            if _is_sent_to_us_only(received):
+            if received.si_code <= 0 and received.si_pid != os.getpid():
                 child.send_signal(received.si_signo)
                 if observer is not None:
                     observer.handle_signal(received.si_signo)
@@ -290,11 +290,6 @@ def _get_exit_code(child: subprocess.Popen[bytes], tree: TreeTerminator) -> int:
         # Launchers turn the interrupt into an exception, or not, as their threads happen to run.
         return _INTERRUPTED
     return code if code >= 0 else _SIGNAL_BASE - code
-
-
-def _is_sent_to_us_only(received: signal.struct_siginfo) -> bool:
-    """Return False for signals from the terminal (positive code) or this process, which the group got too."""
-    return received.si_code <= 0 and received.si_pid != os.getpid()
 
 
 def _start_child(

@@ -42,36 +42,28 @@ def run_program(command: Sequence[str]) -> None:
     previous_main = sys.modules["__main__"]
     try:
         if command[0] == "-m":
-            _run_module(command)
+            _replace_main()
+            sys.argv = list(command[1:])
+            if not sys.flags.safe_path:
+                sys.path[0] = os.getcwd()
+            runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]  # the function that python -m calls
         else:
-            _run_script(command)
+            path = os.path.abspath(command[0])
+            main = _replace_main()
+            main.__file__ = path
+            main.__loader__ = SourceFileLoader("__main__", path)
+            main.__dict__["__cached__"] = None
+            sys.argv = list(command)
+            if not sys.flags.safe_path:
+                sys.path[0] = os.path.dirname(os.path.realpath(path))
+            with io.open_code(path) as file:
+                source = file.read()
+            exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
     except BaseException as error:
         _hide_own_frames(error)
         raise
     finally:
         del previous_main
-
-
-def _run_script(command: Sequence[str]) -> None:
-    path = os.path.abspath(command[0])
-    main = _replace_main()
-    main.__file__ = path
-    main.__loader__ = SourceFileLoader("__main__", path)
-    main.__dict__["__cached__"] = None
-    sys.argv = list(command)
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
-    with io.open_code(path) as file:
-        source = file.read()
-    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
-
-
-def _run_module(command: Sequence[str]) -> None:
-    _replace_main()
-    sys.argv = list(command[1:])
-    if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd()
-    runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]  # the function that python -m calls
 
 
 def _replace_main() -> ModuleType:

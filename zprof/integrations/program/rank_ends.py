@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.collectors.watch.thread_text import ThreadStack, parse_thread_text
+from zprof.collectors.watch.thread_text import parse_thread_text
 from zprof.integrations.program.last_words import ProcessWords, list_words, read_fault_text
 from zprof.model.endings import RankEnd
 from zprof.model.errors import BadInput
@@ -195,7 +195,10 @@ def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int
         is_signal = os.WIFSIGNALED(status)
         exit_code = None if is_signal else os.WEXITSTATUS(status)
         signal_name = name_signal(os.WTERMSIG(status)) if is_signal else ""
-    fault = _find_main_thread(parse_thread_text(read_fault_text(folder, words.process)))
+    fault = next(
+        (thread for thread in parse_thread_text(read_fault_text(folder, words.process)) if thread.is_main),
+        None,
+    )
     is_fault = bool(signal_name) and fault is not None and not words.error
     times = [each for each in (words.time_ns, seen.time_ns if seen else None) if each is not None]
     return RankEnd(
@@ -216,10 +219,6 @@ def _make_end(words: ProcessWords, folder: Path, seen: SeenEnd | None, code: int
         if is_fault and fault is not None
         else words.stack,
     )
-
-
-def _find_main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
-    return next((thread for thread in threads if thread.is_main), None)
 
 
 def _read_tail(path: str, start: int) -> tuple[str, ...]:

@@ -25,7 +25,16 @@ def _watch() -> None:
 
 def _start() -> None:
     try:
-        _import_zprof()
+        try:
+            import zprof
+        except ImportError:
+            # A checkout is importable only from its own folder; the child may have been started elsewhere.
+            package_parent = _read_settings()["home"]
+            sys.path.append(package_parent)
+            try:
+                import zprof  # noqa: F401
+            finally:
+                sys.path.remove(package_parent)
     except Exception as error:  # an environment without zprof
         _write_note(f"{sys.executable} imported torch, but cannot import zprof ({error})")
         return
@@ -35,19 +44,6 @@ def _start() -> None:
         start_in_child()
     except Exception as error:
         _write_note(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
-
-
-def _import_zprof() -> None:
-    try:
-        import zprof
-    except ImportError:
-        # A checkout is importable only from its own folder; the child may have been started elsewhere.
-        package_parent = _read_settings()["home"]
-        sys.path.append(package_parent)
-        try:
-            import zprof  # noqa: F401
-        finally:
-            sys.path.remove(package_parent)
 
 
 def _read_settings() -> Any:

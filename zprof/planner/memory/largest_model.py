@@ -18,7 +18,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from zprof.model.job import Job, ModelUnit, Shape
+from zprof.model.job import Job, Shape
 from zprof.model.plan import Scheme
 from zprof.model.whatif import Assumption
 from zprof.planner.gpt_units import with_units
@@ -119,7 +119,11 @@ def with_layers(job: Job, layers: int) -> Job:
         return _with_shape(job, replace(job.shape, layers=layers))
     inner = [unit for unit in job.units if not unit.encloses]
     rounds = ceil_div(layers, len(inner))
-    repeated = [_repeat_unit(unit, number) for number in range(rounds) for unit in inner][:layers]
+    repeated = [
+        (unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})"))
+        for number in range(rounds)
+        for unit in inner
+    ][:layers]
     roots = (unit for unit in job.units if unit.encloses)
     return replace(with_parameters(job, count_parameters_with_layers(job, layers)), units=(*roots, *repeated))
 
@@ -147,11 +151,6 @@ def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
 
 def _with_shape(job: Job, shape: Shape) -> Job:
     return with_units(replace(with_parameters(job, count_parameters(shape)), shape=shape, units=()))
-
-
-def _repeat_unit(unit: ModelUnit, number: int) -> ModelUnit:
-    """Copy a unit under a new name, because units are identified by name."""
-    return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")
 
 
 def find_largest_fit(size_of: Callable[[int], int], budget: int, *, max_value: int = MAX_SIZE) -> int:

@@ -66,7 +66,17 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
         return max(
             (_stage_bytes_of_units(job, stage, roots) for stage in stages), key=lambda stage: stage.saved
         )
-    return _stage_bytes_of_paper(job)
+    shape, tokens = job.shape, job.batch.tokens
+    if shape is None or tokens is None:
+        return None
+    size, mp = job.element_bytes.parameter, job.degrees.mp
+    blocks = ceil_div(shape.layers, job.degrees.pp)
+    block = working_set_bytes(shape, tokens, size, mp=mp)
+    all_inputs = checkpoint_bytes(shape, tokens, size, job.residual, mp=mp)
+    one_input = ceil_div(all_inputs, shape.layers)
+    return StageBytes(
+        saved=blocks * block, checkpoints=blocks * one_input, input=one_input, largest_saved=block, work=0
+    )
 
 
 def _stage_bytes_of_units(job: Job, inner: Sequence[ModelUnit], roots: Sequence[ModelUnit]) -> StageBytes:
@@ -90,20 +100,6 @@ def _device_checkpoint_bytes(job: Job, checkpoint: int) -> int:
     if job.residual.offload:
         return 0
     return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
-
-
-def _stage_bytes_of_paper(job: Job) -> StageBytes | None:
-    shape, tokens = job.shape, job.batch.tokens
-    if shape is None or tokens is None:
-        return None
-    size, mp = job.element_bytes.parameter, job.degrees.mp
-    blocks = ceil_div(shape.layers, job.degrees.pp)
-    block = working_set_bytes(shape, tokens, size, mp=mp)
-    all_inputs = checkpoint_bytes(shape, tokens, size, job.residual, mp=mp)
-    one_input = ceil_div(all_inputs, shape.layers)
-    return StageBytes(
-        saved=blocks * block, checkpoints=blocks * one_input, input=one_input, largest_saved=block, work=0
-    )
 
 
 _Terms = tuple[Term, ...]

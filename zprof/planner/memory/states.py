@@ -89,7 +89,17 @@ def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     elements = _device_elements(job, scheme)
     counts = (elements, _trained_part(job, elements))
     all_formulas, trained_formulas = (
-        compute_tenant_formulas(_training_facts(job, scheme, count)) for count in counts
+        compute_tenant_formulas(
+            TrainingFacts(
+                stage=get_zero_stage(scheme),
+                parameters=count,
+                shard_ranks=job.degrees.dp,
+                parameter_bytes=job.element_bytes.parameter,
+                gradient_bytes=job.element_bytes.gradient,
+                optimizer_state_bytes=job.element_bytes.optimizer_state,
+            )
+        )
+        for count in counts
     )
     return {
         tenant: (all_formulas if tenant is Tenant.PARAMETERS else trained_formulas)[tenant].formula_bytes
@@ -109,17 +119,6 @@ def _device_elements(job: Job, scheme: Scheme) -> int:
 
 def _trained_part(job: Job, elements: int) -> int:
     return ceil_div(elements * (job.parameters - job.frozen_parameters), job.parameters)
-
-
-def _training_facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
-    return TrainingFacts(
-        stage=get_zero_stage(scheme),
-        parameters=elements,
-        shard_ranks=job.degrees.dp,
-        parameter_bytes=job.element_bytes.parameter,
-        gradient_bytes=job.element_bytes.gradient,
-        optimizer_state_bytes=job.element_bytes.optimizer_state,
-    )
 
 
 def count_rank_elements(job: Job) -> int:

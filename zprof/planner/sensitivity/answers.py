@@ -47,7 +47,16 @@ def write_answers(
     if stack is not None:
         yield _write_fit_sentence(start, job, hardware)
     if group.nodes > 1:
-        yield from _write_gather_sentences(start, job, stack, even)
+        counts = [
+            f"{row.forward_tokens:,.0f} (at {_format_share(row.bandwidth_ratio)} of the bandwidth)"
+            for row in even
+        ]
+        yield (
+            f"{start}: compute hides a unit's gather with at least {', '.join(counts[:-1])} or {counts[-1]} "
+            "tokens per device and micro-batch."
+        )
+        if stack is not None and (sentence := _write_latency_sentence(start, job, stack)):
+            yield sentence
 
 
 def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
@@ -97,21 +106,6 @@ def _write_single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
     )
 
 
-def _write_gather_sentences(
-    start: str, job: Job, stack: UnitStack | None, even: Sequence[BreakEven]
-) -> Iterator[str]:
-    counts = [
-        f"{row.forward_tokens:,.0f} (at {_format_share(row.bandwidth_ratio)} of the bandwidth)"
-        for row in even
-    ]
-    yield (
-        f"{start}: compute hides a unit's gather with at least {', '.join(counts[:-1])} or {counts[-1]} "
-        "tokens per device and micro-batch."
-    )
-    if stack is not None and (sentence := _write_latency_sentence(start, job, stack)):
-        yield sentence
-
-
 def _write_speed_sentence(start: str, job: Job, even: BreakEven, stack: UnitStack | None) -> str:
     kept, at_half = (
         f"{_format_share(even.kept_ratio)} of its speed",
@@ -138,7 +132,11 @@ def _write_latency_sentence(start: str, job: Job, stack: UnitStack) -> str | Non
         for units in (stack, split_units(stack, _SPLIT_FACTOR))
         for latency in (_FAST_NS, _SLOW_NS)
     ]
-    walls = [_format_time(step.wall_ns) for step in times if step is not None]
+    walls = [
+        (f"{step.wall_ns / 1e9:,.1f} s" if step.wall_ns >= 1e9 else f"{step.wall_ns / 1e6:,.1f} ms")
+        for step in times
+        if step is not None
+    ]
     if len(walls) < len(times):
         return None
     return (
@@ -187,7 +185,3 @@ def _format_share(ratio: float) -> str:
 
 def _format_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.1f} MB"
-
-
-def _format_time(time_ns: int) -> str:
-    return f"{time_ns / 1e9:,.1f} s" if time_ns >= 1e9 else f"{time_ns / 1e6:,.1f} ms"

@@ -66,7 +66,7 @@ def compute_block_traffic(job: Job) -> BlockTraffic | None:
         return None
     mp, residual = job.degrees.mp, job.residual
     reduced = 0 if mp == 1 else _PARTS_OF_ALL_REDUCE * _ALL_REDUCES_PER_PASS * _count_passes(job) * tensor
-    gathered = tensor if _partitions_checkpoints(job) else 0
+    gathered = tensor if (job.degrees.mp > 1 and job.residual.checkpointing and job.residual.partition) else 0
     kept = tensor * job.element_bytes.parameter // (mp if residual.partition else 1)
     copied = kept if residual.checkpointing and residual.offload else 0
     return BlockTraffic(elements=reduced + gathered, gather_elements=gathered, host_bytes=copied)
@@ -90,10 +90,6 @@ def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
 def _count_passes(job: Job) -> int:
     """Count forward, backward and, with checkpointing, the recomputed forward."""
     return 3 if job.residual.checkpointing else 2
-
-
-def _partitions_checkpoints(job: Job) -> bool:
-    return job.degrees.mp > 1 and job.residual.checkpointing and job.residual.partition
 
 
 class PipelineFlow(Struct, frozen=True, kw_only=True):

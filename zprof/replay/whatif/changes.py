@@ -28,14 +28,11 @@ def change_policy(policy: EnginePolicy, change: Change) -> EnginePolicy:
         keep=policy.keep if change.keep_after_forward is None else change.keep_after_forward,
         overlap_reduce=_value_or(change.overlap_reduce, policy.overlap_reduce),
         overlap_gather=_value_or(change.overlap_gather, policy.overlap_gather),
-        in_flight=policy.in_flight if shards_gradients else _reductions_in_flight(policy, stage),
+        in_flight=policy.in_flight
+        if shards_gradients
+        else (DEFAULT_IN_FLIGHT if stage >= 2 else policy.in_flight),
         updates_first=policy.updates_first,
     )
-
-
-def _reductions_in_flight(policy: EnginePolicy, stage: int) -> int:
-    """Return the reductions in flight; a run below stage 2 does not show them, so use the default."""
-    return DEFAULT_IN_FLIGHT if stage >= 2 else policy.in_flight
 
 
 def _value_or(value: bool | None, default: bool) -> bool:
@@ -48,7 +45,26 @@ def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
     if change.stage is not None:
         skeleton = _change_reductions(skeleton, model.policy.stage, change.stage)
     if change.micro_batches is not None and change.micro_batches != skeleton.micro_batches:
-        skeleton = _split_micro_batches(skeleton, change.micro_batches)
+        old, size = skeleton.micro_batches, len(skeleton.passes) // skeleton.micro_batches
+        first = skeleton.passes[-size:]
+        each_reduces = all(
+            any(each.reduces for each in skeleton.passes if each.micro_batch == number)
+            for number in range(old)
+        )
+        passes = tuple(
+            replace(
+                each,
+                micro_batch=number,
+                reduces=each.reduces and (each_reduces or number == change.micro_batches - 1),
+            )
+            for number in range(change.micro_batches)
+            for each in first
+        )
+        mean = skeleton.work.passes.reshape(old, size, *skeleton.work.passes.shape[1:]).mean(axis=0)
+        work = replace(
+            skeleton.work, passes=np.concatenate([mean * old / change.micro_batches] * change.micro_batches)
+        )
+        skeleton = replace(skeleton, passes=passes, work=work, micro_batches=change.micro_batches)
     if change.units_merged is not None and change.units_merged > 1:
         skeleton = _merge_units(skeleton, change.units_merged)
     if change.element_bytes_reduced is not None and model.reduced_element_bytes:
@@ -82,23 +98,6 @@ def _completes_gradients(each: Pass, skeleton: StepPasses) -> bool:
     """Return True if the gradients of the unit are complete after this pass."""
     encloses = skeleton.units[each.unit].encloses
     return each.phase is PassPhase.BACKWARD and (not encloses or not each.needs)
-
-
-def _split_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
-    """Split the same samples per step into ``count`` micro-batches, and the work of each pass with them."""
-    old, size = skeleton.micro_batches, len(skeleton.passes) // skeleton.micro_batches
-    first = skeleton.passes[-size:]
-    each_reduces = all(
-        any(each.reduces for each in skeleton.passes if each.micro_batch == number) for number in range(old)
-    )
-    passes = tuple(
-        replace(each, micro_batch=number, reduces=each.reduces and (each_reduces or number == count - 1))
-        for number in range(count)
-        for each in first
-    )
-    mean = skeleton.work.passes.reshape(old, size, *skeleton.work.passes.shape[1:]).mean(axis=0)
-    work = replace(skeleton.work, passes=np.concatenate([mean * old / count] * count))
-    return replace(skeleton, passes=passes, work=work, micro_batches=count)
 
 
 def _merge_units(skeleton: StepPasses, count: int) -> StepPasses:
@@ -211,7 +210,10 @@ def refuse_change(change: Change) -> None:
             change.keep_after_forward not in (None, *_KEEPS),
             f"keep {change.keep_after_forward}: none, last, all",
         ),
-        (_is_not_positive(change.bandwidth_ratio), f"bandwidth x{change.bandwidth_ratio}: above 0"),
+        (
+            (change.bandwidth_ratio is not None and not 0 < change.bandwidth_ratio < float("inf")),
+            f"bandwidth x{change.bandwidth_ratio}: above 0",
+        ),
         (_is_below(change.latency_ratio, 0), f"latency x{change.latency_ratio}: 0 or more"),
         (_is_below(change.units_merged, 1), f"units merged {change.units_merged}: 1 or more"),
         (_is_below(change.micro_batches, 1), f"micro-batches {change.micro_batches}: 1 or more"),
@@ -237,7 +239,3 @@ def refuse_merging(change: Change, units: int | None) -> None:
 
 def _is_below(value: float | None, minimum: float) -> bool:
     return value is not None and not value >= minimum
-
-
-def _is_not_positive(value: float | None) -> bool:
-    return value is not None and not 0 < value < float("inf")

@@ -140,7 +140,10 @@ def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     if each.empty:
         return None
     lines, fitted = {}, []
-    min_latency = _tiny_message_latency_ns(messages)
+    tiny = messages.others
+    tiny = tiny[(tiny["group_size"] == messages.group_size) & tiny["matched"].astype(bool)]
+    tiny = tiny[(tiny["bytes"] > 0) & (tiny["bytes"] <= _TINY_BYTES) & (tiny["intrinsic_ns"] > 0)]
+    min_latency = float(tiny["intrinsic_ns"].median()) if len(tiny) >= _MIN_TINY else None
     for kind, kind_rows in each.groupby("kind", observed=True):
         line, fitted_link = _fit_line(analysis, str(kind), kind_rows, min_latency)
         lines[str(kind)] = line
@@ -157,14 +160,6 @@ def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
 def _robust_mean_ns(times: Floats) -> float:
     """Return the mean, because delays add up; outliers count as a few medians."""
     return float(np.minimum(times, _OUTLIER_FACTOR * np.median(times)).mean())
-
-
-def _tiny_message_latency_ns(messages: ShardingMessages) -> float | None:
-    """Return the time of tiny messages (a norm, the loss) in groups of the same size; None if too few."""
-    tiny = messages.others
-    tiny = tiny[(tiny["group_size"] == messages.group_size) & tiny["matched"].astype(bool)]
-    tiny = tiny[(tiny["bytes"] > 0) & (tiny["bytes"] <= _TINY_BYTES) & (tiny["intrinsic_ns"] > 0)]
-    return float(tiny["intrinsic_ns"].median()) if len(tiny) >= _MIN_TINY else None
 
 
 def _fit_line(

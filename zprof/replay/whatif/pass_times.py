@@ -72,7 +72,26 @@ def pass_starts(
     rows = rank.rows[rank.rows["step"] == step]
     _mark_backward_ends(starts, rank, rows, order, passes)
     if order.gathers_before_passes and order.has_unit_names:
-        _mark_gathered_passes(starts, rank, rows, order, passes, ahead)
+        gathers = rows[rows["kind"] == GATHER]
+        phases = np.where(gathers["phase"] == "forward", PassPhase.FORWARD.value, PassPhase.BACKWARD.value)
+        ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)
+        for phase in PassPhase:
+            places: dict[str, list[int]] = {}
+            for index, each in enumerate(passes):
+                if each.phase is phase and each.needs:
+                    places.setdefault(order.units[each.unit].name, []).append(index)
+            phase_rows = np.flatnonzero(phases == phase.value)
+            served = [
+                places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[phase_rows]
+            ]
+            for position, (row, index) in enumerate(zip(phase_rows, served, strict=True)):
+                if index < 0:
+                    continue
+                own = float(awaited[row])
+                if np.isnan(own) and position + ahead < len(phase_rows) and position:
+                    own = ready[phase_rows[position + ahead]]
+                if not np.isnan(own):
+                    starts[index] = own
     elif order.has_unit_names:
         _mark_awaited_passes(starts, rank, step, order, passes)
     begin, end = rank.begins[step], rank.ends[step]
@@ -118,37 +137,6 @@ def _ready_times(rank: RankTraffic, rows: pd.DataFrame) -> list[float]:
     place = np.searchsorted(ends, start, side="right") - 1
     before = np.where(place >= 0, ends[np.maximum(place, 0)], np.iinfo(np.int64).min // 2)
     return [float(s) if s - b > _QUEUED_NS else np.nan for s, b in zip(start, before, strict=True)]
-
-
-def _mark_gathered_passes(
-    starts: Floats,
-    rank: RankTraffic,
-    rows: pd.DataFrame,
-    order: UnitOrder,
-    passes: tuple[Pass, ...],
-    ahead: int,
-) -> None:
-    """Mark stage 3 passes, which start with the wait for their gather."""
-    gathers = rows[rows["kind"] == GATHER]
-    phases = np.where(gathers["phase"] == "forward", PassPhase.FORWARD.value, PassPhase.BACKWARD.value)
-    ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)
-    for phase in PassPhase:
-        places: dict[str, list[int]] = {}
-        for index, each in enumerate(passes):
-            if each.phase is phase and each.needs:
-                places.setdefault(order.units[each.unit].name, []).append(index)
-        phase_rows = np.flatnonzero(phases == phase.value)
-        served = [
-            places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[phase_rows]
-        ]
-        for position, (row, index) in enumerate(zip(phase_rows, served, strict=True)):
-            if index < 0:
-                continue
-            own = float(awaited[row])
-            if np.isnan(own) and position + ahead < len(phase_rows) and position:
-                own = ready[phase_rows[position + ahead]]
-            if not np.isnan(own):
-                starts[index] = own
 
 
 def _wait_times(rank: RankTraffic, gathers: pd.DataFrame) -> Floats:

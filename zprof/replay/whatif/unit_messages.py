@@ -48,7 +48,10 @@ def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     is_sharding = _is_sharding(rows)
     if not is_sharding.any():
         return None
-    ranks = _select_ranks(analysis)
+    compute_ns = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
+    order = [int(str(rank)) for rank in compute_ns.index]
+    indices = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
+    ranks = tuple(sorted({order[index] for index in indices} | {order[len(order) // 2]}))
     steps = _select_steps(analysis, ranks, rows[is_sharding])
     before = [step - 1 for step in steps[:1]]
     is_modelled = (rows["rank"].isin(ranks) & rows["step"].isin([*before, *steps])).to_numpy(bool)
@@ -97,14 +100,6 @@ def _is_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_
     return np.zeros(len(rows), dtype=bool)
 
 
-def _select_ranks(analysis: RunAnalysis) -> tuple[int, ...]:
-    """Return ranks spread evenly over the order of compute time, including the slowest and the median."""
-    compute_ns = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
-    order = [int(str(rank)) for rank in compute_ns.index]
-    indices = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
-    return tuple(sorted({order[index] for index in indices} | {order[len(order) // 2]}))
-
-
 def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: pd.DataFrame) -> tuple[int, ...]:
     """Return the last steps that all of these ranks timed and in which one has sharding traffic.
 
@@ -148,7 +143,7 @@ def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
     backward_gathers = gathers[gathers["phase"].isin(["backward", "recompute"])]
     forward_gathers = gathers[gathers["phase"] == "forward"]
     gathers_before = bool(len(backward_gathers)) or (
-        bool(len(forward_gathers)) and _starts_earlier(forward_gathers, reduces)
+        bool(len(forward_gathers)) and bool(forward_gathers["at"].iloc[0] < reduces["at"].iloc[0])
     )
     forward = _unique_names((forward_gathers if gathers_before else gathers)["unit"]) or reduced[::-1]
     forward = _add_missing(forward, reduced)
@@ -191,10 +186,6 @@ def _typical_step(rows: pd.DataFrame) -> pd.DataFrame:
 def launch_times_ns(rows: pd.DataFrame) -> "pd.Series[int]":
     """Return each message's launch time, or its start if the launch was not recorded."""
     return rows["launch_start_ns"].fillna(rows["start_ns"]).astype("int64")
-
-
-def _starts_earlier(gathers: pd.DataFrame, reduces: pd.DataFrame) -> bool:
-    return bool(gathers["at"].iloc[0] < reduces["at"].iloc[0])
 
 
 def _unique_names(names: "pd.Series[str]") -> list[str]:

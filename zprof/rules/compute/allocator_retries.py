@@ -115,7 +115,27 @@ def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     """Return a finding if the allocator had to free its cache to continue."""
     calls, counters = read_allocator_calls(analysis), _worst_counters(analysis)
     if calls and (calls.frees or calls.lost_ratio >= _MIN_STEP_RATIO):
-        return _find_from_trace(analysis, calls, counters)
+        retries = (counters.retries or 0) if counters else 0
+        retries_note = f"; its counters show {retries} retries" if retries else ""
+        return make_finding(
+            analysis,
+            Cause.ALLOCATOR_RETRIES,
+            sentence=f"the allocator of rank {calls.rank} {_describe_calls(calls, analysis.time.basis)}, "
+            f"leaving the device idle for "
+            f"{format_ns(calls.lost_ns)}{retries_note}",
+            evidence=[
+                make_fact("device_frees_per_step", calls.frees, rank=calls.rank),
+                make_fact("device_allocations_per_step", calls.allocations, rank=calls.rank),
+                make_fact("steps_with_a_free", calls.ratio_of_steps_with_free, rank=calls.rank),
+                make_fact("idle_in_calls_per_step", calls.lost_ns, rank=calls.rank),
+            ],
+            saving_ns=calls.saving_ns,
+            severity=rate_severity(calls.saving_ns[1], calls.wall_ns),
+            confidence=_confidence(calls, retries),
+            fix=choose_fix(analysis, FIX),
+            disprove="leave a tenth of the memory free with a smaller batch and record again: if the calls "
+            "remain, the program itself frees the cache (torch.cuda.empty_cache())",
+        )
     if counters and (counters.retries or counters.ooms):
         return _find_from_counters(analysis, counters)
     if calls or counters:
@@ -131,32 +151,6 @@ def _worst_counters(analysis: RunAnalysis) -> AllocatorCounters | None:
     if largest is None or not largest.on_gpu or not any(entry.retries is not None for entry in counters):
         return None
     return max(counters, key=lambda entry: (entry.retries or 0, entry.ooms or 0))
-
-
-def _find_from_trace(
-    analysis: RunAnalysis, calls: AllocatorCalls, counters: AllocatorCounters | None
-) -> Finding:
-    retries = (counters.retries or 0) if counters else 0
-    retries_note = f"; its counters show {retries} retries" if retries else ""
-    return make_finding(
-        analysis,
-        Cause.ALLOCATOR_RETRIES,
-        sentence=f"the allocator of rank {calls.rank} {_describe_calls(calls, analysis.time.basis)}, "
-        f"leaving the device idle for "
-        f"{format_ns(calls.lost_ns)}{retries_note}",
-        evidence=[
-            make_fact("device_frees_per_step", calls.frees, rank=calls.rank),
-            make_fact("device_allocations_per_step", calls.allocations, rank=calls.rank),
-            make_fact("steps_with_a_free", calls.ratio_of_steps_with_free, rank=calls.rank),
-            make_fact("idle_in_calls_per_step", calls.lost_ns, rank=calls.rank),
-        ],
-        saving_ns=calls.saving_ns,
-        severity=rate_severity(calls.saving_ns[1], calls.wall_ns),
-        confidence=_confidence(calls, retries),
-        fix=choose_fix(analysis, FIX),
-        disprove="leave a tenth of the memory free with a smaller batch and record again: if the calls "
-        "remain, the program itself frees the cache (torch.cuda.empty_cache())",
-    )
 
 
 def _describe_calls(calls: AllocatorCalls, basis: str) -> str:

@@ -121,7 +121,30 @@ def blocking_sync(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
         return missing
     waits = _measure_on_device(analysis) if has_device(analysis) else _measure_on_cpu(analysis)
     if waits.lost_ns >= _MIN_STEP_RATIO * waits.wall_ns:
-        return _build_finding(analysis, waits)
+        basis = analysis.time.basis
+        share = waits.lost_ns / waits.wall_ns
+        # a loss is read once per step, and a decoder reads each token
+        is_normal = waits.count <= _MAX_NORMAL_COUNT or is_inference(analysis)
+        return make_finding(
+            analysis,
+            Cause.BLOCKING_SYNC,
+            sentence=f"the host waits for all running work {waits.count:.0f} times {basis}, which costs "
+            f"{format_ns(waits.lost_ns)} ({share:.1%})",
+            evidence=[
+                make_fact(waits.key, waits.lost_ns),
+                make_fact("share_of_step", share),
+                make_fact("blocking_waits_per_step", waits.count),
+                *make_wait_facts(list_wait_groups(analysis)),
+            ],
+            saving_ns=waits.saving_ns,
+            severity=rate_severity(waits.saving_ns[1], waits.wall_ns),
+            confidence=Confidence.LOW
+            if is_normal
+            else rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MEDIUM_CONFIDENCE_RATIO),
+            fix=choose_sync_fix(analysis),
+            disprove=_DISPROOF if has_device(analysis) else _CPU_DISPROOF,
+            location=locate_sync(analysis),
+        )
     return find_single_occurrence_gap(
         analysis,
         Cause.BLOCKING_SYNC,
@@ -217,33 +240,6 @@ def _measure_on_cpu(analysis: RunAnalysis) -> _HostWaits:
         saving_ns=(_MIN_SAVING_RATIO_ON_CPU * lost, _MAX_SAVING_RATIO * lost),
         count=mean_of_most_ranks(analysis, "held_reads"),
         key="exposed_transfer_of_reads_per_step",
-    )
-
-
-def _build_finding(analysis: RunAnalysis, waits: _HostWaits) -> Finding:
-    basis = analysis.time.basis
-    share = waits.lost_ns / waits.wall_ns
-    # a loss is read once per step, and a decoder reads each token
-    is_normal = waits.count <= _MAX_NORMAL_COUNT or is_inference(analysis)
-    return make_finding(
-        analysis,
-        Cause.BLOCKING_SYNC,
-        sentence=f"the host waits for all running work {waits.count:.0f} times {basis}, which costs "
-        f"{format_ns(waits.lost_ns)} ({share:.1%})",
-        evidence=[
-            make_fact(waits.key, waits.lost_ns),
-            make_fact("share_of_step", share),
-            make_fact("blocking_waits_per_step", waits.count),
-            *make_wait_facts(list_wait_groups(analysis)),
-        ],
-        saving_ns=waits.saving_ns,
-        severity=rate_severity(waits.saving_ns[1], waits.wall_ns),
-        confidence=Confidence.LOW
-        if is_normal
-        else rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MEDIUM_CONFIDENCE_RATIO),
-        fix=choose_sync_fix(analysis),
-        disprove=_DISPROOF if has_device(analysis) else _CPU_DISPROOF,
-        location=locate_sync(analysis),
     )
 
 

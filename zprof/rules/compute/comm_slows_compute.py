@@ -166,7 +166,13 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
         sentence=f"kernels take {slowdown.factor:.2f} times as long during collectives as alone: "
         f"{format_ns(excess)} of their {format_ns(concurrent)} {words.per_step} is lost "
         f"({format_percent(excess / mean_wall_ns(analysis))} {words.of_step})",
-        evidence=_list_evidence(slowdown, excess, concurrent),
+        evidence=[
+            *make_slowdown_facts(
+                slowdown.factor, slowdown.kernels, concurrent_ns=concurrent, excess_ns=excess
+            ),
+            make_fact("share_of_compute_compared", slowdown.judged_ratio),
+            make_fact("share_in_slowed_kernels", slowdown.agreeing_ratio),
+        ],
         saving_ns=(min(low, max_compute), min(high, max_compute)),
         severity=rate_severity(excess, mean_wall_ns(analysis)),
         confidence=_rate_confidence(slowdown, on_cpu=is_on_cpu(analysis)),
@@ -179,14 +185,6 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
 def choose_slowdown_fix(analysis: RunAnalysis) -> str:
     """Return what leaves compute more of the device, or more of the cores of CPU ranks."""
     return _CPU_FIX if is_on_cpu(analysis) else _GPU_FIX
-
-
-def _list_evidence(slowdown: Slowdown, excess: float, concurrent: float) -> list[Fact]:
-    return [
-        *make_slowdown_facts(slowdown.factor, slowdown.kernels, concurrent_ns=concurrent, excess_ns=excess),
-        make_fact("share_of_compute_compared", slowdown.judged_ratio),
-        make_fact("share_in_slowed_kernels", slowdown.agreeing_ratio),
-    ]
 
 
 def make_slowdown_facts(

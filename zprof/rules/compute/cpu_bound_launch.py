@@ -127,7 +127,34 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
         )
         find_unseen_gap = _find_unseen_device_host_gap if has_device(analysis) else _find_unseen_thread_gap
         return once or find_unseen_gap(analysis, late_hosts)
-    return _build_finding(analysis, late_hosts)
+    words = analysis.time.words
+    is_short = is_short_of_processors(analysis)
+    description = (
+        f"the host cannot keep up: nothing is queued for {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
+        if has_device(analysis)
+        else f"Python between operators takes {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
+    )
+    basis = " of it without waits for a processor" if is_short else ""
+    idle = find_idle_line(analysis)
+    return make_finding(
+        analysis,
+        Cause.CPU_BOUND_LAUNCH,
+        sentence=f"{description} ({late_hosts.share:.0%}{basis})",
+        evidence=[
+            make_launch_evidence(late_hosts.idle_ns),
+            make_fact("share_of_step/without_queue" if is_short else "share_of_step", late_hosts.share),
+            *([make_fact("processor_wait_per_step", late_hosts.queued_ns)] if is_short else []),
+            make_fact("exposed_transfer_nothing_queued", late_hosts.exposed_ns),
+            make_fact("collectives_hidden_by_idle", late_hosts.unhidden_ns),
+        ],
+        saving_ns=late_hosts.saving_ns,
+        severity=rate_severity(late_hosts.saving_ns[1], late_hosts.wall_ns),
+        confidence=_rate_confidence(analysis, late_hosts.share),
+        fix=choose_launch_fix(analysis),
+        disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "
+        "idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
+        location=idle.location if idle is not None else None,
+    )
 
 
 def measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
@@ -273,37 +300,6 @@ def _measure_unhidden_ns(analysis: RunAnalysis) -> float:
     )
     available_compute = float(steps["compute_ns"].mean()) - max(0.0, hidden_by_compute)
     return max(0.0, mean_of_most_ranks(analysis, "launch_under_ns") - max(0.0, available_compute))
-
-
-def _build_finding(analysis: RunAnalysis, late_hosts: LateHosts) -> Finding:
-    words = analysis.time.words
-    is_short = is_short_of_processors(analysis)
-    description = (
-        f"the host cannot keep up: nothing is queued for {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
-        if has_device(analysis)
-        else f"Python between operators takes {format_ns(late_hosts.idle_ns)} {words.of_each_step}"
-    )
-    basis = " of it without waits for a processor" if is_short else ""
-    idle = find_idle_line(analysis)
-    return make_finding(
-        analysis,
-        Cause.CPU_BOUND_LAUNCH,
-        sentence=f"{description} ({late_hosts.share:.0%}{basis})",
-        evidence=[
-            make_launch_evidence(late_hosts.idle_ns),
-            make_fact("share_of_step/without_queue" if is_short else "share_of_step", late_hosts.share),
-            *([make_fact("processor_wait_per_step", late_hosts.queued_ns)] if is_short else []),
-            make_fact("exposed_transfer_nothing_queued", late_hosts.exposed_ns),
-            make_fact("collectives_hidden_by_idle", late_hosts.unhidden_ns),
-        ],
-        saving_ns=late_hosts.saving_ns,
-        severity=rate_severity(late_hosts.saving_ns[1], late_hosts.wall_ns),
-        confidence=_rate_confidence(analysis, late_hosts.share),
-        fix=choose_launch_fix(analysis),
-        disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "
-        "idle time of a step stays the same or shrinks; if it doubles, launching is not the cause",
-        location=idle.location if idle is not None else None,
-    )
 
 
 def make_launch_evidence(idle_ns: float) -> Fact:

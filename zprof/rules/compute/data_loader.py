@@ -65,22 +65,6 @@ def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     wall, lost_ns = mean_wall_ns(analysis), mean_of_most_ranks(analysis, "loader_ns")
     if min(lost_ns, median_of_most_ranks(analysis, "loader_ns")) < _MIN_STEP_RATIO * wall:
         return find_single_occurrence_gap(analysis, Cause.DATA_LOADER, _MIN_STEP_RATIO, "loader_ns")
-    return _build_finding(analysis, lost_ns, wall)
-
-
-def _find_missing_input_gap(analysis: RunAnalysis) -> Gap | None:
-    if analysis.host.empty:
-        return find_missing_host_gap(analysis, Cause.DATA_LOADER)
-    if analysis.host["loads"].any():
-        return None
-    return untested_gap(
-        Cause.DATA_LOADER,
-        "the trace contains no data loader",
-        'iterate over a torch DataLoader, or fetch in record_function("enumerate(DataLoader)#mine.__next__")',
-    )
-
-
-def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Finding:
     words = analysis.time.words
     hidden_ns = mean_of_most_ranks(analysis, "loader_under_ns")
     high = lost_ns + mean_of_most_ranks(analysis, "loader_exposed_ns")
@@ -101,6 +85,18 @@ def _build_finding(analysis: RunAnalysis, lost_ns: float, wall: float) -> Findin
         disprove="train on one batch kept in memory and record again: if the step takes as long, "
         "the loader is not the cause",
         location=locate_loader(analysis.source),
+    )
+
+
+def _find_missing_input_gap(analysis: RunAnalysis) -> Gap | None:
+    if analysis.host.empty:
+        return find_missing_host_gap(analysis, Cause.DATA_LOADER)
+    if analysis.host["loads"].any():
+        return None
+    return untested_gap(
+        Cause.DATA_LOADER,
+        "the trace contains no data loader",
+        'iterate over a torch DataLoader, or fetch in record_function("enumerate(DataLoader)#mine.__next__")',
     )
 
 

@@ -104,7 +104,8 @@ def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _KernelComparison 
     by_basis = []
     for column in ("total_ns", "alone_ns"):
         own_times, baseline_times = (
-            _sum_by_rank_and_name(rows, column) for rows in (own_kernels, baseline_kernels)
+            rows.pivot_table(index="rank", columns="name", values=column, aggfunc="sum", fill_value=0.0)
+            for rows in (own_kernels, baseline_kernels)
         )
         baseline_ns = float(baseline_times[common_names].median(axis=0).sum()) * work.b / work.a
         own_ns = own_times[common_names].sum(axis=1)
@@ -136,11 +137,6 @@ def _select_model_kernels(analysis: RunAnalysis) -> pd.DataFrame:
         alone_ns=estimate_alone_ns(rows, factor) / steps,
         total_ns=rows["total_ns"] / steps,
     )
-
-
-def _sum_by_rank_and_name(kernels: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return the time of each name (column) per step of each rank (row), in ns."""
-    return kernels.pivot_table(index="rank", columns="name", values=column, aggfunc="sum", fill_value=0.0)
 
 
 def _measure_compute_share(kernels: pd.DataFrame, names: "pd.Index[str]") -> float:
@@ -182,7 +178,9 @@ def _build_finding(
         evidence=_list_evidence(comparison, slow_ranks),
         saving_ns=(min(low * remaining_ratio, max_compute), min(high, max_compute)),
         severity=rate_severity(comparison.lost_ns, wall),
-        confidence=_rate_confidence(comparison, ratio),
+        confidence=Confidence.HIGH
+        if ratio > _HIGH_CONFIDENCE_RATIO and comparison.work.unit
+        else Confidence.MEDIUM,
         fix=_CPU_FIX if is_on_cpu(analysis) else _FIX,
         disprove="run the model's compute by itself on one rank with the same batch, with and without "
         "sharding: if kernels take equally long there, the cause is clocks or other jobs",
@@ -231,7 +229,3 @@ def _list_evidence(comparison: _KernelComparison, slow_ranks: "pd.Series[float]"
         make_fact("kernel_count_ratio", comparison.count_ratio),
         make_fact("lost_per_step", comparison.lost_ns),
     ]
-
-
-def _rate_confidence(comparison: _KernelComparison, ratio: float) -> Confidence:
-    return Confidence.HIGH if ratio > _HIGH_CONFIDENCE_RATIO and comparison.work.unit else Confidence.MEDIUM

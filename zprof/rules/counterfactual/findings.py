@@ -326,15 +326,12 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
             count=count,
             count_key="blocked_collectives_per_step",
             min_ratio=_MIN_OBSERVED_RATIO
-            if count >= _MIN_BLOCKED_RATIO * _collectives_per_step(graph)
+            if count
+            >= _MIN_BLOCKED_RATIO
+            * (float(np.mean([(rank.collective != NONE).sum() for rank in graph.ranks])) / graph.steps)
             else _MIN_STEP_RATIO,
         )
     ]
-
-
-def _collectives_per_step(graph: Graph) -> float:
-    """Return the mean number of collectives per rank and step."""
-    return float(np.mean([(rank.collective != NONE).sum() for rank in graph.ranks])) / graph.steps
 
 
 def _find_late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Candidate]:

@@ -171,20 +171,15 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
     slower = measure_slowdown(analysis, graph).factor - 1
-    split = _split_ns(analysis, graph, rows)
-    return [
-        edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
-        for ratio, least in _FORWARD_AND_SLOWDOWN_RATIOS
-    ]
-
-
-def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
-    """Return the extra time of these gathers if each block and both ends of the model have their own."""
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))
-    return latency * max(0.0, blocks - len(rows) / steps)
+    split = latency * max(0.0, blocks - len(rows) / steps)
+    return [
+        edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
+        for ratio, least in _FORWARD_AND_SLOWDOWN_RATIOS
+    ]
 
 
 def _even_out_late_ranks(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

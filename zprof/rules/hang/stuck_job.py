@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import printable
-from zprof.model.hang import Hang, HangClass, RankAtHang, is_stuck
+from zprof.model.hang import Hang, HangClass, is_stuck
 from zprof.model.hang_text import (
     describe_hang,
     describe_location,
@@ -132,9 +132,32 @@ def make_fix(hang: Hang, backend: str = "") -> str:
     """
     kind = hang.kind or HangClass.CANNOT_TELL
     if stopped := list_stopped(hang):
-        return _continue_processes(stopped)
+        lines = [
+            f"rank {each.rank}: kill -CONT {each.process.number} on "
+            f"{printable(each.process.host) or 'its host'}"
+            for each in stopped[:_MAX_RANKS]
+            if each.process is not None
+        ]
+        more = len(stopped) - _MAX_RANKS
+        return "\n".join(
+            [
+                *lines,
+                *([f"and {more} more ranks"] if more > 0 else []),
+                "and find out what stopped it: a debugger, a scheduler that suspends jobs, Ctrl-Z",
+            ]
+        )
     if hang.is_swapped or kind is HangClass.CIRCULAR_WAIT:
-        return _keep_order(hang)
+        if hang.sides:
+            entered = [(name_entered(side), side.location) for side in hang.sides[:2]]
+        else:
+            entered = [(name_operation(each), each.location) for each in hang.operations[:2]]
+        named = [
+            name if location is None else f"{name} ({format_line(location)})" for name, location in entered
+        ]
+        return (
+            f"enter {' and '.join(named)} in the same order on all ranks\n"
+            "(a branch that turns them round, threads, or hooks of a backward, that make the order a race)"
+        )
     fix = _FIXES[kind]
     if kind is HangClass.DIFFERENT_COLLECTIVES:
         return f"{_compare_lines(hang)}\n{fix}"
@@ -145,35 +168,6 @@ def make_fix(hang: Hang, backend: str = "") -> str:
     if kind is HangClass.RANK_MISSING and hang.stall_ns is not None:
         return _LOOK_FOR_RANKS
     return _GLOO_FIXES.get(kind, fix) if backend == "gloo" else fix
-
-
-def _continue_processes(stopped: Sequence[RankAtHang]) -> str:
-    lines = [
-        f"rank {each.rank}: kill -CONT {each.process.number} on {printable(each.process.host) or 'its host'}"
-        for each in stopped[:_MAX_RANKS]
-        if each.process is not None
-    ]
-    more = len(stopped) - _MAX_RANKS
-    return "\n".join(
-        [
-            *lines,
-            *([f"and {more} more ranks"] if more > 0 else []),
-            "and find out what stopped it: a debugger, a scheduler that suspends jobs, Ctrl-Z",
-        ]
-    )
-
-
-def _keep_order(hang: Hang) -> str:
-    """Return the fix of an order that differs between ranks: which line is which."""
-    if hang.sides:
-        entered = [(name_entered(side), side.location) for side in hang.sides[:2]]
-    else:
-        entered = [(name_operation(each), each.location) for each in hang.operations[:2]]
-    named = [name if location is None else f"{name} ({format_line(location)})" for name, location in entered]
-    return (
-        f"enter {' and '.join(named)} in the same order on all ranks\n"
-        "(a branch that turns them round, threads, or hooks of a backward, that make the order a race)"
-    )
 
 
 def _compare_lines(hang: Hang) -> str:

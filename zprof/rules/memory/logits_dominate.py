@@ -22,7 +22,7 @@ from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
 from zprof.model.training import Framework
-from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.memory.largest_rank import (
     LargestRank,
@@ -82,7 +82,13 @@ def find_logits(big: LargestRank) -> Logits | None:
     named = [row for row in rows if is_output(row.module)]
     of_loss = [row for row in rows if _is_of_loss(row)]
     if named:
-        found = _select_like_named(rows, named)
+        size = max(row.bytes for row in named)
+        found = [
+            row
+            for row in rows
+            if (is_output(row.module) and row.bytes >= size / 4)
+            or (is_root(row.module) and size / 2 <= row.bytes <= 2 * size)
+        ]
     else:
         found = _select_like_loss(rows, of_loss) if of_loss else _select_far_larger(rows)
     logits = Logits(rows=tuple(found), named=bool(named or of_loss))
@@ -94,16 +100,6 @@ def logits_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Find
     big = find_largest_rank(analysis)
     logits = find_logits(big) if big else None
     return _finding(analysis, big, logits) if big and logits else None
-
-
-def _select_like_named(rows: list[Allocation], named: list[Allocation]) -> list[Allocation]:
-    size = max(row.bytes for row in named)
-    return [
-        row
-        for row in rows
-        if (is_output(row.module) and row.bytes >= size / 4)
-        or (is_root(row.module) and size / 2 <= row.bytes <= 2 * size)
-    ]
 
 
 def _is_of_loss(row: Allocation) -> bool:
@@ -139,7 +135,17 @@ def _finding(analysis: RunAnalysis, big: LargestRank, logits: Logits) -> Finding
         sentence=f"{len(logits.rows)} tensors of {format_module(first.module)} with up to "
         f"{format_bytes(first.bytes)} each are {format_percent(share)} of rank {big.rank}'s peak "
         f"({format_bytes(logits.bytes)} of {format_bytes(big.peak_bytes)}): the logits and their copies",
-        evidence=[_fact(row, big.rank) for row in logits.rows],
+        evidence=[
+            make_fact(
+                "largest_of_logits",
+                row.bytes,
+                rank=big.rank,
+                tenant=row.tenant,
+                part=format_module(row.sub),
+                module=format_module(row.module),
+            )
+            for row in logits.rows
+        ],
         saving_bytes=saving,
         confidence=_confidence(big, logits),
         fix=choose_fix(analysis, _FIX),
@@ -163,14 +169,3 @@ def _confidence(big: LargestRank, logits: Logits) -> Confidence:
     weak = sum(row.bytes for row in logits.rows if row.basis is not Basis.TAGGED) / logits.bytes
     sure = Confidence.HIGH if len(logits.rows) >= 2 else Confidence.MEDIUM
     return cap_confidence(limit_confidence(sure, big, weak), sure if logits.named else Confidence.LOW)
-
-
-def _fact(row: Allocation, rank: int) -> Fact:
-    return make_fact(
-        "largest_of_logits",
-        row.bytes,
-        rank=rank,
-        tenant=row.tenant,
-        part=format_module(row.sub),
-        module=format_module(row.module),
-    )

@@ -57,7 +57,7 @@ def out_of_memory(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
         analysis,
         Cause.OUT_OF_MEMORY,
         sentence=_describe(failure),
-        evidence=[*_list_evidence(failure), _count(len(failures))],
+        evidence=[*_list_evidence(failure), make_fact("failed_allocations", len(failures))],
         saving_ns=(0, 0),
         saving_bytes=_estimate_saving(failure),
         severity=Severity.HIGH,
@@ -127,10 +127,6 @@ def _list_evidence(failure: OutOfMemory) -> list[Fact]:
     return [
         make_fact(row, value, rank=failure.rank, name=tenant) for row, value in known if value is not None
     ]
-
-
-def _count(failures: int) -> Fact:
-    return make_fact("failed_allocations", failures)
 
 
 def _find_largest_tenant(failure: OutOfMemory) -> tuple[str, int]:

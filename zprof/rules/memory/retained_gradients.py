@@ -86,18 +86,13 @@ def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
     for (begin_ns, name), end_ns in itertools.zip_longest(timeline.phases, ends):
         step = bisect.bisect_right(begins, begin_ns) - 1
         if name == Phase.FORWARD.value and step >= 0:
-            level = _lowest_level(timeline, begin_ns, end_ns)
+            gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
+            first = bisect.bisect_left(timeline.time_ns, begin_ns)
+            last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
+            level = min(gradients[first:last], default=None)
             if level is not None:
                 steps.setdefault(step, []).append(level)
     return tuple(tuple(levels) for _, levels in sorted(steps.items()))
-
-
-def _lowest_level(timeline: MemoryTimeline, begin_ns: int, end_ns: int | None) -> int | None:
-    """Return the minimum of the gradients in [begin, end): the bytes alive throughout."""
-    gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
-    first = bisect.bisect_left(timeline.time_ns, begin_ns)
-    last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
-    return min(gradients[first:last], default=None)
 
 
 _WHOLE_RATIO = 1.25
@@ -159,7 +154,26 @@ def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if retained is None or not is_worth(retained.excess_bytes, big):
         return None
     high = _bound_saving(big, retained)
-    return _finding(analysis, big, retained, high) if is_worth(high, big) else None
+    return (
+        make_memory_finding(
+            analysis,
+            Cause.RETAINED_GRADIENTS,
+            big,
+            sentence=retained.sentence,
+            evidence=[
+                make_fact("gradients_in_forward", retained.held_bytes, rank=big.rank),
+                make_fact("gradients_in_forward_excess", retained.excess_bytes, rank=big.rank),
+                make_fact("gradients_at_peak", big.of(_GRADIENTS), rank=big.rank),
+            ],
+            saving_bytes=(0, high),
+            confidence=limit_confidence(retained.confidence, big, big.uncertain_ratio(_GRADIENTS)),
+            fix=retained.fix,
+            disprove="gradients accumulated over micro-batches must be alive in a forward: count "
+            "the backward passes per optimizer step",
+        )
+        if is_worth(high, big)
+        else None
+    )
 
 
 def _find_kept_whole(analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients) -> _Retained | None:
@@ -187,16 +201,13 @@ def _gradient_share(analysis: RunAnalysis) -> int | None:
     return -(-elements * facts.gradient_bytes // facts.shard_ranks) if facts.shard_ranks > 1 else None
 
 
-def _are_partitions(analysis: RunAnalysis) -> bool:
-    """Return True for DeepSpeed's ZeRO: a rank's part of the gradients has memory that is allocated once."""
-    return analysis.engine is Engine.DEEPSPEED and bool(analysis.training.stage)
-
-
 def _find_not_dropped(
     analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients
 ) -> _Retained | None:
     held = forwards.first_bytes
-    if _are_buckets(analysis, big, held) or _are_partitions(analysis):
+    if (analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held) or (
+        analysis.engine is Engine.DEEPSPEED and bool(analysis.training.stage)
+    ):
         return None
     states = big.memory.state_bytes or {}
     if held < max(1, _HALF_RATIO * states.get(_GRADIENTS, 0)):
@@ -215,11 +226,6 @@ def _find_not_dropped(
     )
 
 
-def _are_buckets(analysis: RunAnalysis, big: LargestRank, held: int) -> bool:
-    """Return True if DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset."""
-    return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held
-
-
 def _bound_saving(big: LargestRank, retained: _Retained) -> float:
     kept = retained.held_bytes - retained.excess_bytes
 
@@ -229,22 +235,3 @@ def _bound_saving(big: LargestRank, retained: _Retained) -> float:
         return float(min(retained.excess_bytes, max(0, held.get(_GRADIENTS, 0) - kept)))
 
     return big.estimate_peak_reduction(removable)
-
-
-def _finding(analysis: RunAnalysis, big: LargestRank, retained: _Retained, high: float) -> Finding:
-    return make_memory_finding(
-        analysis,
-        Cause.RETAINED_GRADIENTS,
-        big,
-        sentence=retained.sentence,
-        evidence=[
-            make_fact("gradients_in_forward", retained.held_bytes, rank=big.rank),
-            make_fact("gradients_in_forward_excess", retained.excess_bytes, rank=big.rank),
-            make_fact("gradients_at_peak", big.of(_GRADIENTS), rank=big.rank),
-        ],
-        saving_bytes=(0, high),
-        confidence=limit_confidence(retained.confidence, big, big.uncertain_ratio(_GRADIENTS)),
-        fix=retained.fix,
-        disprove="gradients accumulated over micro-batches must be alive in a forward: count "
-        "the backward passes per optimizer step",
-    )

@@ -12,7 +12,6 @@ Reported above 2 % of the step, both thresholds from docs/thresholds.md. Not app
 collective runs on its own thread, and kernels do not block it.
 """
 
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
@@ -84,25 +83,21 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
             "the unit computing when a gather was launched is unknown: no launches, or no FSDP ranges",
             "record the host too (ProfilerActivity.CPU); FSDP marks its passes automatically",
         )
-    blocking = _measure(analysis, known)
+    blocked = known["blocked_ns"].astype("int64")
+    blocked = blocked.where(blocked > _BLOCKED_NS, 0)
+    exposed = known["exposed_transfer_ns"]
+    blocking = _Blocked(
+        count=len(known),
+        blocked=int((blocked > 0).sum()),
+        blocked_ns=mean_per_step(analysis, blocked.sum()),
+        exposed_ns=mean_per_step(analysis, exposed[blocked > 0].sum()),
+        cost_ns=mean_per_step(analysis, blocked.clip(upper=exposed).sum()),
+    )
     is_frequent = blocking.blocked >= _MIN_BLOCKED_RATIO * blocking.count
     return (
         _build_finding(analysis, blocking)
         if is_frequent and blocking.cost_ns > _MIN_STEP_RATIO * mean_wall_ns(analysis)
         else None
-    )
-
-
-def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
-    blocked = gathers["blocked_ns"].astype("int64")
-    blocked = blocked.where(blocked > _BLOCKED_NS, 0)
-    exposed = gathers["exposed_transfer_ns"]
-    return _Blocked(
-        count=len(gathers),
-        blocked=int((blocked > 0).sum()),
-        blocked_ns=mean_per_step(analysis, blocked.sum()),
-        exposed_ns=mean_per_step(analysis, exposed[blocked > 0].sum()),
-        cost_ns=mean_per_step(analysis, blocked.clip(upper=exposed).sum()),
     )
 
 

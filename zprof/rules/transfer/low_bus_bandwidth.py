@@ -93,7 +93,21 @@ def _check(
         is_unsized = not (analysis.collectives["bytes"] > 0).any()
         if baseline is not None and is_unsized:
             return _find_by_time(analysis, baseline)
-        return _find_unmeasured(analysis, reached, is_unsized=is_unsized)
+        exposed_ns = mean_per_step(analysis, float(analysis.collectives["exposed_transfer_ns"].sum()))
+        is_worth_it = exposed_ns >= _MIN_UNTESTED_RATIO * mean_wall_ns(analysis)
+        if analysis.run.world_size == 1 or not is_worth_it or measure_group_rates(reached):
+            return None  # what was measured is mostly latency
+        if is_unsized:
+            return untested_gap(
+                Cause.LOW_BUS_BANDWIDTH,
+                "the recording does not say how many bytes the collectives move",
+                "pass a baseline on the same link, or record with torch 2.2 or newer",
+            )
+        return untested_gap(
+            Cause.LOW_BUS_BANDWIDTH,
+            "no collective was matched on all of its ranks, so how long its bytes take is unknown",
+            "record all ranks in the same steps",
+        )
     comparison = _compare(rates, reached, baseline, user_expectation)
     min_saving = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     slow = measure_slow_groups(analysis, comparison.low)
@@ -135,7 +149,7 @@ def _compare(
         if user_expectation is not None:  # measured with large messages, whose latency does not count
             given = replace(user_expectation, latency_ns=max_normal_latency_ns(rate.ranks))
         expected = [given] if given else list(references.list_expected(place, rate))
-        missed = next((each for each in expected if _is_low(rate, each)), None)
+        missed = next((each for each in expected if (rate.reached_ratio(each) < each.least_ratio)), None)
         if missed is not None:
             low.append((rate, missed))
         elif expected:
@@ -167,25 +181,6 @@ def _find_untested(analysis: RunAnalysis, comparison: _LinkComparison) -> Gap | 
         f"{format_rate(worst.bytes_per_s)}{others}, and neither a baseline nor a faster group tells what the "
         "link should give",
         "pass a baseline on the same link, or --expected-busbw GB_PER_S",
-    )
-
-
-def _find_unmeasured(analysis: RunAnalysis, reached: ReachedBandwidth, *, is_unsized: bool) -> Gap | None:
-    """Return a gap if much of the step is exposed in transfers whose bandwidth cannot be computed."""
-    exposed_ns = mean_per_step(analysis, float(analysis.collectives["exposed_transfer_ns"].sum()))
-    is_worth_it = exposed_ns >= _MIN_UNTESTED_RATIO * mean_wall_ns(analysis)
-    if analysis.run.world_size == 1 or not is_worth_it or measure_group_rates(reached):
-        return None  # what was measured is mostly latency
-    if is_unsized:
-        return untested_gap(
-            Cause.LOW_BUS_BANDWIDTH,
-            "the recording does not say how many bytes the collectives move",
-            "pass a baseline on the same link, or record with torch 2.2 or newer",
-        )
-    return untested_gap(
-        Cause.LOW_BUS_BANDWIDTH,
-        "no collective was matched on all of its ranks, so how long its bytes take is unknown",
-        "record all ranks in the same steps",
     )
 
 
@@ -236,10 +231,6 @@ def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | Non
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
         "as before, messages are larger or wait for something else",
     )
-
-
-def _is_low(rate: GroupRate, expected: ExpectedBandwidth) -> bool:
-    return rate.reached_ratio(expected) < expected.least_ratio
 
 
 def _build_finding(

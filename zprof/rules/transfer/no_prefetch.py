@@ -35,7 +35,7 @@ from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.model.whatif import Change
-from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     has_no_collectives,
@@ -130,7 +130,10 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     gathers_cost = _measure(analysis, gathers)
     return (
         _build_finding(analysis, gathers_cost)
-        if _is_significant(gathers_cost, mean_wall_ns(analysis))
+        if (
+            gathers_cost.exposed_ns >= _EXPOSED_RATIO * gathers_cost.transfer_ns
+            and gathers_cost.hideable_ns >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
+        )
         else None
     )
 
@@ -190,13 +193,6 @@ def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> 
     return mean_per_step(analysis, claimed.clip(upper=free.reindex(claimed.index).fillna(0)).sum())
 
 
-def _is_significant(gathers_cost: _Gathers, wall: float) -> bool:
-    return (
-        gathers_cost.exposed_ns >= _EXPOSED_RATIO * gathers_cost.transfer_ns
-        and gathers_cost.hideable_ns >= _MIN_STEP_RATIO * wall
-    )
-
-
 def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
     # if ranks are missing, the exposed time may be waiting for them, which earlier launches do not shorten
     basis = analysis.time.basis
@@ -212,7 +208,15 @@ def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
         Cause.NO_PREFETCH,
         sentence="all_gathers start only after the compute that could have hidden them "
         f"(exposed {format_ns(gathers_cost.exposed_ns)} of {format_ns(gathers_cost.transfer_ns)} {basis})",
-        evidence=_list_evidence(gathers_cost),
+        evidence=[
+            make_fact("late_gathers_ratio", gathers_cost.late),
+            make_fact("gathers_examined", gathers_cost.count),
+            make_fact("gather_transfer_per_step", gathers_cost.transfer_ns),
+            make_fact("exposed_part/all_gathers", gathers_cost.exposed_ns),
+            make_fact("queued_per_step", gathers_cost.queued_ns),
+            make_fact("compute_before_idle_link_per_step", gathers_cost.free_ns),
+            make_fact("hideable_per_step/compute", gathers_cost.hideable_ns),
+        ],
         saving_ns=expected.saving_ns,
         severity=rate_severity(high, mean_wall_ns(analysis)),
         confidence=expected.confidence,
@@ -229,18 +233,6 @@ def _bound_saving(
     if gathers_cost.bound or _waits_at_once(analysis):
         return BoundedSaving(saving_ns=own_range, confidence=confidence)
     return bound_by_prediction(analysis, Change(prefetch=1), own_range, confidence)
-
-
-def _list_evidence(gathers_cost: _Gathers) -> list[Fact]:
-    return [
-        make_fact("late_gathers_ratio", gathers_cost.late),
-        make_fact("gathers_examined", gathers_cost.count),
-        make_fact("gather_transfer_per_step", gathers_cost.transfer_ns),
-        make_fact("exposed_part/all_gathers", gathers_cost.exposed_ns),
-        make_fact("queued_per_step", gathers_cost.queued_ns),
-        make_fact("compute_before_idle_link_per_step", gathers_cost.free_ns),
-        make_fact("hideable_per_step/compute", gathers_cost.hideable_ns),
-    ]
 
 
 def _rate_confidence(analysis: RunAnalysis, gathers_cost: _Gathers) -> Confidence:

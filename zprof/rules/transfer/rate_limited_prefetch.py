@@ -18,7 +18,6 @@ A rank without a device computes on the launching thread: the limiter's wait is 
 there is no lead to lose. So the first case does not exist on CPU ranks.
 """
 
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
@@ -112,7 +111,21 @@ def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -
             "the host's calls were not recorded",
             "record CPU activity too (ProfilerActivity.CPU)",
         )
-    shallow = _measure_shallow_prefetch(analysis, gathers)
+    duration = gathers["end_ns"] - gathers["start_ns"]
+    stood = (gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]).astype("Float64")
+    chosen = (
+        (gathers["hidden_ns"] > _MIN_OVERLAP_RATIO * duration)
+        & (gathers["dependency_ns"].fillna(0) > 0)
+        & (stood.fillna(_MAX_READY_DELAY_NS) < _MAX_READY_DELAY_NS)
+        & (gathers["blocked_ns"].fillna(0) < _MAX_READY_DELAY_NS)
+    ).astype(bool)
+    exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
+    hideable = exposed.clip(upper=gathers["free_compute_ns"])
+    shallow = _ShallowPrefetch(
+        count=mean_per_step(analysis, int((hideable > 0).sum())),
+        exposed_ns=mean_per_step(analysis, exposed.sum()),
+        hideable_ns=mean_per_step(analysis, hideable.sum()),
+    )
     return (
         _find_shallow_prefetch(analysis, shallow)
         if shallow.hideable_ns >= _WORTH_DEPTH_RATIO * wall
@@ -150,24 +163,6 @@ def _find_rate_limit(analysis: RunAnalysis, limiter_cost: _Holds) -> Finding:
         fix=choose_fix(analysis, FIXES),
         disprove="record some steps without the limiter (FSDP1: limit_all_gathers=False): the gaps after the "
         "waits must disappear, or something else prevents the host from launching",
-    )
-
-
-def _measure_shallow_prefetch(analysis: RunAnalysis, gathers: pd.DataFrame) -> _ShallowPrefetch:
-    duration = gathers["end_ns"] - gathers["start_ns"]
-    stood = (gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]).astype("Float64")
-    chosen = (
-        (gathers["hidden_ns"] > _MIN_OVERLAP_RATIO * duration)
-        & (gathers["dependency_ns"].fillna(0) > 0)
-        & (stood.fillna(_MAX_READY_DELAY_NS) < _MAX_READY_DELAY_NS)
-        & (gathers["blocked_ns"].fillna(0) < _MAX_READY_DELAY_NS)
-    ).astype(bool)
-    exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
-    hideable = exposed.clip(upper=gathers["free_compute_ns"])
-    return _ShallowPrefetch(
-        count=mean_per_step(analysis, int((hideable > 0).sum())),
-        exposed_ns=mean_per_step(analysis, exposed.sum()),
-        hideable_ns=mean_per_step(analysis, hideable.sum()),
     )
 
 

@@ -96,7 +96,9 @@ def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     sharded = [messages for messages in traffic.both if messages.kind in _SHARDS] if traffic else []
     if traffic is None or not sharded or traffic.exposed_ns <= _MIN_STEP_RATIO * mean_wall_ns(analysis):
         return None
-    counted = [count_ranks_by_host(analysis, group) for group in _list_groups(sharded[0])]
+    counted = [
+        count_ranks_by_host(analysis, group) for group in sorted(set(sharded[0].rows["group"].astype(str)))
+    ]
     if any(hosts is None for hosts in counted):
         return untested_gap(
             Cause.SHARDING_SPANS_NODES,
@@ -106,10 +108,6 @@ def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     layout = _find_layout([hosts for hosts in counted if hosts])
     spanning = _measure_spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
     return _finding(analysis, spanning) if spanning else None
-
-
-def _list_groups(messages: Messages) -> list[str]:
-    return sorted(set(messages.rows["group"].astype(str)))
 
 
 def _find_layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:

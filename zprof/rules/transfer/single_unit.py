@@ -92,30 +92,6 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         or _shown_ratio(messages, first=traffic.before) <= _EXPOSED_RATIO
     ):
         return None
-    return _find_single_unit(analysis, traffic, messages)
-
-
-def _is_one_message(messages: Messages, least_ratio: float) -> bool:
-    """Return True if one message carries more than this share of the bytes of a pass."""
-    rows = messages.rows
-    steps = rows.groupby(["rank", "step"])
-    if float(steps.size().median()) > _MAX_MESSAGES:
-        return False
-    passes = rows.assign(unit=rows["unit"].astype(object).where(rows["unit"].notna(), rows["bytes"]))
-    once = passes.drop_duplicates(["rank", "step", "unit"]).groupby(["rank", "step"])["bytes"]
-    return float((once.max() / once.sum()).median()) > least_ratio
-
-
-def _shown_ratio(messages: Messages, *, first: bool) -> float:
-    """Return the exposed share of the first, or the last, large message of a step."""
-    rows = messages.rows.sort_values("start_ns")
-    rows = rows[rows["bytes"] >= rows["bytes"].max() * _MIN_BYTES_RATIO]
-    steps = rows.groupby(["rank", "step"], sort=False)
-    chosen: pd.DataFrame = steps.head(1) if first else steps.tail(1)
-    return float((chosen["exposed_transfer_ns"] / chosen["transfer_ns"].clip(lower=1)).median())
-
-
-def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Messages) -> Finding | None:
     basis = analysis.time.basis
     step, wall = model_step(analysis, traffic), mean_wall_ns(analysis)
     wrapped = replace(step, traffic=_limit_launch_cost(traffic).gathering_again())
@@ -141,6 +117,26 @@ def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Mes
         disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
         "as long as before, the link is slow",
     )
+
+
+def _is_one_message(messages: Messages, least_ratio: float) -> bool:
+    """Return True if one message carries more than this share of the bytes of a pass."""
+    rows = messages.rows
+    steps = rows.groupby(["rank", "step"])
+    if float(steps.size().median()) > _MAX_MESSAGES:
+        return False
+    passes = rows.assign(unit=rows["unit"].astype(object).where(rows["unit"].notna(), rows["bytes"]))
+    once = passes.drop_duplicates(["rank", "step", "unit"]).groupby(["rank", "step"])["bytes"]
+    return float((once.max() / once.sum()).median()) > least_ratio
+
+
+def _shown_ratio(messages: Messages, *, first: bool) -> float:
+    """Return the exposed share of the first, or the last, large message of a step."""
+    rows = messages.rows.sort_values("start_ns")
+    rows = rows[rows["bytes"] >= rows["bytes"].max() * _MIN_BYTES_RATIO]
+    steps = rows.groupby(["rank", "step"], sort=False)
+    chosen: pd.DataFrame = steps.head(1) if first else steps.tail(1)
+    return float((chosen["exposed_transfer_ns"] / chosen["transfer_ns"].clip(lower=1)).median())
 
 
 def _article(messages: Messages) -> str:

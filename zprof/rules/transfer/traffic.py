@@ -180,7 +180,10 @@ def _first_launch(messages: Messages) -> float:
 def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of each rank's group that moves the most bytes."""
     rows = rows[rows["group_size"] > 1]
-    group = _number_groups(rows["group"])
+    groups = rows["group"]
+    codes, texts = factorize_texts(groups)
+    places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
+    group = pd.Series(places[codes], index=groups.index)
     for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
         own_rows = _select_kinds(rows, kinds)
         if len(own_rows) and own_rows["bytes"].sum() > 0:
@@ -189,13 +192,6 @@ def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
             keys = pd.MultiIndex.from_tuples(list(most))
             return rows[pd.MultiIndex.from_arrays([rows["rank"], group]).isin(keys)]
     return rows.iloc[:0]
-
-
-def _number_groups(groups: "pd.Series[str]") -> "pd.Series[int]":
-    """Return a number for each group, in the order of their names, which are long if ranks are many."""
-    codes, texts = factorize_texts(groups)
-    places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
-    return pd.Series(places[codes], index=groups.index)
 
 
 def _select_kinds(rows: pd.DataFrame, kinds: Iterable[CollectiveKind]) -> pd.DataFrame:

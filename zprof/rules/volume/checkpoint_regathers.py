@@ -18,7 +18,7 @@ from zprof.model.training import Engine
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import CHECKPOINT_BLOCKS, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity
-from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
+from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
 _FIXES = Fix(
@@ -45,27 +45,25 @@ def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     if not isinstance(regathers, Regathers):
         return regathers
     gathers = mean_per_step(analysis, len(regathers.gathers))
-    return _finding(analysis, regathers.cost, gathers, int(regathers.rows["unit"].nunique()))
-
-
-def _finding(analysis: RunAnalysis, price: CollectiveCost, gathers: float, units: int) -> Finding:
+    units = int(regathers.rows["unit"].nunique())
     basis = analysis.time.basis
     return make_finding(
         analysis,
         Cause.CHECKPOINT_REGATHERS,
-        sentence=f"{units} units are gathered three times per micro-batch, the third time for recomputation: "
-        f"{price.size} that the backward gathers anyway "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis})",
+        sentence=f"{units} units are gathered three times per micro-batch, the third time for "
+        f"recomputation: {regathers.cost.size} that the backward gathers anyway "
+        f"(exposed {format_ns(regathers.cost.exposed_ns)} of "
+        f"{format_ns(regathers.cost.transfer_ns)} {basis})",
         evidence=[
             make_fact("all_gathers_per_step", gathers),
             make_fact("units_gathered_three_times", units),
-            make_fact("third_gathers_per_step", price.count),
-            *price.size_evidence,
-            make_fact("exposed_time_per_step", price.exposed_ns),
+            make_fact("third_gathers_per_step", regathers.cost.count),
+            *regathers.cost.size_evidence,
+            make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
         ],
-        saving_ns=price.saving_ns,
-        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
-        confidence=rate_confidence(analysis, price),
+        saving_ns=regathers.cost.saving_ns,
+        severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
+        confidence=rate_confidence(analysis, regathers.cost),
         fix=choose_fix(analysis, _FIXES),
         disprove="turn checkpointing off for a step that fits in memory, and count: if two all_gathers per "
         "unit remain, recomputation causes the third",

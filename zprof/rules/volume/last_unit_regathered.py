@@ -20,7 +20,7 @@ from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
-from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
+from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
 _FIXES = Fix(
@@ -42,27 +42,28 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     if not isinstance(regathers, Regathers):
         return regathers
     between = float(regathers.rows["compute_between_ns"].astype("float64").mean())
-    return _finding(analysis, regathers.cost, str(regathers.rows["unit"].iloc[0]), between)
-
-
-def _finding(analysis: RunAnalysis, price: CollectiveCost, unit: str, between_ns: float) -> Finding:
+    unit = str(regathers.rows["unit"].iloc[0])
     basis = analysis.time.basis
     expected = bound_by_prediction(
-        analysis, Change(keep_after_forward="last"), price.saving_ns, rate_confidence(analysis, price)
+        analysis,
+        Change(keep_after_forward="last"),
+        regathers.cost.saving_ns,
+        rate_confidence(analysis, regathers.cost),
     )
     return make_finding(
         analysis,
         Cause.LAST_UNIT_REGATHERED,
         sentence=f"{unit}, the last unit of the forward, is resharded and immediately gathered again: "
-        f"{price.size}, exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis}",
+        f"{regathers.cost.size}, exposed {format_ns(regathers.cost.exposed_ns)} of "
+        f"{format_ns(regathers.cost.transfer_ns)} {basis}",
         evidence=[
-            make_fact("needless_gathers_per_step", price.count),
-            *price.size_evidence,
-            make_fact("exposed_time_per_step", price.exposed_ns),
-            make_fact("compute_between_gathers", between_ns),
+            make_fact("needless_gathers_per_step", regathers.cost.count),
+            *regathers.cost.size_evidence,
+            make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
+            make_fact("compute_between_gathers", between),
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
+        severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence,
         fix=choose_fix(analysis, _FIXES),
         disprove="keep that unit and record again: its second gather disappears, and the step gets shorter "

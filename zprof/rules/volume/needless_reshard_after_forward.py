@@ -21,8 +21,8 @@ from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
 from zprof.rules.saving_range import bound_by_prediction
-from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
-from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
+from zprof.rules.volume.needless_collectives import rate_confidence
+from zprof.rules.volume.regathers import Regathers, find_regathers, measure_headroom
 
 _FIXES = Fix(
     forms={
@@ -46,30 +46,31 @@ def needless_reshard_after_forward(
     headroom = measure_headroom(analysis, regathers.gathers)
     if headroom.suffices is False:
         return None
-    return _finding(analysis, regathers.cost, int(regathers.rows["unit"].nunique()), headroom)
-
-
-def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom: Headroom) -> Finding:
+    units = int(regathers.rows["unit"].nunique())
     basis = analysis.time.basis
     expected = bound_by_prediction(
-        analysis, Change(keep_after_forward="all"), price.saving_ns, rate_confidence(analysis, price)
+        analysis,
+        Change(keep_after_forward="all"),
+        regathers.cost.saving_ns,
+        rate_confidence(analysis, regathers.cost),
     )
     return make_finding(
         analysis,
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         sentence=f"{units} units are resharded after their forward and gathered again for their backward: "
-        f"{price.size} "
-        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} {basis}); "
+        f"{regathers.cost.size} "
+        f"(exposed {format_ns(regathers.cost.exposed_ns)} of "
+        f"{format_ns(regathers.cost.transfer_ns)} {basis}); "
         f"{headroom.description}",
         evidence=[
             make_fact("units_regathered", units),
-            make_fact("second_gathers_per_step", price.count),
-            *price.size_evidence,
-            make_fact("exposed_time_per_step", price.exposed_ns),
+            make_fact("second_gathers_per_step", regathers.cost.count),
+            *regathers.cost.size_evidence,
+            make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
             *headroom.evidence,
         ],
         saving_ns=expected.saving_ns,
-        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
+        severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
         confidence=expected.confidence if headroom.suffices else Confidence.LOW,
         fix=choose_fix(analysis, _FIXES),
         disprove="keep the units after their forward and record again: if the step takes as long, or memory "

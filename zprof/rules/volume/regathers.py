@@ -125,18 +125,14 @@ def _read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
     rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
     rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
     rows = rows[~_is_called_again(rows)]
-    in_pass = _assign_causes_in_pass(analysis, rows)
-    return rows.assign(cause=_assign_causes(rows, in_pass), in_pass=in_pass)
-
-
-def _assign_causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
     of_last = _is_of_last_unit(analysis, rows)
     third = rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION
     third |= _is_of_kept_unit(rows, third, of_last)
     cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
     cause = cause.mask(of_last, Cause.LAST_UNIT_REGATHERED.value)
     cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
-    return cause.where(third | (rows["in_micro_batch"] > 1), None)
+    in_pass = cause.where(third | (rows["in_micro_batch"] > 1), None)
+    return rows.assign(cause=_assign_causes(rows, in_pass), in_pass=in_pass)
 
 
 def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":

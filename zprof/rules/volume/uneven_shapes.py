@@ -47,7 +47,7 @@ from zprof.rules.rule import (
     rate_severity,
     untested_gap,
 )
-from zprof.rules.volume.model_traffic import Direction, count_elements, read_model_traffic
+from zprof.rules.volume.model_traffic import count_elements, read_model_traffic
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
@@ -107,7 +107,10 @@ def measure_filling(analysis: RunAnalysis) -> Filling | None:
         return None
     copied = _kernel_time_per_step(analysis, table, names.str.contains(_COPIES_OUT))
     traffic = read_model_traffic(analysis)
-    gathered, reduced = (_bytes_per_step(analysis, way) for way in (traffic.gathers, traffic.reductions))
+    gathered, reduced = (
+        mean_per_step(analysis, float(way.rows["bytes"].sum()))
+        for way in (traffic.gathers, traffic.reductions)
+    )
     known = copied and gathered and reduced
     slower = (fills / reduced) / (copied / gathered) if known else None
     return Filling(total_ns=fills, slower=slower)
@@ -118,10 +121,6 @@ def _kernel_time_per_step(analysis: RunAnalysis, table: pd.DataFrame, chosen: "p
     rows = table[chosen]
     alone = rows["uncovered_ns"].where(rows["role"] != "compute", rows["total_ns"])
     return mean_per_step(analysis, float(alone.sum()))
-
-
-def _bytes_per_step(analysis: RunAnalysis, way: Direction) -> float:
-    return mean_per_step(analysis, float(way.rows["bytes"].sum()))
 
 
 def _reduced_elements(analysis: RunAnalysis) -> float:
@@ -176,7 +175,13 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
     longer = _ratio_to_others(compute, rank)
     if longer < _LONGER_RATIO:
         return None
-    kept = _most_activations(analysis)
+    memory, name = analysis.memory, Tenant.ACTIVATIONS
+    held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
+    held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
+    held += [(line.rank, max(line.tenants.get(name.value, ()), default=0)) for line in memory.timelines]
+    frame = pd.DataFrame(held, columns=["rank", "bytes"]).astype({"bytes": "float64"})
+    most = frame.groupby("rank")["bytes"].max()
+    kept = most[most > 0]
     activations = _ratio_to_others(kept, rank) if len(kept) >= len(compute) else None
     if activations is not None:
         is_confirmed = activations >= 1 + _FOLLOWS_RATIO * (longer - 1)
@@ -192,17 +197,6 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
         mean_excess_ns=float(compute[rank] - compute.mean()),
         confidence=Confidence.MEDIUM if activations is None else Confidence.HIGH,
     )
-
-
-def _most_activations(analysis: RunAnalysis) -> "pd.Series[float]":
-    """Return the maximum activations of each rank at the peaks of its phases and of its steps."""
-    memory, name = analysis.memory, Tenant.ACTIVATIONS
-    held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
-    held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
-    held += [(line.rank, max(line.tenants.get(name.value, ()), default=0)) for line in memory.timelines]
-    frame = pd.DataFrame(held, columns=["rank", "bytes"]).astype({"bytes": "float64"})
-    most = frame.groupby("rank")["bytes"].max()
-    return most[most > 0]
 
 
 def _do_kernels_agree(analysis: RunAnalysis, rank: int, longer: float) -> bool:
@@ -280,7 +274,19 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     if not ratio and (filled is None or filled.total_ns < worth):
         return None
-    saving = _saving(analysis, filled, ratio)
+    spent = filled.total_ns if filled else 0.0
+    plain = 1 / filled.slower if filled and filled.slower and filled.slower > 1 else 0.5
+    won = 0.0
+    if ratio:
+        traffic = read_model_traffic(analysis)
+        transfer = analysis.collectives["transfer_ns"].astype(float)
+        for way in (traffic.gathers, traffic.reductions):
+            transfer.loc[way.rows.index] /= 1 + ratio
+        won = estimate_transfer_saving_ns(analysis, transfer)
+    saving = (
+        _FILLING_RATIO[0] * spent * (1 - plain) + _TRANSFER_RATIO[0] * won,
+        _FILLING_RATIO[1] * spent + _TRANSFER_RATIO[1] * won,
+    )
     if saving[1] < worth:
         return None
     if ratio and known:
@@ -306,22 +312,6 @@ def _proven_padding(known: Padding | None, filled: Filling | None) -> float:
     return known.ratio
 
 
-def _saving(analysis: RunAnalysis, filled: Filling | None, ratio: float) -> tuple[float, float]:
-    spent = filled.total_ns if filled else 0.0
-    plain = 1 / filled.slower if filled and filled.slower and filled.slower > 1 else 0.5
-    won = 0.0
-    if ratio:
-        traffic = read_model_traffic(analysis)
-        transfer = analysis.collectives["transfer_ns"].astype(float)
-        for way in (traffic.gathers, traffic.reductions):
-            transfer.loc[way.rows.index] /= 1 + ratio
-        won = estimate_transfer_saving_ns(analysis, transfer)
-    return (
-        _FILLING_RATIO[0] * spent * (1 - plain) + _TRANSFER_RATIO[0] * won,
-        _FILLING_RATIO[1] * spent + _TRANSFER_RATIO[1] * won,
-    )
-
-
 def _make_padding_finding(
     analysis: RunAnalysis,
     saving: tuple[float, float],
@@ -336,7 +326,9 @@ def _make_padding_finding(
     evidence = [make_fact("padding_time_per_step", spent)]
     if ratio is not None:
         evidence.append(make_fact(PADDING_RATIO, ratio))
-        wasted = _padding_bytes(analysis, ratio)
+        traffic = read_model_traffic(analysis)
+        moved = traffic.gathers.rows["bytes"].sum() + traffic.reductions.rows["bytes"].sum()
+        wasted = mean_per_step(analysis, float(moved)) * ratio / (1 + ratio)
         evidence.append(make_fact("padding_bytes_per_step", wasted))
     if filled is not None and filled.slower is not None:
         evidence.append(make_fact("time_per_byte_ratio", filled.slower))
@@ -352,12 +344,6 @@ def _make_padding_finding(
         fix=choose_fix(analysis, _PAD_FIXES),
         disprove="print parameter.shape[0] % ranks of all parameters: if all are 0, nothing is padded",
     )
-
-
-def _padding_bytes(analysis: RunAnalysis, ratio: float) -> float:
-    traffic = read_model_traffic(analysis)
-    moved = traffic.gathers.rows["bytes"].sum() + traffic.reductions.rows["bytes"].sum()
-    return mean_per_step(analysis, float(moved)) * ratio / (1 + ratio)
 
 
 def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:

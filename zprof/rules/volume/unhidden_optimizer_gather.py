@@ -101,7 +101,7 @@ def _read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
         reductions=reductions,
         three_psi=has_known_sizes(rows)
         and _is_reduced_in_full(reductions, closing)
-        and not _hides_scatters(analysis),
+        and not any(_WITHOUT_LAUNCH in entry.method for entry in analysis.time.collectives),
     )
 
 
@@ -123,10 +123,6 @@ def _is_reduced_in_full(reductions: pd.DataFrame, gathers: pd.DataFrame) -> bool
     if reductions.loc[scattered, "bytes"].sum() > _SAME_RATIO * reductions["bytes"].sum():
         return False
     return count_elements(reductions[~scattered]) >= (1 - _SAME_RATIO) * count_elements(gathers)
-
-
-def _hides_scatters(analysis: RunAnalysis) -> bool:
-    return any(_WITHOUT_LAUNCH in entry.method for entry in analysis.time.collectives)
 
 
 _MIN_STEP_RATIO = 0.03
@@ -186,31 +182,37 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
     if seen is None:
         return None
     worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
-    cost = _measure_cost(analysis, seen, worth)
-    if not cost.hiding_ns[1] and not seen.three_psi:
-        return None
-    return _finding(analysis, seen, cost, worth)
-
-
-def _measure_cost(analysis: RunAnalysis, seen: ClosingGathers, worth: float) -> _Cost:
     gathers, rows = seen.gathers, seen.reductions
     exposed = _median_step_sum(gathers, gathers["exposed_transfer_ns"])
     transfer = _median_step_sum(gathers, gathers["transfer_ns"])
     holds_up = exposed >= max(worth, _EXPOSED_RATIO * transfer)
-    return _Cost(
+    cost = _Cost(
         gathered_bytes=mean_per_step(analysis, gathers["bytes"].sum()),
         reduced_bytes=mean_per_step(analysis, rows["bytes"].sum()),
         transfer_ns=transfer,
         exposed_ns=exposed,
-        hiding_ns=_hiding_saving_ns(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
+        hiding_ns=bound_range_by_prediction(
+            analysis, Change(overlap_gather=True), _hideable_ns(analysis, gathers, exposed)
+        )
+        if holds_up
+        else (0.0, 0.0),
         scattering_ns=price_half_bytes(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
         bound=are_mostly_bounds(gathers),
     )
-
-
-def _hiding_saving_ns(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
-    return bound_range_by_prediction(
-        analysis, Change(overlap_gather=True), _hideable_ns(analysis, gathers, exposed)
+    if not cost.hiding_ns[1] and not seen.three_psi:
+        return None
+    sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # otherwise only three psi, a note
+    return make_finding(
+        analysis,
+        Cause.UNHIDDEN_OPTIMIZER_GATHER,
+        sentence=_make_sentence(seen, cost),
+        evidence=_evidence(seen, cost),
+        saving_ns=cost.saving_ns,
+        severity=rate_severity(cost.saving_ns[1], mean_wall_ns(analysis)),
+        confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
+        fix=choose_fix(analysis, _FIXES, {"stage": analysis.training.stage or 1}),
+        disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
+        "exposed part, the gather is not the cause",
     )
 
 
@@ -226,22 +228,6 @@ def _hideable_ns(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -
 def _median_step_sum(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
     """Return the median sum over ranks and steps, because nothing hides the gather of the last step."""
     return float(values.groupby([gathers["rank"], gathers["step"]], observed=True).sum().median())
-
-
-def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: float) -> Finding:
-    sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # otherwise only three psi, a note
-    return make_finding(
-        analysis,
-        Cause.UNHIDDEN_OPTIMIZER_GATHER,
-        sentence=_make_sentence(seen, cost),
-        evidence=_evidence(seen, cost),
-        saving_ns=cost.saving_ns,
-        severity=rate_severity(cost.saving_ns[1], mean_wall_ns(analysis)),
-        confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
-        fix=choose_fix(analysis, _FIXES, {"stage": analysis.training.stage or 1}),
-        disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
-        "exposed part, the gather is not the cause",
-    )
 
 
 def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:

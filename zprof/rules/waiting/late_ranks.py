@@ -12,7 +12,6 @@ from math import comb, exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -145,17 +144,15 @@ def _find_latest(own: OwnTime, longer: Table, floor: float) -> Suspect:
         steps=own.steps,
         delay_ns=float(medians[place]),
         mean_ns=float(mine.mean()),
-        error_ns=_STANDARD_ERRORS * _median_deviation(mine) / float(np.sqrt(own.steps)),
+        error_ns=_STANDARD_ERRORS
+        * float(np.median(np.abs(mine - np.median(mine))))
+        / float(np.sqrt(own.steps)),
         beyond_ns=0.0,
         floor_ns=floor,
         last_ratio=float(late.mean()),
         chance=min(_chance_by_steps(late, chosen), _chance_by_signs(longer, mine)),
         queued_ns=float(np.median(own.queued[:, place])),
     )
-
-
-def _median_deviation(values: npt.NDArray[np.float64]) -> float:
-    return float(np.median(np.abs(values - np.median(values))))
 
 
 def _chance_by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]) -> float:
@@ -391,7 +388,12 @@ def find_reason(
         copies_ns: Their excess copy time.
         idle_ns: Their excess idle time.
     """
-    shares = _reason_shares(analysis.collectives, late)
+    mine = analysis.collectives[
+        analysis.collectives["blamed_rank"].isin(late) & analysis.collectives["origin_rank"].isin(late)
+    ]
+    sums = mine.groupby("late_reason", observed=True)["wait_ns"].sum()
+    total = float(sums.sum())
+    shares = {str(reason): float(value) / total for reason, value in sums.items()} if total > 0 else {}
     called = max(_HOST_REASONS, key=lambda call: shares.get(call, 0.0))
     explained = shares.get(called, 0.0) >= _MAJORITY_RATIO
     if idle_ns >= max(compute_ns, copies_ns):
@@ -399,11 +401,3 @@ def find_reason(
     if called is LateReason.DATA and explained:
         return called  # a loader on the main thread computes too
     return LateReason.COMPUTE if compute_ns >= copies_ns else LateReason.MEMCPY
-
-
-def _reason_shares(rows: pd.DataFrame, late: tuple[int, ...]) -> dict[str, float]:
-    """Return the shares of the waiting for these ranks, by reason, for delays that started on them."""
-    mine = rows[rows["blamed_rank"].isin(late) & rows["origin_rank"].isin(late)]
-    sums = mine.groupby("late_reason", observed=True)["wait_ns"].sum()
-    total = float(sums.sum())
-    return {str(reason): float(value) / total for reason, value in sums.items()} if total > 0 else {}

@@ -77,7 +77,7 @@ def measure_own_time(analysis: RunAnalysis) -> OwnTime:
 def _measure_own_time(analysis: RunAnalysis) -> OwnTime:
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
-    if not _on_device(analysis):
+    if not (not analysis.host.empty and bool(analysis.host["on_device"].any())):
         rows["queued_ns"] = _look_up_queued(analysis, rows)
         return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
     stalls = _host_stalls(analysis, rows)
@@ -110,10 +110,6 @@ def _look_up_queued(analysis: RunAnalysis, rows: pd.DataFrame) -> npt.NDArray[np
     queued = analysis.host.groupby(["step", "rank"])["queued_ns"].sum()
     wanted = pd.MultiIndex.from_arrays([rows["step"], rows["rank"]])
     return queued.reindex(wanted).fillna(0).to_numpy(np.float64)
-
-
-def _on_device(analysis: RunAnalysis) -> bool:
-    return not analysis.host.empty and bool(analysis.host["on_device"].any())
 
 
 def _make_own_time(rows: pd.DataFrame) -> OwnTime:

@@ -28,7 +28,7 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
 from zprof.rules.compute.data_loader import choose_loader_fix
-from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.evidence import make_fact
 from zprof.rules.rule import (
     has_no_collectives,
     make_finding,
@@ -117,11 +117,7 @@ def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if missing:
         return missing
     own = measure_own_time(analysis)
-    turns = _measure(own, noise_floor_of_delay_ns(analysis))
-    return _finding(analysis, own, turns) if _is_worth(turns, mean_wall_ns(analysis)) else None
-
-
-def _measure(own: OwnTime, floor_ns: float) -> _Turns:
+    floor_ns = noise_floor_of_delay_ns(analysis)
     step, latest = np.arange(own.steps), np.argmax(own.own, axis=1)
     cost = own.longer[step, latest]
     late = cost > np.maximum(floor_ns, _ABOVE_OTHERS * _deviation_of_others(own))
@@ -129,7 +125,7 @@ def _measure(own: OwnTime, floor_ns: float) -> _Turns:
     queued = np.clip(own.queued[step, latest], 0.0, cost)
     shares = np.bincount(latest, weights=cost * late, minlength=len(own.ranks))
     total = float(cost.sum())
-    return _Turns(
+    turns = _Turns(
         cost_ns=float((cost * late).mean()),
         floor_ns=floor_ns,
         idle_ratio=float((idle * late).sum()) / total if total else 0.0,
@@ -140,6 +136,16 @@ def _measure(own: OwnTime, floor_ns: float) -> _Turns:
         ranks=len(own.ranks),
         queued_ratio=float((queued * late).sum()) / float((cost * late).sum()) if late.any() else 0.0,
     )
+    return (
+        _finding(analysis, own, turns)
+        if (
+            turns.cost_ns >= _MIN_STEP_RATIO * mean_wall_ns(analysis)
+            and turns.late_ratio >= STEPS_RATIO
+            and turns.idle_ratio >= _HOST_RATIO
+            and turns.largest_share_ratio <= turns.most_of_one_ratio
+        )
+        else None
+    )
 
 
 def _deviation_of_others(own: OwnTime) -> npt.NDArray[np.float64]:
@@ -148,15 +154,6 @@ def _deviation_of_others(own: OwnTime) -> npt.NDArray[np.float64]:
     middle = np.median(others, axis=1, keepdims=True)
     deviation: npt.NDArray[np.float64] = np.median(np.abs(others - middle), axis=1)
     return deviation
-
-
-def _is_worth(turns: _Turns, wall: float) -> bool:
-    return (
-        turns.cost_ns >= _MIN_STEP_RATIO * wall
-        and turns.late_ratio >= STEPS_RATIO
-        and turns.idle_ratio >= _HOST_RATIO
-        and turns.largest_share_ratio <= turns.most_of_one_ratio
-    )
 
 
 def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
@@ -172,7 +169,15 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
         sentence=f"in {round(turns.late_ratio * turns.steps)} of {turns.steps} steps some rank is late, "
         f"{len(ranks)} of {turns.ranks} in turn, because {_name_reason(turns, reason)}: by "
         f"{format_ns(turns.cost_ns)} in the mean step, {format_percent(turns.cost_ns / wall)} of it",
-        evidence=_evidence(turns),
+        evidence=[
+            make_fact("latest_rank_delay_per_step", turns.cost_ns),
+            make_fact("noise_floor/turns", turns.floor_ns),
+            make_fact("delay_without_compute", turns.idle_ratio),
+            make_fact("delay_on_main_rank", turns.largest_share_ratio),
+            make_fact("steps_with_late_rank", turns.late_ratio),
+            make_fact("late_ranks", len(turns.latest)),
+            *([make_fact("delay_without_processor", turns.queued_ratio)] if turns.queued_ratio else []),
+        ],
         saving_ns=saving,
         severity=rate_severity(saving[1], wall),
         confidence=_confidence(turns, wall),
@@ -193,18 +198,6 @@ def _choose_fix(analysis: RunAnalysis, reason: LateReason) -> str:
     if reason is LateReason.ALLOCATOR:
         return choose_late_fix(analysis, reason)
     return _SYNC_FIX if reason is LateReason.SYNC else _FIX
-
-
-def _evidence(turns: _Turns) -> list[Fact]:
-    return [
-        make_fact("latest_rank_delay_per_step", turns.cost_ns),
-        make_fact("noise_floor/turns", turns.floor_ns),
-        make_fact("delay_without_compute", turns.idle_ratio),
-        make_fact("delay_on_main_rank", turns.largest_share_ratio),
-        make_fact("steps_with_late_rank", turns.late_ratio),
-        make_fact("late_ranks", len(turns.latest)),
-        *([make_fact("delay_without_processor", turns.queued_ratio)] if turns.queued_ratio else []),
-    ]
 
 
 def _confidence(turns: _Turns, wall: float) -> Confidence:

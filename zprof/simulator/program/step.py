@@ -52,7 +52,11 @@ class _StepInstructions:
         self._phases = list_phases(plan)
         self._gathers = GatherLauncher(plan, self._phases, self._out)
         self._reductions = Reductions(plan, self._out)
-        self._retries = _spread_evenly(plan.allocator.retries_per_step, len(self._phases))
+        size = len(self._phases)
+        self._retries = [
+            (2 * index + 1) * size // (2 * plan.allocator.retries_per_step)
+            for index in range(plan.allocator.retries_per_step)
+        ]
 
     def instructions(self) -> list[Instruction]:
         name = f"ProfilerStep#{FIRST_STEP + self._step}"
@@ -198,11 +202,6 @@ class _StepInstructions:
         reason = LateReason.DATA if delay.data else LateReason.HOST
         name = "" if delay.data else "gc.py(12): collect"
         return HostWork(ns=delay.ns, reason=reason, name=name, ranks=frozenset({rank}))
-
-
-def _spread_evenly(count: int, size: int) -> list[int]:
-    """Return ``count`` positions spread evenly over ``size`` positions."""
-    return [(2 * index + 1) * size // (2 * count) for index in range(count)]
 
 
 def _make_copy(key: str, direction: CopyDirection, size_bytes: int, after: tuple[str, ...]) -> CopyLaunch:

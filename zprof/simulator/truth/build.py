@@ -148,7 +148,8 @@ def measure_steps(
     schedule: SimulatedRun, known: Dependencies, rank: int
 ) -> tuple[list[StepTruth], CollectiveSums]:
     """Return the steps of a rank, and the exposed parts of its collectives within them."""
-    host = _find_host_steps(schedule, rank)
+    starts = _find_marks(schedule, StartAnnotation, rank)
+    host = list(zip(starts, _find_marks(schedule, EndAnnotation, rank), strict=True))
     bounds = host if schedule.plan.vendor is Vendor.GLOO else _find_device_steps(schedule, host, rank)
     sums = [StepSums(begin_ns=begin, end_ns=end) for begin, end in bounds]
     sweep = Sweep([_make_running(schedule.lines[index], rank) for index in known.collectives], sums)
@@ -185,11 +186,6 @@ def _make_step_truth(rank: int, step: int, host: tuple[int, int], sums: StepSums
         idle_ns=wall - sums.compute_ns - exposed_ns - sums.memcpy_ns,
         ambiguous_ns=sums.ambiguous_ns,
     )
-
-
-def _find_host_steps(schedule: SimulatedRun, rank: int) -> list[tuple[int, int]]:
-    starts = _find_marks(schedule, StartAnnotation, rank)
-    return list(zip(starts, _find_marks(schedule, EndAnnotation, rank), strict=True))
 
 
 def _find_marks(

@@ -5,7 +5,6 @@ to them by index.
 """
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -123,11 +122,10 @@ def write_truth(truth: GroundTruth, folder: Path) -> Path:
         groups.setdefault(row.ranks, len(groups))
     document = {field.name: getattr(truth, field.name) for field in fields(GroundTruth)}
     document["groups"] = list(groups)
-    document["collectives"] = [{**_to_dict(row), "ranks": groups[row.ranks]} for row in truth.collectives]
+    document["collectives"] = [
+        {**{field.name: getattr(row, field.name) for field in fields(row)}, "ranks": groups[row.ranks]}
+        for row in truth.collectives
+    ]
     path = folder / TRUTH_FILE
     write_file(path, msgspec.json.encode(document))
     return path
-
-
-def _to_dict(row: Any) -> dict[str, Any]:
-    return {field.name: getattr(row, field.name) for field in fields(row)}

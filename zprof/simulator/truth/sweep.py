@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from zprof.simulator.engine.schedule import ExecutedInstruction, SimulatedRun
+from zprof.simulator.engine.schedule import SimulatedRun
 from zprof.simulator.plan import Vendor
 from zprof.simulator.program.instructions import CollectiveLaunch, CopyLaunch, KernelLaunch, Wait
 
@@ -60,7 +60,11 @@ def find_blocked_spans(schedule: SimulatedRun, dependencies: Dependencies, rank:
     """Return the spans in which a rank is blocked, in order."""
     if schedule.plan.vendor is Vendor.GLOO:
         return [
-            _make_blocked_span(schedule.lines[index], dependencies.awaited[index], rank)
+            BlockedSpan(
+                begin_ns=int(schedule.lines[index].begin[rank]),
+                end_ns=int(schedule.lines[index].end[rank]),
+                awaited=dependencies.awaited[index],
+            )
             for index in dependencies.waits
         ]
     spans, end = [], -ENDLESS
@@ -72,10 +76,6 @@ def find_blocked_spans(schedule: SimulatedRun, dependencies: Dependencies, rank:
         end = int(line.end[rank])
     spans.append(BlockedSpan(begin_ns=end, end_ns=ENDLESS, awaited=()))
     return spans
-
-
-def _make_blocked_span(line: ExecutedInstruction, awaited: tuple[int, ...], rank: int) -> BlockedSpan:
-    return BlockedSpan(begin_ns=int(line.begin[rank]), end_ns=int(line.end[rank]), awaited=awaited)
 
 
 class Running(Struct, frozen=True, kw_only=True):

@@ -136,7 +136,9 @@ def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Ro
 def build_tenants_table(seen: LiveSnapshot) -> Table:
     """Build the table of tenants at the peak, on the rank with the highest peak."""
     tree = seen.measured.tree
-    index = _find_highest_peak(tree)
+    ranks = tree["memory"]["per_rank"] if tree else []
+    peaks = [(rank["peak_bytes"], -index) for index, rank in enumerate(ranks)]
+    index = -max(peaks)[1] if peaks else -1
     stem = f"memory.per_rank[{max(0, index)}]"
     lines = [_build_bytes_line(tree, stem, "peak_bytes", "peak", Mark.TITLE)]
     lines += [
@@ -168,13 +170,6 @@ def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str,
     size = read_value(tree, f"{stem}.{name}")
     share = read_value(tree, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
     return Row(key=name, cells=(label, size, share), mark=mark)
-
-
-def _find_highest_peak(tree: Mapping[str, Any]) -> int:
-    """Return the index of the rank with the highest peak; -1 if no memory was measured."""
-    ranks = tree["memory"]["per_rank"] if tree else []
-    peaks = [(rank["peak_bytes"], -index) for index, rank in enumerate(ranks)]
-    return -max(peaks)[1] if peaks else -1
 
 
 def _format_steps(tree: Mapping[str, Any], name: str) -> str:

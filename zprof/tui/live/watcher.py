@@ -86,7 +86,12 @@ class ReportPoller:
             self._collect(self._running)
         is_stable, self._previous_tables = state.tables == self._previous_tables, state.tables
         is_new = state.tables != self._measured_tables
-        if self._running is None and is_stable and is_new and _has_windows(state):
+        if (
+            self._running is None
+            and is_stable
+            and is_new
+            and any(rank.manifest.memory_steps or rank.manifest.time_steps for rank in state.ranks)
+        ):
             self._start_measurement(state.tables)
         return self.now
 
@@ -126,10 +131,6 @@ class _RunningReport(NamedTuple):
     def close_files(self) -> None:
         self.output.close()
         self.errors.close()
-
-
-def _has_windows(state: LiveState) -> bool:
-    return any(rank.manifest.memory_steps or rank.manifest.time_steps for rank in state.ranks)
 
 
 def _read_tree(output: IO[bytes]) -> dict[str, object] | None:

@@ -99,7 +99,20 @@ class CompareScreen(PageScreen):
     def _fill_head(self, loaded: LoadedRun) -> None:
         """Show names, verdict and warning, shortened to fit; ``?`` shows them in full."""
         look, report = get_look(self.app), loaded.report
-        sides = _format_header(loaded, self.shown, self.app.size.width)
+        comparison = loaded.report.comparison
+        before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
+        max_width = max(_MIN_NAME_WIDTH, (self.app.size.width - _OTHER_WIDTH) // 2)
+        names = (printable(before), printable(loaded.report.run.name))
+        prefix = next((index for index, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
+        if prefix >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > max_width:
+            names = (f"…{names[0][prefix:]}", f"…{names[1][prefix:]}")
+        names = shorten(names[0], max_width), shorten(names[1], max_width)
+        sides = [
+            Marked(f"A {names[0]} (baseline)", Mark.TITLE),
+            Marked(f"B {names[1]} (this run)", Mark.TITLE),
+            Marked(f"per {name_work_unit(loaded.report) if self.shown.per_token else 'step'}", Mark.MUTED),
+            Marked("differences only" if self.shown.only_differences else "all rows", Mark.MUTED),
+        ]
         self.query_one("#sides", Static).update(Text("  ").join(render_cell(word, look) for word in sides))
         verdict = Text(" ").join(render_cell(word, look) for word in _format_short_verdict(loaded))
         self.query_one("#verdict", TruncatedText).show(verdict)
@@ -162,29 +175,6 @@ class CompareScreen(PageScreen):
     def _show(self, shown: CompareOptions) -> None:
         self.shown, self.filled = shown, None
         self.refill()
-
-
-def _format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[Marked]:
-    """Format the names of A and B and the display options, for a terminal width."""
-    comparison = loaded.report.comparison
-    before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
-    max_width = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
-    names = _shorten_names(before, loaded.report.run.name, max_width)
-    return [
-        Marked(f"A {names[0]} (baseline)", Mark.TITLE),
-        Marked(f"B {names[1]} (this run)", Mark.TITLE),
-        Marked(f"per {name_work_unit(loaded.report) if shown.per_token else 'step'}", Mark.MUTED),
-        Marked("differences only" if shown.only_differences else "all rows", Mark.MUTED),
-    ]
-
-
-def _shorten_names(before: str, after: str, max_width: int) -> tuple[str, str]:
-    """Shorten two names to ``max_width`` columns each, cutting their common prefix first."""
-    names = (printable(before), printable(after))
-    prefix = next((index for index, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
-    if prefix >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > max_width:
-        names = (f"…{names[0][prefix:]}", f"…{names[1][prefix:]}")
-    return shorten(names[0], max_width), shorten(names[1], max_width)
 
 
 def _format_short_verdict(loaded: LoadedRun) -> list[Cell]:

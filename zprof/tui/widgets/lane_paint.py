@@ -173,16 +173,11 @@ def _fit_name(bar: str, name: str, cells: int, kind: LaneKind) -> list[str]:
 def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
     """Shorten a name; units keep their end (``17`` of ``layers.17``), phases their start."""
     if kind is LaneKind.UNITS and display_width(name) > cells:
-        name = _take_last_parts(name, cells)
+        parts = name.split(".")
+        ends = (".".join(parts[first:]) for first in range(1, len(parts)))
+        name = next((end for end in ends if end and display_width(end) <= cells), name)
         return shorten(name[::-1], cells)[::-1] if cells >= _MIN_NAME or display_width(name) <= cells else ""
     return shorten(name, cells) if cells >= _MIN_NAME or display_width(name) <= cells else ""
-
-
-def _take_last_parts(name: str, cells: int) -> str:
-    """Return as many trailing dotted parts as fit, else the full name."""
-    parts = name.split(".")
-    ends = (".".join(parts[first:]) for first in range(1, len(parts)))
-    return next((end for end in ends if end and display_width(end) <= cells), name)
 
 
 #: Columns that a tick needs: its number, and space before the next one.
@@ -194,7 +189,10 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
     """Return column and label of each tick."""
     if width < 1:
         return []
-    step, decimals = _round_step(view.span_ns * _TICK_WIDTH / width)
+    min_ns = view.span_ns * _TICK_WIDTH / width
+    power = max(0, math.floor(math.log10(max(1.0, min_ns))))
+    step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])
+    step, decimals = step, max(0, 6 - math.floor(math.log10(step)))
     ticks, time = [], -(-view.begin_ns // step) * step
     while time < view.end_ns:
         column = (time - view.begin_ns) * width // view.span_ns
@@ -211,10 +209,3 @@ def format_ruler(view: View, width: int) -> str:
     for column, label in find_ticks(view, width):
         line[column : column + len(label)] = label
     return "".join(line)
-
-
-def _round_step(min_ns: float) -> tuple[int, int]:
-    """Return the smallest round step of at least `min_ns`, and the decimals of a ms that it needs."""
-    power = max(0, math.floor(math.log10(max(1.0, min_ns))))
-    step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])
-    return step, max(0, 6 - math.floor(math.log10(step)))

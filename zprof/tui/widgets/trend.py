@@ -132,7 +132,14 @@ def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> lis
         Text(" " * width, end="")
     ]
     if pen.focused:
-        axes[0] = _draw_cursor(curve, axes[0], points, point, pen)
+        axis = axes[0]
+        times = curve.timeline.time_ns
+        matching = [column for column, shown in enumerate(points) if shown == point]
+        column = matching[0] if matching else find_column(times[point], times[0], curve.end_ns, len(points))
+        position = compute_gutter_width(curve) + column
+        axes[0] = Text(
+            axis.plain[:position] + pen.pick("▲", "^") + axis.plain[position + 1 :], no_wrap=True, end=""
+        )
     return [_draw_headline(curve, point, width, pen), *_draw_plot(curve, points, rows, pen), *axes]
 
 
@@ -206,15 +213,6 @@ def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pe
         label = (pen.pick("╵", "'") + name)[: end - start]
         line[start : start + len(label)] = label
     return Text(" " * compute_gutter_width(curve) + "".join(line), no_wrap=True, end="")
-
-
-def _draw_cursor(curve: Curve, axis: Text, points: Sequence[int], point: int, pen: Pen) -> Text:
-    """Return the axis with a mark below the point's column."""
-    times = curve.timeline.time_ns
-    matching = [column for column, shown in enumerate(points) if shown == point]
-    column = matching[0] if matching else find_column(times[point], times[0], curve.end_ns, len(points))
-    position = compute_gutter_width(curve) + column
-    return Text(axis.plain[:position] + pen.pick("▲", "^") + axis.plain[position + 1 :], no_wrap=True, end="")
 
 
 def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns: int) -> list[int]:

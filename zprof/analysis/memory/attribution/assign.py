@@ -63,17 +63,6 @@ def attribute_history(
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
     lower_confidences(blocks, features, ledger, census, is_annotated=bool(ranges))
-    _name_weight_copies(ledger, blocks)
-    _apply_tags(ledger, blocks)
-    return AttributedHistory(
-        names=ledger.get_tenants(),
-        passes=features.passes,
-        keeps_for_backward=bool(features.outlives_forward.any()),
-    )
-
-
-def _name_weight_copies(ledger: TenantLedger, blocks: HeldBlocks) -> None:
-    """Tell autocast's copies of weights, which have half their size, from its copies of activations."""
     names = ledger.get_tenants()
     weights = np.unique(blocks.requested_bytes[names.tenant == TENANT_CODES[Tenant.PARAMETERS]])
     for number, attribution in enumerate(names.attributions):
@@ -81,6 +70,12 @@ def _name_weight_copies(ledger: TenantLedger, blocks: HeldBlocks) -> None:
             rows = np.flatnonzero(names.number == number)
             copies = rows[np.isin(2 * blocks.requested_bytes[rows], weights)]
             ledger.assign(copies, replace(attribution, sub=WEIGHT_COPY))
+    _apply_tags(ledger, blocks)
+    return AttributedHistory(
+        names=ledger.get_tenants(),
+        passes=features.passes,
+        keeps_for_backward=bool(features.outlives_forward.any()),
+    )
 
 
 def _apply_tags(ledger: TenantLedger, blocks: HeldBlocks) -> None:

@@ -103,18 +103,13 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
         kind[inside] = kinds[span[inside]]
     kind[blocks.before] = NONE
     if not bool(((origin != Origin.BARE) & ~blocks.before).any()):
-        return _place_by_pattern(blocks, kind)
+        rows = np.flatnonzero(kind == _BARE)
+        kind[rows] = NONE
+        for begin, peak, end in find_turns(blocks, rows):
+            kind[rows[begin:peak]] = FORWARD
+            kind[rows[peak:end]] = BACKWARD
+        return kind
     return _place_unplaced(_place_bare(kind, starts_late=bool(blocks.before.any())))
-
-
-def _place_by_pattern(blocks: HeldBlocks, kind: Int) -> Int:
-    """Decide by the pattern of allocations, where no stack tells."""
-    rows = np.flatnonzero(kind == _BARE)
-    kind[rows] = NONE
-    for begin, peak, end in find_turns(blocks, rows):
-        kind[rows[begin:peak]] = FORWARD
-        kind[rows[peak:end]] = BACKWARD
-    return kind
 
 
 def _place_bare(kind: Int, *, starts_late: bool) -> Int:

@@ -93,8 +93,21 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
     if len(held) < MIN_SIZES:
         return whole
     for copies in _MASTER_COPIES:
-        base = _remove_doubled(held, copies)
-        if base is not None:
+        rest = dict(held)
+        base: dict[int, int] = {}
+        unexplained = 0
+        for size in sorted(held):
+            count = rest[size]
+            wanted = copies * count
+            if count <= 0:
+                continue
+            if rest.get(2 * size, 0) >= wanted:
+                base[size] = count
+                rest[2 * size] -= wanted
+            else:
+                unexplained += size * count
+        total = sum(size * count for size, count in held.items())
+        if len(base) >= MIN_SIZES and unexplained <= (1 - _WHOLE_RATIO) * total:
             return RepeatedSet(base=base, copies=copies, doubled=True)
     for number in range(_MAX_EQUAL_COPIES, 1, -1):
         # what occurs less often is no part of the set: an input, the logits, a workspace
@@ -103,25 +116,6 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
         if is_whole and len(base) >= max(MIN_SIZES, len(held) / 2):
             return RepeatedSet(base=base, copies=number - 1, doubled=False)
     return whole
-
-
-def _remove_doubled(held: SizeCounts, copies: int) -> dict[int, int] | None:
-    """Return the set that occurs once, and ``copies`` times in twice its size; None if there is none."""
-    rest = dict(held)
-    base: dict[int, int] = {}
-    unexplained = 0
-    for size in sorted(held):
-        count = rest[size]
-        wanted = copies * count
-        if count <= 0:
-            continue
-        if rest.get(2 * size, 0) >= wanted:
-            base[size] = count
-            rest[2 * size] -= wanted
-        else:
-            unexplained += size * count
-    total = sum(size * count for size, count in held.items())
-    return base if len(base) >= MIN_SIZES and unexplained <= (1 - _WHOLE_RATIO) * total else None
 
 
 def select_model_sizes(held: SizeCounts) -> dict[int, int]:

@@ -58,7 +58,14 @@ def attribute_state(
         _name_standing_blocks(blocks, features, ledger)
     else:
         _match_constructed_state(blocks, features, ledger, census)
-        _match_gradient_copies(blocks, features, ledger, census)
+        names, moments = ledger.get_tenants(), find_moments(features)
+        fresh = np.flatnonzero((names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before)
+        first = moments.find_first(blocks, fresh)
+        backward_ns = features.passes.first_ns[np.maximum(moments.pass_index[first] - 1, 0)]
+        is_copy = (first >= 0) & (blocks.begin_ns[fresh] > backward_ns)
+        copy = make_size_attribution(Tenant.GRADIENTS, "master_grad", _MEDIUM, "sizes_repeat_gradients")
+        for rows in group_rows(fresh[is_copy], first[is_copy]).values():
+            ledger.assign(_find_copies(blocks, rows, census), copy)
         _match_standing_state(blocks, features, ledger, census)
         _match_workspaces(blocks, features, ledger, census)
     _judge_buckets(blocks, features, ledger)
@@ -90,20 +97,6 @@ def _find_copies(blocks: HeldBlocks, rows: Int, census: Census) -> Int:
 
 def _make_state(confidence: Confidence) -> Attribution:
     return make_size_attribution(Tenant.OPTIMIZER_STATE, "state", confidence, "sizes_repeat_parameters")
-
-
-def _match_gradient_copies(
-    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census
-) -> None:
-    """Attribute copies of the gradients that Python code makes between the backward and the optimizer."""
-    names, moments = ledger.get_tenants(), find_moments(features)
-    fresh = np.flatnonzero((names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before)
-    first = moments.find_first(blocks, fresh)
-    backward_ns = features.passes.first_ns[np.maximum(moments.pass_index[first] - 1, 0)]
-    is_copy = (first >= 0) & (blocks.begin_ns[fresh] > backward_ns)
-    copy = make_size_attribution(Tenant.GRADIENTS, "master_grad", _MEDIUM, "sizes_repeat_gradients")
-    for rows in group_rows(fresh[is_copy], first[is_copy]).values():
-        ledger.assign(_find_copies(blocks, rows, census), copy)
 
 
 def _match_standing_state(

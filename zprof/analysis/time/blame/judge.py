@@ -74,7 +74,20 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
     """Return the origins of all cases."""
     passed_on = np.flatnonzero(reasons.reason == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)
-    cause[passed_on] = _find_blocking_cases(rows, cases, reasons, passed_on)
+    blocking_cases = np.full(len(passed_on), -1, dtype=np.int64)
+    for rank in np.unique(cases.blamed[passed_on]):
+        positions = np.flatnonzero(cases.blamed[passed_on] == rank)
+        rank_rows = np.flatnonzero((rows.rank == rank) & (cases.case_of_row >= 0))
+        rank_rows = rank_rows[np.argsort(rows.start[rank_rows], kind="stable")]
+        latest_arrival = np.maximum.accumulate(rows.arrival[rank_rows]) if len(rank_rows) else rank_rows
+        low = np.searchsorted(latest_arrival, reasons.begin[passed_on[positions]], side="right")
+        high = np.searchsorted(rows.start[rank_rows], cases.start[passed_on[positions]], side="left")
+        best = find_largest_within(rows.exposed_wait[rank_rows], low, high)
+        was_blocked = (best >= 0) & _has_waited(rows, rank_rows, best)
+        blocking_cases[positions] = np.where(
+            was_blocked, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
+        )
+    cause[passed_on] = blocking_cases
     queued = passed_on[reasons.queued[passed_on]]
     cause[queued] = _find_cases_by_instance(rows, cases, rows.previous_instance[cases.row[queued]])
     earlier = (cause >= 0) & (cases.start[cause] < cases.start) if len(cases) else cause >= 0
@@ -100,24 +113,6 @@ def _find_cases_by_instance(rows: LateRows, cases: LateCases, instances: Int64s)
         return np.full(len(instances), -1, dtype=np.int64)
     position = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
     return np.where(cases.instance[position] == instances, position, -1)
-
-
-def _find_blocking_cases(rows: LateRows, cases: LateCases, reasons: Reasons, wanted: Int64s) -> Int64s:
-    """Return, per wanted case, the case of the collective that blocked its rank longest in the interval."""
-    blocking_cases = np.full(len(wanted), -1, dtype=np.int64)
-    for rank in np.unique(cases.blamed[wanted]):
-        positions = np.flatnonzero(cases.blamed[wanted] == rank)
-        rank_rows = np.flatnonzero((rows.rank == rank) & (cases.case_of_row >= 0))
-        rank_rows = rank_rows[np.argsort(rows.start[rank_rows], kind="stable")]
-        latest_arrival = np.maximum.accumulate(rows.arrival[rank_rows]) if len(rank_rows) else rank_rows
-        low = np.searchsorted(latest_arrival, reasons.begin[wanted[positions]], side="right")
-        high = np.searchsorted(rows.start[rank_rows], cases.start[wanted[positions]], side="left")
-        best = find_largest_within(rows.exposed_wait[rank_rows], low, high)
-        was_blocked = (best >= 0) & _has_waited(rows, rank_rows, best)
-        blocking_cases[positions] = np.where(
-            was_blocked, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
-        )
-    return blocking_cases
 
 
 def _has_waited(rows: LateRows, rank_rows: Int64s, best: Int64s) -> Mask:

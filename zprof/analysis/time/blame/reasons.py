@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.intervals import Int64s, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.blame.late_arrivals import (
     CaseExcess,
     ComparedIntervals,
@@ -90,16 +90,16 @@ def _measure_calls(
         own_rows, host_calls, busy = selected[positions], calls(rank), work[rank].busy
         ran_dry = ran_dry_cases[compared.case[own_rows]] & work[rank].on_device
         spans = (host_calls.loader, host_calls.allocator, host_calls.sync)
-        extended_spans = (host_calls.loader, host_calls.allocator, _extend_after(host_calls.sync))
+        extended_spans = (
+            host_calls.loader,
+            host_calls.allocator,
+            union(intervals(host_calls.sync[:, 0], host_calls.sync[:, 1] + _MAX_AFTER_SYNC_NS)),
+        )
         for times, all_spans, extended in zip(call_times, spans, extended_spans, strict=True):
             in_program = covered(all_spans, compared.launched_from[own_rows], compared.launched_to[own_rows])
             in_time = covered(subtract(extended, busy), compared.begin[own_rows], compared.end[own_rows])
             times[own_rows] = np.where(ran_dry, in_time, in_program)
     return call_times[0], call_times[1], call_times[2]
-
-
-def _extend_after(spans: Intervals) -> Intervals:
-    return union(intervals(spans[:, 0], spans[:, 1] + _MAX_AFTER_SYNC_NS))
 
 
 class Reasons(Struct, frozen=True, kw_only=True):

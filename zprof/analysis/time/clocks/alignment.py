@@ -79,7 +79,12 @@ def propagate_clocks(
     while True:
         _follow_links(heap, links, links_by_rank, reached)
         mate = next(
-            ((r, m) for r in ranks if r not in reached.value for m in _find_reached_mate(mates, r, reached)),
+            (
+                (r, m)
+                for r in ranks
+                if r not in reached.value
+                for m in [mate for mate in mates.get(r, ()) if mate in reached.value][:1]
+            ),
             None,
         )
         if mate is None:
@@ -97,10 +102,6 @@ def _index_links(links: Sequence[ClockLink]) -> dict[int, list[int]]:
             if not np.isnan(value):
                 links_by_rank.setdefault(rank, []).append(index)
     return links_by_rank
-
-
-def _find_reached_mate(mates: Mapping[int, Sequence[int]], rank: int, reached: ReachedClocks) -> list[int]:
-    return [mate for mate in mates.get(rank, ()) if mate in reached.value][:1]
 
 
 def _push_links(
@@ -167,14 +168,26 @@ def align_clocks(
     """
     ranks = sorted(hosts)
     sources = [_drop_impossible_ranks(source) for source in sources]
-    mates = _group_by_host(hosts, base)
+    ranks_by_host: dict[tuple[str, int], list[int]] = {}
+    for rank in sorted(hosts):
+        if hosts[rank]:
+            ranks_by_host.setdefault((hosts[rank], base[rank]), []).append(rank)
+    mates = {rank: mates for mates in ranks_by_host.values() for rank in mates if len(mates) > 1}
     drift = _unify_host_drift(_estimate_drift(ranks, sources), mates, sources)
     sources = [replace(source, table=_remove_drift(source.table, drift)) for source in sources]
     links = [_make_link(source) for source in sources]
     reached = propagate_clocks(ranks, links, mates)
     allowed = _find_intervals(ranks, sources)
     _clamp_to_intervals(reached, allowed)
-    snapped = _unify_host_clocks(reached, mates, allowed)
+    snapped: set[int] = set()
+    for head in [rank for rank, host_ranks in mates.items() if rank == host_ranks[0]]:
+        known = [rank for rank in mates[head] if rank in reached.value]
+        for rank in known[1:]:
+            if _agrees_with_host(rank, known[0], reached, allowed):
+                difference = abs(reached.value[rank] - reached.value[known[0]])
+                _snap_to_host(rank, known[0], difference, reached)
+                snapped.add(rank)
+    snapped = snapped
     clocks = _make_clocks(ranks[0], base, reached, drift, allowed, _describe_method(reached, links, snapped))
     return clocks, _list_unaligned_gaps([rank for rank in ranks if rank not in reached.value])
 
@@ -205,13 +218,16 @@ def _unify_host_drift(
     unified = drift | {
         rank: drift.get(host_ranks[0], 0.0) for rank, host_ranks in mates.items() if rank in drift
     }
-    if unified == drift or any(_is_contradictory(_remove_drift(source.table, unified)) for source in sources):
+    if unified == drift or any(
+        bool(
+            find_bad_pairs(
+                drop_first_collectives(_remove_drift(source.table, unified)), STAMP_JITTER_NS
+            ).any()
+        )
+        for source in sources
+    ):
         return drift
     return unified
-
-
-def _is_contradictory(table: ClockTable) -> bool:
-    return bool(find_bad_pairs(drop_first_collectives(table), STAMP_JITTER_NS).any())
 
 
 def _remove_drift(table: ClockTable, drift: Mapping[int, float]) -> ClockTable:
@@ -233,15 +249,6 @@ def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: i
         uncertainty=uncertainty,
         votes=votes,
     )
-
-
-def _group_by_host(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return, by rank, all ranks of the same host; clocks that differ by hours are not shared."""
-    ranks_by_host: dict[tuple[str, int], list[int]] = {}
-    for rank in sorted(hosts):
-        if hosts[rank]:
-            ranks_by_host.setdefault((hosts[rank], base[rank]), []).append(rank)
-    return {rank: mates for mates in ranks_by_host.values() for rank in mates if len(mates) > 1}
 
 
 def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, _Interval]:
@@ -285,35 +292,20 @@ def _clamp_to_intervals(reached: ReachedClocks, allowed: Mapping[int, _Interval]
             reached.uncertainty[rank] = max(reached.uncertainty[rank], abs(voted - reached.value[rank]))
 
 
-def _unify_host_clocks(
-    reached: ReachedClocks, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
-) -> set[int]:
-    """Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks."""
-    snapped: set[int] = set()
-    for head in [rank for rank, host_ranks in mates.items() if rank == host_ranks[0]]:
-        known = [rank for rank in mates[head] if rank in reached.value]
-        for rank in known[1:]:
-            if _agrees_with_host(rank, known[0], reached, allowed):
-                difference = abs(reached.value[rank] - reached.value[known[0]])
-                _snap_to_host(rank, known[0], difference, reached)
-                snapped.add(rank)
-    return snapped
-
-
 def _agrees_with_host(rank: int, head: int, reached: ReachedClocks, allowed: Mapping[int, _Interval]) -> bool:
     value = reached.value[head]
     interval = allowed.get(rank)
     known = interval is not None and interval.low <= interval.high + STAMP_JITTER_NS
-    if interval is not None and known and not _is_allowed(interval, value):
+    if (
+        interval is not None
+        and known
+        and not (interval.low - STAMP_JITTER_NS <= value <= interval.high + STAMP_JITTER_NS)
+    ):
         return False
     uncertainty = max(
         reached.uncertainty[rank], reached.uncertainty[head], float(STAMP_JITTER_NS) / _CONTRADICTION_FACTOR
     )
     return abs(reached.value[rank] - value) <= _CONTRADICTION_FACTOR * uncertainty
-
-
-def _is_allowed(interval: _Interval, value: float) -> bool:
-    return interval.low - STAMP_JITTER_NS <= value <= interval.high + STAMP_JITTER_NS
 
 
 def _snap_to_host(rank: int, head: int, difference: float, reached: ReachedClocks) -> None:
@@ -352,7 +344,15 @@ def _make_clocks(
         base_offset = base[rank] - base[first]
         return round(allowed[rank].low) + base_offset, round(allowed[rank].high) + base_offset
 
-    bounded = [r for r in sorted(reached.value) if r in allowed and _is_finite(allowed[r]) and r != first]
+    bounded = [
+        r
+        for r in sorted(reached.value)
+        if r in allowed
+        and bool(
+            np.isfinite(allowed[r].low) and np.isfinite(allowed[r].high) and allowed[r].low <= allowed[r].high
+        )
+        and r != first
+    ]
     uncertainty = {rank: round(reached.uncertainty[rank]) for rank in sorted(reached.value)}
     return Clocks(
         of_rank={rank: clock(rank) for rank in sorted(reached.value)},
@@ -361,10 +361,6 @@ def _make_clocks(
         rank_uncertainty_ns=uncertainty,
         interval_ns={rank: interval(rank) for rank in bounded},
     )
-
-
-def _is_finite(interval: _Interval) -> bool:
-    return bool(np.isfinite(interval.low) and np.isfinite(interval.high) and interval.low <= interval.high)
 
 
 def _list_unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:

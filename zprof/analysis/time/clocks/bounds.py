@@ -133,7 +133,16 @@ def compute_upper_bounds(table: ClockTable) -> Floats:
     start = np.where(table.present, table.start, -np.inf)
     end = np.where(table.present, table.end, np.inf)
     _bound_full_syncs(bounds, start[:, table.sync], end[:, table.sync])
-    _bound_one_sided(bounds, table, start, end)
+    for root in np.unique(table.source[table.source >= 0]):
+        is_from_root = table.source == root
+        bound = (end[:, is_from_root] - start[root, is_from_root]).min(axis=1)
+        others = np.arange(len(bounds)) != root
+        bounds[others, root] = np.minimum(bounds[others, root], bound[others])
+    for root in np.unique(table.sink[table.sink >= 0]):
+        is_from_root = table.sink == root
+        bound = (end[root, is_from_root] - start[:, is_from_root]).min(axis=1)
+        others = np.arange(len(bounds)) != root
+        bounds[root, others] = np.minimum(bounds[root, others], bound[others])
     return bounds
 
 
@@ -147,19 +156,6 @@ def _bound_full_syncs(bounds: Floats, start: Floats, end: Floats) -> None:
     for row in range(len(bounds)):
         others = np.arange(len(bounds)) != row
         bounds[row, others] = np.minimum(bounds[row, others], (end[row] - start[others]).min(axis=1))
-
-
-def _bound_one_sided(bounds: Floats, table: ClockTable, start: Floats, end: Floats) -> None:
-    for root in np.unique(table.source[table.source >= 0]):
-        is_from_root = table.source == root
-        bound = (end[:, is_from_root] - start[root, is_from_root]).min(axis=1)
-        others = np.arange(len(bounds)) != root
-        bounds[others, root] = np.minimum(bounds[others, root], bound[others])
-    for root in np.unique(table.sink[table.sink >= 0]):
-        is_from_root = table.sink == root
-        bound = (end[root, is_from_root] - start[:, is_from_root]).min(axis=1)
-        others = np.arange(len(bounds)) != root
-        bounds[root, others] = np.minimum(bounds[root, others], bound[others])
 
 
 def close_bounds(bounds: Floats) -> Floats:

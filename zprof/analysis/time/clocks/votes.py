@@ -42,7 +42,15 @@ def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
     table = table.of_instances(table.sync & (table.present.sum(axis=0) > 1))
     if not table.start.shape[1]:
         return table, np.zeros(table.start.shape)
-    weights = _compute_vote_weights(table)
+    present = table.present
+    duration = np.where(present, table.end - table.start, np.inf).min(axis=0).clip(min=1.0)
+    durations = np.where(present, duration, np.inf)
+    reference = np.partition(durations, min(_REFERENCE_RANKING, durations.shape[1]) - 1, axis=1)[
+        :, min(_REFERENCE_RANKING, durations.shape[1]) - 1
+    ]
+    shortest = durations.min(axis=1)
+    limit = _VOTING_RATIO * np.where(np.isinf(reference), shortest, reference)
+    weights = np.where(present & (durations <= limit[:, None]), 1.0 / duration, 0.0)
     used = np.asarray((weights > 0).any(axis=0), dtype=bool)
     return table.of_instances(used), weights[:, used]
 
@@ -53,31 +61,6 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
     if not table.start.shape[1]:
         unknown = np.full(len(table.ranks), np.nan)
         return OffsetEstimate(ranks=table.ranks, offset=unknown, uncertainty=unknown, votes=0)
-    offset = _estimate_offsets(table, weights)
-    moved = table.moved(offset, np.zeros(len(offset)))
-    return OffsetEstimate(
-        ranks=table.ranks,
-        offset=offset,
-        uncertainty=_estimate_uncertainty(moved, weights),
-        votes=table.start.shape[1],
-    )
-
-
-def _compute_vote_weights(table: ClockTable) -> Floats:
-    """Return 1 / shortest duration if a rank may vote, else 0."""
-    present = table.present
-    duration = np.where(present, table.end - table.start, np.inf).min(axis=0).clip(min=1.0)
-    durations = np.where(present, duration, np.inf)
-    reference = np.partition(durations, min(_REFERENCE_RANKING, durations.shape[1]) - 1, axis=1)[
-        :, min(_REFERENCE_RANKING, durations.shape[1]) - 1
-    ]
-    shortest = durations.min(axis=1)
-    limit = _VOTING_RATIO * np.where(np.isinf(reference), shortest, reference)
-    return np.where(present & (durations <= limit[:, None]), 1.0 / duration, 0.0)
-
-
-def _estimate_offsets(table: ClockTable, weights: Floats) -> Floats:
-    """Return offsets relative to the rank with the most votes, refined against the median of all ranks."""
     votes = (weights > 0).sum(axis=1)
     centre = int(votes.argmax())
     offset = weighted_medians(table.end - table.end[centre], weights)
@@ -85,7 +68,14 @@ def _estimate_offsets(table: ClockTable, weights: Floats) -> Floats:
         ends = table.end - offset[:, None]
         offset = offset + weighted_medians(ends - column_medians(ends), weights)
         offset = offset - offset[centre]
-    return offset
+    offset = offset
+    moved = table.moved(offset, np.zeros(len(offset)))
+    return OffsetEstimate(
+        ranks=table.ranks,
+        offset=offset,
+        uncertainty=_estimate_uncertainty(moved, weights),
+        votes=table.start.shape[1],
+    )
 
 
 def _estimate_uncertainty(moved: ClockTable, weights: Floats) -> Floats:

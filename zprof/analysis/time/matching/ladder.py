@@ -115,7 +115,11 @@ def match_ordered(
         placements = [
             placement
             if is_complete
-            else _choose_larger(placement, _place_ordered(placement.lane, rows, hints))
+            else max(
+                placement,
+                _place_ordered(placement.lane, rows, hints),
+                key=lambda p: (-len(p.excluded), int((p.slot >= 0).sum())),
+            )
             for placement, is_complete in zip(placements, complete, strict=True)
         ]
         before, complete = complete, [_is_complete(placement) for placement in placements]
@@ -130,11 +134,6 @@ def _place_ordered(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
 def _is_complete(placement: Placement) -> bool:
     """Return True if every row of the lane has a slot."""
     return not placement.excluded and bool((placement.slot >= 0).all())
-
-
-def _choose_larger(one: Placement, other: Placement) -> Placement:
-    """Return the placement with fewer excluded ranks, then with more rows, else the first."""
-    return max(one, other, key=lambda p: (-len(p.excluded), int((p.slot >= 0).sum())))
 
 
 def join_matchings(one: Matching, other: Matching) -> Matching:
@@ -193,7 +192,13 @@ def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Pla
         if repaired is not None:
             return repaired
     excluded_ranks = tuple(rank for rank, bad in zip(placement.lane.members, worst, strict=True) if bad)
-    return _exclude_ranks(placement, rows, excluded_ranks)
+    is_excluded = np.isin(rows.rank[placement.lane.rows], excluded_ranks)
+    return replace(
+        placement,
+        slot=np.where(is_excluded, ALONE, placement.slot),
+        shifts={rank: shift for rank, shift in placement.shifts.items() if rank not in excluded_ranks},
+        excluded=tuple(sorted({*placement.excluded, *excluded_ranks})),
+    )
 
 
 def _find_worst_members(placement: Placement, rows: MatchRows) -> Bools:
@@ -262,13 +267,3 @@ def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: 
 
 def _list_slot_moves(old: Int64s, new: Int64s) -> Int64s:
     return (new - old)[(old >= 0) & (new >= 0)]
-
-
-def _exclude_ranks(placement: Placement, rows: MatchRows, excluded_ranks: tuple[int, ...]) -> Placement:
-    is_excluded = np.isin(rows.rank[placement.lane.rows], excluded_ranks)
-    return replace(
-        placement,
-        slot=np.where(is_excluded, ALONE, placement.slot),
-        shifts={rank: shift for rank, shift in placement.shifts.items() if rank not in excluded_ranks},
-        excluded=tuple(sorted({*placement.excluded, *excluded_ranks})),
-    )

@@ -5,7 +5,7 @@ is one direction between two ranks. A group "0,1,5" or "0,1#name" has known rank
 do not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -73,7 +73,10 @@ def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankWindow]) -> dict[i
     """Return the reference time of each rank: the same instant for all clocks of one origin."""
     first = {int(str(rank)): int(time) for rank, time in frame.groupby("rank")["start_ns"].min().items()}
     for timeline in timelines:
-        _update_earliest(first, timeline.rank, (begin for begin, _ in timeline.pings.values()))
+        times = (begin for begin, _ in timeline.pings.values())
+        known = [*times, *([first[timeline.rank]] if timeline.rank in first else [])]
+        if known:
+            first[timeline.rank] = min(known)
     ranks = sorted(timeline.rank for timeline in timelines)
     common = first.get(ranks[0], next(iter(first.values()), 0))
     own = {rank: first.get(rank, common) for rank in ranks}
@@ -118,12 +121,6 @@ def number_values(values: pd.Series) -> Int64s:
     return np.array(
         [code_by_value.setdefault(value, len(code_by_value)) for value in values.tolist()], dtype=np.int64
     )
-
-
-def _update_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> None:
-    known = [*times, *([first[rank]] if rank in first else [])]
-    if known:
-        first[rank] = min(known)
 
 
 def _read_peers(frame: pd.DataFrame) -> Int64s:
@@ -179,22 +176,7 @@ def split_lanes(
 ) -> list[GroupLane]:
     """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
-    lanes = _make_group_lanes(frame, rows, np.flatnonzero(~message), ranks)
-    lanes += _make_message_lanes(frame, rows, np.flatnonzero(message), ranks)
-    return lanes + _make_stream_lanes(frame, rows, ranks, world_size)
-
-
-def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the loaded ranks of a group "0,1" (or "0,1#name"); empty if its ranks are unknown."""
-    words = group.split("#", 1)[0].split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        return ()
-    return tuple(sorted({int(word) for word in words} & set(ranks)))
-
-
-def _make_group_lanes(
-    frame: pd.DataFrame, rows: MatchRows, rows_in_groups: Int64s, ranks: Sequence[int]
-) -> list[GroupLane]:
+    rows_in_groups = np.flatnonzero(~message)
     sizes = frame["group_size"].to_numpy(dtype=np.int64)
     lanes = []
     for lane_rows in _split_by_code(rows_in_groups, rows.counting[rows_in_groups]):
@@ -209,7 +191,17 @@ def _make_group_lanes(
                 rows=_sort_rows(lane_rows, rows),
             )
             lanes.append(lane)
-    return lanes
+    lanes = lanes
+    lanes += _make_message_lanes(frame, rows, np.flatnonzero(message), ranks)
+    return lanes + _make_stream_lanes(frame, rows, ranks, world_size)
+
+
+def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the loaded ranks of a group "0,1" (or "0,1#name"); empty if its ranks are unknown."""
+    words = group.split("#", 1)[0].split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        return ()
+    return tuple(sorted({int(word) for word in words} & set(ranks)))
 
 
 def _make_message_lanes(

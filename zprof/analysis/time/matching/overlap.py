@@ -57,12 +57,6 @@ def overlaps_enough(
 
 def pair_rows(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> Int64s:
     """Return for each row of ``moved`` its row of ``fixed``; -1 if there is none or it is uncertain."""
-    left, right = _find_candidates(fixed, moved, uncertainty_ns)
-    partner = _find_certain(left, right, len(fixed), len(moved))
-    return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
-
-
-def _find_candidates(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) -> tuple[Int64s, Int64s]:
     order = np.argsort(fixed.start, kind="stable")
     max_end = np.maximum.accumulate(fixed.end[order])
     low = np.searchsorted(max_end, moved.start - _TOLERANCE_NS, side="left")
@@ -74,7 +68,9 @@ def _find_candidates(fixed: LaneRows, moved: LaneRows, uncertainty_ns: float) ->
     is_same = fixed.signature[left] == moved.signature[right]
     left, right = left[is_same], right[is_same]
     enough = overlaps_enough(_take_rows(fixed, left), _take_rows(moved, right), uncertainty_ns)
-    return left[enough], right[enough]
+    left, right = left[enough], right[enough]
+    partner = _find_certain(left, right, len(fixed), len(moved))
+    return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
 
 
 def _take_rows(rank_rows: LaneRows, rows: Int64s) -> LaneRows:

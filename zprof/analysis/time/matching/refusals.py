@@ -82,7 +82,13 @@ def list_matching_gaps(
     """List the unmatched collectives, one gap per reason."""
     conflict = np.zeros(len(frame), dtype=bool)
     conflict[matching.conflicts] = True
-    excluded = _find_excluded(frame, matching)
+    is_excluded = np.zeros(len(frame), dtype=bool)
+    rank = frame["rank"].to_numpy()
+    for placement in matching.placements:
+        if placement.excluded:
+            lane_rows = placement.lane.rows
+            is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
+    excluded = is_excluded
     unplaced = _find_unplaced(frame, lanes) & ~excluded
     return [
         *_make_group_gaps(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
@@ -95,16 +101,6 @@ def list_matching_gaps(
         *_list_unknown_group_gaps(frame, lanes, ranks),
         *_list_partial_group_gaps(lanes),
     ]
-
-
-def _find_excluded(frame: pd.DataFrame, matching: Matching) -> Bools:
-    is_excluded = np.zeros(len(frame), dtype=bool)
-    rank = frame["rank"].to_numpy()
-    for placement in matching.placements:
-        if placement.excluded:
-            lane_rows = placement.lane.rows
-            is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
-    return is_excluded
 
 
 def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[GroupLane]) -> Bools:

@@ -102,7 +102,10 @@ def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s |
             return fit.partner
     has_marked_steps = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
     fits = _drop_duplicates(
-        [_fit_offset(fixed, moved, _make_offset(offset)) for offset in _list_offsets(fixed, moved, hint)]
+        [
+            _fit_offset(fixed, moved, ClockDifference(offset=offset, drift=0.0, uncertainty_ns=0.0))
+            for offset in _list_offsets(fixed, moved, hint)
+        ]
     )
     min_pairs = 1 if has_marked_steps or hint.one_host else _MIN_PAIRS
     fits = [fit for fit in fits if _is_plausible(fit, min_pairs) and _has_same_steps(fit, fixed, moved)]
@@ -112,7 +115,15 @@ def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s |
 
 def _list_offsets(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> list[float]:
     """Return the candidate clock differences."""
-    offset_by_steps = _estimate_offset_by_steps(fixed, moved)
+    end_differences: list[Floats] = []
+    for step in np.intersect1d(fixed.step, moved.step):
+        left, right = np.flatnonzero(fixed.step == step), np.flatnonzero(moved.step == step)
+        is_equal = len(left) == len(right) and (fixed.signature[left] == moved.signature[right]).all()
+        if step >= 0 and is_equal:
+            sync = moved.sync[right]
+            end_differences.append(moved.end[right[sync]] - fixed.end[left[sync]])
+    votes = np.concatenate(end_differences) if end_differences else np.empty(0)
+    offset_by_steps = float(np.median(votes)) if len(votes) else None
     return [
         *([0.0] if hint.one_origin else []),
         *([] if offset_by_steps is None else [offset_by_steps]),
@@ -151,10 +162,6 @@ def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
     """Return True if a fit is a candidate; if its ends agree, it may be right despite many unmatched rows."""
     return fit.count >= min_pairs and fit.score >= _MIN_RIVAL_SCORE
-
-
-def _make_offset(offset: float) -> ClockDifference:
-    return ClockDifference(offset=offset, drift=0.0, uncertainty_ns=0.0)
 
 
 def _fit_offset(fixed: LaneRows, moved: LaneRows, clock: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
@@ -223,19 +230,6 @@ def _count_unpaired_between(paired: Int64s, is_common: Bools) -> Int64s:
     is_unpaired[paired] = False
     gap = np.searchsorted(paired, np.flatnonzero(is_unpaired))
     return np.bincount(gap, minlength=len(paired) + 1).astype(np.int64)
-
-
-def _estimate_offset_by_steps(fixed: LaneRows, moved: LaneRows) -> float | None:
-    """Return the clock difference by marked steps, from steps with equal rows on both ranks."""
-    end_differences: list[Floats] = []
-    for step in np.intersect1d(fixed.step, moved.step):
-        left, right = np.flatnonzero(fixed.step == step), np.flatnonzero(moved.step == step)
-        is_equal = len(left) == len(right) and (fixed.signature[left] == moved.signature[right]).all()
-        if step >= 0 and is_equal:
-            sync = moved.sync[right]
-            end_differences.append(moved.end[right[sync]] - fixed.end[left[sync]])
-    votes = np.concatenate(end_differences) if end_differences else np.empty(0)
-    return float(np.median(votes)) if len(votes) else None
 
 
 def _is_same_fit(one: OffsetFit, other: OffsetFit) -> bool:

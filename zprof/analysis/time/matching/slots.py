@@ -64,7 +64,28 @@ def place_by_order(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
         slots_by_rank = max(slots_by_rank, candidate_slots, key=_count_placed)
         if len(slots_by_rank) > len(rows_by_rank) / 2 and len(slots_by_rank) > 1:
             break
-    return _make_placement(lane, rows, rows_by_rank, slots_by_rank)
+    ranks = rows.rank[lane.rows]
+    slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
+    for rank, slots in _add_lost_slots(slots_by_rank, rows_by_rank).items():
+        slot[ranks == rank] = slots
+    shifts = {rank: find_largest_shift(_list_moves(slots)) for rank, slots in slots_by_rank.items()}
+    is_unshifted = all(
+        len(slots) == len(rows_by_rank[r]) and not bool(_list_moves(slots).any())
+        for r, slots in slots_by_rank.items()
+    )
+    is_complete = (
+        is_unshifted
+        and len(slots_by_rank) == len(rows_by_rank)
+        and len({len(rank_rows) for rank_rows in rows_by_rank.values()}) == 1
+    )
+    rung = Rung.STREAM if lane.stream else Rung.ORDER if is_complete else Rung.SIGNATURE
+    return Placement(
+        lane=lane,
+        slot=slot if len(slots_by_rank) > 1 else np.full(len(slot), ALONE, dtype=np.int64),
+        rung=rung,
+        shifts={rank: shift for rank, shift in sorted(shifts.items()) if shift},
+        excluded=tuple(sorted(set(rows_by_rank) - set(slots_by_rank))) if len(slots_by_rank) > 1 else (),
+    )
 
 
 def _count_placed(slots_by_rank: Mapping[int, Int64s]) -> int:
@@ -138,7 +159,16 @@ def _place_equal_ranks(fixed: int, rows_by_rank: Mapping[int, LaneRows], hints: 
     ranks use the measured difference, or the votes of the rows.
     """
     first = rows_by_rank[fixed]
-    ranks = [rank for rank, each in rows_by_rank.items() if rank != fixed and _are_alike(first, each)]
+    ranks = [
+        rank
+        for rank, each in rows_by_rank.items()
+        if rank != fixed
+        and (
+            len(first) == len(each)
+            and bool((first.step == each.step).all())
+            and 2 * int((first.signature == each.signature).sum()) > len(first)
+        )
+    ]
     anchored = bool((first.step != NO_STEP).any()) and len(np.unique(first.step)) > 1
     known = {rank: hints(fixed, rank) for rank in ranks}
     ranks = [rank for rank in ranks if anchored or known[rank].measured is not None]
@@ -181,14 +211,6 @@ def _place_agreeing(
     return EqualRanks(
         sure={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees[row]},
         uncertain={rank: by_rank[rank] for row, rank in enumerate(clocks) if check.agrees_mostly[row]},
-    )
-
-
-def _are_alike(one: LaneRows, other: LaneRows) -> bool:
-    return (
-        len(one) == len(other)
-        and bool((one.step == other.step).all())
-        and 2 * int((one.signature == other.signature).sum()) > len(one)
     )
 
 
@@ -261,35 +283,6 @@ def _find_runs(rows: Bools, seeds: Bools) -> Bools:
     return in_run
 
 
-def _make_placement(
-    lane: GroupLane,
-    rows: MatchRows,
-    rows_by_rank: Mapping[int, LaneRows],
-    slots_by_rank: Mapping[int, Int64s],
-) -> Placement:
-    ranks = rows.rank[lane.rows]
-    slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
-    for rank, slots in _add_lost_slots(slots_by_rank, rows_by_rank).items():
-        slot[ranks == rank] = slots
-    shifts = {rank: find_largest_shift(_list_moves(slots)) for rank, slots in slots_by_rank.items()}
-    is_unshifted = all(
-        len(slots) == len(rows_by_rank[r]) and not _is_moved(slots) for r, slots in slots_by_rank.items()
-    )
-    is_complete = (
-        is_unshifted
-        and len(slots_by_rank) == len(rows_by_rank)
-        and len({len(rank_rows) for rank_rows in rows_by_rank.values()}) == 1
-    )
-    rung = Rung.STREAM if lane.stream else Rung.ORDER if is_complete else Rung.SIGNATURE
-    return Placement(
-        lane=lane,
-        slot=slot if len(slots_by_rank) > 1 else np.full(len(slot), ALONE, dtype=np.int64),
-        rung=rung,
-        shifts={rank: shift for rank, shift in sorted(shifts.items()) if shift},
-        excluded=tuple(sorted(set(rows_by_rank) - set(slots_by_rank))) if len(slots_by_rank) > 1 else (),
-    )
-
-
 def _add_lost_slots(
     slots_by_rank: Mapping[int, Int64s], rows_by_rank: Mapping[int, LaneRows]
 ) -> dict[int, Int64s]:
@@ -320,10 +313,6 @@ def _add_lost_slots(
     return added
 
 
-def _is_moved(slots: Int64s) -> bool:
-    return bool(_list_moves(slots).any())
-
-
 def _list_moves(slots: Int64s) -> Int64s:
     return (slots - np.arange(len(slots)))[slots >= 0]
 
@@ -336,14 +325,7 @@ def find_largest_shift(moves: Int64s) -> int:
 def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Bools]:
     """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
     names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
-    bad = _find_conflicts(lane, rows, slot, len(names))
-    if bad.mean() > MAX_CONFLICT_SHARE:
-        bad = np.ones(len(names), dtype=bool)
-    on_row: Bools = bad[slot]
-    return Placement(lane=lane, slot=np.where(on_row, ALONE, slot), rung=Rung.SEQUENCE), on_row
-
-
-def _find_conflicts(lane: GroupLane, rows: MatchRows, slot: Int64s, count: int) -> Bools:
+    count = len(names)
     signature = rows.signature[lane.rows]
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
     np.minimum.at(low, slot, signature)
@@ -353,4 +335,8 @@ def _find_conflicts(lane: GroupLane, rows: MatchRows, slot: Int64s, count: int) 
     is_repeated = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
     twice[slot[1:][is_repeated]] = True
     is_conflict: Bools = (low != high) | twice
-    return is_conflict
+    bad = is_conflict
+    if bad.mean() > MAX_CONFLICT_SHARE:
+        bad = np.ones(len(names), dtype=bool)
+    on_row: Bools = bad[slot]
+    return Placement(lane=lane, slot=np.where(on_row, ALONE, slot), rung=Rung.SEQUENCE), on_row

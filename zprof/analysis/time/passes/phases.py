@@ -300,7 +300,14 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
 
     Work after the last backward of a step is not another micro-batch, because it has no backward.
     """
-    forwards, backwards = _find_pass_changes(evidence)
+    backward = evidence.in_backward
+    forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
+    times = np.concatenate((forward[:, 0], backward[:, 0]))
+    is_forward = np.arange(len(times)) < len(forward)
+    order = np.argsort(times, kind="stable")
+    times, is_forward = times[order], is_forward[order]
+    changes = np.flatnonzero(np.diff(is_forward.astype(np.int8))) + 1
+    forwards, backwards = times[changes[is_forward[changes]]], times[changes[~is_forward[changes]]]
     first = np.searchsorted(backwards, steps[:, 0], side="left")
     in_step = np.searchsorted(backwards, steps[:, 1], side="left") - first
     if not len(backwards):
@@ -313,18 +320,6 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
     )
     known: Int64s = np.where(in_step > 0, number, -1).astype(np.int64)
     return known
-
-
-def _find_pass_changes(evidence: PhaseEvidence) -> tuple[Int64s, Int64s]:
-    """Return the starts of forwards that follow a backward, and of backwards that follow a forward."""
-    backward = evidence.in_backward
-    forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
-    times = np.concatenate((forward[:, 0], backward[:, 0]))
-    is_forward = np.arange(len(times)) < len(forward)
-    order = np.argsort(times, kind="stable")
-    times, is_forward = times[order], is_forward[order]
-    changes = np.flatnonzero(np.diff(is_forward.astype(np.int8))) + 1
-    return times[changes[is_forward[changes]]], times[changes[~is_forward[changes]]]
 
 
 def _select_outside(spans: Intervals, others: Intervals) -> Intervals:

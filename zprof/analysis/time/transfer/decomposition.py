@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.rank_clock import Clocks
-from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder
+from zprof.analysis.time.collective_rows import Instances, Mask, RowFinder
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
 UNKNOWN_RANK = -1
@@ -58,13 +58,10 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
         last_rank=arrivals.last_rank,
         offset_uncertainty_ns=arrivals.offset_uncertainty_ns,
         tail_ns=np.where(is_full_sync, (last_end - end).astype(np.float64), np.nan),
-        intrinsic_ns=_min_per_instance(instances, transfer_times),
+        intrinsic_ns=instances.broadcast(
+            instances.reduce(np.fmin, transfer_times), np.full(len(transfer_times), np.nan)
+        ),
     )
-
-
-def _min_per_instance(instances: Instances, values: Floats) -> Floats:
-    """Return the minimum known value of each instance, on all of its rows."""
-    return instances.broadcast(instances.reduce(np.fmin, values), np.full(len(values), np.nan))
 
 
 class Arrivals(Struct, frozen=True, kw_only=True):
@@ -85,7 +82,10 @@ class Arrivals(Struct, frozen=True, kw_only=True):
 def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
     """Return the arrivals of the rows of all ranks, on the common clock."""
     start, rank = frame["start_ns"].to_numpy(np.int64), frame["rank"].to_numpy(np.int64)
-    uncertainty = _look_up_clock_uncertainty(rank, clocks)
+    known = clocks.rank_uncertainty_ns
+    numbers, codes = np.unique(rank, return_inverse=True)
+    uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
+    uncertainty = np.array(uncertainties, dtype=np.int64)[codes]
     peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
     waits_for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
     waits_for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, *_MESSAGES)
@@ -107,7 +107,10 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     )
     is_clearly_last |= waits_for_all & _find_clearly_last(start, uncertainty, instances)
     may_wait = (
-        waits_for_all | waits_for_one | _is_kind(frame, CollectiveKind.OTHER) | _has_no_root(frame, peer)
+        waits_for_all
+        | waits_for_one
+        | _is_kind(frame, CollectiveKind.OTHER)
+        | (_is_kind(frame, *_TO_ROOT) & (peer < 0))
     )
     return Arrivals(
         arrival_ns=np.maximum(start, start[awaited_row]),
@@ -120,14 +123,6 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     )
 
 
-def _look_up_clock_uncertainty(rank: Int64s, clocks: Clocks) -> Int64s:
-    """Return the uncertainty of each row's clock; the maximum over ranks if the rank's own is unknown."""
-    known = clocks.rank_uncertainty_ns
-    numbers, codes = np.unique(rank, return_inverse=True)
-    uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
-    return np.array(uncertainties, dtype=np.int64)[codes]
-
-
 def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances) -> Mask:
     """Mark rows of instances in which the last rank trails every other rank by more than the uncertainty."""
     last = instances.broadcast(instances.find_largest_rows(start), np.arange(len(start)))
@@ -135,10 +130,6 @@ def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances)
     lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)
     clear = (instances.reduce(np.minimum, lead) > 0) & (instances.counts > 1)
     return instances.broadcast(clear, np.zeros(len(start), dtype=np.bool_))
-
-
-def _has_no_root(frame: pd.DataFrame, peer: Int64s) -> Mask:
-    return _is_kind(frame, *_TO_ROOT) & (peer < 0)
 
 
 def _is_kind(frame: pd.DataFrame, *kinds: CollectiveKind) -> Mask:

@@ -72,7 +72,19 @@ def find_collective_launches(
     start, end = rows.ints("start_ns"), rows.ints("end_ns")
     known = rows.known("launch_start_ns")
     launch = np.where(known, rows.ints("launch_start_ns"), start)
-    previous = _find_previous(_number_queues(rows), start, end)
+    queue = _number_queues(rows)
+    previous = np.full(len(start), -1, dtype=np.int64)
+    for number in np.unique(queue):
+        queue_rows = np.flatnonzero(queue == number)
+        by_end = queue_rows[np.argsort(end[queue_rows], kind="stable")]
+        # limit the slack to less than the row's own end, so that only rows that started earlier qualify
+        latest = np.minimum(
+            start[queue_rows] + _OVERLAP_NS, np.maximum(start[queue_rows], end[queue_rows] - 1)
+        )
+        position = np.searchsorted(end[by_end], latest, side="right") - 1
+        position -= (position >= 0) & (by_end[np.maximum(position, 0)] == queue_rows)
+        previous[queue_rows] = np.where(position >= 0, by_end[np.maximum(position, 0)], -1)
+    previous = previous
     return CollectiveLaunches(
         launch_ns=launch,
         known=known,
@@ -88,22 +100,6 @@ def _number_queues(rows: CollectiveRows) -> Int64s:
     """Return the stream of each row, or a code of its group if it has no stream."""
     stream, known = rows.ints("stream", NEVER_NS), rows.known("stream")
     return stream if known.all() else np.where(known, stream, rows.codes("group")[0] + _NO_STREAM)
-
-
-def _find_previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """Return for each row the row of its queue with the latest end not after its start; -1 without one."""
-    previous = np.full(len(start), -1, dtype=np.int64)
-    for number in np.unique(queue):
-        queue_rows = np.flatnonzero(queue == number)
-        by_end = queue_rows[np.argsort(end[queue_rows], kind="stable")]
-        # limit the slack to less than the row's own end, so that only rows that started earlier qualify
-        latest = np.minimum(
-            start[queue_rows] + _OVERLAP_NS, np.maximum(start[queue_rows], end[queue_rows] - 1)
-        )
-        position = np.searchsorted(end[by_end], latest, side="right") - 1
-        position -= (position >= 0) & (by_end[np.maximum(position, 0)] == queue_rows)
-        previous[queue_rows] = np.where(position >= 0, by_end[np.maximum(position, 0)], -1)
-    return previous
 
 
 def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:

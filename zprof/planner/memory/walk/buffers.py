@@ -93,7 +93,8 @@ class Gradients:
         self._ledger = ledger
         self._stage = stage
         self._flat = stage < 2
-        self._constant = _constant_elements(job)
+        requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
+        self._constant = None if requested is None else max(requested // block, 1) * block
         self._copies: int = 0
         residual, sizes = job.residual, job.element_bytes
         self._only_fresh = self._flat or residual.defragment
@@ -264,9 +265,3 @@ Pool = TransientPool | PersistentPool
 def compute_backend_copy(job: Job, size_bytes: int) -> int:
     """Return the bytes of the backend's copy of a full tensor: gloo makes one, NCCL none."""
     return size_bytes if job.backend is Backend.GLOO else 0
-
-
-def _constant_elements(job: Job) -> int | None:
-    """Return the elements of a constant-size buffer, rounded down to an aligned shard for every rank."""
-    requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
-    return None if requested is None else max(requested // block, 1) * block

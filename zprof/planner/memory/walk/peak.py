@@ -95,9 +95,24 @@ def walk_step(job: Job, stage: int, *, ends: int | None = None) -> LiveBytes:
     """
     reach = _WALKED_ENDS + job.overlap.prefetch + job.overlap.reductions_in_flight if ends is None else ends
     live = _start_walk(job, stage)
-    runs = _list_runs(job, reach)
-    passes = _list_passes(job, stage, runs)
-    for op in build_program(_size_units(job, runs), passes, _read_policy(job, stage)):
+    roots = [WalkedUnit(unit=unit) for unit in job.units if unit.encloses]
+    runs = (*roots[:1], *group_units([unit for unit in job.units if not unit.encloses], reach))
+    units = _size_units(job, runs)
+    backward = [index for index in reversed(range(len(units))) if not units[index].encloses]
+    micro_batches = min(job.batch.micro_batches, 2)
+    passes = list_passes(units, backward, micro_batches, stage >= 2, ends_forward=True)
+    for op in build_program(
+        _size_units(job, runs),
+        passes,
+        EnginePolicy(
+            stage=stage,
+            prefetch=job.overlap.prefetch,
+            keep="last" if job.overlap.keep_last else "none",
+            overlap_reduce=True,
+            overlap_gather=True,
+            in_flight=job.overlap.reductions_in_flight,
+        ),
+    ):
         match op:
             case StartPass() if passes[op.what].needs:
                 live.set_location(_name_pass(runs, passes[op.what]), "gather")
@@ -133,12 +148,6 @@ def _start_walk(job: Job, stage: int) -> WalkState:
     )
 
 
-def _list_runs(job: Job, ends: int) -> tuple[WalkedUnit, ...]:
-    """Return the units in forward order, the enclosing one first; each kind of unit at least once."""
-    roots = [WalkedUnit(unit=unit) for unit in job.units if unit.encloses]
-    return (*roots[:1], *group_units([unit for unit in job.units if not unit.encloses], ends))
-
-
 def _size_units(job: Job, runs: Sequence[WalkedUnit]) -> tuple[UnitSize, ...]:
     sizes = job.element_bytes
     return tuple(
@@ -151,24 +160,6 @@ def _size_units(job: Job, runs: Sequence[WalkedUnit]) -> tuple[UnitSize, ...]:
             has_backward=has_backward(run.unit, job),
         )
         for run in runs
-    )
-
-
-def _list_passes(job: Job, stage: int, runs: Sequence[WalkedUnit]) -> tuple[Pass, ...]:
-    units = _size_units(job, runs)
-    backward = [index for index in reversed(range(len(units))) if not units[index].encloses]
-    micro_batches = min(job.batch.micro_batches, 2)
-    return list_passes(units, backward, micro_batches, stage >= 2, ends_forward=True)
-
-
-def _read_policy(job: Job, stage: int) -> EnginePolicy:
-    return EnginePolicy(
-        stage=stage,
-        prefetch=job.overlap.prefetch,
-        keep="last" if job.overlap.keep_last else "none",
-        overlap_reduce=True,
-        overlap_gather=True,
-        in_flight=job.overlap.reductions_in_flight,
     )
 
 
@@ -266,7 +257,11 @@ def walk_optimizer(job: Job, stage: int, ledger: LiveBytes, units: Sequence[Mode
     running: deque[int] = deque()
     for unit in (unit for unit in units if shard_elements(unit, job)):
         ledger.current_location = f"optimizer of {unit.name} (copy)"
-        copied = _gradient_copy_bytes(job, stage, unit)
+        elements = shard_elements(unit, job) if stage else padded_trained_elements(unit, job)
+        max_elements = job.residual.constant_buffer_elements
+        copied = job.element_bytes.gradient_copy * (
+            elements if max_elements is None else min(elements, max_elements)
+        )
         ledger.add(GRADIENT_COPY, copied)
         ledger.add(GRADIENT_COPY, -copied)
         if stage not in (1, 2):
@@ -278,11 +273,3 @@ def walk_optimizer(job: Job, stage: int, ledger: LiveBytes, units: Sequence[Mode
         if len(running) > MAX_CONCURRENT:
             ledger.add(SCRATCH, -running.popleft())
     ledger.add(SCRATCH, -sum(running))
-
-
-def _gradient_copy_bytes(job: Job, stage: int, unit: ModelUnit) -> int:
-    elements = shard_elements(unit, job) if stage else padded_trained_elements(unit, job)
-    max_elements = job.residual.constant_buffer_elements
-    return job.element_bytes.gradient_copy * (
-        elements if max_elements is None else min(elements, max_elements)
-    )
