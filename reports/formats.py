@@ -54,13 +54,13 @@ def render_page_html(page: Page) -> str:
 
 
 def _make_report_page(report: Report) -> Page:
-    from zprof.reports.presenters.report import build_report_page
+    from zprof.reports.pages.report import build_report_page
 
     return build_report_page(report)
 
 
 def _make_diagnosis_page(report: Report) -> Page:
-    from zprof.reports.presenters.diagnosis import build_diagnosis_page
+    from zprof.reports.pages.diagnosis import build_diagnosis_page
 
     return build_diagnosis_page(report)
 

@@ -18,7 +18,7 @@ from zprof.model.time import Alignment, CollectiveTime, Time, UnitTime, mean_ove
 from zprof.model.training import ENGINE_TITLES, Engine
 from zprof.reports.page import Note, Section, make_section
 from zprof.reports.pages.fields import Field, make_rows, metric_field, name_field
-from zprof.reports.presenters.run_formatting import group_name
+from zprof.reports.pages.names import group_name
 from zprof.reports.table import (
     MAX_LINES,
     Cell,

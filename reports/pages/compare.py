@@ -24,7 +24,7 @@ from zprof.model.side_by_side import (
 from zprof.reports.page import Block, Facts, Note, Page, Paragraph, Section, VerdictBlock, make_section
 from zprof.reports.pages.head import MARKS, build_modelled_notes, list_baseline_runs
 from zprof.reports.pages.memory_changes import RUN_PEAKS, build_group_change_section
-from zprof.reports.presenters.run_formatting import describe_run, format_rank_count, format_steps
+from zprof.reports.pages.names import describe_run, format_rank_count, format_steps
 from zprof.reports.table import (
     Column,
     Kind,

@@ -13,7 +13,7 @@ from zprof.model.quantities import Unit, Value, format_number
 from zprof.model.report import Report
 from zprof.model.time import Time
 from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
-from zprof.reports.presenters.run_formatting import format_ranks
+from zprof.reports.pages.names import format_ranks
 from zprof.reports.table import Column, Kind, Mark, Opens, Row, Table
 
 _MAX_FINDINGS = 100

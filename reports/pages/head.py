@@ -11,13 +11,13 @@ from zprof.model.time import LEDGER_NAMES
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, VerdictBlock
 from zprof.reports.pages.findings import find_first_confident, merge_gaps
 from zprof.reports.pages.ledger import exposure, step_ns
-from zprof.reports.pages.ranks import list_late_ranks, read_wait_share
-from zprof.reports.pages.tenants import format_largest_peak, largest_rank, peak_bytes
-from zprof.reports.presenters.run_formatting import (
+from zprof.reports.pages.names import (
     describe_run,
     describe_settings,
     format_reported_steps,
 )
+from zprof.reports.pages.ranks import list_late_ranks, read_wait_share
+from zprof.reports.pages.tenants import format_largest_peak, largest_rank, peak_bytes
 from zprof.reports.table import Cell, Column, Kind, Mark, Marked, Opens, Row, Table
 
 #: Waiting below this share of the step is no key figure; the table of late ranks has it.

@@ -13,8 +13,8 @@ from zprof.model.quantities import Aggregation, Unit, Value
 from zprof.model.report import Report
 from zprof.reports.page import Note, Section, make_section
 from zprof.reports.pages.memory_allocations import count_blocks, name_groups
+from zprof.reports.pages.names import format_ranks
 from zprof.reports.pages.tenants import PEAK, tenant_name
-from zprof.reports.presenters.run_formatting import format_ranks
 from zprof.reports.table import Row, Table, make_name_column, make_number_columns, make_table
 
 _MAX_GROUPS, _MAX_GROUPS_SHORT = 20, 8

@@ -9,7 +9,7 @@ from zprof.model.report import Report
 from zprof.model.time import LEDGER_NAMES, UnitTime
 from zprof.reports.page import Bars, LegendEntry, Segment, StackedBar
 from zprof.reports.pages.collectives import sort_units
-from zprof.reports.presenters.run_formatting import group_name
+from zprof.reports.pages.names import group_name
 
 MAX_UNITS = 24
 #: Field, style class, letter.

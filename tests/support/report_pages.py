@@ -25,10 +25,10 @@ from zprof.reports.formats import render_page_html, render_page_markdown, render
 from zprof.reports.page import Block, Page
 from zprof.reports.pages.check import build_check_page
 from zprof.reports.pages.compare import build_compare_page
+from zprof.reports.pages.diagnosis import build_diagnosis_page
 from zprof.reports.pages.plan import build_plan_page
+from zprof.reports.pages.report import build_report_page
 from zprof.reports.pages.whatif import build_whatif_page
-from zprof.reports.presenters.diagnosis import build_diagnosis_page
-from zprof.reports.presenters.report import build_report_page
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from zprof.model.cursor import follow, read
+from zprof.model.paths import parse_path
 from zprof.model.quantities import Aggregation, Unit, Value
 
 #: A figure is rounded to whole nanoseconds or bytes on its way: means of the report may be.
@@ -44,6 +46,11 @@ def _combine(tree: Any, figure: Value) -> float | None:
         Aggregation.LARGEST: max,
         Aggregation.SMALLEST: min,
     }.get(figure.how, max)(flat)
+
+
+def read_leaves(report: object, *leaves: str, **options: Any) -> Value:
+    """Return the number that the leaves at these paths yield."""
+    return read(*(follow(report, parse_path(leaf)) for leaf in leaves), **options)
 
 
 def assert_leaves(tree: Any, figures: Sequence[Value]) -> None:

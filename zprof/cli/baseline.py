@@ -78,7 +78,7 @@ def _save(arguments: argparse.Namespace) -> None:
 
 def _show(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import compare_figures, read_baseline, to_json
-    from zprof.reports.presenters.small_pages import build_baseline_page
+    from zprof.reports.pages.small_pages import build_baseline_page
 
     baseline = read_baseline(arguments.file)
     if arguments.format == "json":
@@ -89,7 +89,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _update(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import compare_figures, find_condition_differences, read_baseline, to_json
-    from zprof.reports.presenters.small_pages import build_changes_page
+    from zprof.reports.pages.small_pages import build_changes_page
 
     file: Path = arguments.file
     before = read_baseline(file)

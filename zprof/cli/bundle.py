@@ -67,7 +67,7 @@ class BundleCommand:
         from zprof.rules.diagnose import diagnose
 
         bundle = collect_bundle(run, diagnose(run, baseline), examine())
-        from zprof.reports.presenters.small_pages import build_bundle_page
+        from zprof.reports.pages.small_pages import build_bundle_page
 
         parts = [(part.name, part.description, len(part.content)) for part in bundle.parts]
         console.print_page(build_bundle_page(parts, len(bundle.names), bundle.left_out))

@@ -58,6 +58,6 @@ def _print_summary(summary: "CacheSummary", output_format: str) -> None:
 
         console.print_data(to_json(summary))
         return
-    from zprof.reports.presenters.small_pages import build_cache_page
+    from zprof.reports.pages.small_pages import build_cache_page
 
     console.print_page(build_cache_page(summary))

@@ -32,7 +32,7 @@ class DoctorCommand:
         """Examine the machine and print the result; exit code 1 if a requirement is broken."""
         from zprof.integrations.doctor import examine
         from zprof.model.json_format import to_json
-        from zprof.reports.presenters.small_pages import build_doctor_page
+        from zprof.reports.pages.small_pages import build_doctor_page
 
         examination = examine()
         if arguments.format == "json":

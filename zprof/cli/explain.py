@@ -34,7 +34,7 @@ class ExplainCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the page of the finding, or the list."""
         from zprof.reports.finding_pages import find_cause, page
-        from zprof.reports.presenters.small_pages import build_finding_list_page
+        from zprof.reports.pages.small_pages import build_finding_list_page
         from zprof.reports.terminal import render_markdown_text
 
         if arguments.list and arguments.finding is not None:

@@ -57,7 +57,7 @@ class TuiCommand:
         if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
             run, baseline = _open_runs(arguments)
             from zprof.cli.report import make_report
-            from zprof.reports.presenters.report import build_report_page
+            from zprof.reports.pages.report import build_report_page
 
             console.print_page(build_report_page(make_report(run, baseline, options)))
             return 0

@@ -53,7 +53,7 @@ class VerifyCommand:
         require_extra(Extra.HTA, "verify")
         from zprof.integrations.hta.verification import verify_with_hta
         from zprof.model.json_format import to_json
-        from zprof.reports.presenters.small_pages import build_verification_page
+        from zprof.reports.pages.small_pages import build_verification_page
 
         verification = verify_with_hta(
             arguments.trace,

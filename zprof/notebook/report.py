@@ -36,7 +36,7 @@ class DiagnosedRun(Displayed, Report, frozen=True):
         return DIAGNOSES if short else FORMATS
 
     def _build_short_page(self) -> "Page":
-        from zprof.reports.presenters.diagnosis import build_diagnosis_page
+        from zprof.reports.pages.diagnosis import build_diagnosis_page
 
         return build_diagnosis_page(self)
 

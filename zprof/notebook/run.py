@@ -107,14 +107,14 @@ class AnalysedRun(Run):
 
     def __repr__(self) -> str:
         """Return one line: name, ranks, backend, engine and steps."""
-        from zprof.reports.presenters.run_formatting import describe_run
+        from zprof.reports.pages.names import describe_run
 
         facts = self._describe()
         return f"<zprof run {printable(describe_run(facts, _format_windows(facts)))}>"
 
     def _repr_html_(self) -> str:
         """Return the facts of the manifests as a small table; no table of the run is read."""
-        from zprof.reports.presenters.run_formatting import format_rank_count
+        from zprof.reports.pages.names import format_rank_count
 
         facts = self._describe()
         rows = {
@@ -165,7 +165,7 @@ def load(path: str | Path, *, window: str = WindowPolicy.STEP.value) -> Analysed
 
 def _format_windows(facts: "RunFacts") -> str:
     """Format the steps whose time was recorded and those whose memory was."""
-    from zprof.reports.presenters.run_formatting import format_steps
+    from zprof.reports.pages.names import format_steps
 
     memory = f"memory of {format_steps(facts.memory_steps)}" if facts.memory_steps else ""
     if facts.source == "snapshot":

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from zprof.analysis.source_rows import find_source_rows
 from zprof.model.cursor import follow, read
 from zprof.model.formatting import printable, shorten
 from zprof.model.metrics.catalogue import find_metric
@@ -17,7 +18,6 @@ from zprof.model.quantities import Aggregation, Value
 from zprof.reports.table import Cell, Column, Kind, Mark, Row, Table
 from zprof.tui.popups import Popup
 from zprof.tui.session import LoadedRun
-from zprof.tui.source_rows.registry import find_source_rows
 from zprof.tui.theme import MARKS, get_look
 from zprof.tui.widgets.fact_table import FactTable, PagedTable
 

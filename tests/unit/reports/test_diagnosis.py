@@ -10,7 +10,7 @@ from tests.support.diagnosis_reports import (
 )
 from zprof.model.report import Report
 from zprof.reports.formats import render_page_text
-from zprof.reports.presenters.diagnosis import build_diagnosis_page
+from zprof.reports.pages.diagnosis import build_diagnosis_page
 
 
 def render(report: Report) -> str:

@@ -30,10 +30,10 @@ from zprof.reports.html import build_chart_data
 from zprof.reports.page import AreaChart, AxisMark, Page, Paragraph, Section, Series, VerdictBlock
 from zprof.reports.pages.check import build_check_page
 from zprof.reports.pages.compare import build_compare_page
+from zprof.reports.pages.diagnosis import build_diagnosis_page
 from zprof.reports.pages.plan import build_plan_page
+from zprof.reports.pages.report import build_report_page
 from zprof.reports.pages.whatif import build_whatif_page
-from zprof.reports.presenters.diagnosis import build_diagnosis_page
-from zprof.reports.presenters.report import build_report_page
 
 #: Categories of characters that steer a terminal or are not seen.
 STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

@@ -13,7 +13,7 @@ from tests.support.html_pages import Parsed
 from tests.support.report_pages import PAGES
 from tests.support.reports import SITUATIONS
 from zprof.reports.formats import render_page_html
-from zprof.reports.presenters.report import build_report_page
+from zprof.reports.pages.report import build_report_page
 
 WITH_TIMELINE = frozenset({"memory_only", "snapshot", "snapshot_report", "report_memory"})
 UNITLESS = frozenset({"rank", "waiting ranks", "step", "stream"})

@@ -19,7 +19,7 @@ from zprof.reports.formats import render_page_markdown, render_page_text
 from zprof.reports.page import Page, Paragraph
 from zprof.reports.page import Section as PageSection
 from zprof.reports.pages.compare import build_compare_page, format_change
-from zprof.reports.presenters.report import build_report_page
+from zprof.reports.pages.report import build_report_page
 
 each_output = pytest.mark.parametrize("output", ["txt", "md", "html"])
 

@@ -13,7 +13,7 @@ from zprof.model.side_by_side import ComparedRow
 from zprof.reports.finding_pages import find_cause, page
 from zprof.reports.formats import by_name, render_page_text
 from zprof.reports.page import Page
-from zprof.reports.presenters.small_pages import (
+from zprof.reports.pages.small_pages import (
     build_baseline_page,
     build_changes_page,
 )

@@ -11,7 +11,7 @@ from zprof.model.hang import Hang, HangClass, HangStatus, RankAtHang, StuckOpera
 from zprof.model.memory import Memory
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.planner.whatif.outlook import add_outlook
-from zprof.reports.presenters.diagnosis import build_diagnosis_page
+from zprof.reports.pages.diagnosis import build_diagnosis_page
 from zprof.rules.diagnose import diagnose
 from zprof.rules.hang.stuck_job import make_fix
 

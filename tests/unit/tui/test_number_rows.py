@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.full_times import full_time
+from tests.support.tui_leaves import read_leaves
 from tests.support.tui_memory import with_analysis
 from zprof.model.json_format import to_tree
-from zprof.model.leaves import read_value
 from zprof.model.metrics.catalogue import METRICS, find_metric
 from zprof.model.metrics.communication import COMMUNICATION
 from zprof.model.metrics.metric import Metric, resolve_input
@@ -89,10 +89,10 @@ def test_help_is_registered_once_and_its_inputs_are_leaves_of_the_report(loaded:
 @pytest.mark.parametrize("found", [*TIME, *OVERVIEW], ids=lambda found: found.path)
 def test_help_of_time_and_overview_is_shown_with_known_inputs(loaded: LoadedRun, found: Metric) -> None:
     leaf = found.path.replace("[]", "[0]")
-    lines = explain_number(read_value(loaded.report, leaf), loaded)
+    lines = explain_number(read_leaves(loaded.report, leaf), loaded)
     assert found.help in lines
     assert "unknown" not in "\n".join(lines).partition("\ninputs")[2]
-    assert read_value(loaded.report, leaf).number is not None or leaf.endswith(NOT_IN_FIXTURE)
+    assert read_leaves(loaded.report, leaf).number is not None or leaf.endswith(NOT_IN_FIXTURE)
 
 
 def test_every_number_of_communication_and_ranks_has_help_and_rows(loaded: LoadedRun) -> None:
@@ -115,7 +115,7 @@ def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
         skewed = rows.assign(exposed_wait_ns=0, exposed_transfer_ns=exposed)
         changed = with_analysis(loaded, collectives=skewed)
         for place, entry in enumerate(loaded.report.time.messages):
-            number = read_value(loaded.report, f"time.messages[{place}].exposed_ns")
+            number = read_leaves(loaded.report, f"time.messages[{place}].exposed_ns")
             sizes = rows_of(changed, number)["bytes"]
             assert entry.at_least_bytes <= sizes.min() <= sizes.max() < entry.below_bytes
 
@@ -123,7 +123,7 @@ def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
 @pytest.mark.parametrize("term", LEDGER_TERMS)
 def test_a_term_has_a_formula_and_the_rows_of_its_rank(loaded: LoadedRun, term: str) -> None:
     for stem in ("time.per_rank", "comparison.baseline_time"):
-        number = read_value(loaded.report, f"{stem}[1].{term}")
+        number = read_leaves(loaded.report, f"{stem}[1].{term}")
         found = find_metric(number.leaves[0])
         assert found.formula
         assert set(rows_of(loaded, number)["rank"]) == {1}
@@ -131,7 +131,7 @@ def test_a_term_has_a_formula_and_the_rows_of_its_rank(loaded: LoadedRun, term: 
 
 @pytest.mark.parametrize("stem", ["time.per_rank", "comparison.baseline_time"])
 def test_rows_of_the_whole_are_of_all_ranks_of_its_run(loaded: LoadedRun, stem: str) -> None:
-    number = read_value(loaded.report, f"{stem}[*].wall_ns", how=Aggregation.MEAN)
+    number = read_leaves(loaded.report, f"{stem}[*].wall_ns", how=Aggregation.MEAN)
     rows = rows_of(loaded, number)
     assert set(rows["rank"]) == {0, 1}
     assert rows["wall_ns"].is_monotonic_decreasing
@@ -139,14 +139,14 @@ def test_rows_of_the_whole_are_of_all_ranks_of_its_run(loaded: LoadedRun, stem: 
 
 
 def test_rows_of_exposed_transfer_are_collectives_the_worst_first(loaded: LoadedRun) -> None:
-    rows = rows_of(loaded, read_value(loaded.report, "time.per_rank[0].exposed_transfer_ns"))
+    rows = rows_of(loaded, read_leaves(loaded.report, "time.per_rank[0].exposed_transfer_ns"))
     known = loaded.analysis.collectives
     assert rows["exposed_transfer_ns"].is_monotonic_decreasing
     assert rows["exposed_transfer_ns"].iloc[0] == known[known["rank"] == 0]["exposed_transfer_ns"].max()
     step = loaded.report.time.steps[0]
-    own = rows_of(loaded, read_value(loaded.report, "time.steps[0].exposed_transfer_ns"))
+    own = rows_of(loaded, read_leaves(loaded.report, "time.steps[0].exposed_transfer_ns"))
     assert own["exposed_transfer_ns"].sum() == step.exposed_transfer_ns
-    assert "launch_ns" in rows_of(loaded, read_value(loaded.report, "time.per_rank[0].idle_ns")).columns
+<    assert "launch_ns" in rows_of(loaded, read_value(loaded.report, "time.per_rank[0].idle_ns")).columns
 
 
 def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
@@ -193,3 +193,4 @@ def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(load
     shown = [line.cells[2].number for line in table.rows]
     assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
     assert len(shown) < len(rows)
+=

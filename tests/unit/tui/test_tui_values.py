@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text, settle
-from tests.support.tui_leaves import assert_leaves
-from zprof.model.cursor import combine
+from tests.support.tui_leaves import assert_leaves, read_leaves
+from zprof.model.cursor import Cursor, combine, read_range
 from zprof.model.json_format import to_json
-from zprof.model.leaves import read_range, read_value
 from zprof.model.paths import parse_path
 from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
 from zprof.tui.app import SCREENS, ZprofApp
@@ -50,7 +49,7 @@ WALLS = "time.per_rank[*].wall_ns"
     ],
 )
 def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
-    every = read_value(TREE, leaf, how=Aggregation.SUM).number
+    every = read_leaves(TREE, leaf, how=Aggregation.SUM).number
     assert every == (None if values == [None] else sum(value for value in values if value))
 
 
@@ -70,7 +69,7 @@ def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
     ],
 )
 def test_leaves_are_combined(how: Aggregation, leaves: list[str], value: float | None) -> None:
-    made = read_value(TREE, *leaves, how=how)
+    made = read_leaves(TREE, *leaves, how=how)
     assert made.number == (None if value is None else pytest.approx(value))
     assert made.leaves == tuple(map(parse_path, leaves))
 
@@ -109,7 +108,7 @@ def test_a_figure_reads_in_its_unit(value: float | None, unit: Unit, signed: boo
     [("saving_ns", "31.9..125.8 ms"), ("small", "800.0 µs..1.2 ms"), ("none", UNKNOWN)],
 )
 def test_a_range_has_both_leaves_and_sorts_by_its_upper_end(name: str, text: str) -> None:
-    made = read_range({name: TREE[name], "saving_ns": TREE[name]}, "saving_ns")
+    made = read_range(Cursor({name: TREE[name], "saving_ns": TREE[name]}).saving_ns)
     assert made.text == text
     assert (made.low, made.number) == tuple(TREE[name])  # type: ignore[arg-type]
     assert [str(leaf) for leaf in made.leaves] == ["saving_ns[0]", "saving_ns[1]"]
@@ -118,9 +117,11 @@ def test_a_range_has_both_leaves_and_sorts_by_its_upper_end(name: str, text: str
 @pytest.mark.parametrize(("bound", "text"), [("at_least", "≥ 4.0"), ("at_most", "≤ 4.0"), ("exact", "4.0")])
 def test_a_bound_is_read_from_the_report_and_drawn_with_its_sign(bound: str, text: str) -> None:
     tree = {"per_rank": [{"exposed_wait_ns": 4_000_000, "bounds": {"exposed_wait_ns": bound}}]}
-    assert read_value(tree, "per_rank[0].exposed_wait_ns", in_ms=True).text == text
-    assert read_value(tree, "per_rank[*].exposed_wait_ns", how=Aggregation.MEAN, in_ms=True).text == text
-    falls = read_value(tree, "per_rank[0].wall_ns", "per_rank[0].exposed_wait_ns", how=Aggregation.DIFFERENCE)
+    assert read_leaves(tree, "per_rank[0].exposed_wait_ns", in_ms=True).text == text
+    assert read_leaves(tree, "per_rank[*].exposed_wait_ns", how=Aggregation.MEAN, in_ms=True).text == text
+    falls = read_leaves(
+        tree, "per_rank[0].wall_ns", "per_rank[0].exposed_wait_ns", how=Aggregation.DIFFERENCE
+    )
     assert falls.number is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zprof.model.leaves import read_value
+from zprof.model.cursor import Cursor, every, read
 from zprof.model.metrics.catalogue import find_metric
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import Tenant
@@ -106,7 +106,6 @@ def describe_stage(seen: LiveSnapshot) -> str:
     return ", ".join(parts)
 
 
-_RANKS = "time.per_rank[*]"
 _MIN_WIDE_COLUMNS = 100
 _FINAL_ACTIVITIES = (Activity.RECORDED, Activity.CUT_SHORT, Activity.NOTHING)
 
@@ -128,8 +127,9 @@ def build_ledger_table(seen: LiveSnapshot) -> Table:
 
 
 def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Row:
-    share = read_value(tree, f"{_RANKS}.{term}", f"{_RANKS}.wall_ns", how=Aggregation.SHARE)
-    time = read_value(tree, f"{_RANKS}.{term}", how=Aggregation.MEAN, in_ms=True)
+    ranks = every(Cursor(tree).time.per_rank)
+    share = read(ranks[term], ranks.wall_ns, how=Aggregation.SHARE)
+    time = read(ranks[term], how=Aggregation.MEAN, in_ms=True)
     return Row(key=term, cells=(name, time, share), mark=mark)
 
 
@@ -139,13 +139,13 @@ def build_tenants_table(seen: LiveSnapshot) -> Table:
     ranks = tree["memory"]["per_rank"] if tree else []
     peaks = [(rank["peak_bytes"], -index) for index, rank in enumerate(ranks)]
     index = -max(peaks)[1] if peaks else -1
-    stem = f"memory.per_rank[{max(0, index)}]"
-    lines = [_build_bytes_line(tree, stem, "peak_bytes", "peak", Mark.TITLE)]
+    place = Cursor(tree).memory.per_rank[max(0, index)]
+    lines = [_build_bytes_line(place, place.peak_bytes, "peak", Mark.TITLE)]
     lines += [
-        _build_bytes_line(tree, stem, f"tenants.{tenant}", tenant.replace("_", " "), Mark.PLAIN)
+        _build_bytes_line(place, place.tenants[tenant.value], tenant.replace("_", " "), Mark.PLAIN)
         for tenant in Tenant
     ]
-    lines.append(_build_bytes_line(tree, stem, "untagged_bytes", "untagged", Mark.PLAIN))
+    lines.append(_build_bytes_line(place, place.untagged_bytes, "untagged", Mark.PLAIN))
     note = (
         f"rank {tree['memory']['per_rank'][index]['rank']}, steps {_format_steps(tree, 'memory_steps')}"
         if index >= 0
@@ -166,10 +166,9 @@ def build_tenants_table(seen: LiveSnapshot) -> Table:
     )
 
 
-def _build_bytes_line(tree: Mapping[str, Any], stem: str, name: str, label: str, mark: Mark) -> Row:
-    size = read_value(tree, f"{stem}.{name}")
-    share = read_value(tree, f"{stem}.{name}", f"{stem}.peak_bytes", how=Aggregation.SHARE)
-    return Row(key=name, cells=(label, size, share), mark=mark)
+def _build_bytes_line(rank: Cursor, part: Cursor, label: str, mark: Mark) -> Row:
+    share = read(part, rank.peak_bytes, how=Aggregation.SHARE)
+    return Row(key=label, cells=(label, read(part), share), mark=mark)
 
 
 def _format_steps(tree: Mapping[str, Any], name: str) -> str:

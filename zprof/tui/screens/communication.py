@@ -26,7 +26,7 @@ from zprof.reports.pages.collectives import (
     build_unit_table,
     make_hidden_value,
 )
-from zprof.reports.presenters.run_formatting import group_name
+from zprof.reports.pages.names import group_name
 from zprof.reports.table import Table
 from zprof.tui.keys import Where, bindings
 from zprof.tui.screens.page_screen import PageScreen

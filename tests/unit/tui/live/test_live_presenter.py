@@ -123,7 +123,7 @@ def test_numbers_are_leaves_of_the_report_and_the_ledger_sums(
     assert total == pytest.approx(wall.number, rel=1e-3)
     peaks = [rank["peak_bytes"] for rank in tree["memory"]["per_rank"]]
     highest = f"per_rank[{peaks.index(max(peaks))}]"
-    keys = ["peak_bytes", *(f"tenants.{tenant}" for tenant in Tenant), "untagged_bytes"]
+    keys = ["peak", *(tenant.replace("_", " ") for tenant in Tenant), "untagged"]
     assert [line.key for line in tenants.rows] == keys
     assert all(highest in str(leaf) for number in tenants.list_values() for leaf in number.leaves)
     assert get_verdict(seen) == alone.report.verdict.sentence

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from zprof.model.cache import CacheSummary
+from zprof.model.cursor import Cursor, read
 from zprof.model.doctor import CheckStatus, Doctor
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.leaves import take_value
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification, VerifiedFigure
@@ -299,7 +299,7 @@ def _make_times(times: Sequence[RankTime]) -> tuple[Cell, Cell]:
 
 def _make_peak(memory: Sequence[RankMemory]) -> Cell:
     rank = largest_rank(memory)
-    return take_value(rank, "peak_bytes") if rank else UNKNOWN
+    return read(Cursor(rank).peak_bytes) if rank else UNKNOWN
 
 
 def _make_page(kind: str, *parts: Block | Section) -> Page:

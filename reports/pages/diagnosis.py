@@ -27,6 +27,7 @@ from zprof.reports.page import (
     make_section,
 )
 from zprof.reports.pages.compare import build_equal_work_table
+from zprof.reports.pages.endings import build_ending_section
 from zprof.reports.pages.findings import (
     build_change_parts,
     build_location_parts,
@@ -49,7 +50,6 @@ from zprof.reports.pages.memory_changes import build_group_change_section, build
 from zprof.reports.pages.memory_snapshots import build_history_sections, find_history_rank
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import describe_critical_path
-from zprof.reports.presenters.endings import build_ending_section
 
 #: Findings shown in short behind the first; the second limits those of low confidence.
 _MAX_SHORT, _MAX_GUESSES = 3, 1

@@ -1,9 +1,11 @@
 """Build the second opinion of another tool: what bounds the critical path, what idle streams wait for."""
 
-from zprof.model.leaves import take_value
-from zprof.model.quantities import Unit, Value
+from msgspec.structs import replace
+
+from zprof.model.cursor import Cursor, get, read
+from zprof.model.quantities import Unit
 from zprof.model.report import Report
-from zprof.model.second_opinion import RankOpinion, SecondOpinion
+from zprof.model.second_opinion import SecondOpinion
 from zprof.reports.page import Section, make_section
 from zprof.reports.table import (
     Cell,
@@ -44,31 +46,34 @@ def build_second_opinion_section(report: Report) -> tuple[Section, ...]:
                 *make_number_columns("length", unit="ms"),
                 *make_number_columns(*_BOUNDS.values(), unit="%"),
             ),
-            [_make_path_row(rank) for rank in opinion.per_rank if rank.critical_path is not None],
+            [
+                _make_path_row(rank)
+                for rank in Cursor(report).second_opinion.per_rank
+                if get(rank.critical_path)
+            ],
             unit="ms",
             note=f"{opinion.source}: what bounds each rank's critical path",
             notes=(_NOTE,),
             max_text_rows=_MAX_TEXT_RANKS,
             noun="ranks",
         ),
-        _build_idle_table(opinion),
+        _build_idle_table(report, opinion),
     )
 
 
-def _make_path_row(rank: RankOpinion) -> tuple[Cell, ...]:
+def _make_path_row(rank: Cursor) -> tuple[Cell, ...]:
     path = rank.critical_path
-    assert path is not None
-    shares = (Value(path.shares.get(bound), Unit.RATIO) for bound in _BOUNDS)
-    return (str(rank.rank), path.window, take_value(path, "length_ns", in_ms=True), *shares)
+    shares = (replace(read(path.shares[bound]), unit=Unit.RATIO) for bound in _BOUNDS)
+    return (str(get(rank.rank)), get(path.window), read(path.length_ns, in_ms=True), *shares)
 
 
-def _build_idle_table(opinion: SecondOpinion) -> Table | None:
+def _build_idle_table(report: Report, opinion: SecondOpinion) -> Table | None:
     rows: list[tuple[Cell, ...]] = []
-    for rank in opinion.per_rank:
-        for idle in rank.idle or ():
-            waits = [take_value(idle, field, in_ms=True) for field in _WAITS]
+    for rank in Cursor(report).second_opinion.per_rank:
+        for idle in rank.idle:
+            waits = [read(idle[field], in_ms=True) for field in _WAITS]
             if any(wait.number for wait in waits):
-                rows.append((str(rank.rank), str(idle.stream), *waits))
+                rows.append((str(get(rank.rank)), str(get(idle.stream)), *waits))
     return make_table(
         "Idle streams",
         (

@@ -5,6 +5,7 @@ from zprof.model.report import Report
 from zprof.reports.page import Page
 from zprof.reports.pages.collectives import build_collective_section
 from zprof.reports.pages.compare import build_difference_section, build_run_section
+from zprof.reports.pages.endings import build_ending_section
 from zprof.reports.pages.findings import build_finding_section, build_gap_section
 from zprof.reports.pages.hang import build_hang_section
 from zprof.reports.pages.head import build_head_blocks
@@ -16,10 +17,9 @@ from zprof.reports.pages.memory_device import build_device_section, build_out_of
 from zprof.reports.pages.memory_snapshots import build_history_sections
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import build_rank_section
+from zprof.reports.pages.second_opinion import build_second_opinion_section
 from zprof.reports.pages.time_detail import build_time_detail_section
 from zprof.reports.pages.whatif import build_outlook_sections
-from zprof.reports.presenters.endings import build_ending_section
-from zprof.reports.presenters.second_opinion import build_second_opinion_section
 
 
 def build_report_page(report: Report) -> Page:

@@ -1,1 +1,0 @@
-"""Build the page of each kind of document as blocks: choose the text and the rows, draw nothing."""

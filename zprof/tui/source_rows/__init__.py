@@ -1,1 +1,0 @@
-"""The rows that numbers of the report were measured from, by leaf."""
