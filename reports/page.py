@@ -1,8 +1,8 @@
 """Blocks of a page that can be rendered as text, Markdown or HTML.
 
-Presenters (``reports/presenters``) turn reports, plans, predictions, checks and comparisons into a
-``Page``; the backends render its blocks and know nothing else.  Any string may contain names from a
-recording, so backends escape all of them except ``tone``, ``colour`` and ``anchor``, which zprof sets itself.
+``reports/pages`` turns reports, plans, predictions, checks and comparisons into a ``Page``; the backends
+render its blocks and know nothing else.  Any string may contain names from a recording, so backends escape
+all of them except ``tone``, ``colour`` and ``anchor``, which zprof sets itself.
 """
 
 from itertools import pairwise

@@ -107,7 +107,12 @@ def build_collective_table(report: Report) -> Table:
     several, wide = int(_has_groups(time)), 100 if _has_groups(time) or _has_types(time) else 0
     fields = (
         name_field("kind", help="kind of collective"),
-        name_field("group", help="its ranks, and what the program calls it", lifted=True, show=group_name),
+        name_field(
+            "group",
+            help="the process group: its ranks, and what the program calls it",
+            lifted=True,
+            show=group_name,
+        ),
         name_field("dtype", title="type", help="element type", lifted=True),
         metric_field(f"{_COLLECTIVES}count"),
         metric_field(f"{_COLLECTIVES}bytes", from_width=wide, cell=make_bytes_cell),

@@ -58,7 +58,9 @@ _MARKS = {RankState.CAUSE: Mark.BAD} | dict.fromkeys(
 )
 _RANKS = Column(title="ranks", kind=Kind.TEXT, help="global ranks of the job")
 _ROLE = Column(title="role", kind=Kind.TEXT, help="what the ranks of the group share")
-_GROUP = Column(title="group", kind=Kind.TEXT, help="description of the process group, or its name")
+_GROUP = Column(
+    title="group", kind=Kind.TEXT, help="the process group: its ranks, and what the program calls it"
+)
 _OPERATION = Column(title="operation", kind=Kind.TEXT, help="its name and number in the group")
 _STATE = Column(
     title="state",

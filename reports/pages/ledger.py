@@ -91,7 +91,7 @@ def build_ledger_table(report: Report, terms: Sequence[str] | None = None) -> Ta
             Column(title=comparison.baseline, unit="ms", help="the baseline"),
             Column(title=report.run.name, unit="ms", help="this run"),
             Column(title="share", unit="%", help="share of the step of this run", wide=True),
-            Column(title="change", unit="ms", help="the changes sum to the change in step time"),
+            Column(title="change", unit="ms"),
         )
     rows = [
         Row(key=term, cells=(*_make_term_cells(report, term, is_compared=is_compared), bars[term]))
@@ -111,7 +111,8 @@ def build_ledger_table(report: Report, terms: Sequence[str] | None = None) -> Ta
             Column(title="cumulative", kind=Kind.BAR, help="each bar starts where the one above it ends"),
         ),
         rows=(*rows, step) if report.time.per_rank else (),
-        help="Means over ranks and steps. The terms sum to the step time; terms of 0.0 ms may be left out.\n"
+        help="Means over ranks and steps. The terms sum to the step time, and their changes to its change; "
+        "terms of 0.0 ms may be left out.\n"
         "Press enter on a number for its formula, its inputs, and the steps that it was measured from.",
     )
 

@@ -392,7 +392,7 @@ def build_module_table(report: Report, rank: int) -> Table | None:
     return make_table(
         f"{MODULE_TITLE}, rank {rank}",
         (
-            Column(title="module", kind=Kind.NAME, help="including its submodules"),
+            Column(title="module", kind=Kind.NAME),
             Column(title="at the peak", unit="bytes", help="live at the rank's own peak"),
             SHARE,
             Column(title="own peak", unit="bytes", help="maximum of the module's live bytes"),

@@ -61,11 +61,11 @@ _ERROR = Column(
     from_width=90,
 )
 _RANGE = Column(title="range", help="lower and upper bound of the prediction", from_width=70)
-_CHANGE = Column(title="change", help="predicted minus measured")
+_CHANGE = Column(title="change")
 _BASELINE = Column(title="baseline", help="mean of its ranks, measured", from_width=104)
 _VALUE = Column(title="value")
 _LATENCY = Column(title="latency", help="of one message, from a linear fit of the run's own messages")
-_BUS_BANDWIDTH = Column(title="bus bandwidth", help="from the same fit")
+_BUS_BANDWIDTH = Column(title="busbw", help="from the same fit")
 _DESCRIPTION = Column(title="description", kind=Kind.TEXT, takes_rest=True)
 #: Parameters of the model that were fitted: name, field, description.
 _FITTED = (
@@ -258,7 +258,8 @@ def build_term_table(
             rows=[make_row(name) for name in names],
         ),
         name=f"predicted {part}",
-        help="As measured, as the model of this run gives it, and as predicted for the change. Terms of a "
+        help="As measured, as the model of this run gives it, and as predicted for the change, which is the "
+        "predicted minus the measured. Terms of a "
         "step are means over the ranks; memory is that of the rank with the largest peak.",
     )
 
@@ -314,7 +315,7 @@ def build_calibration_tables(document: WhatIf | Report) -> tuple[Table, ...]:
         rows=[Row(cells=(name, read(found[field]))) for name, field, _ in _FITTED],
     )
     links = make_plan_table(
-        title="Link fit",
+        title="Links of the model",
         note="latency + bytes / bandwidth",
         head="collective",
         columns=(

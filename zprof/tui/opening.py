@@ -180,15 +180,15 @@ class TablePopup(Popup[None]):
 
     def __init__(self, table: Table) -> None:
         super().__init__()
-        self._table = table
+        self.table = table
 
     def compose(self) -> ComposeResult:
         """Yield the table in a frame."""
         with Vertical(id="popup") as frame:
-            frame.border_title = Text(printable(self._table.title))
-            frame.border_subtitle = Text(printable(f"{self._table.note}  esc: back"))
-            yield FactTable(id=self._table.name, classes="fill")
+            frame.border_title = Text(printable(self.table.title))
+            frame.border_subtitle = Text(printable(f"{self.table.note}  esc: back"))
+            yield FactTable(id=self.table.name, classes="fill")
 
     def on_mount(self) -> None:
         """Fill the table."""
-        self.query_one(FactTable).show(self._table)
+        self.query_one(FactTable).show(self.table)

@@ -14,9 +14,13 @@ from zprof.model.cursor import Cursor, combine, read_range
 from zprof.model.json_format import to_json
 from zprof.model.paths import parse_path
 from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
+from zprof.reports.table import Table
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.help_texts import get_export
+from zprof.tui.number_popup import explain_number
+from zprof.tui.opening import TablePopup, open_row
 from zprof.tui.session import LoadedRun
+from zprof.tui.widgets.fact_table import FactTable
 
 TREE = {
     "time": {
@@ -125,6 +129,11 @@ def test_a_bound_is_read_from_the_report_and_drawn_with_its_sign(bound: str, tex
     assert falls.number is None
 
 
+def list_tables(app: ZprofApp) -> list[Table]:
+    """Return the tables of the current screen."""
+    return [each.table for each in app.screen.query(FactTable) if each.display and each.table is not None]
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=str)
 def test_every_number_on_every_screen_is_a_leaf_of_the_report(
     loaded: LoadedRun, size: tuple[int, int]
@@ -144,6 +153,14 @@ def test_every_number_on_every_screen_is_a_leaf_of_the_report(
             assert all(figure.number is None for figure in unknown)
             assert_leaves(tree, [figure for figure in figures if figure not in unknown])
             assert any(figure.text in screen_text(app) for figure in figures), name
+            lines = [line for table in list_tables(app) for line in table.rows]
+            popups = [popup for line in lines if (popup := open_row(app, line)) is not None]
+            tables = [popup.table for popup in popups if isinstance(popup, TablePopup)]
+            known = [cell for table in tables for cell in table.list_values() if cell.leaves]
+            assert_leaves(tree, known)
+            for figure in (each for each in figures if each not in unknown):
+                told = "\n".join(explain_number(figure, app.loaded))
+                assert all(str(leaf) in told for leaf in figure.leaves[:8]), figure
             if size == SMALL:
                 for table in (one for one in app.screen.query("FactTable") if one.display):
                     assert table.virtual_size.width <= table.size.width, "a number is cut"
