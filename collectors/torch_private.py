@@ -448,6 +448,7 @@ def _read_group(state: Any, group: Any) -> ShardedGroup:
     kept_ranks = None if after_forward is None else int(after_forward.shard_mesh_size)
     replicas = getattr(mesh, "replicate_mesh_size", None)
     dimensions = 1 if replicas is None else 2
+    # The elements that make the shards of one parameter equal; the original size is global.
     return ShardedGroup(
         ranks=ranks,
         replicas=None if replicas is None else int(replicas),

@@ -129,6 +129,7 @@ def measure_optimizer_state(
     }
     own = {id(parameter) for parameter in parameters}
     has_masters = bool(optimized.keys() - own)
+    # Whether the states exist. SGD without momentum never has any.
     if not (has_masters or own <= optimized.keys()) or not (
         any(states.values())
         or all(

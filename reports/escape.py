@@ -61,6 +61,7 @@ _MAX_LINES = 60
 def escape_prose(text: object, max_length: int = _MAX_PROSE) -> str:
     """Escape one line of text for a paragraph, a list item or a table cell."""
     words = shorten(" ".join(printable(text).split()), max_length).split(" ")
+    # Escape a line start that would make a list, a rule or a quick action.
     line = " ".join(_escape_word(word, max_length) for word in words)
     match = _LINE_START.match(line)
     if match is None:

@@ -33,6 +33,7 @@ def render_html(page: Page) -> str:
     chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
     style, script = _read_file("style.css"), "" if chart is None else _read_file("script.js")
     template = make_environment().get_template("page.html.j2")
+    # The Content-Security-Policy; an empty script allows none.
     text = template.render(
         page=page,
         style=Markup(style),

@@ -38,6 +38,7 @@ def render_text(page: Page, *, coloured: bool = False) -> str:
     ``coloured`` adds colour and nothing else.
     """
     draw = _draw_coloured if coloured else _draw
+    # The head: the verdict and figures, a blank line, then the facts about the run.
     lines: list[str] = []
     has_separator = False
     for block in page.head:
@@ -101,6 +102,7 @@ def _render_block(block: Block) -> list[str]:
             return wrap(printable(block.text))
         return wrap(printable(block.text), first=f"{INDENT}{block.label}  ", rest=INDENT * 2)
     if isinstance(block, Code):
+        # The lines to copy, or their brief form.
         title = f"{INDENT}{block.title}: " if block.title else INDENT
         if not block.brief and len(block.lines) == 1:
             return format_fix_line(printable(block.lines[0]), first=title)

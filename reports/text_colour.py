@@ -33,6 +33,7 @@ def colour_heading(line: str, *, is_warning: bool = False) -> str:
 def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     """Return the lines of a block in colour."""
     if isinstance(block, VerdictBlock):
+        # Colour the mark and the status, which are the words in capitals that the text begins with.
         tone = _TONES.get(block.tone, _BOLD)
         status = _STATUS.match(block.text)
         lead = f"{block.mark} {status[0] if status else ''}".rstrip()
@@ -42,6 +43,7 @@ def colour_block(block: Block, lines: Sequence[str]) -> list[str]:
     if isinstance(block, ItemList):
         return list(map(_colour_mark, lines))
     if isinstance(block, Table):
+        # Colour the title, the bars, and the marks before zprof's own words; names of a recording have none.
         head, *rows = lines
         if block.columns[0].kind is Kind.TEXT:
             rows = list(map(_colour_mark, rows))

@@ -36,12 +36,14 @@ class _Grid(Struct, frozen=True):
 def render_table(table: Table) -> list[str]:
     """Return the heading, rows and notes of a table."""
     rows = select_rows(table, table.max_text_rows)
+    # Whether a column has a non-empty cell in these rows; the name column always counts.
     columns = [
         at
         for at in table.static_columns
         if not table.columns[at].wide and (at == 0 or any(row.cells[at] != "" for row in rows))
     ]
     lifted = [at for at in columns if table.columns[at].lifted]
+    # The rows with those of one label together, each label where it comes first.
     labels = [_format_lifted(table.columns, row, lifted) for row in rows]
     groups: dict[str, list[Row]] = {}
     for row, label in zip(rows, labels, strict=True):

@@ -31,6 +31,7 @@ def detect_facts(model: nn.Module) -> TrainingFacts:
     parameters = list(model.parameters())
     groups = list_sharded_groups(module for module in model.modules() if _MODULE in list_class_names(module))
     size = find_element_bytes(parameters)
+    # The bytes of a gathered and of a reduced element, if they are equal in all groups.
     sent = [get_item_bytes(group.param_dtype, size) for group in groups]
     gathered = get_common(sent)
     reduced = get_common(

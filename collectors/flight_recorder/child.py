@@ -83,6 +83,7 @@ def start(arguments: list[str]) -> None:
     gc.freeze()
     with (folder / ANSWERS_NAME).open("ab", buffering=0) as answers:
         for job in jobs:
+            # Let the process be killed when the next file takes longer.
             usage = resource.getrusage(resource.RUSAGE_SELF)
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)
             soft = int(usage.ru_utime + usage.ru_stime) + 1 + job.cpu_s
@@ -101,6 +102,7 @@ def _read_job(job: DumpJob, folder: Path, limits: Limits) -> DumpAnswer:
         dump = convert_dump(_load(Path(os.fsdecode(job.path)), folder))
         target = Path(os.fsdecode(job.folder))
         target.mkdir()
+        # The ranks that are in all groups of the dump; None if no group's ranks are known.
         common: set[int] | None = None
         for ranks in sorted(dump.group_ranks, key=len):
             common = set(ranks) if common is None else common.intersection(ranks)

@@ -146,6 +146,7 @@ class IntervalIndex:
         self._rows = rows[order]
         self._thread, self._start = thread[order], start[order]
         self._end = self._start + duration[order]
+        # For each interval, the innermost one of its thread that is open at its start, or -1.
         outer, stack = [], list[tuple[int, int, int]]()
         for index, span in enumerate(
             zip(self._thread.tolist(), self._start.tolist(), self._end.tolist(), strict=True)

@@ -177,6 +177,7 @@ def _order_events(trace: Trace) -> Int64s | slice:
 
 def _encode_texts(column: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
     codes = make_array(column.codes[rows], pa.int32())
+    # Replace lone surrogates, which UTF-8 cannot encode, with question marks.
     return pa.DictionaryArray.from_arrays(
         codes,
         make_texts(

@@ -58,6 +58,7 @@ class LightScans:
         """Scan the module only if a parameter has moved to another storage since the window's first scan."""
         for parameter in module._parameters.values():
             if parameter is not None:
+                # The key of the parameter's storage; -1 if it has no storage of its own (DTensor).
                 entry = self._storages.live.get(
                     parameter.untyped_storage()._cdata if type(parameter) is nn.Parameter else -1
                 )

@@ -140,6 +140,7 @@ def _describe_groups(dump: dict[str, Any], groups: Sequence[ProcessGroupFacts]) 
         if number in status:
             status[number]["last_enqueued_collective"] = enqueued
             status[number]["last_completed_collective"] = retired
+    # Whether the numbers of the dump count the groups of ``torch.distributed``.
     if all(
         (entry["pg_id"] < len(groups) and groups[entry["pg_id"]].name == entry["process_group"][0])
         for entry in entries

@@ -170,6 +170,7 @@ def _format_facts(facts: TrainingFacts) -> list[str]:
 
 def describe_states(checks: Sequence[FormulaCheck], max_ranks: int) -> tuple[str, ...]:
     """Describe the model states of each rank, largest deviation first; one sentence if all ranks agree."""
+    # Sum the three states of each rank; ranks without a formula for every state are omitted.
     by_rank: dict[int, list[FormulaCheck]] = {}
     for state in checks:
         by_rank.setdefault(state.rank, []).append(state)

@@ -101,6 +101,7 @@ def compute_expected_volume(facts: TrainingFacts) -> int | None:
     if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
         return None
     reduced = size if facts.reduction_bytes is None else facts.reduction_bytes
+    # Full-parameter gathers and full-gradient reductions per step; an all-reduce counts as two.
     gathers, reductions = {
         0: (0, 2),
         1: (1, 1),

@@ -66,6 +66,7 @@ def remove_unused(entry: Path, max_s: float = float("inf")) -> bool:
     try:
         with suppress(OSError):
             (entry / KEY_NAME).unlink()  # what is left of it is not used
+        # Remove a folder, but no more of it than is possible until the deadline.
         deadline_s = time.monotonic() + max_s
         for parent, _, names in os.walk(entry, topdown=False):
             for name in names:

@@ -101,6 +101,7 @@ def write_outputs(check: "Check", report: "Report", outputs: Outputs) -> None:
             document = output_format.render((check, report))
         write_document(document, path, force=outputs.force)
     if outputs.summary is not None:
+        # Append Markdown to GitHub's step summary; a failure prints a note and does not change the outcome.
         from zprof.reports.formats import CHECKS, by_name
 
         try:

@@ -81,6 +81,7 @@ def _report_unexpected(error: Exception) -> int:
 
         print_exception(error)
     if is_memory_shortage(error):
+        # Report that memory ran out, using as little memory as possible.
         try:
             limit = read_memory_limit()
             if limit is None:

@@ -83,11 +83,13 @@ def main(arguments: Sequence[str]) -> int:
                 dist.barrier()  # the first rank to leave closes the connections of the others
                 dist.destroy_process_group()
         except BaseException as error:
+            # Print the traceback to stderr and write one line for the test.
             path = failure_path(folder, rank)
             now_ns = time.time_ns()
             traceback.print_exception(error)
             message = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
             first_line = message.strip().splitlines()[0][:_MAX_LINE_LENGTH]
+            # Describe the innermost frame in the test's own file.
             frames = [
                 frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == plan.file
             ]

@@ -124,6 +124,7 @@ def _describe_cause(hang: Hang) -> str:
     who = name_ranks([each.rank for each in hang.culprits], _MAX_CULPRITS)
     have = "has" if len(hang.culprits) == 1 else "have"
     operation = describe_operation(hang.operations[0]) if hang.operations else ""
+    # Where the culprits are, two lines at most; empty if where the others are says it already.
     entry = hang.operations[0].location if hang.operations else None
     places = dict.fromkeys(each.location for each in hang.culprits if each.location not in (None, entry))
     at = f" ({'; '.join(describe_location(each) for each in list(places)[:2] if each)})" if places else ""

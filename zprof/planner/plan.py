@@ -62,6 +62,7 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
 def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
     job = with_units(spread_devices(given, scheme))
     memory = device_memory.plan_memory(job, scheme)
+    # Known bytes per tenant, in display order.
     sizes = {
         tenant: [term.bytes for term in memory.terms if term.tenant is tenant] for tenant in DISPLAY_ORDER
     }

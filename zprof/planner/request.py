@@ -182,6 +182,7 @@ def _read_model(request: PlanRequest) -> tuple[str, int, Shape | None]:
         raise BadInput(message, hint=f"use one of: {', '.join(options)}")
     _refuse_unused(request, given[0])
     if request.preset is not None:
+        # A preset's model, with the context extended to the sequence length if it is shorter.
         from zprof.planner.model_presets import find_preset
         from zprof.planner.model_shapes import count_parameters
 

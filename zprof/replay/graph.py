@@ -130,6 +130,7 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
         return _make_replay_gap("the recording is not available")
     if analysis.run.device == "cpu":
         return _make_replay_gap("the ranks compute on the CPU")
+    # The longest run of consecutive steps that all ranks have.
     steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
     common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps["step"].tolist()))
     run_start, longest_run = 0, range(0)

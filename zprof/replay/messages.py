@@ -192,6 +192,7 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float | None:
         users = _first_users(rank, gathers)
         on_compute = rank.stream == main_stream_of_rank(rank)
         worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
+        # The compute time that must pass before each task, by its waits and its stream; -1 if none.
         needed_ns = np.where(on_compute & (rank.stream != NONE), worked_ns, -1.0).tolist()
         last: dict[int, int] = {}
         for at in np.flatnonzero((rank.stream != NONE) & ~on_compute).tolist():

@@ -40,6 +40,7 @@ def order_findings(findings: Iterable[Finding]) -> list[Finding]:
 
     def key(finding: Finding) -> tuple[bool, bool, bool, bool, bool, float, bool, bool, bool, int, str]:
         is_low_confidence, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
+        # Twice the recording's start-up cost per step, comparable to the sum of a range; else 0.
         time_ns = (
             2 * sum(entry.value for entry in finding.evidence if entry.key == START_COST_PER_STEP)
         ) or sum(finding.saving_ns)
@@ -76,10 +77,12 @@ def split_savings(
     """
     claims = {rule.cause: rule.claims for rule in rules}
     findings = [_limit_saving(finding, rules, ranks, steps) for finding in findings]
+    # The causes whose signal another finding above low confidence produces.
     sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
     causes = frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
     remaining = _find_largest_terms({term for rule in rules for term in rule.claims}, ranks, steps)
     kept = []
+    # Sort explained findings last, then by decreasing confidence; the sort is stable.
     for finding in sorted(
         order_findings(findings), key=lambda f: (f.cause in causes, -_CONFIDENCE_RANK[f.confidence])
     ):

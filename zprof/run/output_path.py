@@ -20,6 +20,7 @@ def replace_run(path: Path, *, force: bool) -> Iterator[None]:
     """
     check_output_path(path, force=force)
     with lock_output(path):
+        # Put a run back that a killed process had moved away and not replaced.
         backup = _get_backup(path)
         if not _is_taken(path) and backup.is_dir():
             with suppress(OSError):

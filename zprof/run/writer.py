@@ -81,6 +81,7 @@ class RankWriter:
         self._next_part = 0
         self._lock = threading.RLock()
         self._listed: Mapping[str, TableFile] = {}
+        # Raise BadInput instead of deleting another program's files, which may have names like ``rank00000``.
         if self.folder.exists() and not (self.folder / RANK_NAME).is_file():
             raise BadInput(
                 f"{self.folder}: exists and does not belong to a run",
@@ -92,6 +93,7 @@ class RankWriter:
             with lock_folder(self.folder, _MAX_LOCK_WAIT_S):
                 shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
+            # Remove rank folders left over from an earlier, larger job.
             for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
                 number = int(folder.name.removeprefix("rank"))
                 if number >= manifest.world_size and (folder / RANK_NAME).is_file():
@@ -305,6 +307,7 @@ def _write_parquet(path: Path, name: str, columns: Mapping[str, Sequence[Any]] |
 def _get_options(name: str) -> dict[str, Any]:
     if name in _FLIGHT_TABLES:
         # To choose an encoding by column takes longer than to write a table of few rows.
+        # The fastest encoding options for a table of at most a few thousand rows.
         encodings = (
             {
                 "use_dictionary": [

@@ -154,6 +154,7 @@ def _wait_for_ranks(processes: list["subprocess.Popen[bytes]"], folder: Path, pl
     if any(codes.values()):
         return describe_failure(codes, len(processes), folder)
     running = [rank for rank in range(len(processes)) if rank not in codes]
+    # Request each rank's position in the code, and wait for it with a short timeout.
     for rank in running:
         processes[rank].send_signal(ASK)
     end = time.monotonic() + _ANSWER_TIMEOUT_S

@@ -55,6 +55,7 @@ def find_unknown_lanes(trace: Trace) -> list[UnknownLane]:
     categories = trace.category.texts
     if "kernel" in categories:
         return []
+    # The number of rows of each process and category; a process whose id is a word has none.
     processes, position = np.unique(trace.process, return_inverse=True)
     width = max(1, len(trace.category.texts))
     keys, counts = np.unique(position * width + trace.category.codes, return_counts=True)

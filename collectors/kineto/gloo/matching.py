@@ -223,6 +223,7 @@ def add_groups_by_thread(launches: Sequence[GlooLaunch], executions: Sequence[Ex
     ran_on: dict[GlooKey, set[int]] = defaultdict(set)
     for execution in executions:
         ran_on[execution.key].add(execution.thread)
+    # The groups of each thread, from operators that a single known group launched.
     owners: dict[int, set[_NamedGroup]] = defaultdict(set)
     for key, groups in launched.items():
         if len(groups) == 1 and _UNKNOWN not in groups:

@@ -142,6 +142,7 @@ def skip_bracketed(window: TextWindow, *, keep_text: bool) -> bytes | None:
     """
     text, depth, in_string = bytearray(), 0, False
     while True:
+        # The window's end, before trailing backslashes, whose meaning depends on what follows.
         stop = window.end
         while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
             stop -= 1

@@ -19,6 +19,7 @@ def classify(job: Job, root: Root, stopped: frozenset[int]) -> HangClass:
         return HangClass.RANK_MISSING
     if len(root.ranks) > 1:
         late = {rank for operation in root.operations for rank in operation.late}
+        # The ranks of a circle that stand in an operation at a line at which they never entered it.
         is_skip = late.intersection(find_skipping(job, root)) - {
             rank
             for operation in root.operations

@@ -136,11 +136,13 @@ def _is_whole(job: Job, run: Run) -> bool:
 
 def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
     if not job.operations:
+        # Judge a job without a pending operation: it has finished, unless a watch saw ranks that do nothing.
         standing = [
             flight
             for rank, flight in job.flights.items()
             if stall is not None and rank in stall.ranks and flight.is_in_operation is False
         ]
+        # Whether the counts of a rank's groups show that it has entered a collective.
         has_begun = any(
             flight.last is not None
             or any(enqueued is not None and enqueued > 0 for enqueued, _ in flight.status.values())
@@ -160,6 +162,7 @@ def _judge(job: Job, folder: str, stall: Stall | None) -> Hang:
         )
     if stall is None and (_is_moving(job) or _is_active(job)):
         return Hang(status=HangStatus.RUNNING)
+    # The ranks that have not finished a symmetric collective that a peer has.
     stopped = frozenset(
         rank
         for operation in job.operations

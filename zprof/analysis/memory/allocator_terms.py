@@ -44,6 +44,7 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     held_rows = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
     live = held_rows[blocks.freed_ns[held_rows] > time_ns]
     regions = merge_segments(history.held_segments, time_ns)
+    # (bytes of blocks in each region, bytes of blocks outside all regions).
     used = np.zeros(len(regions.address), dtype=np.int64)
     address, size = blocks.address[held_rows], blocks.block_bytes[held_rows]
     region = np.searchsorted(regions.address, address, side="right") - 1

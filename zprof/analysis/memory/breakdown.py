@@ -99,6 +99,7 @@ def _find_main_generation(lives: RankLives, block: int) -> int | None:
 
 def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
     """Return one entry per phase with a duration, in order of first start; their maximum is the peak."""
+    # (start, phase) of each non-empty phase interval of the window; each lasts until the next.
     marked = [
         (t, name) for t, name in lives.timeline.phases if lives.timeline.begin_ns < t < lives.timeline.end_ns
     ]
@@ -106,21 +107,7 @@ def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
     ends = [*(t for t, _ in marked), lives.timeline.end_ns]
     non_empty = [mark for mark, end in zip(all_marks, ends, strict=True) if mark[0] < end]
     begins, names = np.array([t for t, _ in non_empty], dtype=np.int64), [name for _, name in non_empty]
-    times, live = lives.times_ns, lives.live_bytes
-    first = int(np.searchsorted(times, lives.timeline.begin_ns, side="right"))
-    last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
-    inside = times[first:last]
-    start_bytes = np.concatenate([np.zeros(1, dtype=np.int64), live])[
-        np.searchsorted(times, begins, side="right")
-    ]
-    interval = np.searchsorted(begins, inside, side="right") - 1
-    if not len(begins):
-        inside, interval, last = inside[:0], interval[:0], first
-    times, live, interval = (
-        np.concatenate([begins, inside]),
-        np.concatenate([start_bytes, live[first:last]]),
-        np.concatenate([np.arange(len(begins)), interval]).astype(np.int64),
-    )
+    times, live, interval = _list_points(lives, begins)
     peaks = []
     for name in dict.fromkeys(names):
         is_phase = np.array([other == name for other in names], dtype=bool)
@@ -139,6 +126,25 @@ def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
             )
         )
     return tuple(peaks)
+
+
+def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
+    """Return (time, live bytes, interval) of each interval's start and of each event in the window."""
+    times, live = lives.times_ns, lives.live_bytes
+    first = int(np.searchsorted(times, lives.timeline.begin_ns, side="right"))
+    last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
+    inside = times[first:last]
+    start_bytes = np.concatenate([np.zeros(1, dtype=np.int64), live])[
+        np.searchsorted(times, begins, side="right")
+    ]
+    interval = np.searchsorted(begins, inside, side="right") - 1
+    if not len(begins):
+        inside, interval, last = inside[:0], interval[:0], first
+    return (
+        np.concatenate([begins, inside]),
+        np.concatenate([start_bytes, live[first:last]]),
+        np.concatenate([np.arange(len(begins)), interval]).astype(np.int64),
+    )
 
 
 def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:

@@ -49,6 +49,7 @@ def _find_largest_rank(memory: Memory) -> RankMemory | None:
 def list_group_changes(a: Sequence[Allocation], b: Sequence[Allocation]) -> tuple[GroupChange, ...]:
     """Return the changes of all groups of two ranks of snapshots, largest first, of either sign."""
     before, after = _sum_places(a), _sum_places(b)
+    # Rename places of ``a`` whose line ``b`` lacks, if both have as many such places in that function.
     moved: dict[tuple[str, ...], tuple[list[_Key], list[_Key]]] = {}
     for index, (own, other) in enumerate(((before, after), (after, before))):
         for key in sorted(key for key in own if key not in other and key[2] == _PLACE):

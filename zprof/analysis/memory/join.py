@@ -104,6 +104,7 @@ def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> 
     total = len(allocations) + len(lone_begins)
     tracked = np.zeros(total, dtype=bool)
     tracked[owner[storages.known & ~storages.before_window]] = True
+    # The storage row of each block: the first made by an operator, else the first, else -1.
     representative = np.full(total, -1, dtype=np.int64)
     for rows in (np.flatnonzero(~storages.known)[::-1], np.flatnonzero(storages.known)[::-1]):
         representative[owner[rows]] = rows

@@ -23,6 +23,7 @@ def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_P
     """Return at most ``points`` points of a recording; at each, the columns sum to the live bytes."""
     window = lives.timeline
     begins = cut_intervals(window, points)
+    # The time of the first maximum of each interval.
     times, live = lives.times_ns, lives.live_bytes
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
     edges = np.append(np.searchsorted(times[:last], begins, side="right"), last)

@@ -240,6 +240,7 @@ def make_phase_lane(
 ) -> TimelineLane | None:
     """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
     evidence = collect_phase_evidence(events, marks, clock)
+    # All instants of the step at which the phase may change.
     span_sets = (
         evidence.forward,
         evidence.backward,

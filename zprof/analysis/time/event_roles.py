@@ -125,6 +125,7 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     """
     work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.match_categories("kernel")
+    # Mark the rows of ``work`` with the same start, end and stream as a collective.
     described = collectives.select(["start_ns", "end_ns", "stream"]).drop_null()
     starts, *others = (column.to_numpy() for column in described.columns)
     keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))

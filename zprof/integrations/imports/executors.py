@@ -57,6 +57,7 @@ def map_in_processes(
             yield from _run_pool(pool, work, pending, running, workers, on_running)
         suspects = list(running.values()) or [pending.popleft() for _ in range(min(1, len(pending)))]
         if suspects and not is_start_checked:
+            # Detect a machine on which no process can be started.
             if isinstance(run_alone(_do_nothing, None), BaseException):
                 raise BadInput(
                     "cannot start the processes that read the files",

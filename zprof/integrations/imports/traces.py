@@ -198,6 +198,7 @@ def write_traces(
         if isinstance(facts, Refusal):
             refused[path] = facts
         else:
+            # Check a worker's result on this machine: same version, tables on a shared disk.
             if facts.version != __version__:
                 versions = f"the workers have zprof {facts.version}, this machine has {__version__}"
                 raise BadInput(f"{options.executor}: {versions}", hint="install the same version everywhere")

@@ -119,6 +119,7 @@ def with_layers(job: Job, layers: int) -> Job:
         return _with_shape(job, replace(job.shape, layers=layers))
     inner = [unit for unit in job.units if not unit.encloses]
     rounds = ceil_div(layers, len(inner))
+    # Copy a unit under a new name, because units are identified by name.
     repeated = [
         (unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})"))
         for number in range(rounds)

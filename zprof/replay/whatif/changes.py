@@ -22,6 +22,7 @@ def change_policy(policy: EnginePolicy, change: Change) -> EnginePolicy:
     stage = policy.stage if change.stage is None else change.stage
     shards_gradients = policy.stage >= 2
     ahead = policy.prefetch if policy.stage == 3 or stage != 3 else 1
+    # The reductions in flight; a run below stage 2 does not show them, so use the default.
     return EnginePolicy(
         stage=stage,
         prefetch=ahead if change.prefetch is None else change.prefetch,
@@ -45,6 +46,7 @@ def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
     if change.stage is not None:
         skeleton = _change_reductions(skeleton, model.policy.stage, change.stage)
     if change.micro_batches is not None and change.micro_batches != skeleton.micro_batches:
+        # Split the same samples per step into ``count`` micro-batches, and the work of each pass with them.
         old, size = skeleton.micro_batches, len(skeleton.passes) // skeleton.micro_batches
         first = skeleton.passes[-size:]
         each_reduces = all(

@@ -140,6 +140,7 @@ def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     if each.empty:
         return None
     lines, fitted = {}, []
+    # The time of tiny messages (a norm, the loss) in groups of the same size; None if too few.
     tiny = messages.others
     tiny = tiny[(tiny["group_size"] == messages.group_size) & tiny["matched"].astype(bool)]
     tiny = tiny[(tiny["bytes"] > 0) & (tiny["bytes"] <= _TINY_BYTES) & (tiny["intrinsic_ns"] > 0)]

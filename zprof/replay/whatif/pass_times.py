@@ -72,6 +72,7 @@ def pass_starts(
     rows = rank.rows[rank.rows["step"] == step]
     _mark_backward_ends(starts, rank, rows, order, passes)
     if order.gathers_before_passes and order.has_unit_names:
+        # Mark stage 3 passes, which start with the wait for their gather.
         gathers = rows[rows["kind"] == GATHER]
         phases = np.where(gathers["phase"] == "forward", PassPhase.FORWARD.value, PassPhase.BACKWARD.value)
         ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)

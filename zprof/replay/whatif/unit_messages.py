@@ -48,6 +48,7 @@ def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     is_sharding = _is_sharding(rows)
     if not is_sharding.any():
         return None
+    # Ranks spread evenly over the order of compute time, including the slowest and the median.
     compute_ns = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
     order = [int(str(rank)) for rank in compute_ns.index]
     indices = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))

@@ -103,6 +103,7 @@ def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _KernelComparison 
     work = _read_work(analysis, baseline)
     by_basis = []
     for column in ("total_ns", "alone_ns"):
+        # The time of each name (column) per step of each rank (row), in ns.
         own_times, baseline_times = (
             rows.pivot_table(index="rank", columns="name", values=column, aggfunc="sum", fill_value=0.0)
             for rows in (own_kernels, baseline_kernels)

@@ -312,6 +312,7 @@ def _find_blocked_collectives(analysis: RunAnalysis, graph: Graph) -> list[_Cand
     count = sum(len(rank.held) for rank in graph.ranks) / len(graph.ranks) / graph.steps
     if not count:
         return []
+    # The mean number of collectives per rank and step.
     return [
         _Candidate(
             cause=Cause.COMPUTE_BLOCKS_COMM,

@@ -171,6 +171,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
     slower = measure_slowdown(analysis, graph).factor - 1
+    # The extra time of these gathers if each block and both ends of the model have their own.
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)

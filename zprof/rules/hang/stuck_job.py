@@ -147,6 +147,7 @@ def make_fix(hang: Hang, backend: str = "") -> str:
             ]
         )
     if hang.is_swapped or kind is HangClass.CIRCULAR_WAIT:
+        # The fix of an order that differs between ranks: which line is which.
         if hang.sides:
             entered = [(name_entered(side), side.location) for side in hang.sides[:2]]
         else:

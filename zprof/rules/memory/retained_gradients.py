@@ -86,6 +86,7 @@ def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
     for (begin_ns, name), end_ns in itertools.zip_longest(timeline.phases, ends):
         step = bisect.bisect_right(begins, begin_ns) - 1
         if name == Phase.FORWARD.value and step >= 0:
+            # The minimum of the gradients in [begin, end): the bytes alive throughout.
             gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
             first = bisect.bisect_left(timeline.time_ns, begin_ns)
             last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
@@ -205,6 +206,8 @@ def _find_not_dropped(
     analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients
 ) -> _Retained | None:
     held = forwards.first_bytes
+    # True for DeepSpeed's ZeRO: a rank's part of the gradients has memory that is allocated once.
+    # Whether DDP's gradients are views of its buckets, which remain even if ``.grad`` is reset.
     if (analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held) or (
         analysis.engine is Engine.DEEPSPEED and bool(analysis.training.stage)
     ):

@@ -93,6 +93,7 @@ def _check(
         is_unsized = not (analysis.collectives["bytes"] > 0).any()
         if baseline is not None and is_unsized:
             return _find_by_time(analysis, baseline)
+        # A gap if much of the step is exposed in transfers whose bandwidth cannot be computed.
         exposed_ns = mean_per_step(analysis, float(analysis.collectives["exposed_transfer_ns"].sum()))
         is_worth_it = exposed_ns >= _MIN_UNTESTED_RATIO * mean_wall_ns(analysis)
         if analysis.run.world_size == 1 or not is_worth_it or measure_group_rates(reached):

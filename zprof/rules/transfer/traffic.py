@@ -180,6 +180,7 @@ def _first_launch(messages: Messages) -> float:
 def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of each rank's group that moves the most bytes."""
     rows = rows[rows["group_size"] > 1]
+    # A number for each group, in the order of their names, which are long if ranks are many.
     groups = rows["group"]
     codes, texts = factorize_texts(groups)
     places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes

@@ -175,6 +175,7 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
     longer = _ratio_to_others(compute, rank)
     if longer < _LONGER_RATIO:
         return None
+    # The maximum activations of each rank at the peaks of its phases and of its steps.
     memory, name = analysis.memory, Tenant.ACTIVATIONS
     held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
     held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]

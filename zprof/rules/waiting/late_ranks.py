@@ -388,6 +388,7 @@ def find_reason(
         copies_ns: Their excess copy time.
         idle_ns: Their excess idle time.
     """
+    # The shares of the waiting for these ranks, by reason, for delays that started on them.
     mine = analysis.collectives[
         analysis.collectives["blamed_rank"].isin(late) & analysis.collectives["origin_rank"].isin(late)
     ]

@@ -52,6 +52,7 @@ class _StepInstructions:
         self._phases = list_phases(plan)
         self._gathers = GatherLauncher(plan, self._phases, self._out)
         self._reductions = Reductions(plan, self._out)
+        # ``count`` positions spread evenly over ``size`` positions.
         size = len(self._phases)
         self._retries = [
             (2 * index + 1) * size // (2 * plan.allocator.retries_per_step)

@@ -136,6 +136,7 @@ def _build_term(tree: Mapping[str, Any], term: str, name: str, mark: Mark) -> Ro
 def build_tenants_table(seen: LiveSnapshot) -> Table:
     """Build the table of tenants at the peak, on the rank with the highest peak."""
     tree = seen.measured.tree
+    # The index of the rank with the highest peak; -1 if no memory was measured.
     ranks = tree["memory"]["per_rank"] if tree else []
     peaks = [(rank["peak_bytes"], -index) for index, rank in enumerate(ranks)]
     index = -max(peaks)[1] if peaks else -1

@@ -99,9 +99,11 @@ class CompareScreen(PageScreen):
     def _fill_head(self, loaded: LoadedRun) -> None:
         """Show names, verdict and warning, shortened to fit; ``?`` shows them in full."""
         look, report = get_look(self.app), loaded.report
+        # Format the names of A and B and the display options, for a terminal width.
         comparison = loaded.report.comparison
         before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
         max_width = max(_MIN_NAME_WIDTH, (self.app.size.width - _OTHER_WIDTH) // 2)
+        # Shorten two names to ``max_width`` columns each, cutting their common prefix first.
         names = (printable(before), printable(loaded.report.run.name))
         prefix = next((index for index, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
         if prefix >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > max_width:

@@ -173,6 +173,7 @@ def _fit_name(bar: str, name: str, cells: int, kind: LaneKind) -> list[str]:
 def _cut_name(name: str, cells: int, kind: LaneKind) -> str:
     """Shorten a name; units keep their end (``17`` of ``layers.17``), phases their start."""
     if kind is LaneKind.UNITS and display_width(name) > cells:
+        # As many trailing dotted parts as fit, else the full name.
         parts = name.split(".")
         ends = (".".join(parts[first:]) for first in range(1, len(parts)))
         name = next((end for end in ends if end and display_width(end) <= cells), name)
@@ -189,6 +190,7 @@ def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
     """Return column and label of each tick."""
     if width < 1:
         return []
+    # The smallest round step of at least `min_ns`, and the decimals of a ms that it needs.
     min_ns = view.span_ns * _TICK_WIDTH / width
     power = max(0, math.floor(math.log10(max(1.0, min_ns))))
     step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= min_ns or s == _ROUND_STEPS[-1])

@@ -132,6 +132,7 @@ def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> lis
         Text(" " * width, end="")
     ]
     if pen.focused:
+        # The axis with a mark below the point's column.
         axis = axes[0]
         times = curve.timeline.time_ns
         matching = [column for column, shown in enumerate(points) if shown == point]

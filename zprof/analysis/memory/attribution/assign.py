@@ -63,6 +63,7 @@ def attribute_history(
         follow_parameters(blocks, features, ledger, census)
     _apply_last_rules(ledger, features)
     lower_confidences(blocks, features, ledger, census, is_annotated=bool(ranges))
+    # Tell autocast's copies of weights, which have half their size, from its copies of activations.
     names = ledger.get_tenants()
     weights = np.unique(blocks.requested_bytes[names.tenant == TENANT_CODES[Tenant.PARAMETERS]])
     for number, attribution in enumerate(names.attributions):

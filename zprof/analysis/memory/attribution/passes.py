@@ -103,6 +103,7 @@ def _classify_blocks(blocks: HeldBlocks, origin: Int, ranges: Sequence[PhaseRang
         kind[inside] = kinds[span[inside]]
     kind[blocks.before] = NONE
     if not bool(((origin != Origin.BARE) & ~blocks.before).any()):
+        # Decide by the pattern of allocations, where no stack tells.
         rows = np.flatnonzero(kind == _BARE)
         kind[rows] = NONE
         for begin, peak, end in find_turns(blocks, rows):

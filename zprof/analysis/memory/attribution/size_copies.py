@@ -93,6 +93,7 @@ def find_repeated_set(held: SizeCounts) -> RepeatedSet:
     if len(held) < MIN_SIZES:
         return whole
     for copies in _MASTER_COPIES:
+        # The set that occurs once, and ``copies`` times in twice its size; None if there is none.
         rest = dict(held)
         base: dict[int, int] = {}
         unexplained = 0

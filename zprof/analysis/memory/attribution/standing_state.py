@@ -58,6 +58,7 @@ def attribute_state(
         _name_standing_blocks(blocks, features, ledger)
     else:
         _match_constructed_state(blocks, features, ledger, census)
+        # Attribute copies of the gradients that Python code makes between the backward and the optimizer.
         names, moments = ledger.get_tenants(), find_moments(features)
         fresh = np.flatnonzero((names.tenant == UNTAGGED) & (features.made_in == NONE) & ~blocks.before)
         first = moments.find_first(blocks, fresh)

@@ -74,6 +74,7 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
     """Return the origins of all cases."""
     passed_on = np.flatnonzero(reasons.reason == LateReason.PREVIOUS_COLLECTIVE)
     cause = np.full(len(cases), -1, dtype=np.int64)
+    # Per wanted case, the case of the collective that blocked its rank longest in the interval.
     blocking_cases = np.full(len(passed_on), -1, dtype=np.int64)
     for rank in np.unique(cases.blamed[passed_on]):
         positions = np.flatnonzero(cases.blamed[passed_on] == rank)

@@ -168,6 +168,7 @@ def align_clocks(
     """
     ranks = sorted(hosts)
     sources = [_drop_impossible_ranks(source) for source in sources]
+    # By rank, all ranks of the same host; clocks that differ by hours are not shared.
     ranks_by_host: dict[tuple[str, int], list[int]] = {}
     for rank in sorted(hosts):
         if hosts[rank]:
@@ -179,6 +180,7 @@ def align_clocks(
     reached = propagate_clocks(ranks, links, mates)
     allowed = _find_intervals(ranks, sources)
     _clamp_to_intervals(reached, allowed)
+    # Give the ranks of a host the clock of its first unless they contradict it; return the changed ranks.
     snapped: set[int] = set()
     for head in [rank for rank, host_ranks in mates.items() if rank == host_ranks[0]]:
         known = [rank for rank in mates[head] if rank in reached.value]

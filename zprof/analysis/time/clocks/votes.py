@@ -42,6 +42,7 @@ def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
     table = table.of_instances(table.sync & (table.present.sum(axis=0) > 1))
     if not table.start.shape[1]:
         return table, np.zeros(table.start.shape)
+    # 1 / shortest duration if a rank may vote, else 0.
     present = table.present
     duration = np.where(present, table.end - table.start, np.inf).min(axis=0).clip(min=1.0)
     durations = np.where(present, duration, np.inf)
@@ -61,6 +62,7 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
     if not table.start.shape[1]:
         unknown = np.full(len(table.ranks), np.nan)
         return OffsetEstimate(ranks=table.ranks, offset=unknown, uncertainty=unknown, votes=0)
+    # Offsets relative to the rank with the most votes, refined against the median of all ranks.
     votes = (weights > 0).sum(axis=1)
     centre = int(votes.argmax())
     offset = weighted_medians(table.end - table.end[centre], weights)

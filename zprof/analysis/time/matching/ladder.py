@@ -112,6 +112,7 @@ def match_ordered(
             if is_complete
         ]
         hints = make_hints(tables)
+        # The placement with fewer excluded ranks, then with more rows, else the first.
         placements = [
             placement
             if is_complete

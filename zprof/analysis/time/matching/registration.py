@@ -115,6 +115,7 @@ def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s |
 
 def _list_offsets(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> list[float]:
     """Return the candidate clock differences."""
+    # The clock difference by marked steps, from steps with equal rows on both ranks.
     end_differences: list[Floats] = []
     for step in np.intersect1d(fixed.step, moved.step):
         left, right = np.flatnonzero(fixed.step == step), np.flatnonzero(moved.step == step)

@@ -300,6 +300,7 @@ def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Inter
 
     Work after the last backward of a step is not another micro-batch, because it has no backward.
     """
+    # The starts of forwards that follow a backward, and of backwards that follow a forward.
     backward = evidence.in_backward
     forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
     times = np.concatenate((forward[:, 0], backward[:, 0]))

@@ -49,6 +49,7 @@ def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     first = instances.broadcast(instances.reduce(np.minimum, start), start)
     last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
     transfer_times = np.where(arrivals.waits, (end - arrivals.arrival_ns).astype(np.float64), np.nan)
+    # The minimum known value of each instance, on all of its rows.
     return frame.assign(
         arrival_ns=arrivals.arrival_ns,
         wait_ns=wait,
@@ -82,6 +83,7 @@ class Arrivals(Struct, frozen=True, kw_only=True):
 def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
     """Return the arrivals of the rows of all ranks, on the common clock."""
     start, rank = frame["start_ns"].to_numpy(np.int64), frame["rank"].to_numpy(np.int64)
+    # The uncertainty of each row's clock; the maximum over ranks if the rank's own is unknown.
     known = clocks.rank_uncertainty_ns
     numbers, codes = np.unique(rank, return_inverse=True)
     uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]

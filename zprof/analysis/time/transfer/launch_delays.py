@@ -72,6 +72,7 @@ def find_collective_launches(
     start, end = rows.ints("start_ns"), rows.ints("end_ns")
     known = rows.known("launch_start_ns")
     launch = np.where(known, rows.ints("launch_start_ns"), start)
+    # For each row the row of its queue with the latest end not after its start; -1 without one.
     queue = _number_queues(rows)
     previous = np.full(len(start), -1, dtype=np.int64)
     for number in np.unique(queue):

@@ -93,6 +93,7 @@ class Gradients:
         self._ledger = ledger
         self._stage = stage
         self._flat = stage < 2
+        # The elements of a constant-size buffer, rounded down to an aligned shard for every rank.
         requested, block = job.residual.constant_buffer_elements, storage_block_elements(job)
         self._constant = None if requested is None else max(requested // block, 1) * block
         self._copies: int = 0

@@ -95,6 +95,7 @@ def walk_step(job: Job, stage: int, *, ends: int | None = None) -> LiveBytes:
     """
     reach = _WALKED_ENDS + job.overlap.prefetch + job.overlap.reductions_in_flight if ends is None else ends
     live = _start_walk(job, stage)
+    # The units in forward order, the enclosing one first; each kind of unit at least once.
     roots = [WalkedUnit(unit=unit) for unit in job.units if unit.encloses]
     runs = (*roots[:1], *group_units([unit for unit in job.units if not unit.encloses], reach))
     units = _size_units(job, runs)
