@@ -110,7 +110,7 @@ def _get_size(entry: tuple[int, nn.Module]) -> int:
 
 def _find_live(kind: type) -> Iterator[Any]:
     # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
-    # Not an object whose ``__init__`` has not run yet.
+    # An object whose ``__init__`` has not run yet has no attributes.
     return (
         value
         for value in gc.get_objects()

@@ -260,7 +260,7 @@ def _run_watched(
                 not ignores_interrupts or received.si_pid == os.getpid()
             ):
                 tree.interrupt()
-            # Not signals from the terminal (positive code) or this process, which the group got too.
+            # Signals from the terminal (positive code) or this process reached the whole group.
             if received.si_code <= 0 and received.si_pid != os.getpid():
                 child.send_signal(received.si_signo)
                 if observer is not None:
