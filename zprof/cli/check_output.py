@@ -78,9 +78,18 @@ def choose_outputs(arguments: argparse.Namespace, environment: Mapping[str, str]
         )
     is_annotated = arguments.github and stdout_format.name != "github"
     summary = environment.get(STEP_SUMMARY) if arguments.github else None
+    from zprof.reports.formats import CHECKS, by_name
+
+    files = [(_choose_format(path, arguments.format), path) for path in arguments.output]
+    files += [
+        (by_name(name, CHECKS), path)
+        for name, path in (("junit", arguments.junit), ("sarif", arguments.sarif))
+        if path is not None
+    ]
+    check_output_targets([path for _, path in files], force=arguments.force)
     return Outputs(
         stdout_formats=(stdout_format, by_name("github", CHECKS)) if is_annotated else (stdout_format,),
-        files=_choose_files(arguments),
+        files=tuple(files),
         summary=Path(summary) if summary else None,
         force=arguments.force,
     )
@@ -111,19 +120,6 @@ def write_outputs(check: "Check", report: "Report", outputs: Outputs) -> None:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "an invalid path"
             console.print_note(printable(f"zprof: ${STEP_SUMMARY} cannot be written ({reason})"))
-
-
-def _choose_files(arguments: argparse.Namespace) -> "tuple[tuple[Format[Checked], Path], ...]":
-    from zprof.reports.formats import CHECKS, by_name
-
-    files = [(_choose_format(path, arguments.format), path) for path in arguments.output]
-    files += [
-        (by_name(name, CHECKS), path)
-        for name, path in (("junit", arguments.junit), ("sarif", arguments.sarif))
-        if path is not None
-    ]
-    check_output_targets([path for _, path in files], force=arguments.force)
-    return tuple(files)
 
 
 def _choose_format(path: Path, name: str | None) -> "Format[Checked]":

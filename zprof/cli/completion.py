@@ -54,21 +54,17 @@ def complete() -> None:
     """Answer the shell, which has left the line in the environment, and exit."""
     import argcomplete
 
-    argcomplete.autocomplete(
-        _build_parser(),
-        always_complete_options="long",
-        default_completer=_complete_value,  # type: ignore[arg-type]  # it is only called
-    )
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the line so far; a command that cannot be loaded has no options."""
+    # The parser of the line so far; a command that cannot be loaded has no options.
     words = os.environ.get("COMP_LINE", "").split()[1:]
     try:
         parser, _ = build_parser(words)
     except Exception:  # whatever a broken or missing package raises: the line is not broken
         parser, _ = build_parser(())
-    return parser
+    argcomplete.autocomplete(
+        parser,
+        always_complete_options="long",
+        default_completer=_complete_value,  # type: ignore[arg-type]  # it is only called
+    )
 
 
 def _complete_value(*, prefix: str, action: argparse.Action, **_: object) -> Iterator[str]:

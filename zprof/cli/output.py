@@ -78,17 +78,13 @@ def _replace_atomically(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(handle, "wb") as file:
             yield file
-        os.chmod(temporary, 0o666 & ~_get_umask())
+        current = os.umask(0)
+        os.umask(current)
+        os.chmod(temporary, 0o666 & ~current)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _get_umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 Document = TypeVar("Document")

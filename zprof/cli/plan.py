@@ -156,7 +156,17 @@ class PlanCommand:
         from zprof.reports.formats import PLANS, PLANS_IN_FULL
 
         if arguments.preset == _LIST:
-            console.print_data(_list_presets())
+            from zprof.planner.model_presets import MODEL_PRESETS
+
+            width = max(len(name) for name in MODEL_PRESETS)
+            lines = (
+                f"{name:<{width}}  {preset.parameters:>17,}  "
+                f"{preset.shape.layers:>3} x {preset.shape.hidden:>6,}"
+                for name, preset in MODEL_PRESETS.items()
+            )
+            console.print_data(
+                "\n".join((f"{'name':<{width}}  {'parameters':>17}  layers x hidden", *lines, ""))
+            )
             return 0
         formats = PLANS_IN_FULL if arguments.assumptions else PLANS
         render_to(arguments, formats, lambda: _make_plan(arguments))
@@ -196,14 +206,3 @@ def _make_plan(arguments: argparse.Namespace) -> "Plan":
     from zprof.integrations.planning.tasks import verify_plan
 
     return replace(prediction, verification=verify_plan(prediction, arguments.model))
-
-
-def _list_presets() -> str:
-    from zprof.planner.model_presets import MODEL_PRESETS
-
-    width = max(len(name) for name in MODEL_PRESETS)
-    lines = (
-        f"{name:<{width}}  {preset.parameters:>17,}  {preset.shape.layers:>3} x {preset.shape.hidden:>6,}"
-        for name, preset in MODEL_PRESETS.items()
-    )
-    return "\n".join((f"{'name':<{width}}  {'parameters':>17}  layers x hidden", *lines, ""))

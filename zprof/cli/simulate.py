@@ -125,7 +125,16 @@ def build_plan(arguments: argparse.Namespace) -> SimulationPlan:
         vendor=Vendor(arguments.vendor),
         recording=Recording(pad_to_bytes=int(arguments.megabytes * 1e6)),
     )
-    plan = replace(plan, offsets_ns=_draw_clock_offsets(plan, arguments.skew_us))
+    # The clock offset of each rank in ns, one random offset per host.
+    max_offset = int(arguments.skew_us * 1000)
+    generator = random.Random(plan.seed)
+    hosts = [generator.randint(-max_offset, max_offset) for _ in range(-(-plan.ranks // plan.ranks_per_host))]
+    plan = replace(
+        plan,
+        offsets_ns=(
+            {rank: hosts[rank // plan.ranks_per_host] for rank in range(plan.ranks)} if max_offset else {}
+        ),
+    )
     return plant(plan, arguments.cause, arguments.strength)
 
 
@@ -155,11 +164,3 @@ def clear_output_folder(folder: Path, *, force: bool) -> Path:
     for path in old:
         path.unlink()
     return folder
-
-
-def _draw_clock_offsets(plan: SimulationPlan, skew_us: float) -> dict[int, int]:
-    """Return the clock offset of each rank in ns, one random offset per host."""
-    max_offset = int(skew_us * 1000)
-    generator = random.Random(plan.seed)
-    hosts = [generator.randint(-max_offset, max_offset) for _ in range(-(-plan.ranks // plan.ranks_per_host))]
-    return {rank: hosts[rank // plan.ranks_per_host] for rank in range(plan.ranks)} if max_offset else {}

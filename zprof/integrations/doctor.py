@@ -106,8 +106,9 @@ Probe = Callable[[str], ProbeAnswer]
 
 def examine(probe: Probe = run_probe) -> Doctor:
     """Run all checks, each library in its own process."""
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     checks = [
-        _check_python(),
+        DoctorCheck(name="python", status=CheckStatus.OK, found=found),
         *[_check_package(name, without) for name, without in _PACKAGES.items()],
         *_check_torch(probe(_TORCH)),
         _check_nvml(probe(_NVML)),
@@ -121,11 +122,6 @@ def examine(probe: Probe = run_probe) -> Doctor:
         _check_cache(),
     ]
     return Doctor(zprof_version=__version__, checks=tuple(checks))
-
-
-def _check_python() -> DoctorCheck:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return DoctorCheck(name="python", status=CheckStatus.OK, found=found)
 
 
 def _check_package(name: str, without: str) -> DoctorCheck:

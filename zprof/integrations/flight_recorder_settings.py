@@ -48,7 +48,16 @@ def check_flight_recorder(environment: Mapping[str, str] = os.environ) -> Doctor
             without=_WITHOUT,
             remedy="set " + " ".join(dict.fromkeys(remedies)),
         )
-    details = [*_describe_size(environment), *_list_losses(environment)]
+    # List what a dump would lack, though it would be written.
+    losses = []
+    _, value = _read(environment, _SIZE)
+    if value is not None and int(value) < _FEW_ENTRIES:
+        losses.append(f"{value} operations may be too few: {_SIZE[0]}={_DEFAULT_ENTRIES}")
+    if (_read(environment, _STACKS)[1] or "1").lower() in _FALSE:
+        losses.append(f"without lines of code: {_STACKS[0]}=1")
+    if (_read(environment, _ONLY_ACTIVE)[1] or "0").lower() in _TRUE:
+        losses.append(f"without what had finished: {_ONLY_ACTIVE[0]}=0")
+    details = [*_describe_size(environment), *losses]
     return DoctorCheck(name="hang dumps", status=CheckStatus.OK, found="; ".join(details))
 
 
@@ -104,19 +113,6 @@ def _describe_size(environment: Mapping[str, str]) -> list[str]:
             f"their number is torch's default, {_DEFAULT_ENTRIES} in 2.13; {_SIZE[0]} sets it",
         ]
     return [f"NCCL ranks dump their last {int(value)} operations at a timeout {where}"]
-
-
-def _list_losses(environment: Mapping[str, str]) -> list[str]:
-    """List what a dump would lack, though it would be written."""
-    losses = []
-    _, value = _read(environment, _SIZE)
-    if value is not None and int(value) < _FEW_ENTRIES:
-        losses.append(f"{value} operations may be too few: {_SIZE[0]}={_DEFAULT_ENTRIES}")
-    if (_read(environment, _STACKS)[1] or "1").lower() in _FALSE:
-        losses.append(f"without lines of code: {_STACKS[0]}=1")
-    if (_read(environment, _ONLY_ACTIVE)[1] or "0").lower() in _TRUE:
-        losses.append(f"without what had finished: {_ONLY_ACTIVE[0]}=0")
-    return losses
 
 
 def _read(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str | None]:

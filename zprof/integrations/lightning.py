@@ -66,7 +66,14 @@ class ZprofCallback(_find_callback_class()):  # type: ignore[misc]
             model=model,
             optimizer=optimizers,
             steps=self._steps,
-            training=lambda: self._training or _detect_facts(trainer, model, optimizers),
+            training=lambda: (
+                self._training
+                or (
+                    deepspeed.detect_facts(model)
+                    if deepspeed.is_deepspeed_engine(model)
+                    else detect_facts(model, optimizers, micro_batches=trainer.accumulate_grad_batches)
+                )
+            ),
         )
         self._recording.__enter__()
 
@@ -89,9 +96,3 @@ class ZprofCallback(_find_callback_class()):  # type: ignore[misc]
     def _close(self, status: str) -> None:
         if self._recording is not None:
             self._recording.close(status)
-
-
-def _detect_facts(trainer: Any, model: Any, optimizers: list[Any]) -> TrainingFacts:
-    if deepspeed.is_deepspeed_engine(model):
-        return deepspeed.detect_facts(model)
-    return detect_facts(model, optimizers, micro_batches=trainer.accumulate_grad_batches)

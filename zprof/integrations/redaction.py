@@ -136,8 +136,13 @@ def read_own_words() -> OwnWords:
         for text, is_complete in _find_texts(tree):
             if is_complete:
                 lines |= {line for line in text.splitlines() if " " in line.strip()}
-            words |= _split_words(text, in_sentence=not is_complete or " " in text.strip())
-        fields |= _class_fields(tree)
+            in_sentence = not is_complete or " " in text.strip()
+            chunks = {strip_marks(chunk) for chunk in text.split()}
+            min_letters = 2 if in_sentence else _MIN_WORD_LETTERS
+            words |= {chunk for chunk in chunks if len(chunk) >= min_letters or chunk == _ARTICLE}
+        parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
+        declared = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
+        fields |= {target.id for target in declared if isinstance(target, ast.Name)}
         words |= _enum_values(tree)
     return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset(fields))
 
@@ -159,13 +164,6 @@ def _parse_source(path: Path) -> ast.Module | None:
         return None
 
 
-def _class_fields(tree: ast.Module) -> set[str]:
-    """Return the fields that classes declare."""
-    parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
-    declared = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
-    return {target.id for target in declared if isinstance(target, ast.Name)}
-
-
 def _enum_values(tree: ast.Module) -> set[str]:
     """Return the string values of enums, of any length."""
     parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
@@ -183,24 +181,16 @@ def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
         if isinstance(node, ast.JoinedStr):
-            yield _join_around_placeholders(node.values), False
+            # The text between placeholders, without words that touch one.
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values
+            )
+            yield " ".join(chunk for chunk in text.split() if "\0" not in chunk), False
             pending += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value, True
         pending += ast.iter_child_nodes(node)
-
-
-def _join_around_placeholders(parts: Sequence[ast.expr]) -> str:
-    """Return the text between placeholders, without words that touch one."""
-    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in parts)
-    return " ".join(chunk for chunk in text.split() if "\0" not in chunk)
-
-
-def _split_words(text: str, *, in_sentence: bool) -> set[str]:
-    chunks = {strip_marks(chunk) for chunk in text.split()}
-    min_letters = 2 if in_sentence else _MIN_WORD_LETTERS
-    return {chunk for chunk in chunks if len(chunk) >= min_letters or chunk == _ARTICLE}
 
 
 class Pseudonyms:

@@ -16,7 +16,6 @@ from zprof.integrations.reference_job import ReferenceJob, ReferenceJobResult
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.memory_limit import find_exhausted_limit, is_memory_shortage
 from zprof.model.training import TrainingFacts
-from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.modelled_compute import ComputeModel
@@ -88,17 +87,13 @@ def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
     if config.plant is not None:
         descriptions.append(f"planted {config.plant}: {find_plant(config.plant).does}")
     if config.link is not None:
-        descriptions.append(_describe_link(config.link))
+        latency = f", latency {format_ns(config.link.latency_s * 1e9)}" if config.link.latency_s else ""
+        slowest = max(config.link.rank_factors.values(), default=1.0)
+        factor = f", one rank {slowest:g} times slower" if slowest > 1 else ""
+        descriptions.append(f"link of {format_rate(config.link.bandwidth_bytes_per_s)}{latency}{factor}")
     if config.compute is not None:
         descriptions.extend(_describe_compute(config.compute))
     return tuple(descriptions)
-
-
-def _describe_link(link: LinkModel) -> str:
-    latency = f", latency {format_ns(link.latency_s * 1e9)}" if link.latency_s else ""
-    slowest = max(link.rank_factors.values(), default=1.0)
-    factor = f", one rank {slowest:g} times slower" if slowest > 1 else ""
-    return f"link of {format_rate(link.bandwidth_bytes_per_s)}{latency}{factor}"
 
 
 def _describe_compute(compute: ComputeModel) -> Iterator[str]:

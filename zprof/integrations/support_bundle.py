@@ -74,6 +74,12 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
         # First pass for names: a text may contain a name that only appears later.
         AllowList(names).filter_tree(tree)
     allowed = AllowList(names)
+    # Redact the texts of checks, which may contain paths; the names of checks are zprof's own.
+    texts = ("found", "without", "remedy")
+    checks = [
+        {key: names.redact_text(text) if key in texts else text for key, text in to_tree(check).items()}
+        for check in doctor.checks
+    ]
     parts = [
         BundleFile(
             name="report.json",
@@ -88,7 +94,7 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
         BundleFile(
             name="doctor.json",
             description="this machine",
-            content=_encode_json(_redact_doctor(doctor, names)),
+            content=_encode_json({**to_tree(doctor), "checks": checks}),
         ),
         *tables,
     ]
@@ -120,16 +126,6 @@ def _collect_tables(run: Run, names: Pseudonyms) -> tuple[list[BundleFile], list
     ]
     rest = len(ranks) - len(parts)
     return parts, [f"collectives of {rest} more ranks"] if rest else []
-
-
-def _redact_doctor(doctor: Doctor, names: Pseudonyms) -> dict[str, Any]:
-    """Redact the texts of checks, which may contain paths; the names of checks are zprof's own."""
-    texts = ("found", "without", "remedy")
-    checks = [
-        {key: names.redact_text(text) if key in texts else text for key, text in to_tree(check).items()}
-        for check in doctor.checks
-    ]
-    return {**to_tree(doctor), "checks": checks}
 
 
 def _collect_manifests(run: Run) -> dict[str, Any]:

@@ -96,8 +96,13 @@ def _root_and_block(job: Job, shape: Shape) -> tuple[ModelUnit, ModelUnit]:
     )
     if job.batch.tokens is None:
         return root, inner
+    block = sizes.shape.block
     return _add_bytes(root, compute_root_moments(sizes), compute_head_flop(sizes)), replace(
-        _add_bytes(inner, _block_moments(sizes), _block_flop(sizes)),
+        _add_bytes(
+            inner,
+            _block_moments(sizes),
+            (compute_gpt_flop(sizes) if block is None else compute_llama_flop(sizes, block)),
+        ),
         checkpoint_bytes=sizes.stream_bytes,
     )
 
@@ -105,11 +110,6 @@ def _root_and_block(job: Job, shape: Shape) -> tuple[ModelUnit, ModelUnit]:
 def _block_moments(sizes: ModelSizes) -> UnitMoments:
     block = sizes.shape.block
     return compute_gpt_moments(sizes) if block is None else compute_llama_moments(sizes, block)
-
-
-def _block_flop(sizes: ModelSizes) -> float:
-    block = sizes.shape.block
-    return compute_gpt_flop(sizes) if block is None else compute_llama_flop(sizes, block)
 
 
 def _add_bytes(unit: ModelUnit, moments: UnitMoments, flop: float) -> ModelUnit:

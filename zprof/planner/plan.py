@@ -49,11 +49,20 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
     applicable = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
     answers = [_plan_row(job, scheme) for scheme in applicable]
     rows = tuple(row for row, _ in answers)
+    # The assumptions that the rows' figures refer to.
+    keys = {term.assumption for row in rows for term in row.terms}
+    keys |= {link.assumption for row in rows for link in row.links}
+    keys |= {key for row in rows if row.step for key in row.step.assumptions.values()}
+    keys |= (
+        set(largest_model.LARGEST_ASSUMPTIONS)
+        if any(row.largest_parameters is not None for row in rows)
+        else set()
+    )
     return Plan(
         zprof_version=__version__,
         job=with_units(job),
         rows=rows,
-        assumptions=_used_assumptions(rows),
+        assumptions=({key: ASSUMPTIONS[key] for key in sorted(keys)}),
         sensitivity=analyze_sensitivity(drop_assumed(job)) if with_sensitivity else None,
         gaps=find_plan_gaps(job, answers),
     )
@@ -107,19 +116,6 @@ def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
     if scheme in ZERO_STAGES and Assumed.SHAPE in given.assumed:
         return total_state_bytes(spread_devices(drop_assumed(given), scheme), scheme)
     return total_state_bytes(spread, scheme)
-
-
-def _used_assumptions(rows: Sequence[PlanRow]) -> Mapping[str, Assumption]:
-    """Return the assumptions that the rows' figures refer to."""
-    keys = {term.assumption for row in rows for term in row.terms}
-    keys |= {link.assumption for row in rows for link in row.links}
-    keys |= {key for row in rows if row.step for key in row.step.assumptions.values()}
-    keys |= (
-        set(largest_model.LARGEST_ASSUMPTIONS)
-        if any(row.largest_parameters is not None for row in rows)
-        else set()
-    )
-    return {key: ASSUMPTIONS[key] for key in sorted(keys)}
 
 
 def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:

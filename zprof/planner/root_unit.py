@@ -108,7 +108,20 @@ def _loss_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     )
     if not sizes.vocabulary:
         return (norm,)
-    return (*_logits_backward(sizes), _head_backward(sizes), norm)
+    words = sizes.word_elements
+    return (
+        *_logits_backward(sizes),
+        OperatorStep(
+            operator="head",
+            makes={
+                "dnorm": sizes.stream_bytes,
+                HELD_GRADIENT: words * sizes.element if sizes.shape.tied else 0,
+            },
+            gradient_elements=0 if sizes.shape.tied else words,
+            drops=("d", "dlogits", "norm"),
+        ),
+        norm,
+    )
 
 
 def _logits_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
@@ -132,16 +145,6 @@ def _logits_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
     if not copied:
         return steps
     return (*steps, OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d",)))
-
-
-def _head_backward(sizes: ModelSizes) -> OperatorStep:
-    words = sizes.word_elements
-    return OperatorStep(
-        operator="head",
-        makes={"dnorm": sizes.stream_bytes, HELD_GRADIENT: words * sizes.element if sizes.shape.tied else 0},
-        gradient_elements=0 if sizes.shape.tied else words,
-        drops=("d", "dlogits", "norm"),
-    )
 
 
 def _embeddings_backward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:

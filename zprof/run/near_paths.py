@@ -1,7 +1,6 @@
 """Suggest the file or folder that a path which does not exist may stand for."""
 
 import os
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -35,13 +34,11 @@ def suggest_path(path: Path) -> str:
             names = [name for name in names if not name.startswith(".")]
     except (OSError, ValueError):
         return ""
-    near = _find_same_stem(missing.name, names) or find_similar(missing.name, names)
+    # The names that differ in what follows the first dot only; runs (folders named so) first.
+    stem = missing.name.partition(".")[0]
+    same = [entry for entry in names if stem and entry.partition(".")[0] == stem]
+    near = sorted(same, key=lambda entry: (not entry.endswith(".zprof"), entry)) or find_similar(
+        missing.name, names
+    )
     shown = [printable(missing.parent / name) for name in near[:_MAX_SHOWN]]
     return f"did you mean {' or '.join(shown)}?" if shown else ""
-
-
-def _find_same_stem(name: str, names: Sequence[str]) -> list[str]:
-    """Return the names that differ in what follows the first dot only; runs (folders named so) first."""
-    stem = name.partition(".")[0]
-    same = [entry for entry in names if stem and entry.partition(".")[0] == stem]
-    return sorted(same, key=lambda entry: (not entry.endswith(".zprof"), entry))

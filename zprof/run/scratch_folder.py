@@ -39,13 +39,13 @@ def remove_leftovers() -> None:
     """Remove the folders of this user whose owner has certainly ended; call it where a recording starts."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            if _is_own_folder(folder) and (owner := _read_owner(folder)) is not None and owner.is_gone:
+            status = folder.lstat()  # a link may lead to anything
+            if (
+                (stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid())
+                and (owner := _read_owner(folder)) is not None
+                and owner.is_gone
+            ):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_own_folder(folder: Path) -> bool:
-    status = folder.lstat()  # a link may lead to anything
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _read_owner(folder: Path) -> ProcessIdentity | None:

@@ -150,14 +150,12 @@ def _read(
 
 def _check_nulls(path: Path, table: pa.Table) -> None:
     for field, column in zip(table.schema, table.columns, strict=True):
-        if not field.nullable and _has_nulls(column):
+        # Whether a value is missing; a text can also be a null in the dictionary.
+        if not field.nullable and (
+            bool(column.null_count)
+            if not pa.types.is_dictionary(column.type)
+            else bool(column.null_count) or any(chunk.dictionary.null_count for chunk in column.chunks)
+        ):
             raise BadInput(
                 f"{path}: damaged, column {field.name!r} lacks values", hint="copy or record the run again"
             )
-
-
-def _has_nulls(column: pa.ChunkedArray) -> bool:
-    """Return True if a value is missing; a text can also be a null in the dictionary."""
-    if not pa.types.is_dictionary(column.type):
-        return bool(column.null_count)
-    return bool(column.null_count) or any(chunk.dictionary.null_count for chunk in column.chunks)

@@ -77,10 +77,15 @@ def rows(loaded: LoadedTrace) -> dict[str, Any]:
         }
         for name, category, count, total in found.itertuples(index=False)
     ]
+    # The resolution of HTA's times, which are doubles of absolute time if fractional.
     return {
         "device": loaded.device_rows,
         "kept": len(device),
-        "resolution_ns": _find_resolution_ns(loaded),
+        "resolution_ns": (
+            1.0
+            if loaded.trace.traces[loaded.rank]["ts"].dtype != np.float64
+            else max(1.0, 1_000.0 * float(np.spacing(abs(float(loaded.trace.min_ts)))))
+        ),
         "names": seen,
     }
 
@@ -184,10 +189,3 @@ def _to_ns(microseconds: Any) -> int:
 def _sum_merged_ns(device: Any, kind: str) -> int:
     merged = merge_kernel_intervals(device[device["kind"] == kind].copy())
     return _to_ns((merged["end"] - merged["ts"]).sum())
-
-
-def _find_resolution_ns(loaded: LoadedTrace) -> float:
-    """Return the resolution of HTA's times, which are doubles of absolute time if fractional."""
-    if loaded.trace.traces[loaded.rank]["ts"].dtype != np.float64:
-        return 1.0
-    return max(1.0, 1_000.0 * float(np.spacing(abs(float(loaded.trace.min_ts)))))

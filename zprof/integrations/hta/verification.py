@@ -224,7 +224,14 @@ def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[st
         )
     other = [row for row in rows.names if row.category not in WORK]
     if other:
-        yield _describe_idle_rows(other) + ("; without them HTA agrees" if equal_without_other else "")
+        # Describe rows on a stream during which the device did no work, such as event waits.
+        kinds = sorted({row.kind.lower() for row in other})
+        categories = sorted({row.category for row in other})
+        count, total_ns = sum(row.count for row in other), sum(row.total_ns for row in other)
+        yield (
+            f"HTA counts {_count_rows(count)} of {', '.join(categories)} ({format_ns(total_ns)}) as device "
+            f"work ({', '.join(kinds)}), but the device is idle in them"
+        ) + ("; without them HTA agrees" if equal_without_other else "")
     misclassified = [row for row in rows.names if row not in other and row.kind != _classify(row)]
     for row in sorted(misclassified, key=lambda row: -row.total_ns)[:_MAX_LISTED]:
         yield f"HTA classifies {_describe_name(row)} as {row.kind.lower()}; it is {_classify(row).lower()}"
@@ -237,17 +244,6 @@ def _classify(row: NameRow) -> str:
     if row.category in COPIES:
         return "MEMORY"
     return "COMMUNICATION" if is_collective_kernel(row.name) else "COMPUTATION"
-
-
-def _describe_idle_rows(rows: list[NameRow]) -> str:
-    """Describe rows on a stream during which the device did no work, such as event waits."""
-    kinds = sorted({row.kind.lower() for row in rows})
-    categories = sorted({row.category for row in rows})
-    count, total_ns = sum(row.count for row in rows), sum(row.total_ns for row in rows)
-    return (
-        f"HTA counts {_count_rows(count)} of {', '.join(categories)} ({format_ns(total_ns)}) as device work "
-        f"({', '.join(kinds)}), but the device is idle in them"
-    )
 
 
 def _count_rows(count: int) -> str:

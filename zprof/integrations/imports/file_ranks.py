@@ -73,7 +73,13 @@ def refuse_duplicate_ranks(files: Sequence[RankedFile]) -> None:
     for file in files:
         other = first.get(file.rank)
         if other is not None:
-            times = ", recorded at different times" if _same_process(other, file.path) else ""
+            # Whether the names differ only in their timestamps.
+            matches = [_TIMESTAMPED.match(_SUFFIXES.sub("", path.name)) for path in (other, file.path)]
+            times = (
+                ", recorded at different times"
+                if all(matches) and len({match[1] for match in matches if match}) == 1
+                else ""
+            )
             message = f"{other} and {file.path}: both are from rank {file.rank}{times}"
             raise BadInput(message, hint="pass one file per rank, all from the same recording")
         first[file.rank] = file.path
@@ -141,12 +147,6 @@ def _find_contradictions(certain: Sequence[RankedFile]) -> tuple[str, ...]:
         f"the names of {len(contradicting)} files contain a different rank from their contents: "
         f"{_list_files(contradicting)}",
     )
-
-
-def _same_process(one: Path, other: Path) -> bool:
-    """Return True if the names differ only in their timestamps."""
-    matches = [_TIMESTAMPED.match(_SUFFIXES.sub("", path.name)) for path in (one, other)]
-    return all(matches) and len({match[1] for match in matches if match}) == 1
 
 
 def _list_files(files: Sequence[RankedFile]) -> str:

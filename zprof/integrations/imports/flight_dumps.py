@@ -98,7 +98,10 @@ def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[li
         try:
             with open_plain(path) as file:
                 if detect_file_kind(file) is not FileKind.DUMP:
-                    logs.append(LogFile(path=path.absolute(), local_rank=_read_local_rank(path)))
+                    match = _TORCHRUN_LOG.search(path.absolute().as_posix())
+                    logs.append(
+                        LogFile(path=path.absolute(), local_rank=(None if match is None else int(match[1])))
+                    )
                     continue
                 is_packed = file.read(len(_GZIP)) == _GZIP
         except OSError as error:
@@ -108,18 +111,9 @@ def _sort_files(paths: Sequence[Path], refused: dict[Path, Refusal]) -> tuple[li
             continue
         named = read_dump_rank(path.name)
         dumps.append(DumpFile(path=path, named_rank=named, folder=path.parent, is_packed=is_packed))
-    return dumps, _drop_ambiguous(logs)
-
-
-def _drop_ambiguous(logs: Sequence[LogFile]) -> list[LogFile]:
-    """Return the logs without the ranks of their folders, if these are of several nodes."""
+    # The logs without the ranks of their folders, if these are of several nodes.
     nodes = {log.path.parents[2] for log in logs if log.local_rank is not None}
-    return [replace(log, local_rank=None) for log in logs] if len(nodes) > 1 else list(logs)
-
-
-def _read_local_rank(path: Path) -> int | None:
-    match = _TORCHRUN_LOG.search(path.absolute().as_posix())
-    return None if match is None else int(match[1])
+    return dumps, ([replace(log, local_rank=None) for log in logs] if len(nodes) > 1 else list(logs))
 
 
 def _read_all(
@@ -182,6 +176,16 @@ def _make_manifest(
         backends["nccl"] += 1  # gloo logs nothing but its connections
     backend = backends.most_common(1)[0][0] if backends else "unknown"
     in_logs = [*evidence.speakers, *(lines.rank for lines in evidence.lines if lines.rank is not None)]
+    reasons = {
+        f"{evidence.unread} lines look like evidence of a hang, and are cut or in no known form": (
+            evidence.unread,
+            "pass the file itself, not a copy of what a terminal showed",
+        ),
+        f"of {evidence.skipped} logs only the start and the end were read: they are very long": (
+            evidence.skipped,
+            "pass what the ranks wrote in the minutes before the job ended",
+        ),
+    }
     return RunManifest(
         zprof_version=__version__,
         created_ns=time.time_ns(),
@@ -196,7 +200,15 @@ def _make_manifest(
         training=TrainingFacts(),
         run_id=f"import-{time.time_ns()}",
         source=FLIGHT_RECORDER,
-        gaps=(*map(_make_rank_gap, notes), *make_refusal_gaps(refused), *_make_unread_gaps(evidence)),
+        gaps=(
+            *map(_make_rank_gap, notes),
+            *make_refusal_gaps(refused),
+            *[
+                Gap(kind=GapKind.FILE, what="lines of the logs", reason=reason, remedy=remedy)
+                for reason, (count, remedy) in reasons.items()
+                if count
+            ],
+        ),
     )
 
 
@@ -219,24 +231,6 @@ def _make_rank_manifest(
         saved_ns=saved_ns,
         entries_left_out=answer.entries_left_out,
     )
-
-
-def _make_unread_gaps(evidence: LogEvidence) -> list[Gap]:
-    reasons = {
-        f"{evidence.unread} lines look like evidence of a hang, and are cut or in no known form": (
-            evidence.unread,
-            "pass the file itself, not a copy of what a terminal showed",
-        ),
-        f"of {evidence.skipped} logs only the start and the end were read: they are very long": (
-            evidence.skipped,
-            "pass what the ranks wrote in the minutes before the job ended",
-        ),
-    }
-    return [
-        Gap(kind=GapKind.FILE, what="lines of the logs", reason=reason, remedy=remedy)
-        for reason, (count, remedy) in reasons.items()
-        if count
-    ]
 
 
 def _make_rank_gap(note: str, rank: int | None = None) -> Gap:

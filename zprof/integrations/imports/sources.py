@@ -196,7 +196,9 @@ def _find_folder_sources(folder: Path) -> Sources:
         )
         return Sources(kind=kind, files=tuple(found[kind]), notes=notes)
     subfolders = _list_importable_subfolders(folder)
-    if _are_folders_of_ranks(subfolders):
+    # Whether each folder is named after another rank (worker-0, worker-1), not after an iteration.
+    matches = [search_rank(path.name) for path in subfolders]
+    if bool(matches) and len({match[1] for match in matches if match}) == len(matches):
         parts = [_find_folder_sources(subfolder) for subfolder in subfolders]
         if len({part.kind for part in parts}) == 1 and all(len(part.files) == 1 for part in parts):
             return Sources(kind=parts[0].kind, files=tuple(part.files[0] for part in parts))
@@ -242,12 +244,6 @@ def _choose_kind(found: Mapping[SourceKind, Sequence[Path]]) -> SourceKind | Non
     if not snapshots and not dumps:
         return None
     return SourceKind.DUMP if dumps >= snapshots else SourceKind.SNAPSHOT
-
-
-def _are_folders_of_ranks(subfolders: Sequence[Path]) -> bool:
-    """Return True if each folder is named after another rank (worker-0, worker-1), not after an iteration."""
-    matches = [search_rank(path.name) for path in subfolders]
-    return bool(matches) and len({match[1] for match in matches if match}) == len(matches)
 
 
 def _group_by_kind(folder: Path) -> dict[SourceKind, list[Path]]:

@@ -98,7 +98,12 @@ class _Writer:
         slice_threads: dict[int, tuple[int, int]] = {}
         for position, window in enumerate(self._windows):
             process = ProcessRows(window.tracks.rank)
-            yield from format_process(process.pid, _format_process_name(window), position)
+            host = window.tracks.host
+            yield from format_process(
+                process.pid,
+                (f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"),
+                position,
+            )
             own_collectives = select_collectives(frame, window)
             for row in make_measured_rows(window, own_collectives, self._base_ns):
                 yield from process.format_row(row)
@@ -127,11 +132,6 @@ class _Writer:
         return len(self._windows) == 1 or (
             alignment is not None and window.tracks.rank in alignment.offsets_ns
         )
-
-
-def _format_process_name(window: RankWindow) -> str:
-    host = window.tracks.host
-    return f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"
 
 
 #: Process and thread of a collective's slice, by the index of its row in the table.

@@ -48,9 +48,11 @@ def verify_plan(plan: Plan, model: str | None = None, limits: Limits = LIMITS) -
     if not results:
         reason = next(iter(failed.values()), answers.failure or "it exited the process")
         raise BadInput(f"--verify: the rank failed to run: {reason}", hint="plan without --verify")
+    ranks = f"{job.degrees.dp} data-parallel x {job.degrees.mp} model-parallel ranks"
+    source = f"the model returned by {model}" if model else "a GPT of the planned shape"
     return PlanVerification(
         ranks=job.degrees.devices,
-        program=_describe_program(job, model),
+        program=(f"rank 0 of the reference engine's {ranks}: {source}"),
         how=_METHOD,
         stages=tuple(_compare_stage(rows[stage], results[stage]) for stage in sorted(results)),
         gaps=(
@@ -114,12 +116,6 @@ def _compare_stage(row: PlanRow, result: Mapping[str, Any]) -> VerifiedStage:
 
 def _ratio(planned: int | None, verified: int) -> float | None:
     return planned / verified - 1 if planned is not None and verified else None
-
-
-def _describe_program(job: Job, model: str | None) -> str:
-    ranks = f"{job.degrees.dp} data-parallel x {job.degrees.mp} model-parallel ranks"
-    source = f"the model returned by {model}" if model else "a GPT of the planned shape"
-    return f"rank 0 of the reference engine's {ranks}: {source}"
 
 
 def _list_failed_stage_gaps(stages: list[int], failed: Mapping[int, str], failure: str) -> tuple[Gap, ...]:

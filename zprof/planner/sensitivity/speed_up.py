@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from zprof.model.job import Job, Shape
+from zprof.model.job import Job
 from zprof.model.plan import Scheme, SpeedUp, Term
 from zprof.planner.gpt_units import with_units
 from zprof.planner.memory import closed_forms
@@ -74,10 +74,6 @@ def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
             lambda samples: sum_known_bytes(plan_terms(samples)), memory, max_value=_MAX_SAMPLES
         )
         return MaxSamples(count=count, is_upper_bound=False)
-    return MaxSamples(count=_max_samples_by_formula(job, job.shape, scheme, memory), is_upper_bound=True)
-
-
-def _max_samples_by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int) -> int:
     job_with_units = with_units(job)
     free_bytes = (
         memory
@@ -87,8 +83,10 @@ def _max_samples_by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int)
     bytes_per_sample = micro_batch_activation_bytes(job, 1) or 0
     if job.residual.checkpointing:
         sequence, size = job.batch.sequence or 0, job.element_bytes.parameter
-        bytes_per_sample += working_set_bytes(shape, sequence, size, mp=job.degrees.mp)
-    return max(0, min(_MAX_SAMPLES, free_bytes // max(1, bytes_per_sample)))
+        bytes_per_sample += working_set_bytes(job.shape, sequence, size, mp=job.degrees.mp)
+    return MaxSamples(
+        count=max(0, min(_MAX_SAMPLES, free_bytes // max(1, bytes_per_sample))), is_upper_bound=True
+    )
 
 
 def _fitting_worlds(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_FittingWorld]:

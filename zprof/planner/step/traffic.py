@@ -67,7 +67,12 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     stack, stage, sizes = _device_units(job), get_zero_stage(scheme), job.element_bytes
     times = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
-    elements = _count_moved_elements(job, scheme, stack)
+    # The elements of the device's units, or of the stated parameters if only the shape is assumed.
+    elements = (
+        ceil_div(job.parameters, job.degrees.mp)
+        if Assumed.SHAPE in job.assumed and "bytes" not in list_assumed_traffic(job, scheme, Axis.DATA)
+        else stack.elements
+    )
     trained = trained_elements(job, elements)
     gathered = times.gathers * (elements if stage == 3 else trained) - kept * stack.last.elements
     reduced = times.reductions * trained
@@ -85,13 +90,6 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
         - kept * last,
         assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _DATA_ASSUMPTIONS[stage],
     )
-
-
-def _count_moved_elements(job: Job, scheme: Scheme, stack: UnitStack) -> int:
-    """Return the elements of the device's units, or of the stated parameters if only the shape is assumed."""
-    if Assumed.SHAPE in job.assumed and "bytes" not in list_assumed_traffic(job, scheme, Axis.DATA):
-        return ceil_div(job.parameters, job.degrees.mp)
-    return stack.elements
 
 
 def _device_units(job: Job) -> UnitStack:

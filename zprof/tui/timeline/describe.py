@@ -36,9 +36,14 @@ def describe_collective(row: Row) -> list[str]:
         f"{transfer_bound}{_format_optional_ns(row, 'transfer_ns')}, exposed: "
         f"{_format_optional_ns(row, 'exposed_transfer_ns')}"
     )
+    # Format the group's name (long rank lists are shortened) and its size if it was recorded.
+    size = int(row["group_size"])
     lines = [
         format_fact("collective", f"{format_collective_name(row)}, sequence {int(row['sequence'])}"),
-        format_fact("group", _format_group(row)),
+        format_fact(
+            "group",
+            (f"{shorten(str(row['group']), _MAX_GROUP)} ({f'{size} ranks' if size > 0 else 'size unknown'})"),
+        ),
         format_fact(
             "bytes", f"{format_bytes(int(row['bytes']))} {row['dtype']}" if row["bytes"] else "unknown"
         ),
@@ -75,12 +80,6 @@ def _format_last_rank(row: Row) -> str:
     reason = str(row["late_reason"] or LateReason.UNKNOWN).replace("_", " ")
     cause = "reason unknown" if reason == LateReason.UNKNOWN else f"for {reason}"
     return f"rank {int(row['last_rank'])}, {format_ns(int(row['last_lateness_ns']))} after the first; {cause}"
-
-
-def _format_group(row: Row) -> str:
-    """Format the group's name (long rank lists are shortened) and its size if it was recorded."""
-    size = int(row["group_size"])
-    return f"{shorten(str(row['group']), _MAX_GROUP)} ({f'{size} ranks' if size > 0 else 'size unknown'})"
 
 
 def format_collective_name(row: Row) -> str:
@@ -159,10 +158,14 @@ def describe_event(model: StepTimeline, lane: TimelineLane, index: int) -> tuple
         facts = [format_fact("start", format_offset(start)), format_fact("duration", format_ns(end - start))]
         return _get_item_name(model, lane, row), "\n".join(facts)
     event = model.event(row)
+    enclosing = lane.items.find_enclosing(index)
+    names = [_get_item_name(model, lane, int(lane.items.row[outer])) for outer in enclosing[:_MAX_ENCLOSING]]
+    if len(enclosing) > _MAX_ENCLOSING:
+        names.append(f"and {len(enclosing) - _MAX_ENCLOSING} more")
     lines = [
         format_fact("name", event.name[:MAX_NAME]),
         *_format_event(model, event),
-        *_format_enclosing(model, lane, index),
+        *[format_fact("" if number else "within", name) for number, name in enumerate(names)],
     ]
     if lane.items.kind[index] in (EventKind.COLLECTIVE, EventKind.WAIT):
         collective = _find_collective(model, start, end)
@@ -206,14 +209,6 @@ def _format_event(model: StepTimeline, event: TimelineEvent) -> list[str]:
     elif event.stream is not None:
         lines.append(format_fact("launch", "not in the trace"))
     return lines
-
-
-def _format_enclosing(model: StepTimeline, lane: TimelineLane, index: int) -> list[str]:
-    enclosing = lane.items.find_enclosing(index)
-    names = [_get_item_name(model, lane, int(lane.items.row[outer])) for outer in enclosing[:_MAX_ENCLOSING]]
-    if len(enclosing) > _MAX_ENCLOSING:
-        names.append(f"and {len(enclosing) - _MAX_ENCLOSING} more")
-    return [format_fact("" if number else "within", name) for number, name in enumerate(names)]
 
 
 def _format_gap_before(model: StepTimeline, lane: TimelineLane, index: int) -> list[str]:

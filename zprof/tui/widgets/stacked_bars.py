@@ -339,19 +339,26 @@ def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor:
     """Draw all lines; ``cursor`` is the legend index that is marked while the widget has the focus."""
     bars = select_bars(stacks, max_bars)
     moment_width = max((cell_len(_format_moment(entry)) for entry in bars), default=0)
-    return [
-        _draw_headline(stacks, len(bars), width, pen),
-        *(_draw_bar(entry, stacks.whole.number or 0, width, moment_width, pen) for entry in bars),
-        *_draw_legend(stacks.legend, width, cursor, pen),
-        *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:max_notes])),
-    ]
-
-
-def _draw_headline(stacks: Stacks, shown: int, width: int, pen: Pen) -> Text:
+    shown = len(bars)
     peaks = f"own peaks, memory window ({stacks.window})" if stacks.window else "each rank at its own peak"
     shown_ranks = f" · {shown} of {len(stacks.order)} ranks" if shown < len(stacks.order) else ""
     headline = f" {peaks}{shown_ranks} · full bar {stacks.whole.text}, {stacks.whole_is}"
-    return pen.start_headline().append(shorten(headline, width - 1), style=pen.head_style)
+    texts = []
+    for row in layout_legend(stacks.legend, width):
+        text = Text(no_wrap=True, end="")
+        for index, label, column in row:
+            paint = TENANTS[stacks.legend[index].key]
+            is_selected = pen.focused and index == cursor
+            text.append(" " * (column - cell_len(text.plain)))
+            text.append(paint.shown(ascii_only=pen.ascii_only), style=paint.colour(pen.look))
+            text.append(f" {label}", style="reverse bold" if is_selected else "")
+        texts.append(text)
+    return [
+        pen.start_headline().append(shorten(headline, width - 1), style=pen.head_style),
+        *(_draw_bar(entry, stacks.whole.number or 0, width, moment_width, pen) for entry in bars),
+        *texts,
+        *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:max_notes])),
+    ]
 
 
 def _draw_bar(entry: RankBar, full_bar: float, width: int, moment_width: int, pen: Pen) -> Text:
@@ -368,20 +375,6 @@ def _draw_bar(entry: RankBar, full_bar: float, width: int, moment_width: int, pe
 
 def _format_moment(entry: RankBar) -> str:
     return shorten(printable(entry.moment), _MOMENT_WIDTH)
-
-
-def _draw_legend(lines: Sequence[Row], width: int, cursor: int, pen: Pen) -> list[Text]:
-    texts = []
-    for row in layout_legend(lines, width):
-        text = Text(no_wrap=True, end="")
-        for index, label, column in row:
-            paint = TENANTS[lines[index].key]
-            is_selected = pen.focused and index == cursor
-            text.append(" " * (column - cell_len(text.plain)))
-            text.append(paint.shown(ascii_only=pen.ascii_only), style=paint.colour(pen.look))
-            text.append(f" {label}", style="reverse bold" if is_selected else "")
-        texts.append(text)
-    return texts
 
 
 def layout_legend(lines: Sequence[Row], width: int) -> list[list[tuple[int, str, int]]]:

@@ -141,7 +141,22 @@ def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> lis
         axes[0] = Text(
             axis.plain[:position] + pen.pick("▲", "^") + axis.plain[position + 1 :], no_wrap=True, end=""
         )
-    return [_draw_headline(curve, point, width, pen), *_draw_plot(curve, points, rows, pen), *axes]
+    rank_label = f"rank {curve.timeline.rank}"
+    if curve.instead_of is not None:
+        rank_label += f" (rank {curve.instead_of} has no timeline)"
+    total_label = f"{'peak ' if point == curve.peak else ''}{curve.total(point).text}"
+    parts = [
+        f" live bytes, {rank_label}: {total_label} at {curve.time(point).text}",
+        printable(format_moment_at(curve, point)),
+    ]
+    if largest_tenant := find_largest_tenant(curve, point):
+        parts.append(f"{tenant_name(largest_tenant)} {curve.tenant(largest_tenant, point).text}")
+    text = shorten(" · ".join(part for part in parts if part), width - 1)
+    return [
+        pen.start_headline().append(text, style=pen.head_style),
+        *_draw_plot(curve, points, rows, pen),
+        *axes,
+    ]
 
 
 def compute_gutter_width(curve: Curve) -> int:
@@ -161,21 +176,6 @@ def find_largest_tenant(curve: Curve, point: int) -> str:
     return "" if point == curve.peak else max(tenants, key=lambda name: tenants[name][point])
 
 
-def _draw_headline(curve: Curve, point: int, width: int, pen: Pen) -> Text:
-    rank_label = f"rank {curve.timeline.rank}"
-    if curve.instead_of is not None:
-        rank_label += f" (rank {curve.instead_of} has no timeline)"
-    total_label = f"{'peak ' if point == curve.peak else ''}{curve.total(point).text}"
-    parts = [
-        f" live bytes, {rank_label}: {total_label} at {curve.time(point).text}",
-        printable(format_moment_at(curve, point)),
-    ]
-    if largest_tenant := find_largest_tenant(curve, point):
-        parts.append(f"{tenant_name(largest_tenant)} {curve.tenant(largest_tenant, point).text}")
-    text = shorten(" · ".join(part for part in parts if part), width - 1)
-    return pen.start_headline().append(text, style=pen.head_style)
-
-
 def _draw_plot(curve: Curve, points: Sequence[int], rows: int, pen: Pen) -> list[Text]:
     tenants, top = curve.timeline.tenants, curve.heights[curve.peak]
     names = [name for name in ORDER if name in tenants]
@@ -186,7 +186,8 @@ def _draw_plot(curve: Curve, points: Sequence[int], rows: int, pen: Pen) -> list
     peak = points.index(curve.peak) if curve.peak in points else -1
     lines = []
     for row in range(rows - 1, -1, -1):
-        text = Text(_format_axis_label(curve, row, rows, pen), no_wrap=True, end="")
+        label = curve.total(curve.peak).text if row == rows - 1 else "0" if row == 0 else ""
+        text = Text((f"{label:>{compute_gutter_width(curve) - 1}}{pen.pick('│', '|')}"), no_wrap=True, end="")
         for column, point in enumerate(points):
             if row == rows - 1 and column == peak:
                 text.append(pen.pick("▼", "v"), style="bold")
@@ -201,11 +202,6 @@ def _append_cell(text: Text, name: str, pen: Pen) -> None:
     text.append(
         paint.shown(ascii_only=pen.ascii_only) if paint else " ", paint.colour(pen.look) if paint else ""
     )
-
-
-def _format_axis_label(curve: Curve, row: int, rows: int, pen: Pen) -> str:
-    label = curve.total(curve.peak).text if row == rows - 1 else "0" if row == 0 else ""
-    return f"{label:>{compute_gutter_width(curve) - 1}}{pen.pick('│', '|')}"
 
 
 def _draw_axis(curve: Curve, labels: Sequence[tuple[int, str]], columns: int, pen: Pen) -> Text:
