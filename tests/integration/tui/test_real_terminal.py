@@ -42,7 +42,7 @@ def test_screens_and_help_open_by_keys_and_the_terminal_is_restored(terminal: Re
     terminal.press("\x1bOP")  # F1
     terminal.wait_for("all keys")
     terminal.press("3")  # closes what is open, too; esc and a digit at once would be alt and a digit
-    terminal.wait_for("message sizes")
+    terminal.wait_for("Message sizes")
     terminal.press("q")
     assert terminal.end() == 0
     assert terminal.written.count(ALTERNATE_ON) == terminal.written.count(ALTERNATE_OFF) == 1

@@ -146,7 +146,7 @@ def test_rows_of_exposed_transfer_are_collectives_the_worst_first(loaded: Loaded
     step = loaded.report.time.steps[0]
     own = rows_of(loaded, read_leaves(loaded.report, "time.steps[0].exposed_transfer_ns"))
     assert own["exposed_transfer_ns"].sum() == step.exposed_transfer_ns
-<    assert "launch_ns" in rows_of(loaded, read_value(loaded.report, "time.per_rank[0].idle_ns")).columns
+    assert "launch_ns" in rows_of(loaded, read_leaves(loaded.report, "time.per_rank[0].idle_ns")).columns
 
 
 def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
@@ -185,7 +185,7 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
 
 
 def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(loaded: LoadedRun) -> None:
-    found = find_rows(read_value(loaded.report, "time.per_rank[0].exposed_transfer_ns"), loaded)
+    found = find_rows(read_leaves(loaded.report, "time.per_rank[0].exposed_transfer_ns"), loaded)
     rows = pd.concat([found] * 5)
     table = build_rows_table(rows, "exposed_transfer_ns")
     assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]
@@ -193,4 +193,3 @@ def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(load
     shown = [line.cells[2].number for line in table.rows]
     assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
     assert len(shown) < len(rows)
-=

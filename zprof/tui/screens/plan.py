@@ -130,7 +130,7 @@ def build_planned_tables(report: Report, planned: PlannedChange) -> dict[str, Ta
     report = replace(report, outlook=planned.outlook)
     words = (found.words if found else "") or planned.words
     place = Cursor(report).outlook.predictions[0] if found else None
-    period = (planned.outlook or Outlook(is_window=report.time.is_whole)).period
+    period = Outlook(is_window=report.time.is_whole).period
     baseline = read_measured_step(Cursor(report).comparison.baseline_time)
     measured = read_measured_step(Cursor(report).time.per_rank)
     step = build_term_table(place, "step", words, period, measured, baseline)
