@@ -120,7 +120,7 @@ def build_collective_table(report: Report) -> Table:
         Field(_HIDDEN, lambda place: make_hidden_value(place, in_ms=True)),
         *(metric_field(f"{_COLLECTIVES}{name}") for name in ("exposed_ns", "wait_ns", "transfer_ns")),
         metric_field(f"{_COLLECTIVES}busbw_bytes_per_s", from_width=wide and wide + 10),
-        metric_field(f"{_COLLECTIVES}algbw_bytes_per_s"),
+        metric_field(f"{_COLLECTIVES}algbw_bytes_per_s", wide=True, from_width=110 + 20 * several),
         metric_field(f"{_COLLECTIVES}launch_delay_ns", in_ms=False, wide=True, from_width=118 + 20 * several),
         *(
             metric_field(f"{_COLLECTIVES}{name}", in_ms=in_ms, wide=True, from_width=from_width)
