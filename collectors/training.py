@@ -1,13 +1,19 @@
 """Detect engine, stage and element sizes of a training program from its model and optimizers, for programs
 that do not declare them.
 
-The bytes of optimizer state per element (K) are measured after the first step: the bytes of the states that
-are as large as their parameter, divided by the parameter's elements. An optimized tensor that is not a
-parameter of the model is a master copy, and its own bytes are added. K is known only if it is equal for all
-optimized parameters and these are all trained parameters of the model. 4-byte step counters are counted
-separately, if they are on the parameter's device.
+The bytes of optimizer state per element (K) are measured after the first step: the bytes of the states
+that are as large as their parameter, divided by the parameter's elements. An optimized tensor that is not
+a parameter of the model is a master copy, and its own bytes are added. K is known only if it is equal for
+all optimized parameters and these are all trained parameters of the model. 4-byte step counters are
+counted separately, if they are on the parameter's device.
+
+accelerate is never imported here either. Its launcher and the Trainer of transformers pass the
+configuration as environment variables, of which accelerate 1.15 reads ``FSDP_FORWARD_PREFETCH`` only for
+FSDP1 (verl #6317).
 """
 
+import gc
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,9 +23,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
-from zprof.collectors.engines import accelerate, ddp, deepspeed, fsdp1, fsdp2
+from zprof.collectors.engines import ddp, deepspeed, fsdp
 from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
-from zprof.model.training import Framework, TrainingFacts
+from zprof.model.training import EngineSetting, Framework, SettingEffect, TrainingFacts
 
 _FRAMEWORK_PACKAGES = ("transformers", "accelerate", "lightning", "pytorch_lightning")
 #: Files of frameworks that run the loop, or wrap the optimizer, of a program.
@@ -31,6 +37,12 @@ _FRAMEWORK_FILES = (
     ("/accelerate/accelerator.py", Framework.ACCELERATE),
 )
 _COUNTER_BYTES = 4
+_ACCELERATE_MODULE = "accelerate.utils.dataclasses"
+_PLUGIN_CLASS = "FullyShardedDataParallelPlugin"
+_PREFETCH_VARIABLE = "FSDP_FORWARD_PREFETCH"
+#: What accelerate takes for true.
+_TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
+_FSDP2 = 2
 
 
 def detect_training(
@@ -66,17 +78,17 @@ def detect_training(
 
 
 def _name_engine(model: nn.Module) -> str:
-    if fsdp2.is_wrapped(model):
+    if fsdp.is_fsdp2(model):
         return "fsdp2"
-    return "fsdp1" if fsdp1.is_wrapped(model) else ddp.detect_engine(model)
+    return "fsdp1" if fsdp.is_fsdp1(model) else ddp.detect_engine(model)
 
 
 def _read_engine(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
     """Return what the engine knows; its size of the optimizer state is measured by the caller."""
-    if fsdp2.is_wrapped(model):
-        facts = fsdp2.detect_facts(model)
-        return replace(facts, settings=(*facts.settings, *accelerate.list_ignored_settings()))
-    return fsdp1.detect_facts(model) if fsdp1.is_wrapped(model) else ddp.detect_facts(model, optimizers)
+    if fsdp.is_fsdp2(model):
+        facts = fsdp.detect_fsdp2_facts(model)
+        return replace(facts, settings=(*facts.settings, *_list_ignored_settings()))
+    return fsdp.detect_fsdp1_facts(model) if fsdp.is_fsdp1(model) else ddp.detect_facts(model, optimizers)
 
 
 def _detect_deepspeed(
@@ -173,3 +185,18 @@ def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int
         else:
             state_bytes += tensor.numel() * tensor.element_size()
     return state_bytes, counters
+
+
+def _list_ignored_settings() -> Iterator[EngineSetting]:
+    """Yield the options that a live FSDP2 configuration of accelerate has and that change nothing."""
+    if _ACCELERATE_MODULE not in sys.modules:
+        return
+    # type(), not isinstance(): access to its ``__class__`` would materialize a lazy proxy.
+    plugins = [value for value in gc.get_objects() if type(value).__name__ == _PLUGIN_CLASS]
+    from_variable = os.environ.get(_PREFETCH_VARIABLE, "").lower() in _TRUE
+    if any(
+        from_variable or getattr(plugin, "forward_prefetch", None)
+        for plugin in plugins
+        if getattr(plugin, "fsdp_version", None) == _FSDP2
+    ):
+        yield EngineSetting(name="forward_prefetch", value="True", effect=SettingEffect.IGNORED_BY_FSDP2)

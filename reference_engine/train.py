@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import NoReturn, Protocol, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from zprof.reference_engine.activation_checkpointing import make_block_runner
 from zprof.reference_engine.checkpoints import check_checkpoint_path, load_checkpoint, save_checkpoint
@@ -26,7 +27,6 @@ from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.engine import ZeroModel, zero
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
-from zprof.reference_engine.program.data import Batches, iter_micro_batches
 from zprof.reference_engine.program.gpt import GPT
 from zprof.reference_engine.program.host_faults import InFlightComm, attach_faults, regather_in_recompute
 from zprof.reference_engine.program.modelled_compute import attach_modelled_compute
@@ -35,9 +35,9 @@ from zprof.reference_engine.program.train_config import TrainConfig, Units
 
 _INTERRUPTED = 130
 _INVALID_SETTINGS = 2
-
 _BAR_WIDTH = 24
 _MAX_PLAIN_LINES = 20
+_NOISE = 0.1
 
 
 class Observer(Protocol):
@@ -256,6 +256,35 @@ def train_step(
     return float(torch.stack(losses).mean())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """A rank's training data, and its loading time.
+
+    ``batch`` is global.  A rank's part is divided into ``micro_batches`` equal micro-batches of at most
+    ``length`` tokens per sequence, plus one for the targets.  ``rank`` and ``ranks`` are data parallel.
+    """
+
+    seed: int
+    batch: int
+    time: int
+    vocabulary: int
+    rank: int
+    ranks: int
+    micro_batches: int = 1
+    length: int | None = None
+    delay_s: float = 0.0
+
+    def step(self, step: int) -> Iterator[torch.Tensor]:
+        """Yield the micro-batches of one step, each [sequences, length + 1]."""
+        tokens = make_global_batch(
+            seed=self.seed, step=step, batch=self.batch, time=self.time, vocabulary=self.vocabulary
+        )
+        own_tokens = take_rank_slice(tokens, rank=self.rank, ranks=self.ranks)
+        for part in own_tokens[:, : (self.length or self.time) + 1].chunk(self.micro_batches):
+            time.sleep(self.delay_s)
+            yield part
+
+
 def make_batches(config: TrainConfig, mesh: RankMesh) -> Batches:
     """Return this rank's training data, which is equal on ranks that share a model."""
     return Batches(
@@ -311,6 +340,47 @@ class Progress:
 
     def _write(self, text: str, end: str) -> None:
         print(text, end=end, file=self._stream, flush=True)
+
+
+def make_global_batch(*, seed: int, step: int, batch: int, time: int, vocabulary: int) -> torch.Tensor:
+    """Generate the tokens [batch, time + 1] of one step: inputs and, shifted by one, targets.
+
+    They are synthetic, a small model can learn them, and they do not depend on the number of ranks:
+    token[t + 1] = (5 token[t] + 7) mod vocabulary, replaced by a random token with probability 0.1.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    tokens = torch.empty(batch, time + 1, dtype=torch.int64)
+    tokens[:, 0] = torch.randint(vocabulary, (batch,), generator=generator)
+    random = torch.randint(vocabulary, (batch, time), generator=generator)
+    is_noise = torch.rand(batch, time, generator=generator) < _NOISE
+    for t in range(time):
+        following = (5 * tokens[:, t] + 7) % vocabulary
+        tokens[:, t + 1] = torch.where(is_noise[:, t], random[:, t], following)
+    return tokens
+
+
+def take_rank_slice(tokens: torch.Tensor, *, rank: int, ranks: int) -> torch.Tensor:
+    """Return one rank's sequences of the global batch."""
+    sequences = tokens.shape[0] // ranks
+    return tokens[rank * sequences : (rank + 1) * sequences]
+
+
+def iter_micro_batches(batches: Batches, steps: range) -> Iterator[torch.Tensor]:
+    """Iterate over all micro-batches of these steps with torch's DataLoader, which profilers recognize."""
+    # A separate generator, so that the loader does not advance the global one.
+    loader: DataLoader[Any] = DataLoader(
+        _Stream(batches, steps), batch_size=None, generator=torch.Generator()
+    )
+    return iter(loader)
+
+
+class _Stream(IterableDataset[torch.Tensor]):
+    def __init__(self, batches: Batches, steps: range) -> None:
+        self._batches, self._steps = batches, steps
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for step in self._steps:
+            yield from self._batches.step(step)
 
 
 if __name__ == "__main__":

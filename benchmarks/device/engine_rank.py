@@ -22,8 +22,8 @@ from zprof.reference_engine.activation_checkpointing import ActivationConfig, ma
 from zprof.reference_engine.comm.mesh import Mesh, make_mesh
 from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import Keep, LossScale
-from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.train import make_global_batch, take_rank_slice
 
 BATCH, CONTEXT, VOCABULARY, SEED = 8, 64, 512, 0
 

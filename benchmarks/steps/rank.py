@@ -17,7 +17,7 @@ import torch.distributed.nn.functional
 
 from benchmarks.steps.launch import Plan, list_contenders, list_pairs
 from benchmarks.steps.measure import count_all, time_all
-from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
+from zprof.reference_engine.train import make_global_batch, take_rank_slice
 
 # torch.distributed.nn.functional keeps the default group alive if it is first imported after
 # init_process_group(), which torch's optimizers would do.

@@ -13,8 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zprof.collectors.base import Columns, first_line
 from zprof.collectors.identity import describe_device
-from zprof.collectors.watch.detector import StallAction, StallDetector
 from zprof.collectors.watch.rank_state import (
     list_group_progress,
     read_progress,
@@ -255,3 +255,74 @@ class RankWatch:
                 self._writer.save_stall("", 0, {}, [gap])
             except Exception:
                 return
+
+
+class StallAction(StrEnum):
+    """What is to be done now."""
+
+    SAVE = "save"
+    RESUME = "resume"
+
+
+class StallDetector:
+    """Follow the progress of one rank: when its state is saved, and when it went on. Has no clock or thread.
+
+    Args:
+        limit_ns: A rank is stuck after this time without progress.
+        now_ns: The time of the start, on any clock.
+    """
+
+    def __init__(self, limit_ns: int, now_ns: int) -> None:
+        self._limit_ns, self._progress_ns = limit_ns, now_ns
+        self._progress: Hashable = None
+        self._answered: Set[Hashable] = frozenset()
+        self._forget_ns = now_ns
+        #: How often the rank has moved.
+        self.moves = 0
+        self.is_stuck = False
+        #: The state was saved, and the stall has not ended.
+        self.is_saved = False
+
+    def observe(self, now_ns: int, progress: Hashable, requests: Set[Hashable]) -> StallAction | None:
+        """Return what is to be done.
+
+        A rank that moves is saved too, once per request: others may wait for it. That stall ends when nobody
+        is stuck any more. After a stall of its own that ended, it is saved for the same others only if they
+        are still stuck one limit later.
+
+        Args:
+            now_ns: The time of this observation.
+            progress: Anything that changes whenever the rank has moved.
+            requests: The stalls of other ranks that have not ended.
+        """
+        has_moved = progress != self._progress
+        if has_moved:
+            self._progress, self._progress_ns = progress, now_ns
+            self.moves += 1
+        if not self.is_saved and now_ns >= self._forget_ns:
+            self._answered = frozenset()
+        if self.is_stuck:
+            self._answered |= requests
+            if has_moved:
+                self.is_stuck = self.is_saved = False
+                self._forget_ns = now_ns + self._limit_ns
+                return StallAction.RESUME
+            return None
+        if now_ns - self._progress_ns >= self._limit_ns:
+            self.is_stuck = True
+        elif self.is_saved and not requests:
+            self.is_saved = False
+            return StallAction.RESUME
+        elif not requests - self._answered:
+            return None
+        self._answered |= requests
+        self.is_saved = True
+        return StallAction.SAVE
+
+    def is_at(self, progress: Hashable) -> bool:
+        """Return True if the rank has not moved since the last observation."""
+        return progress == self._progress
+
+    def get_stall_ns(self, now_ns: int) -> int:
+        """Return how long the rank has made no progress."""
+        return now_ns - self._progress_ns

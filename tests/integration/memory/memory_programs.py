@@ -32,9 +32,8 @@ from zprof.reference_engine import ZeroConfig, ZeroModel, zero
 from zprof.reference_engine.comm.mesh import make_mesh
 from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 from zprof.reference_engine.comm.native import NativeComm
-from zprof.reference_engine.program.data import iter_micro_batches
 from zprof.reference_engine.program.options import add_arguments, make_config
-from zprof.reference_engine.train import build_program, make_batches, train_step
+from zprof.reference_engine.train import build_program, iter_micro_batches, make_batches, train_step
 
 MICRO_BATCHES = 2
 #: 8 sequences of 64 x 128 elements enter each of 4 blocks.

@@ -16,8 +16,8 @@ from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
 from zprof.reference_engine.checkpoints.save import FileSystemWriter
 from zprof.reference_engine.comm.mesh import make_mesh
 from zprof.reference_engine.comm.native import NativeComm
-from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.train import make_global_batch, take_rank_slice
 
 SIZES = GPTConfig(layers=2, hidden=16, heads=2, vocabulary=32, context=8, tied=True)
 BATCH = 4

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.program.data import Batches, iter_micro_batches
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.train import Batches, iter_micro_batches
 from zprof.reference_engine.zero3_minimal import Zero3
 
 #: Odd sizes: units end in padding, and parameters cross the border of two shards.

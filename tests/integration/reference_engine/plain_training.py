@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.train import make_global_batch, take_rank_slice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.flight_recorder_settings import check_flight_recorder
+from zprof.integrations.doctor import check_flight_recorder
 from zprof.model.doctor import CheckStatus
 
 

@@ -13,10 +13,11 @@ from zprof.reference_engine.activation_checkpointing import (
     ActivationConfig,
     BlockRunner,
     CheckpointedBlocks,
+    ReferenceStore,
+    StoredActivation,
     call_block,
     make_block_runner,
 )
-from zprof.reference_engine.activation_stores import ReferenceStore, StoredActivation
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 CONFIG = GPTConfig(layers=3, hidden=8, heads=2, vocabulary=12, context=6)

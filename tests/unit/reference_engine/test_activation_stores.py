@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thread_comm import ThreadComm, launches, on_ranks
 
-from zprof.reference_engine.activation_stores import (
+from zprof.reference_engine.activation_checkpointing import (
     ALIGNMENT_BYTES,
     ChunkedBuffers,
     CopyStore,

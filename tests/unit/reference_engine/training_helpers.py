@@ -11,10 +11,15 @@ from fake_comm import FakeComm
 
 from zprof.reference_engine.comm.collective import Handle
 from zprof.reference_engine.comm.mesh import RankMesh
-from zprof.reference_engine.program.data import iter_micro_batches
 from zprof.reference_engine.program.plants import find_plant
 from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
-from zprof.reference_engine.train import BuiltProgram, build_program, make_batches, train_step
+from zprof.reference_engine.train import (
+    BuiltProgram,
+    build_program,
+    iter_micro_batches,
+    make_batches,
+    train_step,
+)
 
 SMALL = {"gpt.hidden": 8, "gpt.heads": 2, "gpt.vocabulary": 16, "gpt.context": 8, "gpt.layers": 3}
 

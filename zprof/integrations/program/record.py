@@ -1,10 +1,11 @@
 """Implement ``zprof record``: record a command in its Python children, or a script in this process."""
 
 import os
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -26,9 +27,7 @@ from zprof.integrations.program.session import (
     make_child_environment,
     turn_on_flight_recorder,
 )
-from zprof.integrations.program.stalls import StuckJob, finish_watch, format_stall
 from zprof.integrations.program.torch_watch import call_after_import
-from zprof.integrations.program.writing import WritingObserver
 from zprof.model.ending_text import describe_endings
 from zprof.model.errors import BadInput
 from zprof.model.extras import Extra, require_extra
@@ -42,6 +41,8 @@ from zprof.run.scratch_folder import make_scratch_folder, open_scratch_folder, r
 PrintNote = Callable[[str], None]
 _START_FIELD = 19  # field 22 of proc_pid_stat(5), counted after the name in parentheses
 _PROC = Path("/proc")
+#: Ranks that the note lists.
+_MAX_LISTED = 8
 
 
 def check_torch(command: Sequence[str]) -> None:
@@ -245,3 +246,92 @@ def get_launcher_start_ns() -> int:
         return time.time_ns()
     age_s = uptime_s - ticks / os.sysconf("SC_CLK_TCK")
     return time.time_ns() - int(age_s * 1e9)
+
+
+class WritingObserver:
+    """Observer of a command that prints one note while its ranks write; it never owns the terminal."""
+
+    def __init__(self, session: Session, run: Path, print_note: Callable[[str], None]) -> None:
+        self._session, self._run, self._print_note = session, run, print_note
+        self._seen: Collection[int] = ()
+        self._has_noted = False
+
+    def start(self) -> None:
+        """Do nothing: the terminal is the command's."""
+
+    def poll(self) -> None:
+        """Print the note if a rank was writing at the last poll already; called about once a second."""
+        self._note_stall()
+        writing = self._session.list_writing_ranks()
+        slow = [rank for rank in writing if rank in self._seen]
+        self._seen = writing
+        if slow and not self._has_noted:
+            self._has_noted = True
+            self._print_note(f"writing the recording of {_format_ranks(slow)}; training waits for it")
+
+    def _note_stall(self) -> None:
+        if stalls := self._session.take_stalls():
+            self._print_note(format_stall(self._run, max(stalls)))
+
+    def handle_signal(self, number: int) -> None:
+        """Do nothing: the command handles its signals."""
+
+    def finish_job(self, code: int) -> None:
+        """Do nothing: the caller prints what was written."""
+
+    def close(self) -> None:
+        """Do nothing: no terminal is held."""
+
+
+def _format_ranks(ranks: list[int]) -> str:
+    listed = ", ".join(map(str, ranks[:_MAX_LISTED]))
+    more = f" and {len(ranks) - _MAX_LISTED} more" if len(ranks) > _MAX_LISTED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
+
+
+def format_stall(run: Path, seconds: float) -> str:
+    """Return the line for the user while the program still runs."""
+    return f"no progress for {seconds:.0f} s: saved to {run}; zprof diagnose {shlex.quote(str(run))}"
+
+
+class StuckJob:
+    """Says when a job is to be ended: no rank has moved for ``end_s`` since all of them were saved."""
+
+    def __init__(self, run: Path, end_s: float) -> None:
+        self._run, self._end_s = run, end_s
+        self._progress: tuple[tuple[int, int], ...] = ()
+        self._since_s = 0.0
+
+    def is_over(self) -> bool:
+        """Return True if the job is to be ended now; called about once a second."""
+        from zprof.collectors.watch.silent_ranks import list_stuck_states
+
+        try:
+            states = list_stuck_states(self._run)
+        except Exception:  # whatever is wrong with the files, a job that may be healthy goes on
+            states = []
+        progress = tuple((state.rank, state.progress_ns) for state in states)
+        if not progress or progress != self._progress:
+            self._progress, self._since_s = progress, time.monotonic()
+            return False
+        return time.monotonic() - self._since_s >= self._end_s
+
+
+def finish_watch(run: Path, code: int) -> Iterator[str]:
+    """Save the ranks that left no stall of their own, remove the files of the watch, and yield notes.
+
+    ``code``: the exit code of the program; with 0, a rank that ended where it had been saved was not stuck.
+    """
+    from zprof.collectors.watch.shared_files import remove_watch_folder
+    from zprof.collectors.watch.silent_ranks import mark_ended_stalls, save_silent_ranks
+
+    saved: list[int] = []
+    with suppress(Exception):  # whatever happens here, the program has ended as it did
+        if code == 0:
+            mark_ended_stalls(run)
+        else:
+            saved = save_silent_ranks(run, has_job_ended=True)
+    remove_watch_folder(run)
+    if saved:
+        ranks = ", ".join(map(str, saved))
+        yield f"rank {ranks} could not save itself: its last progress was saved to {run}"

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from zprof.collectors.watch.run_files import BareRank, make_bare_manifest
 from zprof.collectors.watch.shared_files import RankFiles, RankState
 from zprof.integrations.program.command import CommandObserver, run_command
+from zprof.integrations.program.record import StuckJob, WritingObserver, finish_watch
 from zprof.integrations.program.session import Session
-from zprof.integrations.program.stalls import StuckJob, finish_watch
-from zprof.integrations.program.writing import WritingObserver
 from zprof.run.reader import load
 from zprof.run.schema import TABLES
 

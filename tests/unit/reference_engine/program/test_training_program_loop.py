@@ -9,10 +9,15 @@ from torch import nn
 from training_helpers import SMALL, started
 
 from zprof.reference_engine import train as training
-from zprof.reference_engine.program.data import Batches, iter_micro_batches, make_global_batch
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 from zprof.reference_engine.program.train_config import TrainConfig, Units, replace_fields
-from zprof.reference_engine.train import Progress, select_unit_modules
+from zprof.reference_engine.train import (
+    Batches,
+    Progress,
+    iter_micro_batches,
+    make_global_batch,
+    select_unit_modules,
+)
 
 SIZES = {"seed": 0, "batch": 8, "time": 16, "vocabulary": 32, "ranks": 2, "micro_batches": 2}
 
