@@ -1,15 +1,24 @@
-"""The full report as a page: the answer, then what it rests on, what is not known, and the run."""
+"""The full report as a page: the answer, then what it rests on, what is not known, and the run.
+
+Its section on time in detail: steps, units, message sizes, link fits, and the clocks of the ranks.
+"""
 
 from zprof.model.cursor import Cursor
 from zprof.model.report import Report
-from zprof.reports.page import Page
-from zprof.reports.pages.collectives import build_collective_section
+from zprof.model.time import LEDGER_NAMES, Alignment
+from zprof.reports.page import Page, Section, make_section
+from zprof.reports.pages.collectives import (
+    build_collective_section,
+    build_fit_table,
+    build_message_table,
+    build_unit_table,
+)
 from zprof.reports.pages.compare import build_difference_section, build_run_section
 from zprof.reports.pages.endings import build_ending_section
 from zprof.reports.pages.findings import build_finding_section, build_gap_section
 from zprof.reports.pages.hang import build_hang_section
 from zprof.reports.pages.head import build_head_blocks
-from zprof.reports.pages.ledger import build_ledger_section
+from zprof.reports.pages.ledger import build_ledger_section, read_terms
 from zprof.reports.pages.memory import build_memory_detail_section, build_memory_section
 from zprof.reports.pages.memory_allocations import build_stack_section
 from zprof.reports.pages.memory_changes import build_group_change_section, build_rank_spread_section
@@ -18,8 +27,18 @@ from zprof.reports.pages.memory_snapshots import build_history_sections
 from zprof.reports.pages.memory_timeline import build_timeline_section
 from zprof.reports.pages.ranks import build_rank_section
 from zprof.reports.pages.second_opinion import build_second_opinion_section
-from zprof.reports.pages.time_detail import build_time_detail_section
 from zprof.reports.pages.whatif import build_outlook_sections
+from zprof.reports.table import (
+    MAX_ROWS,
+    UNKNOWN,
+    Table,
+    make_number_columns,
+    make_table,
+    make_text_column,
+)
+
+_MAX_TEXT_ROWS, _MAX_TEXT_CLOCKS = 12, 8
+_US = 1_000
 
 
 def build_report_page(report: Report) -> Page:
@@ -58,4 +77,80 @@ def build_report_page(report: Report) -> Page:
         ),
         made_by=f"zprof {report.zprof_version}, {report.schema}",
         data_command="zprof report RUN -f json",
+    )
+
+
+def build_time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Build the section on time beyond the ledger and the collectives."""
+    return make_section(
+        "time-detail",
+        "Time in detail",
+        "Time by step, unit and message size; link fit; clock offsets.",
+        _build_step_table(report),
+        build_unit_table(report),
+        build_message_table(report),
+        build_fit_table(report),
+        _build_clock_table(report.time.alignment),
+        detail=detail,
+        fold_rows=8,
+    )
+
+
+def _build_step_table(report: Report) -> Table | None:
+    """Build the steps of all ranks in order, or the longest of them."""
+    time, steps, places = report.time, report.time.steps, Cursor(report).time.steps
+    by_length = sorted(range(len(steps)), key=lambda at: (-steps[at].wall_ns, steps[at].step, steps[at].rank))
+    shown = sorted(by_length[:MAX_ROWS], key=lambda at: (steps[at].step, steps[at].rank))
+    row_of = {at: row for row, at in enumerate(shown)}
+    bounds = time.bounds_by_rank
+    return make_table(
+        "By step",
+        (
+            make_text_column("step"),
+            *make_number_columns("rank"),
+            *make_number_columns("wall", *LEDGER_NAMES.values(), unit="ms"),
+        ),
+        [
+            (
+                str(steps[at].step),
+                str(steps[at].rank),
+                *read_terms(places[at], bounds.get(steps[at].rank, {})),
+            )
+            for at in shown
+        ],
+        unit="ms",
+        max_text_rows=_MAX_TEXT_ROWS,
+        order=[row_of[at] for at in by_length[:MAX_ROWS]],
+        total=len(steps),
+        noun="steps of all ranks, longest first",
+    )
+
+
+def _build_clock_table(alignment: Alignment | None) -> Table | None:
+    if alignment is None or len(alignment.offsets_ns) < 2:
+        return None
+    ranks = sorted(alignment.offsets_ns)
+    return make_table(
+        "Clocks",
+        (
+            make_text_column("rank"),
+            *make_number_columns("offset", "±", "possible range", unit="µs"),
+            *make_number_columns("drift", unit="ppm"),
+        ),
+        [_format_clock_row(alignment, rank) for rank in ranks],
+        unit="µs",
+        note=f"relative to rank {ranks[0]}",
+        max_text_rows=_MAX_TEXT_CLOCKS,
+        noun="ranks",
+    )
+
+
+def _format_clock_row(alignment: Alignment, rank: int) -> tuple[str, ...]:
+    interval, drift = alignment.interval_ns.get(rank), alignment.drift_ppb.get(rank)
+    return (
+        str(rank),
+        f"{alignment.offsets_ns[rank] / _US:+.1f}",
+        f"{alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns) / _US:.1f}",
+        UNKNOWN if interval is None else f"{interval[0] / _US:+.1f} to {interval[1] / _US:+.1f}",
+        UNKNOWN if drift is None else f"{drift / 1000:+.2f}",
     )

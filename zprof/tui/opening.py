@@ -2,26 +2,34 @@
 
 Imported when something is first opened: metric help imports the analysis, which would slow down the first
 screen.
+
+Collectives are shown as the most exposed individual ones of one kind, group and element type.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar
 
+import pandas as pd
 from msgspec.structs import replace
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
 from zprof.model.cursor import follow, get
 from zprof.model.findings import Finding
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
-from zprof.model.quantities import Unit, Value
+from zprof.model.metrics.metric import find_unit
+from zprof.model.quantities import Bound, Bounds, Unit, Value
 from zprof.model.report import Report
+from zprof.model.time import SPLIT_BOUNDS, CollectiveTime, LateReason
 from zprof.model.whatif import Outlook, PredictedFigure
 from zprof.reports.finding_pages import page
 from zprof.reports.layout import wrap
 from zprof.reports.pages.assumptions import list_assumption_details
+from zprof.reports.pages.collectives import name_collective
 from zprof.reports.pages.compare_table import describe_compared
 from zprof.reports.pages.findings import format_location, worth
 from zprof.reports.pages.hang import describe_standing, describe_wait
@@ -29,9 +37,8 @@ from zprof.reports.pages.ledger import build_ledger_table
 from zprof.reports.pages.memory_allocations import describe_allocation
 from zprof.reports.pages.memory_formulas import describe_formula_check
 from zprof.reports.pages.whatif import FIGURES, read_figures
-from zprof.reports.table import Opens, Row, Table
+from zprof.reports.table import Cell, Column, Kind, Opens, Row, Table
 from zprof.reports.terminal import render_markdown_text
-from zprof.tui.collective_instances import build_instance_table
 from zprof.tui.help_texts import format_gaps, get_export, list_screen_gaps
 from zprof.tui.number_popup import NumberPopup
 from zprof.tui.popups import Popup, TextPopup
@@ -44,6 +51,50 @@ from zprof.tui.widgets.fact_table import FactTable
 _UNNAMED_COLUMNS = frozenset({"ms", "time", "bytes", "size"})
 #: Characters of a popup title.
 _MAX_TITLE = 120
+MAX_INSTANCES = 200
+_HELP = (
+    "One row per rank and collective: a collective that runs once per step on 2 ranks has 2 rows per step. "
+    "wait: until the last rank of the group arrived; transfer: after that; exposed: the part of both during "
+    "which the rank was blocked.\nlast: the rank that arrived last; tied: all arrived within the clock "
+    "uncertainty; unknown: not all ranks were matched.\nwhy late: what the last rank spent more time on "
+    "beforehand than the others: compute, host (Python, launches), previous collective (it finished that one "
+    "late), copies, allocator, sync, data; profiler start: the first collective of the window, which is not "
+    "meaningful; blank: no rank was late, or the reason is unknown.\nIf not all ranks are matched, waits are "
+    "lower bounds and transfers upper bounds."
+)
+#: Reasons whose display text differs from their name.
+_REASONS: Mapping[str, str] = {
+    LateReason.PREVIOUS_COLLECTIVE: "previous collective",
+    LateReason.MEMCPY: "copies",
+}
+_COLUMNS = (
+    Column(
+        title="rank",
+    ),
+    Column(
+        title="step",
+    ),
+    Column(title="unit", kind=Kind.TEXT, help="the wrapped module"),
+    Column(
+        title="exposed",
+        help="in ms",
+    ),
+    Column(
+        title="wait",
+        help="in ms, hidden or exposed",
+    ),
+    Column(
+        title="transfer",
+        help="in ms, hidden or exposed",
+    ),
+    Column(title="last", kind=Kind.TEXT, help="the rank that arrived last"),
+    Column(title="why late", kind=Kind.TEXT, help="what delayed the last rank; blank: unknown"),
+    Column(title="delay from", kind=Kind.TEXT, help="the rank on which the delay started", from_width=100),
+    Column(title="start", help="in ms after the start of the step", from_width=100),
+    Column(title="bytes", help="of the full tensor", from_width=110),
+    Column(title="launch delay", help="from launch to start", from_width=125),
+    Column(title="matched", kind=Kind.TEXT, help="yes if the rows of all ranks were found", from_width=140),
+)
 
 
 def open_number(app: Shell, number: Value, line: Row, table: Table) -> Popup[None]:
@@ -192,3 +243,75 @@ class TablePopup(Popup[None]):
     def on_mount(self) -> None:
         """Fill the table."""
         self.query_one(FactTable).show(self.table)
+
+
+def build_instance_table(analysis: RunAnalysis, entry: CollectiveTime) -> Table:
+    """Build the table of instances of one row of the collectives, most exposed first.
+
+    Its numbers do not appear in the report.
+    """
+    rows = select_rows(analysis, entry)
+    worst = make_collective_table(analysis, pick_most_exposed(rows, MAX_INSTANCES))
+    return Table(
+        name="instances",
+        title=name_collective(entry),
+        columns=_COLUMNS,
+        rows=tuple(
+            Row(key=str(number), cells=_make_cells(row))
+            for number, row in enumerate(worst.to_dict("records"))
+        ),
+        help=_HELP,
+        note=f"{len(worst)} of {len(rows)}, most exposed first; {_format_matched(rows)}; ? explains why late",
+    )
+
+
+def _make_cells(row: Mapping[Hashable, Any]) -> tuple[Cell, ...]:
+    bounds = SPLIT_BOUNDS if row["bound"] else {}
+    return (
+        _make_value(row, "rank"),
+        _make_value(row, "step"),
+        _to_text(row["unit"]),
+        _make_value(row, "exposed_ns", in_ms=True),
+        _make_value(row, "wait_ns", bounds, in_ms=True),
+        _make_value(row, "transfer_ns", bounds, in_ms=True),
+        _format_last_rank(row),
+        _format_late_reason(row),
+        ("" if pd.isna(row["origin_rank"]) else str(row["origin_rank"])),
+        _make_value(row, "start_in_step_ns", in_ms=True),
+        _make_value(row, "bytes"),
+        _make_value(row, "launch_delay_ns"),
+        ("yes" if row["matched"] else "no"),
+    )
+
+
+def _make_value(
+    row: Mapping[Hashable, Any], name: str, bounds: Bounds | None = None, *, in_ms: bool = False
+) -> Value:
+    return Value(
+        number=None if pd.isna(row[name]) else float(row[name]),
+        unit=find_unit(name),
+        bound=(bounds or {}).get(name, Bound.EXACT),
+        in_ms=in_ms,
+    )
+
+
+def _to_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _format_last_rank(row: Mapping[Hashable, Any]) -> str:
+    if not pd.isna(row["last_rank"]):
+        return str(row["last_rank"])
+    return "tied" if row["matched"] else "unknown"
+
+
+def _format_late_reason(row: Mapping[Hashable, Any]) -> str:
+    if row["first_of_window"]:
+        return "profiler start"
+    reason = _to_text(row["late_reason"])
+    return _REASONS.get(reason, reason)
+
+
+def _format_matched(rows: pd.DataFrame) -> str:
+    matched = int(rows["matched"].to_numpy(bool).sum())
+    return "all matched" if matched == len(rows) else f"{matched} matched"

@@ -8,7 +8,7 @@ from tests.support.tui_memory import with_analysis
 from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value
 from zprof.reports.table import Table
-from zprof.tui.collective_instances import build_instance_table
+from zprof.tui.opening import build_instance_table
 from zprof.tui.session import LoadedRun
 from zprof.tui.table_view import get_text
 

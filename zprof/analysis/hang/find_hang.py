@@ -1,26 +1,26 @@
 """Say what a stuck job waits for: its class, the ranks that hold it up, and who waits in which operation."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.hang.classify import classify, is_passed
 from zprof.analysis.hang.describe import describe_divergence, describe_rank, describe_roots
-from zprof.analysis.hang.flight import Group
+from zprof.analysis.hang.flight import Entry, Group, History, OwnOrder, Progress, RankFlight
 from zprof.analysis.hang.judge_logs import judge_logs
-from zprof.analysis.hang.log_flights import make_flights
 from zprof.analysis.hang.operations import Job, PendingOperation, is_symmetric
 from zprof.analysis.hang.order import Divergence, find_divergences
 from zprof.analysis.hang.read_flight import read_flight
 from zprof.analysis.hang.signatures import Signatures
-from zprof.analysis.hang.stalls import Stall, find_stall
 from zprof.analysis.hang.waits import Root, find_roots
-from zprof.model.findings import Confidence
+from zprof.model.findings import Confidence, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.hang import Hang, HangClass, HangStatus, MemberState, RankProgress, StuckOperation
 from zprof.model.hang_text import describe_missing_evidence
-from zprof.run.log_evidence import LogEvidence, read_log_evidence
+from zprof.run.log_evidence import Basis, LogEvidence, RankLines, read_log_evidence
 from zprof.run.manifest import FLIGHT_RECORDER
 from zprof.run.reader import Run
 
@@ -37,6 +37,29 @@ _PRECEDENCE = (
     HangClass.NOT_FINISHED,
     HangClass.RANK_MISSING,
 )
+_NONE = np.zeros(0, dtype=np.int64)
+_STUCK, _RESUMED = "stuck", "resumed"
+
+
+class Stall(Struct, frozen=True, kw_only=True):
+    """What a watch last saw.
+
+    ``status``: stuck if nothing is known of any rank after its stall, resumed if all ranks went on, running
+    if some did: the run ended in between. ``ranks``: those of which nothing more is known. ``duration_ns``:
+    the longest time without progress.
+    """
+
+    status: HangStatus
+    ranks: tuple[int, ...]
+    duration_ns: int
+
+
+class _Mark(Struct, frozen=True, kw_only=True):
+    """A rank's last mark of a watch."""
+
+    time_ns: int
+    kind: str
+    duration_ns: int
 
 
 def find_hang(run: Run) -> Hang | None:
@@ -245,3 +268,110 @@ def _find_blocking_divergence(job: Job) -> Divergence | None:
     ]
     # What is known to be odd says more than what only differs.
     return min(found, key=lambda each: (each.by_line, each.expected is None), default=None)
+
+
+def make_flights(
+    evidence: LogEvidence, dumps: Mapping[int, RankFlight], signatures: Signatures
+) -> dict[int, RankFlight]:
+    """Return a flight recorder for each rank that has lines and no dump; dumps name the groups' members."""
+    groups = {name: group for flight in dumps.values() for name, group in flight.groups.items()}
+    by_rank: dict[int, list[RankLines]] = {}
+    for lines in evidence.lines:
+        is_usable = lines.basis not in (Basis.CALL, Basis.CONNECTION) and lines.group in groups
+        if lines.rank is not None and lines.rank not in dumps and is_usable:
+            by_rank.setdefault(lines.rank, []).append(lines)
+    return {
+        rank: _make_flight(rank, lines, groups, signatures, evidence.stacks.get(rank, ()))
+        for rank, lines in by_rank.items()
+    }
+
+
+def _make_flight(
+    rank: int,
+    all_lines: list[RankLines],
+    groups: Mapping[str, Group],
+    signatures: Signatures,
+    stack: tuple[SourceLocation, ...],
+) -> RankFlight:
+    progress: dict[str, Progress] = {}
+    fronts = []
+    for order, lines in enumerate(all_lines):
+        standing = lines.standing
+        if standing is None or not standing.is_p2p:
+            entered = lines.enqueued or (standing.sequence if standing is not None else 0)
+            finished = standing.sequence - 1 if standing is not None else lines.completed or 0
+            is_exact = lines.enqueued is not None
+            progress[lines.group] = Progress(entered=entered, finished=finished, is_exact=is_exact)
+        if standing is not None and not standing.is_p2p:
+            sizes = "" if standing.inputs is None else f"[[{standing.inputs}]]"
+            fronts.append(
+                Entry(
+                    rank=rank,
+                    group=groups[lines.group],
+                    operation=standing.kind or "collective",
+                    is_p2p=False,
+                    sequence=standing.sequence,
+                    order=order,
+                    sizes=sizes,
+                    dtypes="",
+                    signature=signatures.number_operation(standing.kind, sizes, "", ""),
+                    created_ns=None,
+                    stack=0 if stack else None,
+                )
+            )
+    own_groups = {lines.group: groups[lines.group] for lines in all_lines}
+    return RankFlight(
+        rank=rank,
+        groups=own_groups,
+        progress=progress,
+        status={lines.group: (lines.enqueued, lines.completed) for lines in all_lines},
+        p2p_groups=frozenset(),
+        fronts=tuple(fronts),
+        history=History(
+            groups=tuple(own_groups.values()),
+            group=_NONE,
+            sequence=_NONE,
+            signature=_NONE,
+            location=_NONE,
+            place=_NONE,
+            own=OwnOrder(token=_NONE, group=_NONE, order=_NONE),
+        ),
+        last=fronts[-1] if fronts else None,
+        stacks={0: stack} if stack else {},
+    )
+
+
+def find_stall(run: Run) -> Stall | None:
+    """Return what a watch last saw of a run; None if it saw no stall.
+
+    Raises:
+        BadInput: a table of the run is damaged.
+    """
+    marks = {rank: mark for rank in run.ranks if (mark := _read_last(run, rank))}
+    if not marks:
+        return None
+    stuck = tuple(rank for rank, mark in marks.items() if not _has_gone_on(run, rank, mark))
+    status = HangStatus.STUCK if len(stuck) == len(marks) else HangStatus.RUNNING
+    return Stall(
+        status=status if stuck else HangStatus.RESUMED,
+        ranks=stuck,
+        duration_ns=max(mark.duration_ns for rank, mark in marks.items() if rank in stuck or not stuck),
+    )
+
+
+def _has_gone_on(run: Run, rank: int, mark: _Mark) -> bool:
+    """Return True if a rank's stall ended, or a step of it did later: a killed rank writes no mark."""
+    step_end_ns = run.last_step_end_ns(rank)
+    return mark.kind == _RESUMED or (step_end_ns is not None and step_end_ns > mark.time_ns)
+
+
+def _read_last(run: Run, rank: int) -> _Mark | None:
+    if not run.has_table(rank, "mark"):
+        return None
+    rows = run.table(rank, "mark", ("time_ns", "kind", "number")).to_pylist()
+    marks = [
+        _Mark(time_ns=row["time_ns"], kind=row["kind"], duration_ns=row["number"])
+        for row in rows
+        if row["kind"] in (_STUCK, _RESUMED)
+    ]
+    return max(marks, key=lambda mark: mark.time_ns, default=None)

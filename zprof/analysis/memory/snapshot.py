@@ -2,14 +2,22 @@
 
 Live bytes are the requested bytes, because a snapshot lacks the block sizes of freed blocks. Tenants come
 from the tags of the program, else from rules on stacks, lifetimes and sizes (``attribution``).
+
+Before torch raises an out-of-memory error it has returned all entirely free segments of the common pool to
+the driver and tried again, so that what is free then is in segments in use: a request fails although enough
+is free if no piece of it is large enough. A private pool (a CUDA graph's) gives to its own requests only.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
-from zprof.analysis.memory.attribution.block_tenants import TenantLedger, get_tenant_name
+from zprof.analysis.memory.attribution.block_tenants import BlockTenants, TenantLedger, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.breakdown import MAX_PARTS, find_phase_peaks
 from zprof.analysis.memory.device_terms import (
@@ -20,31 +28,64 @@ from zprof.analysis.memory.device_terms import (
     make_device_memory,
 )
 from zprof.analysis.memory.history import (
+    History,
     find_live_blocks,
     find_reserved_peak,
     list_history_devices,
     read_history,
 )
-from zprof.analysis.memory.out_of_memory import find_failure_times, find_out_of_memory
-from zprof.analysis.memory.peak_growth import measure_growth
+from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
+from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.snapshot_device import SnapshotDevice, read_snapshot_device
-from zprof.analysis.memory.snapshot_gaps import list_snapshot_gaps, make_hidden_device_gap
 from zprof.analysis.memory.stack_groups import list_largest_groups
 from zprof.analysis.memory.stack_tree import build_stack_tree
 from zprof.analysis.memory.steps_and_phases import (
+    Timeline,
     find_annotated_phase,
     find_annotated_step,
 )
-from zprof.analysis.memory.tables import read_checked_frame
+from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
 from zprof.analysis.memory.thinning import thin_recording
 from zprof.model.findings import Confidence
-from zprof.model.formatting import format_percent
-from zprof.model.gaps import Gap
-from zprof.model.memory import Basis, DeviceMemory, MemoryPart, RankMemory
+from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.gaps import Gap, GapKind
+from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, RankMemory
 from zprof.model.out_of_memory import OutOfMemory
+from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Phase
 from zprof.run.reader import Run
+
+#: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
+_MIN_UNOWNED_RATIO = 0.0005
+_RECORD_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
+#: A program that catches the error and tries smaller batches can fail often: the last ones are described.
+_MAX_FAILURES = 8
+_FREE, _REQUEST, _DRIVER, _STACK, _POOL = (
+    "oom",
+    "oom_request",
+    "oom_driver_request",
+    "oom_stack",
+    "oom_pool",
+)
+_MAX_GROUPS = 3
+#: A low counts as one between two peaks if the memory fell to it by at least this share of the rise after it.
+_MIN_PEAK_RATIO = 0.25
+#: Minimum depth of such a low below the peak, relative to the peak: a step's own ups and downs are smaller.
+_MIN_DEPTH_RATIO = 0.1
+#: Of lows that differ by less than this share of the rise, the last one is the start.
+_TOLERANCE_RATIO = 0.05
+
+
+class _Failure(Struct, frozen=True, kw_only=True):
+    """The marks of one failed allocation."""
+
+    time_ns: int
+    requested_bytes: int
+    driver_bytes: int
+    device_free_bytes: int | None
+    stack: int
+    pool: str
 
 
 def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
@@ -198,3 +239,224 @@ def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Ga
         leaves.append(leaf)
         gaps += new_gaps
     return leaves, list(dict.fromkeys(gaps))
+
+
+def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
+    """Return all gaps, except those of the terms of reserved memory."""
+    blocks, peak_bytes = device.history.blocks, device.peak_bytes
+    gaps = [
+        _make_device_gap(
+            device,
+            "memory outside the allocator",
+            "a snapshot does not include NVML samples",
+            "record the program with zprof record",
+        )
+    ]
+    if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
+        reason = "live memory is highest at the start of the history: the actual peak may be higher"
+        gaps.append(_make_device_gap(device, "allocated peak", reason, _RECORD_EARLIER))
+    unowned = device.rows[device.names.tenant[device.rows] == UNTAGGED]
+    is_before, sizes = blocks.before[unowned], blocks.requested_bytes[unowned]
+    unowned_bytes = int(sizes.sum())
+    if unowned_bytes >= _MIN_UNOWNED_RATIO * max(1, peak_bytes):
+        parts = ((int(sizes[is_before].sum()), "before"), (int(sizes[~is_before].sum()), "during"))
+        sizes_by_time = (f"{format_bytes(size)} allocated {when} the history" for size, when in parts if size)
+        reason = f"no tag or rule identifies the owner of {', '.join(sizes_by_time)}"
+        gaps.append(
+            _make_device_gap(
+                device,
+                f"tenants of {format_percent(unowned_bytes / peak_bytes)} of the peak",
+                reason,
+                f"{_RECORD_EARLIER}, or tag memory: "
+                "torch.cuda.memory._set_memory_metadata('zprof:activations')",
+            )
+        )
+    return gaps
+
+
+def make_hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
+    """Report a device that the report leaves out."""
+    reason = (
+        f"the snapshot has several devices; the report shows the one with the largest peak, "
+        f"{own.history.device}; the peak of {other.history.device} is {format_bytes(other.peak_bytes)}"
+    )
+    return Gap(
+        kind=GapKind.DEVICE_MEMORY,
+        what=f"memory of {other.history.device}",
+        rank=own.rank,
+        reason=reason,
+        remedy="read the tables with zprof.load",
+    )
+
+
+def _make_device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
+    return Gap(
+        kind=GapKind.DEVICE_MEMORY,
+        what=what,
+        rank=device.rank,
+        reason=f"{device.history.device}: {reason}",
+        remedy=remedy,
+    )
+
+
+def find_out_of_memory(
+    rank: int, history: History, names: BlockTenants, stacks: StackIndex, mark: pd.DataFrame
+) -> tuple[OutOfMemory, ...]:
+    """Return the last failed allocations of a device, oldest first."""
+    failures = list(_list_failures(mark, history.device))[-_MAX_FAILURES:]
+    return tuple(_describe(rank, history, names, stacks, failure) for failure in failures)
+
+
+def find_failure_times(mark: pd.DataFrame) -> dict[str, int]:
+    """Return the devices of failed allocations, and the time of the first one on each."""
+    rows = mark[mark["kind"] == _REQUEST]
+    first = rows["time_ns"].groupby(rows["name"].astype(str)).min()
+    return {str(device): int(time_ns) for device, time_ns in first.items()}
+
+
+def _list_failures(mark: pd.DataFrame, device: str) -> Iterator[_Failure]:
+    rows = mark[(mark["name"].astype(str) == device) & mark["kind"].isin([_FREE, _REQUEST, _DRIVER, _STACK])]
+    numbers: dict[int, dict[str, int]] = {}
+    columns = (rows["time_ns"].tolist(), rows["kind"].astype(str).tolist(), rows["number"].tolist())
+    for time_ns, kind, number in zip(*columns, strict=True):
+        numbers.setdefault(int(time_ns), {})[kind] = int(number)
+    index = device.rpartition(":")[2]
+    pools = mark[(mark["kind"] == _POOL) & (mark["number"].astype(str) == index)]
+    pool_by_time = dict(zip(pools["time_ns"].tolist(), pools["name"].astype(str).tolist(), strict=True))
+    for time_ns, found in sorted(numbers.items()):
+        if _REQUEST in found:
+            free_bytes = found.get(_FREE, -1)
+            yield _Failure(
+                time_ns=time_ns,
+                requested_bytes=found[_REQUEST],
+                driver_bytes=max(found.get(_DRIVER, 0), found[_REQUEST]),
+                device_free_bytes=free_bytes if free_bytes >= 0 else None,
+                stack=found.get(_STACK, -1),
+                pool=pool_by_time.get(time_ns, ""),
+            )
+
+
+def _describe(
+    rank: int, history: History, names: BlockTenants, stacks: StackIndex, failure: _Failure
+) -> OutOfMemory:
+    terms = compute_terms(history, failure.time_ns)
+    live = find_live_blocks(history.blocks, failure.time_ns)
+    sizes = history.blocks.requested_bytes
+    tenants, untagged_bytes = sum_tenant_bytes(names.tenant[live], sizes[live])
+    by_sizes = {owner.tenant for owner in names.sum_bytes(live, sizes) if owner.basis is Basis.SIZES}
+    pieces = _list_free_pieces(history, failure) if _is_consistent(history, terms) else None
+    would_fit, short_bytes = _judge_defragmented(failure, None if pieces is None else int(pieces.sum()))
+    device_free = failure.device_free_bytes
+    segments = history.held_segments
+    held = (segments.begin_ns <= failure.time_ns) & (segments.end_ns > failure.time_ns)
+    return OutOfMemory(
+        rank=rank,
+        device=history.device,
+        time_ns=failure.time_ns - history.begin_ns,
+        requested_bytes=failure.requested_bytes,
+        driver_bytes=failure.driver_bytes,
+        device_free_bytes=device_free,
+        live_bytes=terms.live_bytes,
+        allocated_bytes=terms.live_bytes + terms.rounding_bytes,
+        awaiting_free_bytes=terms.awaiting_free_bytes,
+        reserved_bytes=terms.reserved_bytes if _is_consistent(history, terms) else None,
+        split_bytes=terms.split_bytes,
+        free_segments_bytes=terms.free_segments_bytes,
+        private_pools_bytes=terms.private_pools_bytes,
+        largest_free_bytes=None if pieces is None else int(pieces.max(initial=0)),
+        tenants=tenants,
+        untagged_bytes=untagged_bytes,
+        would_fit_defragmented=would_fit,
+        short_bytes=short_bytes,
+        is_limited=device_free is not None and device_free >= failure.driver_bytes,
+        expandable=bool(segments.expandable[held].any()),
+        pool=failure.pool,
+        inferred_tenants=tuple(tenant for tenant in DISPLAY_ORDER if tenant in by_sizes),
+        unknown_tenants=names.list_unknown_tenants(),
+        confidence_bytes=names.sum_confidence_bytes(live, sizes),
+        stack=stacks.format_stack(failure.stack),
+    )
+
+
+def _is_consistent(history: History, terms: AllocatorTerms) -> bool:
+    return bool(len(history.held_segments)) and not terms.contradiction_bytes
+
+
+def _judge_defragmented(failure: _Failure, pool_free_bytes: int | None) -> tuple[bool | None, int | None]:
+    """Return (True if the free bytes would have been enough, the bytes that are missing); None if unknown.
+
+    The free bytes of the device count only if the driver refused the request: under a limit of the process
+    they are out of reach.
+    """
+    if pool_free_bytes is None:
+        return None, None
+    device_free = failure.device_free_bytes
+    if device_free is not None and device_free < failure.driver_bytes:
+        missing = failure.requested_bytes - pool_free_bytes - device_free
+        return missing <= 0, max(0, missing)
+    return (True, 0) if pool_free_bytes >= failure.requested_bytes else (None, None)
+
+
+def _list_free_pieces(history: History, failure: _Failure) -> Int:
+    """Return the sizes of the contiguous free pieces of the request's pool."""
+    regions = merge_segments(history.held_segments, failure.time_ns)
+    blocks = history.blocks
+    held = np.flatnonzero((blocks.begin_ns <= failure.time_ns) & (blocks.released_ns > failure.time_ns))
+    begins = np.sort(np.concatenate([regions.address, (blocks.address + blocks.block_bytes)[held]]))
+    ends = np.sort(np.concatenate([regions.address + regions.bytes, blocks.address[held]]))
+    # Nothing overlaps, so the sorted starts of free pieces pair with their sorted ends; some are empty.
+    region = np.searchsorted(regions.address, begins, side="right") - 1
+    # an empty name is the common pool
+    same_pool = {failure.pool} if failure.pool else {"", "0,0"}
+    in_pool = np.array([name in same_pool for name in history.held_segments.pools], dtype=bool)
+    pieces: Int = (ends - begins)[in_pool[regions.pool[region]]]
+    return pieces[pieces > 0]
+
+
+def measure_growth(
+    rank: int, history: History, timeline: Timeline, peak_ns: int, names: BlockTenants, stacks: StackIndex
+) -> PeakGrowth:
+    """Return what grew from the start of the step to the peak; without steps, from the low before it."""
+    blocks = history.blocks
+    begins = [time_ns for time_ns, _ in timeline.steps if history.begin_ns < time_ns <= peak_ns]
+    start_ns = begins[-1] - 1 if begins else _find_low(history, peak_ns)
+    at_start, at_peak = find_live_blocks(blocks, start_ns), find_live_blocks(blocks, peak_ns)
+    before, after = (
+        np.bincount(names.tenant[rows], weights=blocks.requested_bytes[rows], minlength=UNTAGGED + 1)
+        for rows in (at_start, at_peak)
+    )
+    grown = {tenant_name(code): int(after[code] - before[code]) for code in range(UNTAGGED + 1)}
+    new = at_peak[blocks.begin_ns[at_peak] > start_ns]
+    groups = list_largest_groups(rank, blocks, new, names, stacks)
+    return PeakGrowth(
+        rank=rank,
+        device=history.device,
+        start_ns=start_ns - history.begin_ns,
+        peak_ns=peak_ns - history.begin_ns,
+        start_bytes=int(before.sum()),
+        peak_bytes=int(after.sum()),
+        grown_bytes=grown,
+        largest=groups[:_MAX_GROUPS],
+    )
+
+
+def _find_low(history: History, peak_ns: int) -> int:
+    """Return the time of the low between the peak and the one before it, else of the least before the peak.
+
+    In a training loop that is the end of the previous step.
+    """
+    blocks = history.blocks
+    times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
+    last = int(np.searchsorted(times, peak_ns, side="right"))
+    if not last:
+        return peak_ns
+    times, live = times[:last], live[:last]
+    peak_bytes = int(live[-1])
+    is_low = live == np.minimum.accumulate(live[::-1])[::-1]
+    highest = np.maximum.accumulate(live)
+    is_between = is_low & (highest - live >= _MIN_PEAK_RATIO * (peak_bytes - live))
+    is_between &= peak_bytes - live >= _MIN_DEPTH_RATIO * peak_bytes
+    lows: Int = np.flatnonzero(is_between if is_between.any() else is_low)
+    least = int(live[lows].min())
+    lows = lows[live[lows] <= least + _TOLERANCE_RATIO * (peak_bytes - least)]
+    return int(times[lows[-1]])

@@ -1,29 +1,45 @@
 """Build the timeline of one step of one rank from its events and from the analysis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.intervals import Int64s, Intervals, clip, intervals, union
-from zprof.analysis.step_timeline.lane import LaneKind, TimelineLane
-from zprof.analysis.step_timeline.make_lanes import (
-    ClassifiedEvents,
-    ExposedTime,
-    classify_events,
-    make_collective_lane,
-    make_phase_lane,
-    make_unit_lane,
-    make_work_lane,
+from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
+from zprof.analysis.step_timeline.lane import (
+    Cover,
+    EventKind,
+    LaneKind,
+    LaneRole,
+    TimelineLane,
+    build_cover,
+    build_items,
 )
 from zprof.analysis.step_timeline.step_model import StepTimeline
-from zprof.analysis.time.event_columns import Mask
-from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES
+from zprof.analysis.time.activity_from_events import has_device_work
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_columns import NO_STREAM, Mask
+from zprof.analysis.time.event_roles import (
+    CALL_CATEGORIES,
+    WORK_CATEGORIES,
+    EventView,
+    assign_device_roles,
+    assign_host_roles,
+    find_busiest,
+)
 from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.passes.phases import (
+    UNKNOWN_PHASE,
+    collect_phase_evidence,
+    find_program_thread,
+    locate_instants,
+)
 from zprof.model.errors import MissingData
+from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.reader import Run
 
 #: Maximum stream and thread lanes; the least busy are dropped.
@@ -33,6 +49,10 @@ _MAX_LISTED = 12
 _COLUMNS = (
     "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
 )  # fmt: skip
+_ROLE_LABELS = {LaneRole.COMPUTE: "compute", LaneRole.MEMCPY: "copies", LaneRole.UNEXPLAINED: "comm?"}
+#: Excludes Python functions and the profiler's own overhead.
+_HOST = frozenset({"cpu_op", "user_annotation"}) | CALL_CATEGORIES
+_DEVICE = WORK_CATEGORIES | {"gpu_user_annotation"}
 
 
 class RowTimes(Struct, frozen=True, kw_only=True, eq=False):
@@ -41,6 +61,28 @@ class RowTimes(Struct, frozen=True, kw_only=True, eq=False):
     start_ns: Int64s
     end_ns: Int64s
     inside: Mask
+
+
+class ExposedTime(Struct, frozen=True, kw_only=True, eq=False):
+    """Exposed communication in the step: before and after the last rank arrived."""
+
+    waiting: Intervals
+    moving: Intervals
+
+    @property
+    def all(self) -> Intervals:
+        """Union of both."""
+        return union(self.waiting, self.moving)
+
+
+class ClassifiedEvents(Struct, frozen=True, kw_only=True, eq=False):
+    """Rows of the view with their kind and lane. ``main``: the program's main thread."""
+
+    view: EventView
+    kind: npt.NDArray[np.int8]
+    on_stream: Mask
+    main: int
+    on_device: bool
 
 
 def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepTimeline:
@@ -199,3 +241,230 @@ def _make_work_lanes(
 def _sort_lane_numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
     distinct: list[int] = np.unique(numbers).tolist()
     return sorted(distinct, key=lambda number: (kind is LaneKind.THREAD and number != main, number))
+
+
+def make_work_lane(
+    *,
+    kind: LaneKind,
+    number: int,
+    spans: Intervals,
+    row: Int64s,
+    kinds: npt.NDArray[np.int8],
+    exposed: ExposedTime,
+    is_main: bool,
+    on_device: bool,
+    length_ns: int,
+) -> TimelineLane | None:
+    """Return the lane of a stream or thread, or None if it only has annotations."""
+    shows_ledger = is_main and not on_device
+
+    def select_spans(*selected: EventKind) -> Intervals:
+        return clip(spans[np.isin(kinds, [int(kind) for kind in selected])], 0, length_ns)
+
+    if kind is LaneKind.STREAM:
+        parts = _split_stream(
+            select_spans(EventKind.COMPUTE),
+            select_spans(EventKind.COPY),
+            select_spans(EventKind.COLLECTIVE),
+            select_spans(EventKind.NAMELESS),
+            exposed,
+        )
+    elif shows_ledger:
+        terms = (select_spans(EventKind.COMPUTE), select_spans(EventKind.COPY), select_spans(EventKind.WAIT))
+        parts = _split_main_thread(
+            *terms, select_spans(EventKind.HOST, EventKind.COMPUTE, EventKind.COPY, EventKind.WAIT), exposed
+        )
+    else:
+        parts = _split_thread(
+            select_spans(EventKind.COLLECTIVE),
+            select_spans(EventKind.HOST, EventKind.COMPUTE, EventKind.COPY),
+            exposed,
+        )
+    covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
+    if not covers:
+        return None
+    shows_idle = shows_ledger or (kind is LaneKind.STREAM and LaneRole.COMPUTE in covers)
+    return TimelineLane(
+        key=f"{kind.value} {number}",
+        label=_format_label(kind, number, covers, is_main=is_main, on_device=on_device),
+        title=f"{kind.value} {number}{' (main)' if is_main and kind is LaneKind.THREAD else ''}",
+        kind=kind,
+        covers=covers,
+        items=build_items(spans[:, 0], spans[:, 1], row, kinds),
+        shows_idle=shows_idle,
+    )
+
+
+def make_collective_lane(
+    collectives: pd.DataFrame, collective_spans: Intervals, exposed: ExposedTime
+) -> TimelineLane | None:
+    """Return the lane of all collectives (wait, transfer, hidden), or None if there are none."""
+    parts = {
+        LaneRole.TRANSFER: exposed.moving,
+        LaneRole.WAIT: exposed.waiting,
+        LaneRole.HIDDEN: subtract(collective_spans, exposed.all),
+    }
+    covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
+    if not covers:
+        return None
+    start, end = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    kinds = np.full(len(start), EventKind.COLLECTIVE, dtype=np.int8)
+    return TimelineLane(
+        key="collectives",
+        label="collectives",
+        title="all collectives of this rank",
+        kind=LaneKind.COLLECTIVES,
+        covers=covers,
+        items=build_items(start, end, np.arange(len(start)), kinds),
+    )
+
+
+def _split_stream(
+    compute: Intervals, copies: Intervals, collective: Intervals, nameless: Intervals, exposed: ExposedTime
+) -> dict[LaneRole, Intervals]:
+    return {
+        LaneRole.COMPUTE: compute,
+        LaneRole.TRANSFER: intersect(collective, exposed.moving),
+        LaneRole.WAIT: intersect(collective, exposed.waiting),
+        LaneRole.HIDDEN: subtract(collective, exposed.all),
+        LaneRole.MEMCPY: copies,
+        LaneRole.UNEXPLAINED: subtract(nameless, exposed.all),
+    }
+
+
+def _split_main_thread(
+    compute: Intervals, copies: Intervals, waits: Intervals, busy: Intervals, exposed: ExposedTime
+) -> dict[LaneRole, Intervals]:
+    """Split a CPU rank's main thread into its ledger terms and other host work."""
+    own_compute = subtract(compute, union(waits, copies))
+    known = union(own_compute, exposed.all)
+    own_copies = subtract(copies, union(waits, known))
+    return {
+        LaneRole.COMPUTE: own_compute,
+        LaneRole.TRANSFER: exposed.moving,
+        LaneRole.WAIT: exposed.waiting,
+        LaneRole.MEMCPY: own_copies,
+        LaneRole.HOST: subtract(busy, union(known, own_copies)),
+    }
+
+
+def _split_thread(collective: Intervals, busy: Intervals, exposed: ExposedTime) -> dict[LaneRole, Intervals]:
+    return {
+        LaneRole.TRANSFER: intersect(collective, exposed.moving),
+        LaneRole.WAIT: intersect(collective, exposed.waiting),
+        LaneRole.HIDDEN: subtract(collective, exposed.all),
+        LaneRole.HOST: subtract(busy, collective),
+    }
+
+
+def _format_label(
+    kind: LaneKind, number: int, covers: Mapping[LaneRole, Cover], *, is_main: bool, on_device: bool
+) -> str:
+    """Return a label by the dominant role: ``s7 compute``, ``main thread``, ``t16144 comm``."""
+    if kind is LaneKind.THREAD and is_main:
+        return "cpu main" if on_device else "main thread"
+    dominant = max(covers, key=lambda role: covers[role].length_ns)
+    if kind is LaneKind.STREAM:
+        return f"s{number} {_ROLE_LABELS.get(dominant, 'comm')}"
+    return f"t{number}" if dominant is LaneRole.HOST else f"t{number} comm"
+
+
+def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents:
+    """Classify a rank's table of events; ``collectives`` is its table of collectives."""
+    view = EventView(events, _HOST | _DEVICE)
+    kind = np.full(len(view.spans), EventKind.RANGE, dtype=np.int8)
+    operators = view.match_categories("cpu_op")
+    kind[operators | view.match_categories(*CALL_CATEGORIES)] = EventKind.HOST
+    on_device = has_device_work(events)
+    if on_device:
+        roles = assign_device_roles(view, collectives)
+        kind[roles.compute] = EventKind.COMPUTE
+        kind[roles.copies] = EventKind.COPY
+        kind[roles.nameless] = EventKind.NAMELESS
+        kind[roles.described] = EventKind.COLLECTIVE
+    else:
+        _classify_host(view, kind)
+    return ClassifiedEvents(
+        view=view,
+        kind=kind,
+        on_stream=(view.stream != NO_STREAM) & view.match_categories(*_DEVICE),
+        main=find_program_thread(view) if on_device else find_busiest(view.thread[operators]),
+        on_device=on_device,
+    )
+
+
+def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
+    roles = assign_host_roles(view)
+    off_main = view.match_categories("user_annotation") & ~roles.main
+    kind[roles.compute] = EventKind.COMPUTE
+    kind[roles.copies] = EventKind.COPY
+    kind[roles.named | roles.anonymous] = EventKind.WAIT
+    kind[view.match_names(off_main, _is_communication)] = EventKind.COLLECTIVE
+
+
+def _is_communication(name: str) -> bool:
+    """Return True if a communication library's thread runs a collective in this range."""
+    parsed = parse_range(name)
+    return name.startswith(("gloo:", "nccl:", "mpi:", "ucc:")) or (
+        parsed is not None and parsed.verb is RangeVerb.COMM
+    )
+
+
+def make_phase_lane(
+    events: pa.Table, marks: pd.DataFrame, clock: RankClock, begin_ns: int, end_ns: int, *, on_device: bool
+) -> TimelineLane | None:
+    """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
+    evidence = collect_phase_evidence(events, marks, clock)
+    # All instants of the step at which the phase may change.
+    span_sets = (
+        evidence.forward,
+        evidence.backward,
+        evidence.ahead_forward,
+        evidence.ahead_backward,
+        evidence.autograd,
+        evidence.optimizer,
+        evidence.operators,
+    )
+    times = np.concatenate([spans.ravel() for spans in span_sets])
+    inside = times[(times > begin_ns) & (times < end_ns)]
+    edges = np.unique(np.concatenate((np.array([begin_ns], dtype=np.int64), inside)))
+    steps = np.tile(np.array([[begin_ns, end_ns]], dtype=np.int64), (len(edges), 1))
+    phases = np.array(locate_instants(evidence, edges, steps).phase)
+    if (phases == UNKNOWN_PHASE).all():
+        return None
+    changes = np.flatnonzero(np.concatenate(([True], phases[1:] != phases[:-1])))
+    starts = edges[changes]
+    spans = intervals(starts, np.append(starts[1:], end_ns)) - begin_ns
+    label = "cpu phase" if on_device else "phase"
+    return _make_named_lane(
+        LaneKind.PHASES, label, "phases of the host", spans, [str(p) for p in phases[changes]]
+    )
+
+
+def make_unit_lane(
+    classified: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
+) -> TimelineLane | None:
+    """Return the lane of units from an engine's compute ranges, or None if there are none."""
+    view = classified.view
+    rows = inside & view.match_categories("user_annotation") & (view.thread == classified.main)
+    rows = np.flatnonzero(view.match_names(rows, lambda name: _parse_unit(name) is not None))
+    if not len(rows):
+        return None
+    names, code = view.coded(rows)
+    units = [_parse_unit(name) or "" for name in names]
+    spans = np.clip(intervals(start_ns[rows], end_ns[rows]), 0, length_ns)
+    unit_names = [units[index] for index in code.tolist()]
+    return _make_named_lane(LaneKind.UNITS, "unit", "units of the model", spans, unit_names)
+
+
+def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, names: list[str]) -> TimelineLane:
+    kinds = np.full(len(spans), EventKind.RANGE, dtype=np.int8)
+    items = build_items(spans[:, 0], spans[:, 1], np.arange(len(spans)), kinds)
+    return TimelineLane(
+        key=label, label=label, title=title, kind=kind, covers={}, items=items, names=tuple(names)
+    )
+
+
+def _parse_unit(name: str) -> str | None:
+    parsed = parse_range(name)
+    return parsed.unit if parsed is not None and parsed.verb is RangeVerb.COMPUTE else None

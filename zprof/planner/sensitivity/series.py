@@ -1,19 +1,47 @@
-"""Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size."""
+"""Evaluate ZeRO-3 of a job over bandwidth, latency, tokens and world size.
 
-from collections.abc import Iterable, Iterator
+Super-linear speed-up is split into an equal-batch and a larger-batch effect. Sharding over more ranks frees
+memory on each device. It can then run a larger micro-batch, which amortizes the exposed time (arXiv
+1910.02054, section 10.3, figure 3, table 6). With thr(N, n) the throughput of a device at N ranks and n
+samples per micro-batch:
 
+    total = thr(N, n_N) / thr(N_0, n_0) = [thr(N, n_0) / thr(N_0, n_0)] x [thr(N, n_N) / thr(N, n_0)]
+
+The first factor is the equal-batch effect. It is barely above 1, because sharding over more ranks does not
+reduce traffic. n_N is the largest micro-batch that fits according to the memory plan. If some term is unknown
+(counted units carry bytes for one batch size only), n_N is the largest that fits next to model states,
+gathered units, checkpoints and the recomputed block. This is an upper bound.
+
+Reported activations follow ``memory.closed_forms``, excluding work buffers and the optimizer's copies.
+
+The working set is the sharded states plus the units gathered at the same time. arXiv 1910.02054 does not
+include the latter in its 15.6 GB for 1e12 parameters on 1024 devices.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.job import Hardware, Job
 from zprof.model.machines import A100, H100, V100
-from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint
+from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint, SpeedUp, Term
 from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
+from zprof.planner.memory import closed_forms
+from zprof.planner.memory.closed_forms import gathered_bytes, sum_known_bytes, working_set_bytes
+from zprof.planner.memory.device_memory import plan_memory
+from zprof.planner.memory.largest_model import find_largest_fit
 from zprof.planner.memory.states import total_state_bytes
-from zprof.planner.sensitivity.answers import compare_hardware, write_answers, write_speed_up
-from zprof.planner.sensitivity.break_even import BANDWIDTH_RATIOS, compute_break_even
-from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_ranks, with_tokens
-from zprof.planner.sensitivity.speed_up import compute_speed_up
+from zprof.planner.sensitivity.break_even import BANDWIDTH_RATIOS, compute_break_even, compute_speed_ratio
+from zprof.planner.sensitivity.conditions import (
+    split_units,
+    with_bandwidth,
+    with_latency,
+    with_ranks,
+    with_samples,
+    with_tokens,
+)
 from zprof.planner.step.collectives import make_data_group
 from zprof.planner.step.ledger import plan_stack_step
 from zprof.planner.step.unit_times import UnitStack, achieved_flops_per_s, stack_units
@@ -23,6 +51,28 @@ _KINDS = (V100, A100, H100)
 LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
 #: World sizes go up to this, or to the job's own size.
 _MAX_DEVICES = 1024
+#: Upper bound of the search, in samples per micro-batch.
+_MAX_SAMPLES = 1 << 20
+#: Hop latency of a fast and of a slow network.
+_FAST_NS, _SLOW_NS = 10_000, 100_000
+#: Units a quarter of the size: roughly one matrix of a block each.
+_SPLIT_FACTOR = 4
+_HALF = 0.5
+#: Smaller ratios print as 1.00 with two decimals.
+_SUPER_LINEAR_RATIO = 1.005
+
+
+class MaxSamples(Struct, frozen=True, kw_only=True):
+    """Largest micro-batch of a device; ``is_upper_bound`` if some memory is unknown."""
+
+    count: int
+    is_upper_bound: bool
+
+
+class _FittingWorld(Struct, frozen=True, kw_only=True):
+    job: Job
+    max_samples: MaxSamples
+    state_bytes: int
 
 
 def analyze_sensitivity(job: Job) -> Sensitivity:
@@ -156,3 +206,254 @@ def _powers_of_two(low: float, high: float) -> Iterator[int]:
         if count >= low:
             yield count
         count *= 2
+
+
+def compute_speed_up(
+    job: Job, stack: UnitStack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
+) -> tuple[SpeedUp, ...]:
+    """Return the speed-up of every world size at which a sample fits, relative to the smallest.
+
+    Empty if unknown. ``job`` must not have its units filled in yet, because their bytes depend on the batch.
+    """
+    worlds = sorted(_fitting_worlds(job, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
+    return tuple(
+        row for world in worlds if (row := _compare_worlds(worlds[0], world, stack, scheme)) is not None
+    )
+
+
+def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
+    """Return a device's largest micro-batch that fits; 0 if none does or the inputs are unknown."""
+    if job.hardware is None or job.shape is None or job.batch.sequence is None:
+        return MaxSamples(count=0, is_upper_bound=False)
+    memory = job.hardware.memory_bytes
+
+    def plan_terms(samples: int) -> Sequence[Term]:
+        return plan_memory(with_units(with_samples(job, samples)), scheme).terms
+
+    if not job.units and all(term.bytes is not None for term in plan_terms(1)):  # known for any batch size
+        count = find_largest_fit(
+            lambda samples: sum_known_bytes(plan_terms(samples)), memory, max_value=_MAX_SAMPLES
+        )
+        return MaxSamples(count=count, is_upper_bound=False)
+    job_with_units = with_units(job)
+    free_bytes = (
+        memory
+        - total_state_bytes(job_with_units, scheme)
+        - (gathered_bytes(job_with_units) if scheme is Scheme.ZERO_3 else 0)
+    )
+    bytes_per_sample = micro_batch_activation_bytes(job, 1) or 0
+    if job.residual.checkpointing:
+        sequence, size = job.batch.sequence or 0, job.element_bytes.parameter
+        bytes_per_sample += working_set_bytes(job.shape, sequence, size, mp=job.degrees.mp)
+    return MaxSamples(
+        count=max(0, min(_MAX_SAMPLES, free_bytes // max(1, bytes_per_sample))), is_upper_bound=True
+    )
+
+
+def _fitting_worlds(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_FittingWorld]:
+    for dp in dp_degrees:
+        scaled = with_ranks(job, dp)
+        max_samples = find_max_samples(scaled, scheme)
+        if max_samples.count:
+            yield _FittingWorld(
+                job=scaled, max_samples=max_samples, state_bytes=total_state_bytes(with_units(scaled), scheme)
+            )
+
+
+def _compare_worlds(
+    first: _FittingWorld, world: _FittingWorld, stack: UnitStack, scheme: Scheme
+) -> SpeedUp | None:
+    base = _device_throughput(first.job, stack, first.max_samples.count, scheme)
+    equal_batch = _device_throughput(world.job, stack, first.max_samples.count, scheme)
+    larger_batch = _device_throughput(world.job, stack, world.max_samples.count, scheme)
+    activation_bytes = micro_batch_activation_bytes(world.job, world.max_samples.count)
+    if base is None or equal_batch is None or larger_batch is None or activation_bytes is None:
+        return None
+    return SpeedUp(
+        devices=world.job.degrees.devices,
+        samples=world.max_samples.count,
+        at_most=world.max_samples.is_upper_bound,
+        state_bytes=world.state_bytes,
+        activation_bytes=activation_bytes,
+        whole_ratio=larger_batch / base,
+        equal_batch_ratio=equal_batch / base,
+        larger_batch_ratio=larger_batch / equal_batch,
+    )
+
+
+def _device_throughput(job: Job, stack: UnitStack, samples: int, scheme: Scheme) -> float | None:
+    """Return samples per ns of a device."""
+    step = plan_stack_step(with_samples(job, samples), scheme, stack)
+    return None if step is None or not step.wall_ns else samples * job.batch.micro_batches / step.wall_ns
+
+
+def micro_batch_activation_bytes(job: Job, samples: int) -> int | None:
+    """Return the bytes that the forward saves for the backward; None if shape or sequence is unknown."""
+    shape, sequence, mp = job.shape, job.batch.sequence, job.degrees.mp
+    if shape is None or sequence is None:
+        return None
+    size = job.element_bytes.parameter
+    if job.residual.checkpointing:
+        return closed_forms.checkpoint_bytes(shape, samples * sequence, size, job.residual, mp=mp)
+    return closed_forms.activation_bytes(shape, samples * sequence, size, mp=mp)
+
+
+def write_answers(
+    job: Job, hardware: Hardware, stack: UnitStack | None, even: Sequence[BreakEven]
+) -> Iterator[str]:
+    """Yield the sentences for one kind of hardware: whether the speed holds, then whether the job fits.
+
+    ``job`` must use ``hardware`` and have a number of tokens.
+    """
+    devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
+    start = f"{hardware.name}, {devices}"
+    group = make_data_group(hardware, job.degrees)
+    if group.ranks == 1:
+        yield f"{start}: one data-parallel rank, so ZeRO neither shards nor communicates."
+    elif group.nodes == 1:
+        yield from _write_single_node_sentence(start, even[0])
+    else:
+        yield from (
+            _write_speed_sentence(start, job, row, stack) for row in even if row.bandwidth_ratio == _HALF
+        )
+    if stack is not None:
+        yield _write_fit_sentence(start, job, hardware)
+    if group.nodes > 1:
+        counts = [
+            f"{row.forward_tokens:,.0f} (at {_format_share(row.bandwidth_ratio)} of the bandwidth)"
+            for row in even
+        ]
+        yield (
+            f"{start}: compute hides a unit's gather with at least {', '.join(counts[:-1])} or {counts[-1]} "
+            "tokens per device and micro-batch."
+        )
+        if stack is not None and (sentence := _write_latency_sentence(start, job, stack)):
+            yield sentence
+
+
+def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
+    """Yield a comparison of hardware: the tokens at which each kind keeps its speed at half the bandwidth."""
+    multi_node = {kind.name for kind in kinds if make_data_group(kind, job.degrees).nodes > 1}
+    half = [row for row in even if row.bandwidth_ratio == _HALF and row.holds_from_tokens is not None]
+    half = [row for row in half if row.hardware in multi_node]
+    if len(half) < 2:
+        return
+    counts = [f"{row.holds_from_tokens:,} ({row.hardware})" for row in half]
+    yield (
+        f"At half the bandwidth, ZeRO-3 on {job.degrees.devices:,} devices keeps "
+        f"{_format_share(half[0].kept_ratio)} of its speed with at least {', '.join(counts[:-1])} or "
+        f"{counts[-1]} tokens per device and micro-batch."
+    )
+
+
+def write_speed_up(rows: Sequence[SpeedUp]) -> Iterator[str]:
+    """Yield the speed-up from the smallest world size at which a sample fits to the largest."""
+    if len(rows) < 2:
+        return
+    first, last = rows[0], rows[-1]
+    kind = "super-linear" if last.whole_ratio >= _SUPER_LINEAR_RATIO else "not super-linear"
+    bound = (
+        " (an upper bound, because part of the memory is unknown)" if first.at_most or last.at_most else ""
+    )
+    yield (
+        f"With the largest micro-batch that fits{bound}, {first.samples:,} samples on {first.devices:,} "
+        f"devices and {last.samples:,} on {last.devices:,}, the throughput per device changes by a factor of "
+        f"{last.whole_ratio:.2f} ({kind}): {last.equal_batch_ratio:.2f} with {first.samples:,} on both, "
+        f"times {last.larger_batch_ratio:.2f} with {last.samples:,} instead. This excludes the "
+        "gain of kernels from larger matrices; the table of world sizes keeps the job's own batch."
+    )
+
+
+def _write_single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
+    """Yield the sentence for a single node, which needs no network."""
+    holds = even.holds_from_tokens
+    kept = (
+        ""
+        if holds is None
+        else f", and the step keeps {_format_share(even.kept_ratio)} of its speed with at least {holds:,}"
+    )
+    yield (
+        f"{start}: ZeRO-3 stays within a node, so the network between nodes does not matter. Compute hides "
+        f"a unit's gather with at least {even.forward_tokens:,.0f} tokens per device and micro-batch{kept}."
+    )
+
+
+def _write_speed_sentence(start: str, job: Job, even: BreakEven, stack: UnitStack | None) -> str:
+    kept, at_half = (
+        f"{_format_share(even.kept_ratio)} of its speed",
+        f"{start}: at half the bandwidth, ZeRO-3",
+    )
+    if stack is None:
+        return (
+            f"{at_half} hides its gathers with at least {even.forward_tokens:,.0f} tokens per device and "
+            "micro-batch; the speed of the full step needs the model's shape."
+        )
+    if even.holds_from_tokens is None:
+        return f"{at_half} does not keep {kept} at any number of tokens."
+    current = compute_speed_ratio(with_bandwidth(job, _HALF), stack)
+    at_job = (
+        "" if current is None else f" With {job.batch.tokens:,} tokens it keeps {_format_share(current)}."
+    )
+    start_at = f"with at least {even.holds_from_tokens:,} tokens per device and micro-batch"
+    return f"{at_half} keeps {kept} {start_at}.{at_job}"
+
+
+def _write_latency_sentence(start: str, job: Job, stack: UnitStack) -> str | None:
+    times = [
+        plan_stack_step(with_latency(job, latency), Scheme.ZERO_3, units)
+        for units in (stack, split_units(stack, _SPLIT_FACTOR))
+        for latency in (_FAST_NS, _SLOW_NS)
+    ]
+    walls = [
+        (f"{step.wall_ns / 1e9:,.1f} s" if step.wall_ns >= 1e9 else f"{step.wall_ns / 1e6:,.1f} ms")
+        for step in times
+        if step is not None
+    ]
+    if len(walls) < len(times):
+        return None
+    return (
+        f"{start}, {job.batch.tokens:,} tokens: {_SLOW_NS // 1000} µs per hop between nodes instead of "
+        f"{_FAST_NS // 1000} µs lengthens a step from {walls[0]} to {walls[1]}; with units a quarter as "
+        f"large, from {walls[2]} to {walls[3]}."
+    )
+
+
+def _write_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
+    """Return the memory verdict: from the peak if it is known, else from states and gathered units."""
+    sizes = [term.bytes for term in plan_memory(job, Scheme.ZERO_3).terms]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return _write_partial_fit_sentence(start, job, hardware)
+    free_bytes = hardware.memory_bytes - sum(known)
+    verdict = (
+        f"fits, {_format_size(free_bytes)} free"
+        if free_bytes >= 0
+        else f"does not fit, {_format_size(-free_bytes)} over"
+    )
+    return (
+        f"{start}, {job.batch.tokens:,} tokens: ZeRO-3 needs {_format_size(sum(known))} at its peak, of "
+        f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
+    )
+
+
+def _write_partial_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
+    states, gathered = total_state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
+    free_bytes = hardware.memory_bytes - states - gathered
+    verdict = (
+        f"{_format_size(free_bytes)} remains for everything else"
+        if free_bytes >= 0
+        else f"does not fit, {_format_size(-free_bytes)} over"
+    )
+    return (
+        f"{start}: ZeRO-3 needs {_format_size(states)} for states and {_format_size(gathered)} for "
+        "gathered units, of "
+        f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
+    )
+
+
+def _format_share(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"
+
+
+def _format_size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.1f} MB"

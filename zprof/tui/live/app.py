@@ -3,20 +3,52 @@
 import asyncio
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import ClassVar, cast
 
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
 from textual import work
+from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
+from textual.screen import Screen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Footer, Static
 
+from zprof.model.formatting import format_ms, printable, shorten
 from zprof.model.quantities import Value
+from zprof.reports.table import Mark
+from zprof.run.live import LiveState
 from zprof.tui.keys import KEYS, Where, bindings
-from zprof.tui.live.presenter import explain_number, format_gaps
-from zprof.tui.live.screen import LiveScreen, LiveShell
+from zprof.tui.live.presenter import (
+    build_ledger_table,
+    build_tenants_table,
+    describe_stage,
+    explain_number,
+    format_gaps,
+    get_verdict,
+)
+from zprof.tui.live.steps import (
+    RankRow,
+    RankRows,
+    StepSpread,
+    build_rank_rows,
+    compute_bar_scale,
+    compute_spreads,
+    draw_bars,
+    format_windows,
+)
 from zprof.tui.live.watcher import LiveSnapshot, Watcher
 from zprof.tui.popups import TextPopup
 from zprof.tui.table_view import get_text
+from zprof.tui.theme import MARKS, ThemedApp, get_look
 from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.text import TruncatedText
 
 #: Exit codes: the user left the view, or left it and interrupted the job.
 LEFT, END_JOB = 0, 130
@@ -35,6 +67,151 @@ _HELP = (
     "equal the values in the report. They are unknown until their window is complete and written. Press "
     "enter on a number to explain it."
 )
+_PLAIN = Style()
+_LABEL_WIDTH, _VERDICT_LINES = 10, 2
+_LEGEND = "m memory, t time, . not recorded"
+
+
+class RankLines(ScrollView, can_focus=True):
+    """Show :class:`~zprof.tui.live.steps.RankRows` below a fixed header line."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows = RankRows()
+
+    def show(self, rows: RankRows) -> None:
+        """Replace the rows."""
+        self.rows = rows
+        self.virtual_size = Size(self.size.width, len(rows.rows) + 1)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Draw the header line, or the row at the scroll position."""
+        width = self.size.width
+        if y == 0:
+            return self._make_strip(self._align_columns(self.rows.titles), width, Mark.TITLE)
+        index = y - 1 + self.scroll_offset.y
+        if index >= len(self.rows.rows):
+            return Strip.blank(width)
+        row = self.rows.rows[index]
+        mark = Mark.BAD if row.is_slowest else Mark.MUTED if row.is_finished else Mark.PLAIN
+        text = f"{self._align_columns(row.cells)} {self._format_flag(row)} {row.bars}"
+        return self._make_strip(text, width, mark)
+
+    def _align_columns(self, texts: tuple[str, ...]) -> str:
+        return "".join(text.rjust(width) for text, width in zip(texts, self.rows.widths, strict=False))
+
+    def _format_flag(self, row: RankRow) -> str:
+        """Return a mark between cells and bars, so that the slowest rank is visible without colour."""
+        return "<" if row.is_slowest else " "
+
+    def _make_strip(self, text: str, width: int, mark: Mark) -> Strip:
+        style = (
+            Style.parse(MARKS[mark].colour(get_look(self.app)) or "none")
+            if mark is not Mark.PLAIN
+            else _PLAIN
+        )
+        strip = Strip([Segment(text, style)]).adjust_cell_length(width)
+        return strip.apply_style(self.rich_style)
+
+
+class LiveShell(ThemedApp):
+    """Base of the live app: the watcher of one run and its latest snapshot."""
+
+    def __init__(self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False) -> None:
+        super().__init__(ascii_only=ascii_only, mono=mono)
+        self.watcher = watcher
+        self.seen = LiveSnapshot(state=LiveState())
+
+
+class LiveScreen(Screen[None]):
+    """Show the latest snapshot."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.LIVE)]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slowest_first = False
+        self._shown_tables: object = None
+
+    @property
+    def live(self) -> LiveShell:
+        """Return the app, typed as `LiveShell`."""
+        return cast(LiveShell, self.app)
+
+    def compose(self) -> ComposeResult:
+        """Yield the widgets, from the most to the least frequently updated."""
+        yield Static("", id="titles")
+        with Vertical(id="body"):
+            yield Static("", id="doing")
+            yield TruncatedText(lines=_VERDICT_LINES, id="verdict")
+            yield Static("", id="spread")
+            yield RankLines(id="ranks")
+            with Horizontal(id="measured"):
+                yield FactTable(id="ledger")
+                yield FactTable(id="tenants")
+            yield Static("", id="log")
+        yield Static("", id="status")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Set the title and show the snapshot."""
+        name = printable(self.live.watcher.path.name)
+        self.query_one("#titles", Static).update(Text(f"zprof live  {name}", style="bold", no_wrap=True))
+        self.show(self.live.seen)
+
+    def on_resize(self) -> None:
+        """Redraw for the new size."""
+        if self.is_mounted:
+            self.show(self.live.seen)
+
+    def action_sort_ranks(self) -> None:
+        """Toggle between slowest rank first and order by number."""
+        self.slowest_first = not self.slowest_first
+        self.show(self.live.seen)
+
+    def action_explain_open(self) -> None:
+        """Notify that only the numbers of the tables can be opened."""
+        self.app.notify(
+            "only numbers in the tables below can be opened; press tab to move there", markup=False
+        )
+
+    def show(self, seen: LiveSnapshot) -> None:
+        """Draw a snapshot; redraw tables only if they changed."""
+        width, ascii_only = self.app.size.width, self.live.ascii_only
+        ranks = seen.state.ranks
+        self._set_text("doing", describe_stage(seen))
+        spreads = compute_spreads(ranks, max(1, width - _LABEL_WIDTH - 3))
+        self._set_text("spread", *format_spread(spreads, ascii_only=ascii_only))
+        rows = build_rank_rows(ranks, width - 3, slowest_first=self.slowest_first, ascii_only=ascii_only)
+        self.query_one("#ranks", RankLines).show(rows)
+        self._show_tables(seen)
+        self._show_log(seen.log)
+        verdict = self.query_one("#verdict", TruncatedText)
+        verdict.display = bool(get_verdict(seen))
+        verdict.show(Text(printable(get_verdict(seen))))
+        self._set_text("status", format_status(seen))
+
+    def _set_text(self, widget_id: str, *lines: str) -> None:
+        text_width = self.app.size.width - 2
+        text = Text("\n".join(shorten(printable(line), text_width) for line in lines), no_wrap=True)
+        self.query_one(f"#{widget_id}", Static).update(text)
+
+    def _show_tables(self, seen: LiveSnapshot) -> None:
+        tables = (build_ledger_table(seen), build_tenants_table(seen))
+        if (state := (tables, self.live.looks)) == self._shown_tables:
+            return
+        self._shown_tables = state
+        for name, table in zip(("#ledger", "#tenants"), tables, strict=True):
+            self.query_one(name, FactTable).show(table)
+
+    def _show_log(self, lines: Sequence[str]) -> None:
+        """Show as many of the log's last lines as fit."""
+        log = self.query_one("#log", Static)
+        log.display = bool(lines)
+        text_width = self.app.size.width - 2
+        last_lines = lines[-max(1, log.size.height) :]
+        log.update(Text("\n".join(shorten(line, text_width) for line in last_lines), no_wrap=True))
 
 
 class LiveApp(LiveShell):
@@ -139,3 +316,37 @@ class LiveApp(LiveShell):
         if isinstance(event.cell, Value) and event.cell.leaves:
             title = f"{get_text(event.line.cells[0])}: {event.cell.text}"
             self.push_screen(TextPopup(title, explain_number(event.cell)))
+
+
+def format_spread(spreads: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
+    """Format three lines: the median of each step as bars, windows, and the numbers of the last step."""
+    if not spreads:
+        return ("all ranks  no step finished yet", "window", "")
+    medians = [step.median_ns for step in spreads]
+    last = spreads[-1]
+    bars = draw_bars(medians, compute_bar_scale(medians), ascii_only=ascii_only)
+    numbers = f"step {last.step}: median {format_ms(last.median_ns)} ms"
+    if last.ranks > 1:
+        numbers += (
+            f", {format_ms(last.min_ns)} to {format_ms(last.max_ns)} over {last.ranks} ranks"
+            f", slowest rank {last.slowest_rank}"
+        )
+    windows = f"{'window':<{_LABEL_WIDTH}} {format_windows(spreads)}   {_LEGEND}"
+    return (f"{'all ranks':<{_LABEL_WIDTH}} {bars}", windows, numbers)
+
+
+def format_status(seen: LiveSnapshot) -> str:
+    """Format one line about the run: ranks, engine, hidden ranks, damaged log lines."""
+    manifest = seen.state.manifest
+    if manifest is None:
+        return "no run yet"
+    ranks = len(seen.state.ranks)
+    world = manifest.world_size
+    world_text = "1 rank" if world == 1 else f"{world} ranks"
+    parts = [f"{ranks} of {world_text}" if ranks < world else world_text, manifest.training.engine]
+    if seen.state.left_out:
+        parts.append(f"{seen.state.left_out} ranks not shown")
+    damaged = sum(rank.damaged for rank in seen.state.ranks)
+    if damaged:
+        parts.append(f"{damaged} damaged lines in the step logs")
+    return " · ".join(parts)

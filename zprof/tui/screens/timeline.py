@@ -1,6 +1,7 @@
 """The timeline screen: ledger and lanes of one step of one rank, and the event under the cursor."""
 
 import dataclasses
+from collections import OrderedDict
 from typing import ClassVar
 
 from rich.text import Text
@@ -24,7 +25,6 @@ from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.theme import TIMES
-from zprof.tui.timeline.cache import RankStep, TimelineCache
 from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
@@ -42,6 +42,43 @@ _ASCII_GLYPHS = (
     "t and a number: a thread; s: a stream; comm: it runs collectives; reverse video: the cursor"
 )
 _LANE_ACTIONS = frozenset({"gap(1)", "gap(-1)", "longest", "zoom(-1)", "zoom(1)"})
+#: Maximum number of cached timelines.
+MAX_TIMELINES = 8
+#: Maximum event rows of all cached timelines; the latest one is kept regardless of its size.
+MAX_EVENT_ROWS = 4_000_000
+RankStep = tuple[int, int]
+
+
+class TimelineCache:
+    """Least-recently-used cache of timelines by rank and step."""
+
+    def __init__(self) -> None:
+        self._models: OrderedDict[RankStep, StepTimeline] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def get(self, key: RankStep) -> StepTimeline | None:
+        """Return the cached timeline, or None."""
+        if key in self._models:
+            self._models.move_to_end(key)
+        return self._models.get(key)
+
+    def put(self, key: RankStep, model: StepTimeline) -> None:
+        """Cache a timeline and evict the least recently used ones over the limits."""
+        self._models[key] = model
+        self._models.move_to_end(key)
+        while len(self._models) > 1 and (
+            len(self._models) > MAX_TIMELINES or self._count_rows() > MAX_EVENT_ROWS
+        ):
+            self._models.popitem(last=False)
+
+    def clear(self) -> None:
+        """Remove all timelines, because another run was loaded."""
+        self._models.clear()
+
+    def _count_rows(self) -> int:
+        return sum(model.weight for model in self._models.values())
 
 
 class TimelineScreen(PageScreen):
@@ -207,6 +244,8 @@ _TERMS = (
     ("unexplained_ns", "unexpl."),
     ("overlapped_ns", "hidden"),
 )
+
+
 _TERM_HELP = {
     "compute_ns": "the rank computes",
     "exposed_transfer_ns": "data moves while nothing computes",

@@ -14,9 +14,9 @@ from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_allocated_peak, read_history
-from zprof.analysis.memory.history_lives import make_history_lives
 from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.snapshot import analyse_snapshot_rank
+from zprof.analysis.memory.snapshot_device import make_history_lives
 from zprof.analysis.memory.steps_and_phases import (
     find_annotated_phase,
     find_annotated_step,

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from zprof.integrations.planning import tasks
 from zprof.integrations.planning.child_process import ChildAnswers
-from zprof.integrations.planning.fake_rank import make_engine_settings, make_gpt_config
+from zprof.integrations.planning.verify_task import make_engine_settings, make_gpt_config
 from zprof.model.errors import BadInput
 from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Residual, Shape
 from zprof.model.plan import Plan, PlanRow, Scheme

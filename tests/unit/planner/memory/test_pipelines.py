@@ -8,7 +8,7 @@ from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Residu
 from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.closed_forms import pick_highest_moment, sum_known_bytes
-from zprof.planner.memory.pipelines import make_pipeline_terms
+from zprof.planner.memory.device_memory import make_pipeline_terms
 
 
 def block(name: str, *, saved: int = 10_000) -> ModelUnit:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.support import step_by_events as events
 from zprof.model.job import Overlap
-from zprof.planner.step.schedule import (
+from zprof.planner.step.ledger import (
     PhaseTotal,
     StepPhase,
     build_reduced_passes,

@@ -3,8 +3,14 @@
 The program's own tag decides, else the first rule that applies to the stack and the lifetime of the block,
 else the sizes of all blocks together (``census``). Tags are written with
 ``torch.cuda.memory._set_memory_metadata("zprof:<tenant>[/<sub>]")``.
+
+An optimizer may replace parameters instead of changing them in place:
+``p.data = p.data - update`` allocates a new block and frees the old one. The new block is the youngest of
+that size that is live when the old one is freed; if the optimizer replaces that one too, it goes on from
+there. If several lines make blocks of that size, the line that made most of the last ones is taken.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,11 +18,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.memory.attribution.block_tenants import Attribution, BlockTenants, TenantLedger
-from zprof.analysis.memory.attribution.census import take_census
+from zprof.analysis.memory.attribution.census import (
+    Census,
+    count_sizes,
+    find_moments,
+    group_by_size,
+    take_census,
+)
 from zprof.analysis.memory.attribution.features import Features, compute_features, find_previous_blocks
 from zprof.analysis.memory.attribution.frames import StackIndex
-from zprof.analysis.memory.attribution.origins import classify_stacks
-from zprof.analysis.memory.attribution.passes import AllocationPasses
+from zprof.analysis.memory.attribution.origins import Origin, classify_stacks
+from zprof.analysis.memory.attribution.passes import BACKWARD, OPTIMIZER, AllocationPasses
 from zprof.analysis.memory.attribution.rules import (
     CAST,
     LAST_RESORT_RULES,
@@ -24,18 +36,26 @@ from zprof.analysis.memory.attribution.rules import (
     TenantRule,
     find_first_rule,
 )
+from zprof.analysis.memory.attribution.size_copies import MIN_SIZES
 from zprof.analysis.memory.attribution.standing_state import attribute_state
-from zprof.analysis.memory.attribution.succession import follow_parameters
-from zprof.analysis.memory.attribution.uncertainty import lower_confidences
 from zprof.analysis.memory.history import HeldBlocks
 from zprof.analysis.memory.steps_and_phases import PhaseRange
-from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int
+from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import WEIGHT_COPY, Tenant
 
 TAG_PREFIX = "zprof:"
 _MAX_SUB = 40
+#: A loss, a norm or a flag has a few bytes, and a parameter rarely.
+_SCALAR_BYTES = 64
+_SHARDING_ORIGINS = (Origin.GATHER, Origin.REDUCE, Origin.SHARD, Origin.COLLECTIVE)
+#: More lines than an optimizer has that replace one parameter.
+_MAX_REPLACEMENTS = 8
+#: Replacements of a step that are followed one by one: they vote for a line of code.
+_MAX_FOLLOWED = 2000
+#: Steps that are followed; a history has rarely more than a hundred.
+_MAX_STEPS = 2000
 
 
 class AttributedHistory(Struct, frozen=True, kw_only=True):
@@ -138,3 +158,146 @@ def parse_tag(text: str) -> tuple[Tenant, str] | None:
         return Tenant(tenant), sub[:_MAX_SUB]
     except ValueError:
         return None
+
+
+def lower_confidences(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None, *, is_annotated: bool
+) -> None:
+    """Lower the confidence of each uncertain block; ``is_annotated``: the program annotated its phases."""
+    names = ledger.get_tenants()
+    uncertain = np.zeros(len(blocks), dtype=bool)
+    if not bool(features.has_stack.any()):
+        # passes and lifetimes alone tell the usual case; without annotations, even the passes are a guess
+        everything = np.arange(len(blocks), dtype=np.int64)
+        ledger.limit(everything, Confidence.MEDIUM if is_annotated else Confidence.LOW)
+    temporary = names.tenant == TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
+    uncertain |= temporary & _find_possible_gradients(blocks, features, ledger, census)
+    uncertain |= temporary & _find_possible_master_gradients(blocks, features, census)
+    uncertain |= _find_possible_parameters(blocks, features, census)
+    unpaired, lone = _find_unpaired_gradients(blocks, features, ledger, census)
+    ledger.limit(np.flatnonzero(unpaired), Confidence.LOW)
+    uncertain |= lone
+    ledger.limit(np.flatnonzero(uncertain), Confidence.MEDIUM)
+
+
+def _find_possible_gradients(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
+) -> Bool:
+    """Mark blocks of a backward that may be gradients that die in it: reduced to shards, or moved away."""
+    made: Bool = features.made_in == BACKWARD
+    is_flat = census is None or len(census.gradient_counts) < MIN_SIZES
+    if bool(features.made_by(*_SHARDING_ORIGINS).any()) or is_flat:
+        return made
+    lasts = ledger.get_tenants().tenant == TENANT_CODES[Tenant.PARAMETERS]
+    sizes = np.unique(blocks.requested_bytes[lasts | (blocks.before & features.stays)])
+    return made & np.isin(blocks.requested_bytes, sizes)
+
+
+def _find_possible_master_gradients(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+    """Mark blocks of a step that is not a library's and that may be gradients in another type."""
+    made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER)
+    if census is None:
+        return made
+    sizes = np.array(list(census.gradient_counts), dtype=np.int64)
+    return made & np.isin(blocks.requested_bytes, np.concatenate([sizes, 2 * sizes, sizes // 2]))
+
+
+def _find_possible_parameters(blocks: HeldBlocks, features: Features, census: Census | None) -> Bool:
+    """Mark what a step that is not a library's makes, unless the parameters are seen to stay in place."""
+    made: Bool = (features.made_in == OPTIMIZER) & ~features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_INIT)
+    if census is None or bool((blocks.freed_ns[census.parameters] != FOREVER).any()):
+        return made
+    return made & (features.under_way < census.moment.pass_index)
+
+
+def _find_unpaired_gradients(
+    blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census | None
+) -> tuple[Bool, Bool]:
+    """Mark gradients of which there are more than parameters of that size, and lone ones.
+
+    A backward may leave other blocks than gradients. A lone block without a stack that stays may be a
+    workspace, and what looks like its parameter another.
+    """
+    names = ledger.get_tenants()
+    parameters = {} if census is None else count_sizes(blocks, census.parameters)
+    unpaired, lone = np.zeros(len(blocks), dtype=bool), np.zeros(len(blocks), dtype=bool)
+    is_gradient = (names.tenant == TENANT_CODES[Tenant.GRADIENTS]) & (features.made_in == BACKWARD)
+    rows = np.flatnonzero(is_gradient)
+    first = find_moments(features).find_first(blocks, rows)
+    key = np.stack([first, blocks.requested_bytes[rows]], axis=1)
+    groups, group, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    expected = np.array([parameters.get(size, 0) for size in groups[:, 1].tolist()], dtype=np.int64)
+    group = group.reshape(-1)
+    unpaired[rows] = (counts > expected)[group]
+    lone[rows] = blocks.requested_bytes[rows] < _SCALAR_BYTES
+    if len(groups) and len(np.unique(groups[:, 1])) < MIN_SIZES:
+        lone[rows] = True  # so few may have the size of a parameter by chance
+        return unpaired, lone
+    lone[rows] |= (counts == 1)[group] & features.stays[rows] & ~features.has_stack[rows]
+    return unpaired, lone
+
+
+def follow_parameters(blocks: HeldBlocks, features: Features, ledger: TenantLedger, census: Census) -> None:
+    """Attribute the successors of the parameters, from the census on."""
+    passes = features.passes
+    parameters = census.parameters
+    made_rows = np.flatnonzero(features.made_in == OPTIMIZER)
+    optimizers = np.flatnonzero(passes.kind == OPTIMIZER)
+    for index in optimizers[optimizers >= census.moment.pass_index][:_MAX_STEPS].tolist():
+        begin_ns = int(passes.first_ns[index])
+        end_ns = int(passes.first_ns[index + 1]) if index + 1 < len(passes) else FOREVER
+        freed = blocks.freed_ns[parameters]
+        dead = parameters[(freed >= begin_ns) & (freed < end_ns)]
+        if not len(dead):
+            continue
+        first, last = np.searchsorted(features.under_way[made_rows], [index, index + 1])
+        made = made_rows[first:last]
+        kept = made[blocks.freed_ns[made] >= end_ns]
+        if not len(kept):
+            continue
+        successors = _choose_successors(blocks, dead, made, kept)
+        ledger.limit(kept, Confidence.MEDIUM)
+        ledger.assign(
+            successors,
+            Attribution(
+                tenant=Tenant.PARAMETERS,
+                sub="weight",
+                basis=Basis.RULE,
+                confidence=Confidence.MEDIUM,
+                reason="replaces_parameter",
+            ),
+        )
+        parameters = np.concatenate([np.setdiff1d(parameters, dead), successors])
+
+
+def _choose_successors(blocks: HeldBlocks, dead: Int, made: Int, kept: Int) -> Int:
+    """Return as many of the kept blocks of each size as parameters of that size died."""
+    votes: Counter[int] = Counter()
+    chosen: list[Int] = []
+    is_kept = np.zeros(len(blocks), dtype=bool)
+    is_kept[kept] = True
+    wanted = count_sizes(blocks, dead)
+    made_by_size = {size: rows for size, rows in group_by_size(blocks, made).items() if wanted[size]}
+    followed = dead[np.isin(blocks.requested_bytes[dead], list(made_by_size) or [-1])]
+    for row in followed[:_MAX_FOLLOWED].tolist():
+        last = _follow(blocks, row, made_by_size[int(blocks.requested_bytes[row])], is_kept)
+        if last >= 0:
+            votes[int(blocks.stack[last])] += 1
+    for size, candidates in made_by_size.items():
+        rows = candidates[is_kept[candidates]]
+        rank = np.array([-votes[stack] for stack in blocks.stack[rows].tolist()], dtype=np.int64)
+        chosen.append(rows[np.lexsort((-blocks.begin_ns[rows], rank))][: wanted[size]])
+    return np.concatenate(chosen) if chosen else dead[:0]
+
+
+def _follow(blocks: HeldBlocks, row: int, made: Int, is_kept: Bool) -> int:
+    """Return the kept block at the end of a chain of replacements; -1 if it breaks."""
+    for _ in range(_MAX_REPLACEMENTS):
+        freed_ns = blocks.freed_ns[row]
+        live = made[(blocks.begin_ns[made] <= freed_ns) & (blocks.freed_ns[made] > freed_ns)]
+        if not len(live):
+            return -1
+        row = int(live[np.argmax(blocks.begin_ns[live])])
+        if is_kept[row]:
+            return row
+    return -1
