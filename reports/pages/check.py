@@ -76,6 +76,7 @@ def build_check_page(check: Check, report: Report) -> Page:
         *(build_finding_section(report) if report.findings else ()),
         *build_gap_section(report.gaps),
     )
+    items = tuple(Item(text=notice) for notice in check.notices[:_MAX_GATES])
     return Page(
         kind="zprof check",
         subject=check.run,
@@ -91,7 +92,12 @@ def build_check_page(check: Check, report: Report) -> Page:
         sections=(
             *make_section("gates", "Gates", "Measured values and their limits.", _build_gate_table(check)),
             *_build_reason_sections(check),
-            *make_section("notices", "Notices", "", _build_notice_list(check.notices)),
+            *make_section(
+                "notices",
+                "Notices",
+                "",
+                ItemList(items=items, total=len(check.notices), noun="notices") if items else None,
+            ),
             *(replace(section, detail=True) for section in explanation_sections),
         ),
         made_by=f"zprof {check.zprof_version}, {check.schema}",
@@ -158,11 +164,6 @@ def _build_reason_section(title: str, anchor: str, results: Sequence[GateResult]
         )
     item_list = ItemList(items=tuple(items), total=len(results), noun="gates") if items else None
     return make_section(anchor, f"{title} ({len(results)})", "", item_list)
-
-
-def _build_notice_list(notices: Sequence[str]) -> ItemList | None:
-    items = tuple(Item(text=notice) for notice in notices[:_MAX_GATES])
-    return ItemList(items=items, total=len(notices), noun="notices") if items else None
 
 
 def sort_by_severity(check: Check) -> tuple[GateResult, ...]:

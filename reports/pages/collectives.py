@@ -418,7 +418,9 @@ def _make_clock_cells(report: Report) -> tuple[Cell, ...]:
         reason = "the ranks share no collective" if several else "only one rank is loaded"
         reason = "single rank" if report.run.world_size == 1 else reason
         return ("clocks", "not aligned", "", "", "", Marked(reason, Mark.MUTED))
-    method, unmatched = _format_method(alignment), read(place.unmatched)
+    shifted = f"order shifted on {len(alignment.shifts)} ranks" if alignment.shifts else ""
+    excluded = f"{len(alignment.excluded)} ranks excluded" if alignment.excluded else ""
+    method, unmatched = ", ".join(filter(None, (alignment.method, shifted, excluded))), read(place.unmatched)
     last = f"unmatched; {method}" if unmatched.number else method
     return (
         "clock error",
@@ -428,9 +430,3 @@ def _make_clock_cells(report: Report) -> tuple[Cell, ...]:
         unmatched if unmatched.number else "",
         Marked(last, Mark.MUTED),
     )
-
-
-def _format_method(alignment: Alignment) -> str:
-    shifted = f"order shifted on {len(alignment.shifts)} ranks" if alignment.shifts else ""
-    excluded = f"{len(alignment.excluded)} ranks excluded" if alignment.excluded else ""
-    return ", ".join(filter(None, (alignment.method, shifted, excluded)))

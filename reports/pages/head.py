@@ -41,8 +41,9 @@ MARKS = {
 def build_head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
     """Build the blocks that summarize the report."""
     runs = [report.run, *list_baseline_runs(report)]
+    status = report.verdict.status
     return (
-        build_verdict_block(report),
+        VerdictBlock(tone=status.value, mark=MARKS[status], text=report.verdict.sentence),
         KeyFigures(figures=tuple(_list_key_figures(report))),
         *(_build_first_fix(report) if with_fix else ()),
         Facts(rows=(*_describe_runs(report, runs), *_describe_same_work(report))),
@@ -65,12 +66,6 @@ def _describe_same_work(report: Report) -> Iterator[tuple[str, str]]:
     work = comparison.equal_work
     if work.b_ns == comparison.step_time.b_ns and work.a_per_step == work.b_per_step:
         yield "same work", f"{work.b_per_step} {work.unit.value} per step in both"
-
-
-def build_verdict_block(report: Report) -> VerdictBlock:
-    """Build the verdict."""
-    status = report.verdict.status
-    return VerdictBlock(tone=status.value, mark=MARKS[status], text=report.verdict.sentence)
 
 
 def list_baseline_runs(report: Report) -> tuple[RunFacts, ...]:

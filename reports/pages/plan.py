@@ -142,8 +142,11 @@ def list_plan_answers(plan: Plan) -> tuple[str, ...]:
 def list_plan_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """List the properties of the job from which all figures are computed."""
     job = plan.job
+    shape = job.shape
+    frozen = f", {format_integer(job.frozen_parameters)} of them frozen" if job.frozen_parameters else ""
+    size = f"{format_integer(job.parameters)} parameters{frozen}"
     properties = (
-        ("model", _describe_model(job)),
+        ("model", size if shape is None else f"{size}: {_describe_sizes(job, shape)}"),
         ("devices", f"{format_device_count(job)}: data {job.degrees.dp} x model {job.degrees.mp} x "
          f"pipeline {job.degrees.pp}"),
         ("states", _describe_elements(job)),
@@ -260,13 +263,6 @@ def _describe_states(plan: Plan) -> str:
     peaks = " / ".join(read_known_peak(place, scale).text for place in places)
     known = all(row.peak_bytes is not None for row in rows)
     return f"{text}; {peaks} {scale.unit} with everything else{'' if known else ' that is known'}."
-
-
-def _describe_model(job: Job) -> str:
-    shape = job.shape
-    frozen = f", {format_integer(job.frozen_parameters)} of them frozen" if job.frozen_parameters else ""
-    size = f"{format_integer(job.parameters)} parameters{frozen}"
-    return size if shape is None else f"{size}: {_describe_sizes(job, shape)}"
 
 
 def _describe_sizes(job: Job, shape: Shape) -> str:

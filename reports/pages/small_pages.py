@@ -9,7 +9,6 @@ from zprof.model.cursor import Cursor, read
 from zprof.model.doctor import CheckStatus, Doctor
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns, format_percent
-from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
 from zprof.model.quantities import Unit, Value
 from zprof.model.second_opinion import FigureStatus, RankVerification, Verification, VerifiedFigure
@@ -116,12 +115,16 @@ def build_verification_page(found: Verification) -> Page:
     )
     head = Paragraph(text=about)
     sections = [_build_rank_section(rank, found.source) for rank in found.ranks]
+    items = []
+    for gap in found.gaps:
+        where = "" if gap.rank is None else f"rank {gap.rank}: "
+        items.append(Item(mark="?", label=f"{where}{gap.what}", text=gap.reason, remedy=gap.remedy))
     return _make_page(
         "zprof verify",
         _VERIFICATION_VERDICTS[found.status],
         head,
         *(section for rank_sections in sections for section in rank_sections),
-        *make_section("gaps", "Not compared", "", _build_uncompared_list(found.gaps)),
+        *make_section("gaps", "Not compared", "", ItemList(items=tuple(items)) if items else None),
     )
 
 
@@ -155,14 +158,6 @@ def _format_verified_number(value: float, *, is_percent: bool) -> str:
     """Format microseconds as other tools do, or hundredths of a percent."""
     text = f"{value:.2f}" if is_percent else f"{value / 1000:.3f}"
     return text if text.strip("-0.") else text.lstrip("-")
-
-
-def _build_uncompared_list(gaps: Sequence[Gap]) -> ItemList | None:
-    items = []
-    for gap in gaps:
-        where = "" if gap.rank is None else f"rank {gap.rank}: "
-        items.append(Item(mark="?", label=f"{where}{gap.what}", text=gap.reason, remedy=gap.remedy))
-    return ItemList(items=tuple(items)) if items else None
 
 
 def build_bundle_page(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: Sequence[str]) -> Page:

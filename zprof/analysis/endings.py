@@ -34,17 +34,9 @@ def find_endings(run: Run) -> tuple[RankEnd, ...]:
     ends = [_describe_end(run, end) for end in read_endings(run.path, run.manifest)]
     if not any(end.has_failed for end in ends):
         return ()
-    first = _find_first(ends)
-    ordered = sorted(ends, key=lambda end: (end is not first, _get_time(end), end.rank))
-    return tuple(replace(end, is_first=end is first) for end in ordered)
-
-
-def _find_first(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """Return the end that the others follow from; None if the times do not tell.
-
-    A rank that lost a peer, or that the launcher ended, follows from another's end, which may have been seen
-    a little later. If nothing else failed, a rank that ended as if all were done is the peer.
-    """
+    # The end that the others follow from; None if the times do not tell.
+    # A rank that lost a peer, or that the launcher ended, follows from another's end, which may have been
+    # seen a little later. If nothing else failed, a rank that ended as if all were done is the peer.
     failed = [end for end in ends if end.has_failed]
     followers = [
         end
@@ -57,7 +49,9 @@ def _find_first(ends: Sequence[RankEnd]) -> RankEnd | None:
         earliest = min(map(_get_time, followers))
         causes = [end for end in ends if end.exit_code == 0 and _get_time(end) < earliest]
     known = [end for end in causes or failed if end.time_ns is not None]
-    return min(known, key=_get_time, default=None) or (failed[0] if len(failed) == 1 else None)
+    first = min(known, key=_get_time, default=None) or (failed[0] if len(failed) == 1 else None)
+    ordered = sorted(ends, key=lambda end: (end is not first, _get_time(end), end.rank))
+    return tuple(replace(end, is_first=end is first) for end in ordered)
 
 
 def _get_time(end: RankEnd | None) -> int:

@@ -67,6 +67,9 @@ def make_collective_table(analysis: RunAnalysis, rows: pd.DataFrame | None = Non
     passes = analysis.passes.drop_duplicates("row").set_index("row") if len(analysis.passes) else None
     exposed = rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]
     launches = rows["launch_start_ns"].astype("Int64")
+    sizes = rows["bytes"].astype("Int64")
+    codes, kinds = factorize_texts(rows["kind"])
+    can_be_zero = ~np.array([is_unknown_size(kind, 0) for kind in kinds], dtype=bool)[codes]
     return (
         rows[list(_MEASURED)]
         .assign(
@@ -74,7 +77,7 @@ def make_collective_table(analysis: RunAnalysis, rows: pd.DataFrame | None = Non
             exposed_ns=exposed.astype(np.int64),
             start_in_step_ns=rows["start_ns"] - _find_step_starts(analysis, rows),
             launch_delay_ns=rows["start_ns"] - launches,
-            bytes=_hide_unknown_sizes(rows),
+            bytes=sizes.where((sizes != 0) | can_be_zero),
             phase=_hide_unknown_texts(_pick_pass_value(passes, "phase", rows.index), (UNKNOWN_PHASE,)),
             micro_batch=_pick_pass_value(passes, "micro_batch", rows.index).astype("Int64"),
             last_rank=_hide_unknown_ranks(rows["last_rank"]),
@@ -202,13 +205,6 @@ def _pick_pass_value(passes: pd.DataFrame | None, name: str, rows: pd.Index) -> 
     if passes is None:
         return pd.Series([None] * len(rows), index=rows, dtype=object)
     return passes[name].reindex(rows).astype(object)
-
-
-def _hide_unknown_sizes(rows: pd.DataFrame) -> "pd.Series[int]":
-    sizes = rows["bytes"].astype("Int64")
-    codes, kinds = factorize_texts(rows["kind"])
-    can_be_zero = ~np.array([is_unknown_size(kind, 0) for kind in kinds], dtype=bool)[codes]
-    return sizes.where((sizes != 0) | can_be_zero)
 
 
 def _hide_unknown_texts(texts: "pd.Series[str]", unknown: Sequence[str]) -> "pd.Series[str]":

@@ -174,7 +174,18 @@ class Parser(argparse.ArgumentParser):
             # An argument may be missing because its option is mistyped: that is the better message.
             mistyped = next(self._list_unknown_options(words), None) if error.parser is self else None
             raise self._refuse([mistyped]) if mistyped else error from None
-        extra = self._fill_late_positionals(parsed, extra)
+        # Give leftover words to optional positionals without a value, and return the rest.
+        # ``A --option x B``: argparse settles an optional positional together with the one before it, and so
+        # never gives it what stands behind the next option.
+        rest = list(extra)
+        for action in self._actions:
+            is_open = action.nargs == "?" and not action.option_strings
+            if is_open and getattr(parsed, action.dest, None) is None and rest and rest[0][:1] != "-":
+                try:
+                    action(self, parsed, self._get_values(action, [rest.pop(0)]))
+                except argparse.ArgumentError as error:
+                    self.error(str(error))
+        extra = rest
         if extra:
             raise self._refuse(extra)
         return parsed, extra
@@ -208,22 +219,6 @@ class Parser(argparse.ArgumentParser):
                 option.startswith(name) for option in self._option_string_actions
             ):
                 yield name
-
-    def _fill_late_positionals(self, parsed: argparse.Namespace, extra: Sequence[str]) -> list[str]:
-        """Give leftover words to optional positionals without a value, and return the rest.
-
-        ``A --option x B``: argparse settles an optional positional together with the one before it, and so
-        never gives it what stands behind the next option.
-        """
-        rest = list(extra)
-        for action in self._actions:
-            is_open = action.nargs == "?" and not action.option_strings
-            if is_open and getattr(parsed, action.dest, None) is None and rest and rest[0][:1] != "-":
-                try:
-                    action(self, parsed, self._get_values(action, [rest.pop(0)]))
-                except argparse.ArgumentError as error:
-                    self.error(str(error))
-        return rest
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Convert the words of one argument, but refuse an empty one: ``Path("")`` is the current folder.

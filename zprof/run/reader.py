@@ -30,7 +30,6 @@ from zprof.run.manifest import (
     STEPS_NAME,
     RankManifest,
     RunManifest,
-    TableFile,
     TablePart,
     get_part_path,
     rank_folder,
@@ -154,7 +153,12 @@ class Run:
         path = rank_folder(self.path, rank) / f"{name}.parquet"
         if parts := self._list_parts(rank, name):
             return read_parts(path, name, parts, columns)
-        return read_table(path, name, self._table_file(rank, name), columns)
+        if rank not in self.rank_manifests:
+            raise BadInput(f"{self.path}: rank {rank} is not in this run", hint=f"loaded: {self.ranks}")
+        files = self.rank_manifests[rank].files
+        if name not in files:
+            raise BadInput(f"{self.path}: rank {rank} has no table {name!r}", hint=suggest_names(name, files))
+        return read_table(path, name, files[name], columns)
 
     def _reread_rank(self, rank: int) -> bool:
         """Read the manifest of a rank again; return True if it is a newer one, which is used from now on."""
@@ -274,14 +278,6 @@ class Run:
         """Return the parts of a table whose window had not ended; empty for a complete table."""
         manifest = self.rank_manifests.get(rank)
         return manifest.parts.get(name, ()) if manifest is not None and name not in manifest.files else ()
-
-    def _table_file(self, rank: int, name: str) -> TableFile:
-        if rank not in self.rank_manifests:
-            raise BadInput(f"{self.path}: rank {rank} is not in this run", hint=f"loaded: {self.ranks}")
-        files = self.rank_manifests[rank].files
-        if name not in files:
-            raise BadInput(f"{self.path}: rank {rank} has no table {name!r}", hint=suggest_names(name, files))
-        return files[name]
 
 
 def load(path: str | Path) -> Run:

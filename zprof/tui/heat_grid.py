@@ -197,7 +197,16 @@ class HeatPage(Struct, frozen=True, kw_only=True, eq=False):
         """Return the line of step labels, and the extent of the cursor's label in it."""
         steps = [self.grid.steps[column] for column in self.columns[:-1]]
         names = ["run" if step is None else str(step) for step in steps]
-        return format_header(names, self.cell, self.column_of(cursor))
+        # Format as many column labels as fit, always the cursor's, and return the extent of that one.
+        at = self.column_of(cursor)
+        line = [" "] * (len(names) * self.cell + max(map(len, names)))
+        extents: list[tuple[int, int]] = []
+        for index in [at, *(index for index in range(len(names)) if index != at)]:
+            start, end = index * self.cell, index * self.cell + len(names[index])
+            if all(end < low or start > high for low, high in extents):
+                line[start:end] = names[index]
+                extents.append((start, end))
+        return "".join(line).rstrip(), extents[0]
 
     def shared(self, cursor: Cursor) -> str:
         """Format the ranks and steps that share the cursor's cell; empty if it contains a single one."""
@@ -234,18 +243,6 @@ def format_row_name(grid: HeatGrid, rows: Int64s, row: int) -> str:
     """Return the label of a row between these edges: its ranks."""
     first, last = grid.ranks[rows[row]], grid.ranks[rows[row + 1] - 1]
     return f"r{first}" if first == last else f"r{first}-{last}"
-
-
-def format_header(names: list[str], cell: int, at: int) -> tuple[str, tuple[int, int]]:
-    """Format as many column labels as fit, always the cursor's, and return the extent of that one."""
-    line = [" "] * (len(names) * cell + max(map(len, names)))
-    extents: list[tuple[int, int]] = []
-    for index in [at, *(index for index in range(len(names)) if index != at)]:
-        start, end = index * cell, index * cell + len(names[index])
-        if all(end < low or start > high for low, high in extents):
-            line[start:end] = names[index]
-            extents.append((start, end))
-    return "".join(line).rstrip(), extents[0]
 
 
 def _move_along(edges: Int64s, at: int, by: int, count: int) -> int:

@@ -42,6 +42,8 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
             b_ns=mean_over_ranks(b.time.per_rank, "wall_ns"),
             ci95=compute_bootstrap_interval(_mean_step_times(a.steps), _mean_step_times(b.steps)),
         )
+    # The settings whose values are known in both runs and differ.
+    pairs = zip(_describe_job(a), _describe_job(b), strict=True)
     return Comparison(
         baseline=a.run.name,
         ledger_delta=_subtract_ledgers(a.time.per_rank, b.time.per_rank) if timed else {},
@@ -51,7 +53,11 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
         baseline_time=a.time.per_rank,
         baseline_memory=a.memory.per_rank,
         equal_work=_scale_to_equal_work(a, b) if timed else None,
-        differences=_list_job_differences(a, b),
+        differences=tuple(
+            Difference(key=key, what=what, a=before, b=after)
+            for (key, what, before), (_, _, after) in pairs
+            if before != after and not {before, after} & _UNKNOWN_VALUES
+        ),
         groups=compare_groups(a.memory, b.memory),
         group_phases=find_group_phases(a.memory, b.memory),
     )
@@ -213,16 +219,6 @@ def _find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
         reason=f"the tokens per step of {names} are unknown: a larger batch would look slower",
         remedy="set it with --tokens-per-step, --baseline-tokens-per-step, "
         "or zprof.record(training=TrainingFacts(…))",
-    )
-
-
-def _list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ...]:
-    """Return the settings whose values are known in both runs and differ."""
-    pairs = zip(_describe_job(a), _describe_job(b), strict=True)
-    return tuple(
-        Difference(key=key, what=what, a=before, b=after)
-        for (key, what, before), (_, _, after) in pairs
-        if before != after and not {before, after} & _UNKNOWN_VALUES
     )
 
 

@@ -66,6 +66,9 @@ def judge_logs(evidence: LogEvidence) -> Hang:
     first = verdicts[0]
     operations = tuple(verdict.group.describe_operation() for verdict in verdicts)
     culprits = {culprit.rank for culprit in first.culprits}
+    # The ranks that no group knows anything of.
+    silent = {rank for group in groups for rank in group.list_ranks(MemberState.SILENT)}
+    seen = {rank for group in groups for rank in group.lines}
     return Hang(
         status=HangStatus.STUCK,
         kind=first.kind,
@@ -80,7 +83,7 @@ def judge_logs(evidence: LogEvidence) -> Hang:
             if operation.entered and (operation.late or operation.unknown)
         ),
         ranks_seen=len({lines.rank for lines in evidence.lines if lines.rank is not None}),
-        ranks_missing=_list_silent(groups),
+        ranks_missing=tuple(sorted(silent - seen)),
         ranks=tuple(progress for verdict in verdicts for progress in verdict.group.list_progress()),
         logs=evidence.files,
     )
@@ -105,13 +108,6 @@ def _list_ended(evidence: LogEvidence) -> dict[int, int]:
         and ending.exit_code not in _OF_VICTIMS
         and (ending.exit_code < 0 or ending.rank not in heard)
     }
-
-
-def _list_silent(groups: Sequence[LogGroup]) -> tuple[int, ...]:
-    """Return the ranks that no group knows anything of."""
-    silent = {rank for group in groups for rank in group.list_ranks(MemberState.SILENT)}
-    seen = {rank for group in groups for rank in group.lines}
-    return tuple(sorted(silent - seen))
 
 
 def _judge_endings(evidence: LogEvidence, ended: dict[int, int]) -> Hang:

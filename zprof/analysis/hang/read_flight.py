@@ -279,7 +279,13 @@ class _Entries:
 
     def list_fronts(self) -> tuple[Entry, ...]:
         """Return the first unfinished operation of each group, and of each peer and direction, in order."""
-        last_finished = self._find_last_finished()
+        # The record of the last finished operation; those that a dump leaves out had finished.
+        finished = self.order[self._finished]
+        last_finished = int(finished[-1]) if len(finished) else -1
+        if len(self.order) > 1 and not len(finished):
+            holes = np.flatnonzero(np.diff(self.order) > 1)
+            if len(holes):
+                last_finished = int(self.order[holes[-1] + 1]) - 1
         seen: set[tuple[Any, ...]] = set()
         fronts = []
         for row in np.flatnonzero(~self._finished).tolist():
@@ -299,16 +305,6 @@ class _Entries:
             and self._sequence[row - 1] == self._sequence[row]
             and self._p2p_sequence[row - 1] == self._p2p_sequence[row]
         )
-
-    def _find_last_finished(self) -> int:
-        """Return the record of the last finished operation; those that a dump leaves out had finished."""
-        finished = self.order[self._finished]
-        last = int(finished[-1]) if len(finished) else -1
-        if len(self.order) > 1 and not len(finished):
-            holes = np.flatnonzero(np.diff(self.order) > 1)
-            if len(holes):
-                last = int(self.order[holes[-1] + 1]) - 1
-        return last
 
     def make_entry(self, row: int, *, is_passed: bool = False) -> Entry:
         """Return one row as an entry."""

@@ -56,7 +56,7 @@ class Signatures:
         found = self._groups.get(key)
         if found is None:
             if ranks not in self._ranks:
-                self._ranks[ranks] = parse_ranks(ranks)
+                self._ranks[ranks] = tuple(int(part) for part in ranks.split(",")) if ranks else ()
             found = self._groups[key] = Group(name, description, self._ranks[ranks])
         return found
 
@@ -70,8 +70,3 @@ def _make_signature(operation: str, sizes: str, dtypes: str, outputs: str) -> tu
     if _UNEVEN.search(operation) and not _EVEN_GATHERS.search(operation):
         return operation, "", dtypes
     return operation, f"{sizes} -> {outputs}" if _EVEN_GATHERS.search(operation) else sizes, dtypes
-
-
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks in "0,4,8"."""
-    return tuple(int(part) for part in text.split(",")) if text else ()

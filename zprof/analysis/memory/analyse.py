@@ -11,7 +11,7 @@ from zprof.analysis.memory.rank_result import RankMemoryResult
 from zprof.analysis.memory.recording import analyse_recorded_rank
 from zprof.analysis.memory.state_checks import check_formulas, find_formula_gaps
 from zprof.model.gaps import Gap, GapKind
-from zprof.model.memory import Memory, MemoryTimeline, RankMemory
+from zprof.model.memory import Memory, RankMemory
 from zprof.model.memory_changes import RankSpread
 from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 from zprof.model.training import TrainingFacts
@@ -68,6 +68,11 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
                 remedy="record on a GPU",
             )
         )
+    # The timelines of the largest ranks and the smallest rank, in rank order.
+    timelines = [entry for result in results for entry in result.timelines]
+    by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]
+    if len(by_size) > _MAX_TIMELINES:
+        by_size = [*by_size[: _MAX_TIMELINES - 1], by_size[-1]]
     return MemoryAnalysis(
         memory=Memory(
             per_rank=ranks,
@@ -84,20 +89,10 @@ def combine_ranks(facts: TrainingFacts, results: Sequence[RankMemoryResult]) -> 
             stacks=tuple(entry for result in results for entry in result.stacks),
             growth=tuple(entry for result in results for entry in result.growth),
             out_of_memory=tuple(entry for result in results for entry in result.out_of_memory),
-            timelines=_choose_timelines(ranks, [entry for result in results for entry in result.timelines]),
+            timelines=tuple(timeline for timeline in timelines if timeline.rank in by_size),
         ),
         gaps=tuple(gaps),
     )
-
-
-def _choose_timelines(
-    ranks: Sequence[RankMemory], timelines: Sequence[MemoryTimeline]
-) -> tuple[MemoryTimeline, ...]:
-    """Return the timelines of the largest ranks and the smallest rank, in rank order."""
-    by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]
-    if len(by_size) > _MAX_TIMELINES:
-        by_size = [*by_size[: _MAX_TIMELINES - 1], by_size[-1]]
-    return tuple(timeline for timeline in timelines if timeline.rank in by_size)
 
 
 def find_rank_spread(ranks: Sequence[RankMemory]) -> RankSpread | None:

@@ -17,7 +17,6 @@ from zprof.analysis.memory.tables import (
     FOREVER,
     TENANT_CODES,
     UNTAGGED,
-    Claims,
     Int,
     Lives,
     read_claims,
@@ -132,11 +131,8 @@ def read_rank_lives(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline,
     """Join and resolve the tables of one rank for one device."""
     storages = read_lives(alloc, "storage", device)
     allocations = read_lives(alloc, "profiler", device)
-    return build_rank_lives(storages, allocations, read_claims(role), timeline)
-
-
-def build_rank_lives(storages: Lives, allocations: Lives, claims: Claims, timeline: Timeline) -> RankLives:
-    """Join the allocator's blocks with the storages, then assign a tenant to each block at each instant."""
+    # Join the allocator's blocks with the storages, then assign a tenant to each block at each instant.
+    claims = read_claims(role)
     blocks = join_storages(storages, allocations, timeline.begin_ns)
     claimed = blocks.owner[np.isin(storages.generation, claims.generation)]
     blocks = label_retained_activations(blocks, claimed, timeline.phases)

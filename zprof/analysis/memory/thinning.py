@@ -22,7 +22,10 @@ _Word = TypeVar("_Word", int, str)
 def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_POINTS) -> MemoryTimeline:
     """Return at most ``points`` points of a recording; at each, the columns sum to the live bytes."""
     window = lives.timeline
-    begins = cut_intervals(window, points)
+    # The start of each interval; the last interval includes the last instant of the window.
+    length = window.end_ns - window.begin_ns
+    count = max(1, min(points, length))
+    begins = np.array([window.begin_ns + length * index // count for index in range(count)], dtype=np.int64)
     # The time of the first maximum of each interval.
     times, live = lives.times_ns, lives.live_bytes
     last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
@@ -47,13 +50,6 @@ def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_P
             [(window.begin_ns, window.phase_at(window.begin_ns)), *window.phases], begins, window
         ),
     )
-
-
-def cut_intervals(window: Timeline, points: int) -> Int:
-    """Return the start of each interval; the last interval includes the last instant of the window."""
-    length = window.end_ns - window.begin_ns
-    count = max(1, min(points, length))
-    return np.array([window.begin_ns + length * index // count for index in range(count)], dtype=np.int64)
 
 
 def sum_tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:

@@ -135,7 +135,9 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
         work = indices[self.kind[indices] != EventKind.RANGE]
         for candidates in (of_role, work, indices):
             if len(candidates):
-                return self._find_longest(candidates, begin_ns, end_ns)
+                start, end = self.start_ns[candidates], self.end_ns[candidates]
+                inside = np.minimum(end, end_ns) - np.maximum(start, begin_ns)
+                return int(candidates[np.lexsort((end - start, -inside))[0]])
         return None
 
     def find_enclosing(self, index: int) -> list[int]:
@@ -147,11 +149,6 @@ class Items(Struct, frozen=True, kw_only=True, eq=False):
         ]
         lengths = self.end_ns[indices] - self.start_ns[indices]
         return [int(outer) for outer in indices[np.argsort(lengths, kind="stable")]]
-
-    def _find_longest(self, indices: Int64s, begin_ns: float, end_ns: float) -> int:
-        start, end = self.start_ns[indices], self.end_ns[indices]
-        inside = np.minimum(end, end_ns) - np.maximum(start, begin_ns)
-        return int(indices[np.lexsort((end - start, -inside))[0]])
 
 
 def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray[np.int8]) -> Items:

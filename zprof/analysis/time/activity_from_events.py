@@ -64,6 +64,8 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
     work, compute = roles.work, roles.compute
     launches = find_launches(view, work, view.match_categories(*CALL_CATEGORIES))
     merged = union(view.spans[compute])
+    call_ns = launches.call_ns[compute[work]]
+    spans = view.spans[compute]
     return RankActivity(
         on_device=True,
         compute=merged,
@@ -80,7 +82,7 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
         first_call=_find_first_span(view.spans[view.match_categories(*CALL_CATEGORIES)]),
         steps=_read_device_steps(view),
         awaits_until=_find_awaited_launches(view, merged, compute, work, launches),
-        kernels=_make_kernel_times(view, compute, launches.call_ns[compute[work]]),
+        kernels=np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans)),
         kernel_stream=view.stream[compute],
         named=_collect_named_device_work(view, roles, launches),
     )
@@ -88,11 +90,6 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
 
 def _find_first_span(spans: Intervals) -> Intervals:
     return spans[np.argsort(spans[:, 0], kind="stable")[:1]]
-
-
-def _make_kernel_times(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
-    spans = view.spans[compute]
-    return np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans))
 
 
 def _collect_named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:

@@ -115,19 +115,15 @@ def _make_host_blocking(
     running = _list_collective_spans(collectives)
     waits = activity.waits
     explained = _starts_known_wait(waits, collectives) | (covered(running, waits[:, 0], waits[:, 1]) > 0)
+    wait_start, wait_end = (collectives.ints(name) for name in ("wait_start_ns", "wait_end_ns"))
+    start, end = _list_collective_spans(collectives).T
     return Blocking(
         blocked=union(waits, holes),
         unexplained=waits[~explained],
         method=method,
         running=running,
-        awaited=_find_awaited_by_thread(collectives),
+        awaited=share_by_first_start(np.maximum(start, wait_start), np.minimum(end, wait_end)),
     )
-
-
-def _find_awaited_by_thread(collectives: CollectiveRows) -> Intervals:
-    wait_start, wait_end = (collectives.ints(name) for name in ("wait_start_ns", "wait_end_ns"))
-    start, end = _list_collective_spans(collectives).T
-    return share_by_first_start(np.maximum(start, wait_start), np.minimum(end, wait_end))
 
 
 def _starts_known_wait(
@@ -278,7 +274,15 @@ def find_awaited_by_compute(
     gap_begin = np.where(next_compute > 0, compute[np.maximum(next_compute - 1, 0), 1], BEFORE_ALL_NS)
     has_ended = (next_compute < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
     has_ended &= launched < np.append(awaits, BEFORE_ALL_NS)[next_compute]
-    return share_by_last_end(start, end, gap_begin, has_ended)
+    # Each chosen interval without time before ``not_before`` or taken by later-ending intervals.
+    # If two end together, the one that starts first takes all. Intervals that are not chosen become empty.
+    claims = intervals(start, start)
+    rows = np.flatnonzero(has_ended)
+    rows = rows[np.lexsort((start[rows], -end[rows]))]
+    begin = np.maximum(start, gap_begin)[rows]
+    taken_from = np.concatenate(([AFTER_ALL_NS], np.minimum.accumulate(begin)))[: len(rows)]
+    claims[rows] = intervals(begin, np.maximum(begin, np.minimum(end[rows], taken_from)))
+    return claims
 
 
 def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
@@ -291,18 +295,4 @@ def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
     claims = np.empty((len(start), 2), dtype=np.int64)
     claims[order, 0] = np.maximum(start[order], taken_until)
     claims[:, 1] = np.maximum(claims[:, 0], end)
-    return claims
-
-
-def share_by_last_end(start: Int64s, end: Int64s, not_before: Int64s, is_chosen: Mask) -> Intervals:
-    """Return each chosen interval without time before ``not_before`` or taken by later-ending intervals.
-
-    If two end together, the one that starts first takes all. Intervals that are not chosen become empty.
-    """
-    claims = intervals(start, start)
-    rows = np.flatnonzero(is_chosen)
-    rows = rows[np.lexsort((start[rows], -end[rows]))]
-    begin = np.maximum(start, not_before)[rows]
-    taken_from = np.concatenate(([AFTER_ALL_NS], np.minimum.accumulate(begin)))[: len(rows)]
-    claims[rows] = intervals(begin, np.maximum(begin, np.minimum(end[rows], taken_from)))
     return claims

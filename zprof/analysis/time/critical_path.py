@@ -20,7 +20,6 @@ from zprof.analysis.time.blame.late_arrivals import group_by_rank
 from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
 from zprof.analysis.time.collective_rows import Instances, RowFinder
-from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
@@ -287,21 +286,19 @@ def _split_pieces(pieces: Int64s, work: Mapping[int, RankWork], calls: ReadCalls
         own = own_rows[positions]
         begins, ends = begin[own], end[own]
         host_ns = ends - begins
-        for column, covering in enumerate(_make_disjoint_sets(work[number], calls(number))):
+        # The intervals of each of ``_OWN_KINDS`` but the last, without those of earlier kinds.
+        rank_work = work[number]
+        host = calls(number)
+        sets, taken = [], EMPTY
+        for spans in (rank_work.compute, rank_work.copies, host.loader, host.allocator, host.sync):
+            free = subtract(spans, taken)
+            sets.append(free)
+            taken = union(taken, free)
+        for column, covering in enumerate(sets):
             parts[own, column] = covered(covering, begins, ends)
             host_ns = host_ns - parts[own, column]
         parts[own, len(_OWN_KINDS) - 1] = host_ns
     return parts
-
-
-def _make_disjoint_sets(rank_work: RankWork, host: HostCalls) -> Sequence[Intervals]:
-    """Return the intervals of each of ``_OWN_KINDS`` but the last, without those of earlier kinds."""
-    sets, taken = [], EMPTY
-    for spans in (rank_work.compute, rank_work.copies, host.loader, host.allocator, host.sync):
-        free = subtract(spans, taken)
-        sets.append(free)
-        taken = union(taken, free)
-    return sets
 
 
 def _make_critical_path(

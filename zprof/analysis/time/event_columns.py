@@ -4,9 +4,8 @@ The readers of steps, host calls and phases share these columns. Predicates on n
 name, because a trace has thousands of times more rows than names.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +83,12 @@ class EventColumns:
 
     def find_names(self, codes: Codes, predicate: Callable[[str], object]) -> Mask:
         """Mark the names that are among ``codes`` and for which the predicate returns something true."""
-        return mark_names(self.names, find_used(codes, len(self.names)), predicate)
+        used = find_used(codes, len(self.names))
+        is_match = np.zeros(max(1, len(self.names)), dtype=np.bool_)
+        for code in used:
+            if predicate(self.names[code]):
+                is_match[code] = True
+        return is_match
 
     def _read(self, column: str, missing: int | None = None) -> Int64s:
         values = self._events.column(column)
@@ -109,15 +113,6 @@ def find_used(codes: Codes, count: int) -> list[int]:
     """Return the distinct codes, in ascending order; they are below ``count``."""
     used: list[int] = np.flatnonzero(np.bincount(codes, minlength=count)).tolist()
     return used
-
-
-def mark_names(names: list[str], used: Iterable[int], predicate: Callable[[str], Any]) -> Mask:
-    """Mark the ``used`` names for which the predicate returns something true."""
-    is_match = np.zeros(max(1, len(names)), dtype=np.bool_)
-    for code in used:
-        if predicate(names[code]):
-            is_match[code] = True
-    return is_match
 
 
 def look_up(is_match: list[bool], codes: Codes) -> Mask:

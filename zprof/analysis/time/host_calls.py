@@ -216,14 +216,10 @@ def _find_active_spans(events: EventColumns, threads: Int64s) -> Intervals:
         times = events.spans[in_category & (events.thread == thread)].ravel()
         times.sort(kind="stable")  # starts, which are nearly sorted, between ends
         is_active = np.diff(times) <= MAX_QUIET_NS
-        active.append(_join_neighbours(times, is_active))
+        # The runs of sorted times in which each neighbour is ``is_active``, without empty ones.
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
+        active.append(union(intervals(times[edges[::2]], times[edges[1::2]])))
     return union(*active)
-
-
-def _join_neighbours(times: Int64s, is_active: Mask) -> Intervals:
-    """Return the runs of sorted times in which each neighbour is ``is_active``, without empty ones."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_active, [False])).astype(np.int8)))
-    return union(intervals(times[edges[::2]], times[edges[1::2]]))
 
 
 def _count_rows(events: EventColumns, category: str) -> int:

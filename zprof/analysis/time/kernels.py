@@ -76,6 +76,8 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame | CollectiveRo
         weights = None if values is None else values[rows].astype(np.float64)
         return np.bincount(group[rows], weights, size).astype(np.int64)
 
+    times = named.times[in_steps, 1:]
+    other = union(named.times[~named.copies, 1:])
     return {
         "rank": np.full(size, timeline.rank, dtype=np.int64),
         "name": names,
@@ -90,7 +92,9 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame | CollectiveRo
         "judged_count": total(None, is_judged),
         "judged_beside_ns": total(concurrent, is_judged),
         "excess_ns": total(excess, is_judged),
-        "uncovered_ns": total(_measure_uncovered(named, in_steps)),
+        "uncovered_ns": total(
+            np.where(named.copies[in_steps], times[:, 1] - times[:, 0] - covered(other, *times.T), 0)
+        ),
     }
 
 
@@ -118,12 +122,6 @@ def _measure_excess(kind: Int64s, duration: Int64s, is_alone: Mask) -> _Floats:
     normal = group_medians(kind[is_alone], duration[is_alone], kinds)
     normal[np.bincount(kind[is_alone], minlength=kinds) < _MIN_ALONE] = np.nan
     return duration - normal[kind]
-
-
-def _measure_uncovered(named: NamedWork, in_steps: Mask) -> Int64s:
-    times = named.times[in_steps, 1:]
-    other = union(named.times[~named.copies, 1:])
-    return np.where(named.copies[in_steps], times[:, 1] - times[:, 0] - covered(other, *times.T), 0)
 
 
 def _group_by_name(named: NamedWork, in_steps: Mask) -> tuple[Int64s, list[str], list[str]]:

@@ -235,13 +235,18 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
 def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> RankSummary:
     calls = timeline.calls
     shares = split_idle(timeline, result)
+    # The host time before each launch of a collective in a step; null if the launch is unknown.
+    launch = result.collectives.ints("launch_start_ns")[result.in_steps]
+    known = result.collectives.known("launch_start_ns")[result.in_steps]
+    work = result.work
+    pace_ns = measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns)
     return RankSummary(
         window=timeline.window,
         time=result.time,
         steps=result.steps,
         in_steps=result.in_steps,
         columns=result.columns,
-        pace=_measure_pace(timeline, result),
+        pace=pd.arrays.IntegerArray(pace_ns, ~known),
         work=result.work,
         calls=HostCalls(
             allocator=calls.allocator, sync=calls.sync, loader=calls.loader, has_stacks=calls.has_stacks
@@ -255,15 +260,6 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
         outside_ns=timeline.outside_ns,
         gaps=result.gaps,
     )
-
-
-def _measure_pace(timeline: RankTimeline, result: RankResult) -> pd.arrays.IntegerArray:
-    """Return the host time before each launch of a collective in a step; null if the launch is unknown."""
-    launch = result.collectives.ints("launch_start_ns")[result.in_steps]
-    known = result.collectives.known("launch_start_ns")[result.in_steps]
-    work = result.work
-    pace_ns = measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns)
-    return pd.arrays.IntegerArray(pace_ns, ~known)
 
 
 def _make_limiter_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:

@@ -184,7 +184,9 @@ def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     collectives, unknown_kinds = _replace_unknown(run.table(rank, "collectives"))
     activity = _read_activity(events, collectives)
     if activity is None:
-        return make_no_work_gap(rank)
+        # Report a rank that used a device but has no device work in the trace.
+        reason = "this rank used a GPU, but the trace has no GPU work: its time was not measured"
+        return Gap(kind=GapKind.DEVICE, what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
     windows = _read_windows(run, rank, policy, marks, activity)
     begins, ends = read_mark_times(marks, "ping_begin"), read_mark_times(marks, "ping_end")
     return RankTimeline(
@@ -306,12 +308,6 @@ def report_unequal_steps(windows: Sequence[RankWindow]) -> list[Gap]:
         f"{len(common)} steps are common to all, and each rank is measured over its own steps"
     )
     return [Gap(kind=GapKind.STEPS, what="steps", reason=reason, remedy="record the same steps on all ranks")]
-
-
-def make_no_work_gap(rank: int) -> Gap:
-    """Report a rank that used a device but has no device work in the trace."""
-    reason = "this rank used a GPU, but the trace has no GPU work: its time was not measured"
-    return Gap(kind=GapKind.DEVICE, what="GPU work", rank=rank, reason=reason, remedy=_RECORD_DEVICE)
 
 
 def report_no_collectives(ranks: Sequence[int], silent: Sequence[int], world_size: int) -> list[Gap]:

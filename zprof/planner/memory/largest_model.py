@@ -88,7 +88,9 @@ def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> i
     step = math.lcm(job.degrees.mp, shape.heads or 1)
 
     def model(count: int) -> Job:
-        return with_hidden(job, shape, count * step)
+        # The job with a different hidden size; the numbers of layers and heads stay.
+        hidden = count * step
+        return _with_shape(job, scale_width(shape, hidden, job.degrees.mp))
 
     count = find_largest_fit(
         lambda count: _known_peak(model(count), scheme), budget, max_value=MAX_WIDTH // step
@@ -143,11 +145,6 @@ def count_parameters_with_layers(job: Job, layers: int) -> int:
     root_elements = sum(unit.elements for unit in job.units if unit.encloses)
     rounds, rest = divmod(layers, len(inner))
     return (root_elements + rounds * sum(inner) + sum(inner[:rest])) * job.degrees.mp
-
-
-def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
-    """Return the job with a different hidden size; the numbers of layers and heads stay."""
-    return _with_shape(job, scale_width(shape, hidden, job.degrees.mp))
 
 
 def _with_shape(job: Job, shape: Shape) -> Job:

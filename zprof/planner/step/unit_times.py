@@ -110,17 +110,6 @@ def stack_units(job: Job) -> UnitStack | None:
     return UnitStack(runs=_group_runs(inner, tokens), root=next(iter(_group_runs(roots, tokens)), None))
 
 
-def take_blocks(stack: UnitStack, count: int) -> UnitStack:
-    """Return the first ``count`` blocks, with the root."""
-    remaining, runs = count, []
-    for run in stack.runs:
-        taken = min(remaining, run.count)
-        if taken:
-            runs.append(EqualUnits(count=taken, elements=run.elements, flop_per_token=run.flop_per_token))
-        remaining -= taken
-    return UnitStack(runs=tuple(runs), root=stack.root)
-
-
 def _group_runs(units: Sequence[ModelUnit], tokens: int | None) -> tuple[EqualUnits, ...]:
     groups = groupby(units, key=lambda unit: (unit.elements, _flop_per_token(unit, tokens)))
     return tuple(
@@ -139,7 +128,15 @@ def _flop_per_token(unit: ModelUnit, tokens: int | None) -> float:
 
 def select_device_stack(job: Job, stack: UnitStack) -> UnitStack:
     """Return the units of the largest pipeline stage: the root and its share of the blocks, rounded up."""
-    return take_blocks(stack, ceil_div(stack.blocks, job.degrees.pp))
+    # The first ``count`` blocks, with the root.
+    count = ceil_div(stack.blocks, job.degrees.pp)
+    remaining, runs = count, []
+    for run in stack.runs:
+        taken = min(remaining, run.count)
+        if taken:
+            runs.append(EqualUnits(count=taken, elements=run.elements, flop_per_token=run.flop_per_token))
+        remaining -= taken
+    return UnitStack(runs=tuple(runs), root=stack.root)
 
 
 def count_device_layers(job: Job) -> int:

@@ -186,7 +186,12 @@ class LiveScreen(Screen[None]):
         rows = build_rank_rows(ranks, width - 3, slowest_first=self.slowest_first, ascii_only=ascii_only)
         self.query_one("#ranks", RankLines).show(rows)
         self._show_tables(seen)
-        self._show_log(seen.log)
+        # Show as many of the log's last lines as fit.
+        log = self.query_one("#log", Static)
+        log.display = bool(seen.log)
+        text_width = self.app.size.width - 2
+        last_lines = seen.log[-max(1, log.size.height) :]
+        log.update(Text("\n".join(shorten(line, text_width) for line in last_lines), no_wrap=True))
         verdict = self.query_one("#verdict", TruncatedText)
         verdict.display = bool(get_verdict(seen))
         verdict.show(Text(printable(get_verdict(seen))))
@@ -204,14 +209,6 @@ class LiveScreen(Screen[None]):
         self._shown_tables = state
         for name, table in zip(("#ledger", "#tenants"), tables, strict=True):
             self.query_one(name, FactTable).show(table)
-
-    def _show_log(self, lines: Sequence[str]) -> None:
-        """Show as many of the log's last lines as fit."""
-        log = self.query_one("#log", Static)
-        log.display = bool(lines)
-        text_width = self.app.size.width - 2
-        last_lines = lines[-max(1, log.size.height) :]
-        log.update(Text("\n".join(shorten(line, text_width) for line in last_lines), no_wrap=True))
 
 
 class LiveApp(LiveShell):

@@ -15,7 +15,7 @@ from zprof.model.quantities import Aggregation, Value
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_NAMES
 from zprof.reports.table import Column, Kind, Mark, Row, Table
-from zprof.run.live import LiveRank, LiveState
+from zprof.run.live import LiveRank
 from zprof.run.manifest import PlannedSteps
 from zprof.tui.live.watcher import JobState, LiveSnapshot
 
@@ -52,19 +52,15 @@ def find_stage(seen: LiveSnapshot) -> Stage:
         return Stage(activity=Activity.RECORDED)
     if _has_ended(job) or all(rank.finished for rank in state.ranks):
         return Stage(activity=Activity.CUT_SHORT)
-    done = count_steps_done(state)
+    # The number of steps that every rank has finished, counted from the program's first step.
+    counts = [rank.last.step + 1 if rank.last else 0 for rank in state.ranks]
+    done = min(counts, default=0)
     plan = state.manifest.planned
     return (
         Stage(activity=Activity.STEPS, done=done)
         if plan is None
         else _find_planned_stage(plan, done, state.ranks)
     )
-
-
-def count_steps_done(state: LiveState) -> int:
-    """Return the number of steps that every rank has finished, counted from the program's first step."""
-    counts = [rank.last.step + 1 if rank.last else 0 for rank in state.ranks]
-    return min(counts, default=0)
 
 
 def _has_ended(job: JobState) -> bool:

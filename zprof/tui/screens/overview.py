@@ -153,13 +153,9 @@ class OverviewScreen(PageScreen):
         self.query_one("#description", Static).display = bool(description) and (
             self._sizes.is_free or self._sizes.description > 0
         )
-        self._show_evidence(loaded, focused[0].target if focused else -1, text)
-
-    def _show_evidence(self, loaded: LoadedRun | None, finding: int, description: Text) -> None:
-        """Show the focused finding's evidence and the worst units if they fit."""
-        fits = loaded is not None and fits_evidence(
-            self._sizes, description, self.app.size.width - _SIDE_MARGIN
-        )
+        # Show the focused finding's evidence and the worst units if they fit.
+        finding = focused[0].target if focused else -1
+        fits = loaded is not None and fits_evidence(self._sizes, text, self.app.size.width - _SIDE_MARGIN)
         if loaded is not None and fits:
             self.query_one("#evidence", FactTable).show(build_evidence_table(loaded.report, finding))
         visible = [fits and self._rows(name) > 0 for name in _EVIDENCE_TABLES]

@@ -72,13 +72,10 @@ class PageScreen(Screen[None]):
             self.filled = state
             self.fill(loaded, self.zprof.selected)
         if self.focused is None:
-            self._focus_first()
-
-    def _focus_first(self) -> None:
-        """Focus the first visible widget: widgets hidden before loading could not take the focus."""
-        first = next((part for part in self.query("#body *") if part.focusable and part.display), None)
-        if first is not None:
-            self.set_focus(first, scroll_visible=False)
+            # Focus the first visible widget: widgets hidden before loading could not take the focus.
+            first = next((part for part in self.query("#body *") if part.focusable and part.display), None)
+            if first is not None:
+                self.set_focus(first, scroll_visible=False)
 
     def parts(self) -> ComposeResult:
         """Yield the widgets of the screen."""

@@ -115,15 +115,6 @@ def build_headline(planned: PlannedChange) -> list[Cell]:
     return [Marked("~ PREDICTED", Mark.PREDICTED), text]
 
 
-def format_gaps_cell(planned: PlannedChange) -> Marked:
-    """Format the first gap of the prediction with its reason, and the number of gaps if there are more."""
-    gaps = [format_gap(gap) for gap in planned.gaps if not isinstance(planned.answer, ZprofError)]
-    count = f" (g: all {len(gaps)})" if len(gaps) > 1 else ""
-    found = planned.prediction
-    status = "unknown" if found is not None and found.step and found.memory else "not predicted"
-    return Marked(f"! {status}{count}: {gaps[0]}" if gaps else "", Mark.DOUBTFUL)
-
-
 def build_planned_tables(report: Report, planned: PlannedChange) -> dict[str, Table]:
     """Build the tables of step, peak and model inputs: what is measured, and what is predicted so far."""
     found = planned.prediction
@@ -310,17 +301,14 @@ class PlanScreen(PageScreen):
             answer=self._answers.get(effective),
         )
         if self.planned.answer is None:
-            self._schedule_prediction()
+            # Predict after a pause, in which another knob may be turned; the first time, at once.
+            if self._pause is not None:
+                self._pause.stop()
+            if self._answers:
+                self._pause = self.set_timer(self.pause_s, self._start_prediction)
+            else:
+                self._start_prediction()
         self._draw(loaded)
-
-    def _schedule_prediction(self) -> None:
-        """Predict after a pause, in which another knob may be turned; the first time, at once."""
-        if self._pause is not None:
-            self._pause.stop()
-        if self._answers:
-            self._pause = self.set_timer(self.pause_s, self._start_prediction)
-        else:
-            self._start_prediction()
 
     def _start_prediction(self) -> None:
         """Start a prediction unless one is running; when that finishes, the latest change is next."""
@@ -344,7 +332,17 @@ class PlanScreen(PageScreen):
 
     def _draw(self, loaded: LoadedRun) -> None:
         self._limit_gap_lines()
-        words, gap = build_headline(self.planned), format_gaps_cell(self.planned)
+        # Format the first gap of the prediction with its reason, and the number of gaps if there are more.
+        gaps = [
+            format_gap(gap) for gap in self.planned.gaps if not isinstance(self.planned.answer, ZprofError)
+        ]
+        count = f" (g: all {len(gaps)})" if len(gaps) > 1 else ""
+        found = self.planned.prediction
+        status = "unknown" if found is not None and found.step and found.memory else "not predicted"
+        words, gap = (
+            build_headline(self.planned),
+            Marked(f"! {status}{count}: {gaps[0]}" if gaps else "", Mark.DOUBTFUL),
+        )
         self._show_text("plan-headline", words)
         self._show_text("plan-gaps", [gap])
         self.query_one("#plan-gaps").display = bool(gap.text)

@@ -205,7 +205,20 @@ class FactTable(DataTable[object]):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        return fit_columns(columns, titles, rows, self._width_limit())
+        # Column widths that fit into ``width_limit``, and shorten the cell texts in place.
+        width_limit = self._width_limit()
+        widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
+        texts = [not column.is_number and bool(column.title) for column in columns]
+        if sum(widths) + PADDING * len(widths) > width_limit:
+            for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
+                if column.is_number:
+                    widths[at] = wrap_header(title, [row[at].cell_len for row in rows])
+        widths = shrink_widths(widths, texts, [column.takes_rest for column in columns], width_limit)
+        for row in rows:
+            for text, width in zip(row, widths, strict=True):
+                if text.cell_len > width:
+                    text.plain = shorten(text.plain, width)
+        return widths
 
     def _empty_message(self) -> str:
         """Return the reason why the table has no rows."""
@@ -254,24 +267,6 @@ PADDING = 2
 _MIN_TEXT, _MIN_REST = 14, 8
 #: Maximum width of a header over numbers in a table that is too wide.
 _MAX_HEADER = 12
-
-
-def fit_columns(
-    columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], width_limit: int
-) -> list[int]:
-    """Return column widths that fit into ``width_limit``, and shorten the cell texts in place."""
-    widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
-    texts = [not column.is_number and bool(column.title) for column in columns]
-    if sum(widths) + PADDING * len(widths) > width_limit:
-        for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
-            if column.is_number:
-                widths[at] = wrap_header(title, [row[at].cell_len for row in rows])
-    widths = shrink_widths(widths, texts, [column.takes_rest for column in columns], width_limit)
-    for row in rows:
-        for text, width in zip(row, widths, strict=True):
-            if text.cell_len > width:
-                text.plain = shorten(text.plain, width)
-    return widths
 
 
 def wrap_header(title: Text, cells: Sequence[int]) -> int:
@@ -327,7 +322,18 @@ class PagedTable(FactTable):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        return align_to_pages(super()._widths(columns, titles, rows), self._width_limit())
+        # Widths with which no column crosses a page boundary; each page's last column fills it.
+        widths = super()._widths(columns, titles, rows)
+        width_limit = self._width_limit()
+        aligned, used, last = list(widths), 0, 0
+        for index, width in enumerate(widths):
+            if used and used + width + PADDING > width_limit:
+                aligned[index - 1] += max(0, width_limit - used)
+                used, last = 0, _SCROLL_BAR
+            used += width + PADDING
+        if last:
+            aligned[-1] += max(0, width_limit - used) + last
+        return aligned
 
     def _scroll_cursor_into_view(self, animate: bool = False) -> None:
         """Scroll to the page of the cursor's column; all rows are always visible."""
@@ -335,16 +341,3 @@ class PagedTable(FactTable):
         start = [0, *accumulate(widths)][self.cursor_column]
         width_limit = max(1, self._width_limit())
         self.scroll_to(x=start // width_limit * width_limit, animate=False)
-
-
-def align_to_pages(widths: Sequence[int], width_limit: int) -> list[int]:
-    """Return widths with which no column crosses a page boundary; each page's last column fills it."""
-    aligned, used, last = list(widths), 0, 0
-    for index, width in enumerate(widths):
-        if used and used + width + PADDING > width_limit:
-            aligned[index - 1] += max(0, width_limit - used)
-            used, last = 0, _SCROLL_BAR
-        used += width + PADDING
-    if last:
-        aligned[-1] += max(0, width_limit - used) + last
-    return aligned

@@ -197,29 +197,24 @@ class HeatView(Widget):
         paint = HeatPaint(look=get_look(self.app), ascii_only=bool(getattr(self.app, "ascii_only", False)))
         rows = len(page.rows) - 1
         if y == 0:
-            segments = self._draw_steps_line(page, paint)
+            text, (start, end) = page.header(self.cursor)
+            parts = [paint.muted(text[:start]), paint.bold(text[start:end]), paint.muted(text[end:])]
+            segments = [paint.plain(" " * page.label), *parts]
         elif y <= rows:
-            segments = self._draw_row_line(page, y - 1, paint)
+            row = y - 1
+            is_focused = page.row_of(self.cursor) == row
+            focused_column = page.column_of(self.cursor) if is_focused else -1
+            name = page.row_name(row).ljust(page.label)
+            line = [paint.bold(name) if is_focused else paint.muted(name)]
+            for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
+                line += paint.cell(level, far=far, width=page.cell, focused=column == focused_column)
+            segments = line
         elif y == rows + 1:
             segments = self._draw_focus_line(page, paint)
         else:
             segments = self._draw_scale_line(self.grid, paint) if y == rows + 2 else []
         # Without the widget's own background the terminal's default would show through.
         return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
-
-    def _draw_steps_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
-        text, (start, end) = page.header(self.cursor)
-        parts = [paint.muted(text[:start]), paint.bold(text[start:end]), paint.muted(text[end:])]
-        return [paint.plain(" " * page.label), *parts]
-
-    def _draw_row_line(self, page: HeatPage, row: int, paint: HeatPaint) -> list[Segment]:
-        is_focused = page.row_of(self.cursor) == row
-        focused_column = page.column_of(self.cursor) if is_focused else -1
-        name = page.row_name(row).ljust(page.label)
-        line = [paint.bold(name) if is_focused else paint.muted(name)]
-        for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
-            line += paint.cell(level, far=far, width=page.cell, focused=column == focused_column)
-        return line
 
     def _draw_focus_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
         grid = page.grid

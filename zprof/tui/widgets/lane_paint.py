@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 
-from zprof.analysis.step_timeline.lane import IDLE, Columns, LaneKind, LaneRole, TimelineLane, compute_columns
+from zprof.analysis.step_timeline.lane import IDLE, LaneKind, LaneRole, TimelineLane, compute_columns
 from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.table import Mark
 from zprof.tui.theme import MARKS, TIMES, Look, Paint
@@ -74,7 +74,16 @@ def _draw_columns(
     if lane.is_named:
         return [(text, None) for text in write_names(lane, view, width, ascii_only=brush.ascii_only)]
     idle = TIMES["idle_ns"].shown(ascii_only=brush.ascii_only)
-    return pick_glyphs(lane, compute_columns(lane, view.edges(width)), idle, ascii_only=brush.ascii_only)
+    # Glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle.
+    columns = compute_columns(lane, view.edges(width))
+    glyphs: list[tuple[str, LaneRole | None]] = []
+    for column, role_index in enumerate(columns.first.tolist()):
+        if role_index == IDLE:
+            glyphs.append((idle if lane.shows_idle else _BLANK, None))
+        else:
+            role, share = columns.roles[role_index], float(columns.shares[role_index, column])
+            glyphs.append((pick_glyph(role, share, ascii_only=brush.ascii_only), role))
+    return glyphs
 
 
 def _find_paint(lane: TimelineLane, role: LaneRole | None) -> Paint | None:
@@ -107,20 +116,6 @@ def pick_glyph(role: LaneRole, share: float, *, ascii_only: bool) -> str:
     if role is LaneRole.COMPUTE:
         return _EIGHTHS[min(7, max(0, int(np.ceil(share * 8)) - 1))]
     return full if share >= 0.5 else thin
-
-
-def pick_glyphs(
-    lane: TimelineLane, columns: Columns, idle: str, *, ascii_only: bool
-) -> list[tuple[str, LaneRole | None]]:
-    """Return glyph and role per column; ``idle`` is the glyph of an empty column in lanes that show idle."""
-    glyphs: list[tuple[str, LaneRole | None]] = []
-    for column, role_index in enumerate(columns.first.tolist()):
-        if role_index == IDLE:
-            glyphs.append((idle if lane.shows_idle else _BLANK, None))
-        else:
-            role, share = columns.roles[role_index], float(columns.shares[role_index, column])
-            glyphs.append((pick_glyph(role, share, ascii_only=ascii_only), role))
-    return glyphs
 
 
 def write_names(lane: TimelineLane, view: View, width: int, *, ascii_only: bool) -> list[str]:

@@ -102,7 +102,11 @@ class LaneView(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Draw the ruler, a lane, or the note about hidden lanes."""
-        brush = self._brush()
+        brush = Brush(
+            look=get_look(self.app),
+            ascii_only=bool(getattr(self.app, "ascii_only", False)),
+            ground=self.rich_style,
+        )
         if self.model is None:
             return self._strip([])
         if y == 0:
@@ -130,13 +134,6 @@ class LaneView(Widget):
         if omitted:
             parts.append(f"{omitted} less busy streams or threads are hidden")
         return "; ".join(parts)
-
-    def _brush(self) -> Brush:
-        return Brush(
-            look=get_look(self.app),
-            ascii_only=bool(getattr(self.app, "ascii_only", False)),
-            ground=self.rich_style,
-        )
 
     def _strip(self, segments: list[Segment]) -> Strip:
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)

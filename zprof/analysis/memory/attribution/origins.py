@@ -231,7 +231,13 @@ def find_frame_origin(frame: Frame) -> Origin:
 
 def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
     """Return the origin of a stack from the origins of its frames, innermost first."""
-    in_call_order = frame_origins[_order_by_calls(frame_origins, python)]
+    # The order of the frames with the engine's own after the Python that it called.
+    # With ``stacks="all"`` torch puts the innermost Python frame where the C++ stack enters the interpreter,
+    # and the other Python frames at the end, behind those of the engine's thread.
+    engine = (frame_origins == Origin.BACKWARD) & ~python
+    calls_python = engine.any() and bool(python[: int(np.argmax(engine))].any())
+    order = np.argsort(engine, kind="stable") if calls_python else np.arange(len(frame_origins))
+    in_call_order = frame_origins[order]
     known_origins = [Origin(code) for code in in_call_order.tolist() if code != Origin.OTHER]
     if not known_origins:
         return Origin.OTHER if python.any() else Origin.BARE
@@ -250,14 +256,3 @@ def _find_stack_origin(frame_origins: Int, python: Bool) -> Origin:
     if first in _FORWARD_ORIGINS and any(origin in _BACKWARD_ORIGINS for origin in known_origins):
         return Origin.RECOMPUTE
     return first
-
-
-def _order_by_calls(frame_origins: Int, python: Bool) -> Int:
-    """Return the order of the frames with the engine's own after the Python that it called.
-
-    With ``stacks="all"`` torch puts the innermost Python frame where the C++ stack enters the interpreter,
-    and the other Python frames at the end, behind those of the engine's thread.
-    """
-    engine = (frame_origins == Origin.BACKWARD) & ~python
-    calls_python = engine.any() and bool(python[: int(np.argmax(engine))].any())
-    return np.argsort(engine, kind="stable") if calls_python else np.arange(len(frame_origins))

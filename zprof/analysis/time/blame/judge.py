@@ -84,7 +84,10 @@ def find_origins(rows: LateRows, cases: LateCases, reasons: Reasons) -> Origins:
         low = np.searchsorted(latest_arrival, reasons.begin[passed_on[positions]], side="right")
         high = np.searchsorted(rows.start[rank_rows], cases.start[passed_on[positions]], side="left")
         best = find_largest_within(rows.exposed_wait[rank_rows], low, high)
-        was_blocked = (best >= 0) & _has_waited(rows, rank_rows, best)
+        waited: Mask = (
+            rows.exposed_wait[rank_rows[np.maximum(best, 0)]] > 0 if len(rank_rows) else best > len(best)
+        )
+        was_blocked = (best >= 0) & waited
         blocking_cases[positions] = np.where(
             was_blocked, cases.case_of_row[rank_rows[np.maximum(best, 0)]] if len(rank_rows) else -1, -1
         )
@@ -114,13 +117,6 @@ def _find_cases_by_instance(rows: LateRows, cases: LateCases, instances: Int64s)
         return np.full(len(instances), -1, dtype=np.int64)
     position = np.minimum(np.searchsorted(cases.instance, instances), len(cases) - 1)
     return np.where(cases.instance[position] == instances, position, -1)
-
-
-def _has_waited(rows: LateRows, rank_rows: Int64s, best: Int64s) -> Mask:
-    waited: Mask = (
-        rows.exposed_wait[rank_rows[np.maximum(best, 0)]] > 0 if len(rank_rows) else best > len(best)
-    )
-    return waited
 
 
 def find_largest_within(values: Int64s, low: Int64s, high: Int64s) -> Int64s:

@@ -311,12 +311,17 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
     start[row, column], end[row, column] = rows.start[lane_rows], rows.end[lane_rows]
     row_of_slot = np.zeros(len(slots), dtype=np.int64)
     row_of_slot[column] = lane_rows
+    # Mark the first instance that each rank entered: it includes the start of that rank's profiler.
+    is_first = np.zeros(start.shape[1], dtype=bool)
+    if start.shape[1]:
+        known = ~np.isnan(start)
+        is_first[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
     return ClockTable(
         ranks=lane.members,
         start=start,
         end=end,
         sync=rows.sync[row_of_slot] if len(slots) else np.zeros(0, dtype=bool),
-        first=_find_first_entered(start),
+        first=is_first,
         source=_find_root_rows(rows.source, lane_rows, column, len(slots), lane),
         sink=_find_root_rows(rows.sink, lane_rows, column, len(slots), lane),
     )
@@ -325,15 +330,6 @@ def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
 def list_slots(placement: Placement) -> Int64s:
     """Return the slot of each column of the placement's table."""
     return np.unique(placement.slot[placement.slot >= 0])
-
-
-def _find_first_entered(start: Floats) -> Bools:
-    """Mark the first instance that each rank entered: it includes the start of that rank's profiler."""
-    is_first = np.zeros(start.shape[1], dtype=bool)
-    if start.shape[1]:
-        known = ~np.isnan(start)
-        is_first[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
-    return is_first
 
 
 def _find_root_rows(roots: Int64s, lane_rows: Int64s, column: Int64s, count: int, lane: GroupLane) -> Int64s:

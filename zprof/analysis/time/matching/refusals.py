@@ -24,7 +24,12 @@ def refuse_impossible(
         grouped["end_ns"].transform("min") < grouped["start_ns"].transform("max") - slack
     )
     impossible = (frame["instance"] >= 0) & (sync | _find_one_sided(frame, rows, slack))
-    impossible |= _find_bad_groups(frame, rows, impossible)
+    # Mark all rows of groups with more bad matches than chance explains.
+    # Kinds that one rank can leave early show nothing about the others: then only the kind is marked.
+    sync_share = impossible.where(is_full_sync(frame)).groupby(rows.counting).transform("mean")
+    kind_share = impossible.groupby([rows.counting, frame["kind"].astype(str)]).transform("mean")
+    is_bad = (sync_share > MAX_CONFLICT_SHARE) | (kind_share > MAX_CONFLICT_SHARE)
+    impossible |= is_bad & (frame["instance"] >= 0)
     return refuse_rows(frame, impossible), _make_group_gaps(
         frame, impossible.to_numpy(), "a rank left before another had entered"
     )
@@ -40,17 +45,6 @@ def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Ser
     bad: pd.Series[bool] = ~is_full_sync(frame) & (early | late)
     in_bad_match: pd.Series[bool] = bad.groupby(frame["instance"]).transform("any")
     return in_bad_match
-
-
-def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
-    """Mark all rows of groups with more bad matches than chance explains.
-
-    Kinds that one rank can leave early show nothing about the others: then only the kind is marked.
-    """
-    sync_share = bad.where(is_full_sync(frame)).groupby(rows.counting).transform("mean")
-    kind_share = bad.groupby([rows.counting, frame["kind"].astype(str)]).transform("mean")
-    is_bad = (sync_share > MAX_CONFLICT_SHARE) | (kind_share > MAX_CONFLICT_SHARE)
-    return is_bad & (frame["instance"] >= 0)
 
 
 def list_step_gaps(frame: pd.DataFrame, rows: MatchRows) -> list[Gap]:
@@ -89,7 +83,12 @@ def list_matching_gaps(
             lane_rows = placement.lane.rows
             is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
     excluded = is_excluded
-    unplaced = _find_unplaced(frame, lanes) & ~excluded
+    is_ordered = np.zeros(len(frame), dtype=bool)
+    for lane in lanes:
+        if not lane.stated:
+            is_ordered[lane.rows] = True
+    is_unplaced: Bools = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
+    unplaced = is_unplaced & ~excluded
     return [
         *_make_group_gaps(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
         *_list_exclusion_gaps(matching),
@@ -101,15 +100,6 @@ def list_matching_gaps(
         *_list_unknown_group_gaps(frame, lanes, ranks),
         *_list_partial_group_gaps(lanes),
     ]
-
-
-def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[GroupLane]) -> Bools:
-    is_ordered = np.zeros(len(frame), dtype=bool)
-    for lane in lanes:
-        if not lane.stated:
-            is_ordered[lane.rows] = True
-    is_unplaced: Bools = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
-    return is_unplaced
 
 
 def _find_partial(frame: pd.DataFrame, lanes: Sequence[GroupLane]) -> Bools:

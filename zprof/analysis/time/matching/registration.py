@@ -98,7 +98,8 @@ def register_rows(fixed: LaneRows, moved: LaneRows, hint: ClockHint) -> Int64s |
         return None
     if hint.measured is not None:
         fit = _fit_offset(fixed, moved, hint.measured, rounds=0)
-        if _is_good(fit, 1):
+        paired_share = fit.count / max(1, fit.count + fit.contradicting)
+        if _is_plausible(fit, 1) and paired_share >= _MIN_SCORE:
             return fit.partner
     has_marked_steps = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
     fits = _drop_duplicates(
@@ -153,11 +154,6 @@ def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
         if not any(_is_same_fit(fit, other) for other in distinct):
             distinct.append(fit)
     return distinct
-
-
-def _is_good(fit: OffsetFit, min_pairs: int) -> bool:
-    paired_share = fit.count / max(1, fit.count + fit.contradicting)
-    return _is_plausible(fit, min_pairs) and paired_share >= _MIN_SCORE
 
 
 def _is_plausible(fit: OffsetFit, min_pairs: int) -> bool:
@@ -266,7 +262,12 @@ def _is_clearly_better(fit: OffsetFit, other: OffsetFit) -> bool:
     At the true offset, only lost rows are unpaired, and the ends differ by how far a collective's end is
     spread; at a wrong one they also differ by how much the time between collectives varies.
     """
-    evidence = (_compare_contradictions(fit, other), _compare_spread(fit, other))
+    # By how many standard deviations the ends of ``other`` are spread farther than of ``fit``.
+    ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
+    evidence = (
+        _compare_contradictions(fit, other),
+        math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR,
+    )
     return sum(sigmas * abs(sigmas) for sigmas in evidence) > _MIN_SIGMAS**2
 
 
@@ -281,12 +282,6 @@ def _compare_contradictions(fit: OffsetFit, other: OffsetFit) -> float:
         return 0.0
     ratio = sum(count * math.log(2 * count / (mine + others)) for count in (mine, others) if count)
     return math.copysign(math.sqrt(2 * ratio), others - mine)
-
-
-def _compare_spread(fit: OffsetFit, other: OffsetFit) -> float:
-    """Return by how many standard deviations the ends of ``other`` are spread farther than of ``fit``."""
-    ratio = max(other.spread_ns, 1.0) / max(fit.spread_ns, 1.0)
-    return math.log(ratio) * math.sqrt(min(fit.count, other.count)) / _SPREAD_ERROR
 
 
 def _is_complete(fit: OffsetFit) -> bool:

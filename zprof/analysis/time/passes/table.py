@@ -26,7 +26,6 @@ import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, Intervals, covered
-from zprof.analysis.time.activity import NamedWork
 from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
 from zprof.analysis.time.steps import StepWindows
@@ -86,19 +85,6 @@ def _is_before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
     return frame["launched_ns"] < first_reduction.fillna(frame["launched_ns"] + 1)
 
 
-def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the candidates, with their ``phase``, without groups that transfer activations.
-
-    The remaining reductions belong to a backward, even if an engine launches them after its end.
-    """
-    reduces = frame["kind"].astype(str).isin(REDUCTIONS)
-    forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
-    share = forward.astype(float).groupby(factorize_texts(frame["group"])[0]).transform("mean").fillna(0.0)
-    remaining = frame[share <= _FORWARD_RATIO]
-    is_late = remaining["kind"].isin(REDUCTIONS) & (remaining["phase"] == Phase.FORWARD.value)
-    return remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
-
-
 class PassRank(Struct, frozen=True, kw_only=True):
     """What tells the passes of one rank: its steps by the host's marks, evidence, and compute.
 
@@ -118,12 +104,17 @@ def make_pass_rank(timeline: RankTimeline) -> PassRank:
     The steps are the program's own, even if the window spans several of them.
     """
     steps = timeline.program_steps if timeline.has_several_steps else None
+    work = timeline.activity.named
+    moves = np.array(
+        [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
+    )
+    computes = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
     return PassRank(
         rank=timeline.rank,
         host_steps=steps or timeline.host_steps,
         evidence=timeline.evidence,
         compute=timeline.activity.compute,
-        launches=_list_compute_launches(timeline.activity.named),
+        launches=np.sort(work.times[computes, 0]),
     )
 
 
@@ -142,7 +133,16 @@ def make_pass_table(collectives: pd.DataFrame, ranks: Sequence[PassRank]) -> pd.
     parts = [(rank, slice(*span)) for rank, span in zip(ranks, bounds, strict=True) if span[0] < span[1]]
     table = _infer_units(_add_phases(table, parts), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
-    return drop_activation_groups(_number_passes(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
+    # Leave out groups that transfer activations.
+    # The remaining reductions belong to a backward, even if an engine launches them after its end.
+    frame = _number_passes(table, parts)
+    reduces = frame["kind"].astype(str).isin(REDUCTIONS)
+    forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
+    share = forward.astype(float).groupby(factorize_texts(frame["group"])[0]).transform("mean").fillna(0.0)
+    remaining = frame[share <= _FORWARD_RATIO]
+    is_late = remaining["kind"].isin(REDUCTIONS) & (remaining["phase"] == Phase.FORWARD.value)
+    remaining = remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
+    return remaining.reset_index(drop=True)[list(PASS_COLUMNS)]
 
 
 def _sort_by_launch(
@@ -265,15 +265,6 @@ def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame
             )
             piece[rank_rows] = likely[rank_rows] & (computed == 0)
     return table.assign(piece=piece)
-
-
-def _list_compute_launches(work: NamedWork) -> Int64s:
-    """Return the launch times of a rank's compute kernels, in order."""
-    moves = np.array(
-        [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
-    )
-    computes = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
-    return np.sort(work.times[computes, 0])
 
 
 def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
