@@ -146,7 +146,7 @@ def _make_rule(result: GateResult) -> SarifRule:
     gate = result.limit.gate
     help_text = describe_gate(gate)
     return SarifRule(
-        id=_make_rule_id(gate),
+        id=f"check/{gate}",
         name=gate,
         short=help_text,
         help_text=f"{help_text}\nLimit: {format_limit(result.limit)}",
@@ -157,15 +157,11 @@ def _make_rule(result: GateResult) -> SarifRule:
 def _make_result(result: GateResult) -> Result:
     limit = result.limit
     return Result(
-        rule=_make_rule_id(limit.gate),
+        rule=f"check/{limit.gate}",
         level=_LEVELS[result.outcome],
         lines=[*describe_result(result), f"limit: {format_limit(limit)}"],
         places=[(result.subject or "all ranks", "module")],
         file=limit.origin if limit.origin.endswith(".toml") else "",
-        key=_make_rule_id(limit.gate),
+        key=f"check/{limit.gate}",
         properties={**{name: to_tree(getattr(result, name)) for name in _PROPERTIES}, "unit": limit.unit},
     )
-
-
-def _make_rule_id(gate: str) -> str:
-    return f"check/{gate}"

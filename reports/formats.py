@@ -125,11 +125,6 @@ def _render_check_github(checked: Checked) -> str:
     return render_github(*checked)
 
 
-def _render_check_json(checked: Checked) -> str:
-    """Return the check alone (``zprof.check/1``); the report is a separate document."""
-    return to_json(checked[0])
-
-
 def _make_formats(
     make_page: Callable[[Document], Page], *, json: Callable[[Document], str] = to_json
 ) -> tuple[Format[Document], ...]:
@@ -172,7 +167,8 @@ COMPARISONS_IN_FULL: tuple[Format[SideBySide], ...] = _make_formats(
     partial(_make_comparison_page, everything=True)
 )
 CHECKS: tuple[Format[Checked], ...] = (
-    *_make_formats(_make_check_page, json=_render_check_json),
+    # The check alone (``zprof.check/1``); the report is a separate document.
+    *_make_formats(_make_check_page, json=lambda checked: to_json(checked[0])),
     Format(name="junit", suffixes=(".xml",), render=_render_check_junit),
     Format(name="sarif", suffixes=(".sarif",), render=_render_check_sarif),
     Format(name="github", suffixes=(), render=_render_check_github),

@@ -167,7 +167,7 @@ def _render_rows(table: Table, rows: Sequence[Row]) -> str:
         if row.total:
             cells = [f"**{cell}**" if cell else "" for cell in (f"= {cells[0]}", *cells[1:])]
         body.append(cells)
-    return _format_grid([heads, alignment, *body])
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, alignment, *body])
 
 
 def _render_transposed(table: Table, rows: Sequence[Row]) -> str:
@@ -183,11 +183,7 @@ def _render_transposed(table: Table, rows: Sequence[Row]) -> str:
         body.append(
             [f"**{cell}**" if cell else "" for cell in cells] if column.title.startswith("=") else cells
         )
-    return _format_grid([heads, ["---", *["---:"] * len(rows)], *body])
-
-
-def _format_grid(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---", *["---:"] * len(rows)], *body])
 
 
 def _format_header(title: str, unit: str) -> str:

@@ -70,7 +70,7 @@ def render_text(page: Page, *, coloured: bool = False) -> str:
 
 
 def _draw(block: Block) -> list[str]:
-    return _make_safe(_render_block(block))
+    return [escape_log_line(printable(line)) for line in _render_block(block)]
 
 
 def _draw_coloured(block: Block) -> list[str]:
@@ -78,15 +78,14 @@ def _draw_coloured(block: Block) -> list[str]:
     return colour_block(block, lines) if lines else []
 
 
-def _make_safe(lines: Sequence[str]) -> list[str]:
-    return [escape_log_line(printable(line)) for line in lines]
-
-
 def _render_section(section: Section, draw: Callable[[Block], list[str]], *, coloured: bool) -> list[str]:
     """Return the blocks; a table has its own title, other blocks follow the section title."""
     lines: list[str] = []
     is_card = False
-    title = _make_safe(render_heading(printable(section.title).upper(), printable(section.note)))
+    title = [
+        escape_log_line(printable(line))
+        for line in render_heading(printable(section.title).upper(), printable(section.note))
+    ]
     if coloured:
         title[0] = colour_heading(title[0], is_warning=section.anchor == GAPS)
     for block in section.blocks:

@@ -143,7 +143,9 @@ def _make_gate_row(result: GateResult) -> tuple[Cell, ...]:
 def _build_reason_sections(check: Check) -> Iterator[Section]:
     """Yield one section per outcome with the reasons."""
     for outcome, title in _OUTCOME_TITLES:
-        yield from _build_reason_section(title, outcome.value, _select_by_outcome(check, outcome))
+        yield from _build_reason_section(
+            title, outcome.value, tuple(result for result in check.results if result.outcome is outcome)
+        )
     noisy = [result for result in check.results if is_noisy(result) and result.outcome is Outcome.PASSED]
     yield from _build_reason_section("Passed, too noisy to fail", "noisy", noisy)
 
@@ -170,11 +172,6 @@ def sort_by_severity(check: Check) -> tuple[GateResult, ...]:
     """Return the gates by outcome: failed, unknown, warned, within noise, skipped, passed."""
     order = list(MARKS)
     return tuple(sorted(check.results, key=lambda result: order.index(result.outcome)))
-
-
-def _select_by_outcome(check: Check, outcome: Outcome) -> tuple[GateResult, ...]:
-    """Return the gates with this outcome, in the order of the limits."""
-    return tuple(result for result in check.results if result.outcome is outcome)
 
 
 def format_change(result: GateResult) -> str:
@@ -271,7 +268,7 @@ def format_outcome(check: Check) -> str:
 
 def _has_checked_nothing(check: Check) -> bool:
     """Return True if no gate failed because none had anything to judge, as without a baseline."""
-    has_passed = bool(_select_by_outcome(check, Outcome.PASSED))
+    has_passed = any(result.outcome is Outcome.PASSED for result in check.results)
     return bool(check.results) and check.outcome is Outcome.PASSED and not has_passed
 
 

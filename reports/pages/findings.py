@@ -9,7 +9,7 @@ from zprof.model.cursor import Cursor, read, read_range
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity, SourceLocation
 from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.gaps import Gap
-from zprof.model.quantities import Unit, Value, format_number
+from zprof.model.quantities import Unit, format_number
 from zprof.model.report import Report
 from zprof.model.time import Time
 from zprof.reports.page import GAPS, Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
@@ -232,8 +232,8 @@ def _format_findings_title(report: Report) -> str:
 
 
 def _make_finding_line(report: Report, index: int, finding: Finding) -> Row:
-    freed = _make_saving(report, index, "saving_bytes") if finding.saving_bytes else None
-    saved = _make_saving(report, index, "saving_ns") if finding.saving_ns[1] else None
+    freed = read_range(Cursor(report).findings[index]["saving_bytes"]) if finding.saving_bytes else None
+    saved = read_range(Cursor(report).findings[index]["saving_ns"]) if finding.saving_ns[1] else None
     return Row(
         key=str(index),
         cells=(
@@ -247,10 +247,6 @@ def _make_finding_line(report: Report, index: int, finding: Finding) -> Row:
         target=index,
         mark=Mark.MUTED if finding.confidence is Confidence.LOW else Mark.PLAIN,
     )
-
-
-def _make_saving(report: Report, index: int, name: str) -> Value:
-    return read_range(Cursor(report).findings[index][name])
 
 
 def describe_finding(report: Report, index: int, *, whole: bool = False) -> str:

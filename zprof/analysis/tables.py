@@ -80,8 +80,8 @@ def make_collective_table(analysis: RunAnalysis, rows: pd.DataFrame | None = Non
             bytes=sizes.where((sizes != 0) | can_be_zero),
             phase=_hide_unknown_texts(_pick_pass_value(passes, "phase", rows.index), (UNKNOWN_PHASE,)),
             micro_batch=_pick_pass_value(passes, "micro_batch", rows.index).astype("Int64"),
-            last_rank=_hide_unknown_ranks(rows["last_rank"]),
-            origin_rank=_hide_unknown_ranks(rows["origin_rank"]),
+            last_rank=rows["last_rank"].astype("Int64").where(rows["last_rank"] >= 0),
+            origin_rank=rows["origin_rank"].astype("Int64").where(rows["origin_rank"] >= 0),
             late_reason=_hide_unknown_texts(rows["late_reason"], ("", LateReason.UNKNOWN)),
             upper_bound=_mark_upper_bounds(analysis, rows),
         )
@@ -209,7 +209,3 @@ def _pick_pass_value(passes: pd.DataFrame | None, name: str, rows: pd.Index) -> 
 
 def _hide_unknown_texts(texts: "pd.Series[str]", unknown: Sequence[str]) -> "pd.Series[str]":
     return texts.astype(object).where(~texts.isin(list(unknown)), None)
-
-
-def _hide_unknown_ranks(ranks: "pd.Series[int]") -> "pd.Series[int]":
-    return ranks.astype("Int64").where(ranks >= 0)

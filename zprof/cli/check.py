@@ -103,7 +103,13 @@ class CheckCommand:
         from zprof.checks.config import resolve_limits
 
         outputs = choose_outputs(arguments)
-        limits = resolve_limits(_working_directory(), config=arguments.config, flags=read_limits(arguments))
+        # The limits from the command line, in the order of the flags; the last of repeated flags wins.
+        # Raises: BadInput: a ``--tenant`` lacks a name or limit, or names an unknown tenant.
+        limits = resolve_limits(
+            _working_directory(),
+            config=arguments.config,
+            flags=[*_read_gate_flags(arguments), *map(_read_tenant_flag, arguments.tenant)],
+        )
         run, check = _run_check(arguments, limits)
         write_outputs(check, run.report, outputs)
         return check.exit_code
@@ -199,15 +205,6 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="activations=+0%%: limit one tenant's part of the peak; may be repeated",
     )
-
-
-def read_limits(arguments: argparse.Namespace) -> "list[StatedLimit]":
-    """Return the limits from the command line, in the order of the flags; the last of repeated flags wins.
-
-    Raises:
-        BadInput: a ``--tenant`` lacks a name or limit, or names an unknown tenant.
-    """
-    return [*_read_gate_flags(arguments), *map(_read_tenant_flag, arguments.tenant)]
 
 
 def _read_gate_flags(arguments: argparse.Namespace) -> "Iterator[StatedLimit]":

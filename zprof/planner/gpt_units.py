@@ -121,7 +121,8 @@ def _root_and_block(job: Job, shape: Shape) -> tuple[ModelUnit, ModelUnit]:
     if job.batch.tokens is None:
         return root, inner
     block = sizes.shape.block
-    return _add_bytes(root, compute_root_moments(sizes), compute_head_flop(sizes)), replace(
+    # The forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop.
+    return _add_bytes(root, compute_root_moments(sizes), 2.0 * sizes.tokens * sizes.word_elements), replace(
         _add_bytes(
             inner,
             _block_moments(sizes),
@@ -270,11 +271,6 @@ def compute_root_moments(sizes: ModelSizes) -> UnitMoments:
             made=backward[-1].gradient_elements,
         ),
     )
-
-
-def compute_head_flop(sizes: ModelSizes) -> float:
-    """Return the forward flop of the head: 2 T h V / N, with a multiply-add as 2 flop."""
-    return 2.0 * sizes.tokens * sizes.word_elements
 
 
 def _root_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:

@@ -64,7 +64,13 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
         rows=rows,
         assumptions=({key: ASSUMPTIONS[key] for key in sorted(keys)}),
         sensitivity=analyze_sensitivity(drop_assumed(job)) if with_sensitivity else None,
-        gaps=find_plan_gaps(job, answers),
+        gaps=(
+            *_expert_gap(job),
+            *find_rate_gaps(job),
+            *_one_unit_gap(job),
+            *_row_gaps(answers),
+            *_missing_time_gaps(job, [row for row, _ in answers]),
+        ),
     )
 
 
@@ -116,17 +122,6 @@ def _count_state_bytes(given: Job, spread: Job, scheme: Scheme) -> int:
     if scheme in ZERO_STAGES and Assumed.SHAPE in given.assumed:
         return total_state_bytes(spread_devices(drop_assumed(given), scheme), scheme)
     return total_state_bytes(spread, scheme)
-
-
-def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:
-    """Return the plan's gaps, each once; ``made`` pairs each row with the gaps of its memory figures."""
-    return (
-        *_expert_gap(job),
-        *find_rate_gaps(job),
-        *_one_unit_gap(job),
-        *_row_gaps(made),
-        *_missing_time_gaps(job, [row for row, _ in made]),
-    )
 
 
 def _expert_gap(job: Job) -> Iterator[Gap]:

@@ -113,7 +113,11 @@ class LiveRun:
         ]
         self._read_new(followed)
         ranks = [
-            rank.state for rank in followed if rank.state is not None and self._belongs_to_run(rank.state)
+            rank.state
+            for rank in followed
+            if rank.state is not None
+            and self._manifest is not None
+            and rank.state.manifest.run_id == self._manifest.run_id
         ]
         return LiveState(
             manifest=self._manifest,
@@ -153,9 +157,6 @@ class LiveRun:
             if budget_bytes <= 0:
                 self._next_rank = (self._next_rank + index + 1) % count
                 return
-
-    def _belongs_to_run(self, rank: LiveRank) -> bool:
-        return self._manifest is not None and rank.manifest.run_id == self._manifest.run_id
 
 
 class _RankFollower:

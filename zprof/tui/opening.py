@@ -18,7 +18,6 @@ from textual.containers import Vertical
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
 from zprof.model.cursor import follow, get
-from zprof.model.findings import Finding
 from zprof.model.formatting import printable, shorten
 from zprof.model.gaps import Gap
 from zprof.model.metrics.metric import find_unit
@@ -191,7 +190,12 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
     finding = loaded.report.findings[index]
 
     def layout_text(columns: int) -> str:
-        lines = [*wrap(finding.sentence, first="", width=columns), "", *format_worth(finding)]
+        # Format what a fix saves and frees, and the rule's confidence, as lines.
+        lines = [
+            *wrap(finding.sentence, first="", width=columns),
+            "",
+            *[f"  {part.strip()}" for part in worth(finding).split(", ")],
+        ]
         if finding.location is not None:
             lines += [f"  in {format_location(finding.location)}"]
         lines += ["", "evidence", *format_evidence(loaded, index, columns)]
@@ -204,11 +208,6 @@ def _open_finding(loaded: LoadedRun, index: int) -> Popup[None]:
         return "\n".join([*lines, "", render_markdown_text(page(finding.cause), columns)])
 
     return TextPopup(f"{finding.id} {finding.cause.value}", layout_text, copies=finding.fix)
-
-
-def format_worth(finding: Finding) -> list[str]:
-    """Format what a fix saves and frees, and the rule's confidence, as lines."""
-    return [f"  {part.strip()}" for part in worth(finding).split(", ")]
 
 
 def format_evidence(loaded: LoadedRun, index: int, columns: int) -> list[str]:

@@ -60,11 +60,11 @@ def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
     is_free_segment = (used == 0) & ~regions.private
     terms = (free[~is_free_segment & ~regions.private], free[is_free_segment], free[regions.private])
     split, free_segments, private = (None if contradiction else int(part.sum()) for part in terms)
-    block_bytes, live_bytes = _sum_rows(blocks.block_bytes, live), _sum_rows(blocks.requested_bytes, live)
+    block_bytes, live_bytes = int(blocks.block_bytes[live].sum()), int(blocks.requested_bytes[live].sum())
     return AllocatorTerms(
         live_bytes=live_bytes,
         rounding_bytes=block_bytes - live_bytes,
-        awaiting_free_bytes=_sum_rows(blocks.block_bytes, held_rows) - block_bytes,
+        awaiting_free_bytes=int(blocks.block_bytes[held_rows].sum()) - block_bytes,
         split_bytes=split,
         free_segments_bytes=free_segments,
         private_pools_bytes=private,
@@ -98,7 +98,3 @@ def _sum_overlap_bytes(address: Int, size: Int) -> int:
     address, end = address[order], (address + size)[order]
     reached = np.maximum.accumulate(end)[:-1]
     return int(np.maximum(np.minimum(reached, end[1:]) - address[1:], 0).sum())
-
-
-def _sum_rows(sizes: Int, rows: Int) -> int:
-    return int(sizes[rows].sum())

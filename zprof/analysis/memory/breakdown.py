@@ -43,17 +43,16 @@ def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
     sums = sums.sort_values("bytes", ascending=False, kind="stable")
     rest = sums.iloc[MAX_PARTS:].groupby("tenant", as_index=False)["bytes"].sum().assign(sub=_REST)
     shown = pd.concat([sums.iloc[:MAX_PARTS], rest]) if len(rest) else sums
+    # TAGGED if a hook or the operator names the tenant, else UNKNOWN.
     return tuple(
         MemoryPart(
-            tenant=tenant_name(int(tenant)), sub=sub, bytes=int(size), basis=get_recorded_basis(int(tenant))
+            tenant=tenant_name(int(tenant)),
+            sub=sub,
+            bytes=int(size),
+            basis=Basis.UNKNOWN if int(tenant) == UNTAGGED else Basis.TAGGED,
         )
         for tenant, sub, size in zip(shown["tenant"], shown["sub"], shown["bytes"], strict=True)
     )
-
-
-def get_recorded_basis(tenant: int) -> Basis:
-    """Return TAGGED if a hook or the operator names the tenant, else UNKNOWN."""
-    return Basis.UNKNOWN if tenant == UNTAGGED else Basis.TAGGED
 
 
 def split_by_basis(peak_bytes: int, untagged_bytes: int) -> Mapping[Basis, int]:
@@ -82,7 +81,7 @@ def find_largest_allocations(
                 module=str(lives.blocks.module[block] or ""),
                 stack=frames.get(-1 if generation is None else generation, ()),
                 operator=str(lives.blocks.operator[block] or ""),
-                basis=get_recorded_basis(tenant),
+                basis=Basis.UNKNOWN if tenant == UNTAGGED else Basis.TAGGED,
             )
         )
     return tuple(largest)

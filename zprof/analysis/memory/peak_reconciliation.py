@@ -62,7 +62,7 @@ def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> C
     before = peaks[peaks["time_ns"] < window.begin_ns]["peak_allocated_bytes"]
     within = peaks[(peaks["time_ns"] >= window.begin_ns) & (peaks["time_ns"] <= window.end_ns)]
     counts = pd.concat([before.iloc[-1:], within["peak_allocated_bytes"]])
-    if within.empty or _was_reset(counts):
+    if within.empty or bool((counts.diff().dropna() < 0).any()):
         return None
     highest = int(within["peak_allocated_bytes"].iloc[-1])
     return CounterPeak(bytes=highest, in_window=not before.empty and highest > int(before.iloc[-1]))
@@ -81,13 +81,13 @@ def _count_growth(column: "pd.Series[int]") -> int | None:
     before the recording.
     """
     known = column.dropna()
-    if known.empty or _was_reset(known) or (len(known) == 1 and int(known.iloc[0]) != 0):
+    if (
+        known.empty
+        or bool((known.diff().dropna() < 0).any())
+        or (len(known) == 1 and int(known.iloc[0]) != 0)
+    ):
         return None
     return int(known.iloc[-1]) - int(known.iloc[0])
-
-
-def _was_reset(column: "pd.Series[int]") -> bool:
-    return bool((column.diff().dropna() < 0).any())
 
 
 class PeakReconciliation(Struct, frozen=True, kw_only=True):

@@ -166,7 +166,7 @@ def _merge_branches(
         parent=parent,
         bytes=int(sizes.sum()),
         blocks=blocks,
-        tenant=_find_tenant(sizes),
+        tenant=tenant_name(int(np.argmax(sizes))),
         kind=StackNodeKind.MERGED,
         branches=len(small) + rest,
     )
@@ -183,12 +183,8 @@ def _make_node(chain: Sequence[_Branch], parent: int) -> StackNode:
         parent=parent,
         bytes=chain[0].bytes,
         blocks=chain[0].blocks,
-        tenant=_find_tenant(chain[0].sizes),
+        tenant=tenant_name(int(np.argmax(chain[0].sizes))),
         kind=chain[0].kind,
         operator=operator,
         chain=tuple(branch.label for branch in frames) if len(frames) > 1 else (),
     )
-
-
-def _find_tenant(sizes: Int) -> str:
-    return tenant_name(int(np.argmax(sizes)))

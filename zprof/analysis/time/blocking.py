@@ -64,8 +64,8 @@ def find_blocking(
     inside = steps.step_at(collectives.ints("start_ns")) >= 0
     without_wait = np.flatnonzero(inside & ~collectives.known("wait_start_ns"))
     open_waits = activity.anonymous_waits[~_starts_known_wait(activity.anonymous_waits, collectives, inside)]
-    has_waits = _count_in_steps(activity.waits, steps) > 0 or not len(without_wait)
-    if has_waits and len(without_wait) - _count_in_steps(open_waits, steps) <= max(
+    has_waits = len(intersect(activity.waits, steps.spans)) > 0 or not len(without_wait)
+    if has_waits and len(without_wait) - len(intersect(open_waits, steps.spans)) <= max(
         _MAX_WITHOUT_WAIT, int(inside.sum()) // 10
     ):
         return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
@@ -140,11 +140,6 @@ def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:
     index = np.searchsorted(merged[:, 0], end, side="right") - 1
     inside: npt.NDArray[np.bool_] = (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
     return inside
-
-
-def _count_in_steps(waits: Intervals, steps: StepWindows) -> int:
-    """Count the waits that overlap a step."""
-    return len(intersect(waits, steps.spans))
 
 
 def _list_collective_spans(collectives: CollectiveRows) -> Intervals:

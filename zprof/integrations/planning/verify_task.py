@@ -320,21 +320,18 @@ def make_gpt_config(job: Job) -> GPTConfig:
     if not shape.vocabulary:
         raise BadInput("--verify builds the model, so it needs the vocabulary size", hint="add --vocabulary")
     try:
+        # The default number of heads: 64 wide as in GPT-2, or the next width that divides ``hidden``.
         return GPTConfig(
             layers=shape.layers,
             hidden=shape.hidden,
-            heads=shape.heads or choose_default_heads(shape.hidden),
+            heads=shape.heads
+            or next(heads for heads in range(max(shape.hidden // 64, 1), 0, -1) if shape.hidden % heads == 0),
             vocabulary=shape.vocabulary,
             context=shape.context or job.batch.sequence or 1,
             tied=shape.tied,
         )
     except ValueError as error:
         raise BadInput(f"--verify cannot build the model: {error}", hint="change that size") from None
-
-
-def choose_default_heads(hidden: int) -> int:
-    """Return the default number of heads: 64 wide as in GPT-2, or the next width that divides ``hidden``."""
-    return next(heads for heads in range(max(hidden // 64, 1), 0, -1) if hidden % heads == 0)
 
 
 def _choose_dtype(element_bytes: ElementBytes) -> torch.dtype:

@@ -74,7 +74,7 @@ def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
 
     @cache
     def peak(count: int) -> int:
-        return _known_peak(with_layers(job, count * stages), scheme)
+        return sum_known_bytes(plan_memory(with_layers(job, count * stages), scheme).terms)
 
     known, max_layers = max(2, MAX_WALKED_LAYERS // stages), max(1, MAX_LAYERS // stages)
     count = find_largest_fit(_extrapolate_from(peak, known), budget, max_value=max_layers)
@@ -93,13 +93,11 @@ def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> i
         return _with_shape(job, scale_width(shape, hidden, job.degrees.mp))
 
     count = find_largest_fit(
-        lambda count: _known_peak(model(count), scheme), budget, max_value=MAX_WIDTH // step
+        lambda count: sum_known_bytes(plan_memory(model(count), scheme).terms),
+        budget,
+        max_value=MAX_WIDTH // step,
     )
     return model(count).parameters if count else 0
-
-
-def _known_peak(job: Job, scheme: Scheme) -> int:
-    return sum_known_bytes(plan_memory(job, scheme).terms)
 
 
 def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[int], int]:

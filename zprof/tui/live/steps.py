@@ -80,7 +80,11 @@ def build_rank_rows(
 
 def _format_cells(rank: LiveRank, memory: Sequence[str]) -> tuple[str, ...]:
     last = rank.last
-    times = [format_ms(last.wall_ns), format_ms(_compute_median(rank))] if last else [UNKNOWN, UNKNOWN]
+    times = (
+        [format_ms(last.wall_ns), format_ms(median(step.wall_ns for step in rank.steps))]
+        if last
+        else [UNKNOWN, UNKNOWN]
+    )
     values = {
         "allocated": last.allocated_bytes if last else None,
         "peak so far": last.peak_allocated_bytes if last else None,
@@ -90,12 +94,8 @@ def _format_cells(rank: LiveRank, memory: Sequence[str]) -> tuple[str, ...]:
     return (str(rank.rank), str(rank.steps_done), *times, *sizes)
 
 
-def _compute_median(rank: LiveRank) -> float:
-    return median(step.wall_ns for step in rank.steps)
-
-
 def _get_sort_key(rank: LiveRank) -> tuple[float, int]:
-    return (-_compute_median(rank) if rank.steps else 0.0, rank.rank)
+    return (-median(step.wall_ns for step in rank.steps) if rank.steps else 0.0, rank.rank)
 
 
 def _find_slowest_rank(ranks: Sequence[LiveRank]) -> int | None:

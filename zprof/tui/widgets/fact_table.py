@@ -292,13 +292,12 @@ def shrink_widths(
         for width, is_text, is_rest in zip(widths, texts, rest, strict=True)
     ]
     excess = sum(fits) + PADDING * len(fits) - width_limit
-    for indices, min_width in ((_true_indices(rest), _MIN_REST), (_true_indices(texts), _MIN_TEXT)):
+    for indices, min_width in (
+        ([index for index, flag in enumerate(rest) if flag], _MIN_REST),
+        ([index for index, flag in enumerate(texts) if flag], _MIN_TEXT),
+    ):
         excess = _shrink(fits, indices, min_width, excess)
     return fits
-
-
-def _true_indices(flags: Sequence[bool]) -> list[int]:
-    return [index for index, flag in enumerate(flags) if flag]
 
 
 def _shrink(widths: list[int], indices: Sequence[int], min_width: int, excess: int) -> int:

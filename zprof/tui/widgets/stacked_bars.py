@@ -222,7 +222,7 @@ class StackedBars(Static, can_focus=True):
 
     def list_shown_bars(self) -> list[RankBar]:
         """Return as many bars as fit, in the order of the ranks."""
-        return select_bars(self.stacks, self.max_bars) if self.stacks else []
+        return sorted(self.stacks.bars[: self.max_bars], key=lambda entry: entry.rank) if self.stacks else []
 
     def shown_figures(self) -> list[Value]:
         """Return the scale, peaks of the bars, the legend with its sum, and the notes' numbers."""
@@ -330,14 +330,10 @@ class Pen(Struct, frozen=True, kw_only=True):
         return letter if self.ascii_only else glyph
 
 
-def select_bars(stacks: Stacks, max_bars: int) -> list[RankBar]:
-    """Return the first `max_bars` bars, in the order of the ranks."""
-    return sorted(stacks.bars[:max_bars], key=lambda entry: entry.rank)
-
-
 def draw_bars(stacks: Stacks, width: int, max_bars: int, max_notes: int, cursor: int, pen: Pen) -> list[Text]:
     """Draw all lines; ``cursor`` is the legend index that is marked while the widget has the focus."""
-    bars = select_bars(stacks, max_bars)
+    # The first `max_bars` bars, in the order of the ranks.
+    bars = sorted(stacks.bars[:max_bars], key=lambda entry: entry.rank)
     moment_width = max((cell_len(_format_moment(entry)) for entry in bars), default=0)
     shown = len(bars)
     peaks = f"own peaks, memory window ({stacks.window})" if stacks.window else "each rank at its own peak"

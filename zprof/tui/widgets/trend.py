@@ -68,7 +68,7 @@ class Trend(Static, can_focus=True):
         """Move to the peak of the next or previous column."""
         if self.curve is None:
             return
-        points = list(dict.fromkeys(self._column_points()))
+        points = list(dict.fromkeys(pick_points(self.curve, self.size.width) if self.curve else []))
         index = min(range(len(points)), key=lambda i: abs(points[i] - self.point))
         self.point = points[max(0, min(len(points) - 1, index + by))]
         self.redraw()
@@ -91,7 +91,7 @@ class Trend(Static, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Move to the point of the clicked column."""
         column = event.x - (compute_gutter_width(self.curve) if self.curve else 0)
-        points = self._column_points()
+        points = pick_points(self.curve, self.size.width) if self.curve else []
         if 0 <= column < len(points):
             self.point = points[column]
             self.redraw()
@@ -107,9 +107,6 @@ class Trend(Static, can_focus=True):
             )
             self.styles.height = len(lines)
             self.update(Text("\n").join(lines))
-
-    def _column_points(self) -> list[int]:
-        return pick_points(self.curve, self.size.width) if self.curve else []
 
     def _displayed_point(self) -> int:
         assert self.curve is not None

@@ -1,7 +1,7 @@
 """Find the tenant of a block by the first rule that applies to its stack and its lifetime.
 
-To add a rule: write a function that returns a mask over the blocks, and add it to ``TENANT_RULES`` with its
-tenant and confidence. HIGH: the stack identifies the owner, or the lifetime within the step leaves no other.
+To add a rule: add it to ``TENANT_RULES``, with a mask over the blocks from their features ``f``, its tenant
+and confidence. HIGH: the stack identifies the owner, or the lifetime within the step leaves no other.
 MEDIUM: the usual case, with a known exception. LOW: a best guess, because the history ends too early.
 """
 
@@ -47,15 +47,6 @@ def _is_workspace(features: Features) -> Bool:
     return mask
 
 
-def _is_library_workspace(features: Features) -> Bool:
-    """Mark workspaces by their stack: cuBLAS has one per thread, and also runs on the backward thread."""
-    return features.made_by(Origin.WORKSPACE)
-
-
-def _is_gathered_param(features: Features) -> Bool:
-    return features.made_by(Origin.GATHER)
-
-
 def _is_reduced_shard(features: Features) -> Bool:
     reaches = features.sees_optimizer | (
         ~features.optimizer_is_next & features.outlives_pass & ~features.stays
@@ -63,113 +54,15 @@ def _is_reduced_shard(features: Features) -> Bool:
     return features.made_by(Origin.REDUCE) & reaches
 
 
-def _is_reduce_buffer(features: Features) -> Bool:
-    return features.made_by(Origin.REDUCE) & ~features.stays
-
-
-def _is_bucket(features: Features) -> Bool:
-    return features.made_by(Origin.BUCKET)
-
-
-def _is_collective(features: Features) -> Bool:
-    return features.made_by(Origin.COLLECTIVE)
-
-
-def _is_initialized_state(features: Features) -> Bool:
-    return features.made_by(Origin.OPTIMIZER_INIT) & (features.stays | features.outlives_step)
-
-
-def _is_long_lived_state(features: Features) -> Bool:
-    mask: Bool = (features.made_in == OPTIMIZER) & features.outlives_step
-    return mask
-
-
-def _is_state_from_before(features: Features) -> Bool:
-    return features.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_CALL) & features.before & features.stays
-
-
-def _is_optimizer_temporary(features: Features) -> Bool:
-    mask: Bool = (features.made_in == OPTIMIZER) & ~features.stays & ~features.outlives_step
-    return mask
-
-
-def _is_clip(features: Features) -> Bool:
-    return features.made_by(Origin.CLIP) & ~features.stays
-
-
-def _is_shard(features: Features) -> Bool:
-    return features.made_by(Origin.SHARD) & features.is_standing
-
-
-def _is_module_setup(features: Features) -> Bool:
-    return features.made_by(Origin.SETUP) & features.is_standing
-
-
-def _is_constructor(features: Features) -> Bool:
-    return features.made_by(Origin.CONSTRUCTOR) & features.is_standing
-
-
-def _is_recomputed(features: Features) -> Bool:
-    return features.made_by(Origin.RECOMPUTE) & features.outlives_recompute & ~features.stays
-
-
-def _is_recomputed_at_end(features: Features) -> Bool:
-    return features.made_by(Origin.RECOMPUTE) & features.stays & features.in_open_pass
-
-
-def _is_recompute_temporary(features: Features) -> Bool:
-    return features.made_by(Origin.RECOMPUTE) & ~features.outlives_recompute & ~features.stays
-
-
 def _is_made_in_backward(features: Features) -> Bool:
     made: Bool = (features.made_in == BACKWARD) & ~features.made_by(Origin.RECOMPUTE)
     return made
-
-
-def _is_gradient(features: Features) -> Bool:
-    return _is_made_in_backward(features) & features.sees_optimizer
 
 
 def _is_gradient_without_optimizer(features: Features) -> Bool:
     """Mark blocks that outlive the backward: a fused optimizer allocates nothing, so its pass is unseen."""
     ended = ~features.in_open_pass | ~features.stays
     return _is_made_in_backward(features) & ~features.optimizer_is_next & features.outlives_pass & ended
-
-
-def _is_backward_temporary(features: Features) -> Bool:
-    return _is_made_in_backward(features) & ~features.stays
-
-
-def _is_saved(features: Features) -> Bool:
-    mask: Bool = features.made_by(Origin.FORWARD) & features.sees_backward & (features.ends_in == BACKWARD)
-    return mask
-
-
-def _is_saved_by_name(features: Features) -> Bool:
-    mask: Bool = (features.made_in == FORWARD) & features.sees_backward & (features.ends_in == BACKWARD)
-    return mask
-
-
-def _is_saved_cast(features: Features) -> Bool:
-    mask: Bool = features.made_by(Origin.CAST) & features.sees_backward & (features.ends_in == BACKWARD)
-    return mask
-
-
-def _is_cast(features: Features) -> Bool:
-    mask: Bool = features.made_by(Origin.CAST) & ~features.stays
-    return mask
-
-
-def _is_saved_before(features: Features) -> Bool:
-    """Mark older blocks that end in the history's first backward."""
-    mask: Bool = features.before & (features.ends_in == BACKWARD) & features.ends_in_first_backward
-    return mask
-
-
-def _is_temporary_before(features: Features) -> Bool:
-    """Mark older blocks that end in the history's first forward."""
-    mask: Bool = features.before & (features.ends_in == FORWARD) & ~features.ends_after_backward
-    return mask
 
 
 def _is_saved_in_running_backward(features: Features) -> Bool:
@@ -188,32 +81,6 @@ def _is_kept_output(features: Features) -> Bool:
     return mask
 
 
-def _is_kept_for_a_backward(features: Features) -> Bool:
-    """Mark what a forward keeps to its end in a history without a backward."""
-    mask: Bool = features.outlives_forward & ~features.made_by(Origin.CAST) & ~features.stays
-    return mask
-
-
-def _is_temporary_without_backward(features: Features) -> Bool:
-    mask: Bool = (features.made_in == FORWARD) & ~features.has_backward & ~features.stays
-    return mask
-
-
-def _is_kept_without_backward(features: Features) -> Bool:
-    mask: Bool = (features.made_in == FORWARD) & ~features.has_backward & features.stays
-    return mask
-
-
-def _is_optimizer_block_at_the_end(features: Features) -> Bool:
-    mask: Bool = (features.made_in == OPTIMIZER) & features.stays
-    return mask
-
-
-def _is_forward_temporary(features: Features) -> Bool:
-    mask: Bool = (features.made_in == FORWARD) & ~features.sees_backward & ~features.stays
-    return mask
-
-
 def _is_saved_in_running_forward(features: Features) -> Bool:
     trains = bool((features.passes.kind == BACKWARD).any())
     mask: Bool = (features.made_in == FORWARD) & features.stays & features.in_open_pass & trains
@@ -221,45 +88,163 @@ def _is_saved_in_running_forward(features: Features) -> Bool:
 
 
 TENANT_RULES: tuple[TenantRule, ...] = (
-    TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, _is_library_workspace),
+    # Marks workspaces by their stack: cuBLAS has one per thread, and also runs on the backward thread.
+    TenantRule("library_workspace", _TEMPORARY, "workspace", _HIGH, lambda f: f.made_by(Origin.WORKSPACE)),
     TenantRule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _is_workspace),
-    TenantRule("sharding_gather", _COMMUNICATION, "gathered_param", _HIGH, _is_gathered_param),
+    TenantRule(
+        "sharding_gather", _COMMUNICATION, "gathered_param", _HIGH, lambda f: f.made_by(Origin.GATHER)
+    ),
     TenantRule("sharding_reduced_shard", _GRADIENTS, "shard", _MEDIUM, _is_reduced_shard),
-    TenantRule("sharding_reduce", _COMMUNICATION, "reduce_scatter", _MEDIUM, _is_reduce_buffer),
-    TenantRule("ddp_bucket", _COMMUNICATION, "bucket", _MEDIUM, _is_bucket),
-    TenantRule("collective", _COMMUNICATION, "collective", _HIGH, _is_collective),
-    TenantRule("optimizer_init", _STATE, "state", _HIGH, _is_initialized_state),
-    TenantRule("optimizer_long_lived", _STATE, "state", _HIGH, _is_long_lived_state),
-    TenantRule("optimizer_from_before", _STATE, "state", _MEDIUM, _is_state_from_before),
-    TenantRule("optimizer_temporary", _TEMPORARY, "optimizer", _HIGH, _is_optimizer_temporary),
-    TenantRule("clip_or_scale", _TEMPORARY, "clip", _HIGH, _is_clip),
-    TenantRule("sharding_parameter", _PARAMETERS, "shard", _HIGH, _is_shard),
-    TenantRule("module_setup", _PARAMETERS, "weight", _HIGH, _is_module_setup),
-    TenantRule("constructor", _PARAMETERS, "weight", _LOW, _is_constructor),
-    TenantRule("autocast_saved", _ACTIVATIONS, CAST, _HIGH, _is_saved_cast),
-    TenantRule("autocast", _TEMPORARY, CAST, _HIGH, _is_cast),
-    TenantRule("recomputed", _ACTIVATIONS, "recomputed", _HIGH, _is_recomputed),
-    TenantRule("recomputed_at_the_end", _ACTIVATIONS, "recomputed", _LOW, _is_recomputed_at_end),
-    TenantRule("recompute_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_recompute_temporary),
-    TenantRule("backward_until_optimizer", _GRADIENTS, "grad", _HIGH, _is_gradient),
+    TenantRule(
+        "sharding_reduce",
+        _COMMUNICATION,
+        "reduce_scatter",
+        _MEDIUM,
+        lambda f: f.made_by(Origin.REDUCE) & ~f.stays,
+    ),
+    TenantRule("ddp_bucket", _COMMUNICATION, "bucket", _MEDIUM, lambda f: f.made_by(Origin.BUCKET)),
+    TenantRule("collective", _COMMUNICATION, "collective", _HIGH, lambda f: f.made_by(Origin.COLLECTIVE)),
+    TenantRule(
+        "optimizer_init",
+        _STATE,
+        "state",
+        _HIGH,
+        lambda f: f.made_by(Origin.OPTIMIZER_INIT) & (f.stays | f.outlives_step),
+    ),
+    TenantRule(
+        "optimizer_long_lived", _STATE, "state", _HIGH, lambda f: (f.made_in == OPTIMIZER) & f.outlives_step
+    ),
+    TenantRule(
+        "optimizer_from_before",
+        _STATE,
+        "state",
+        _MEDIUM,
+        lambda f: f.made_by(Origin.OPTIMIZER, Origin.OPTIMIZER_CALL) & f.before & f.stays,
+    ),
+    TenantRule(
+        "optimizer_temporary",
+        _TEMPORARY,
+        "optimizer",
+        _HIGH,
+        lambda f: (f.made_in == OPTIMIZER) & ~f.stays & ~f.outlives_step,
+    ),
+    TenantRule("clip_or_scale", _TEMPORARY, "clip", _HIGH, lambda f: f.made_by(Origin.CLIP) & ~f.stays),
+    TenantRule(
+        "sharding_parameter", _PARAMETERS, "shard", _HIGH, lambda f: f.made_by(Origin.SHARD) & f.is_standing
+    ),
+    TenantRule(
+        "module_setup", _PARAMETERS, "weight", _HIGH, lambda f: f.made_by(Origin.SETUP) & f.is_standing
+    ),
+    TenantRule(
+        "constructor", _PARAMETERS, "weight", _LOW, lambda f: f.made_by(Origin.CONSTRUCTOR) & f.is_standing
+    ),
+    TenantRule(
+        "autocast_saved",
+        _ACTIVATIONS,
+        CAST,
+        _HIGH,
+        lambda f: f.made_by(Origin.CAST) & f.sees_backward & (f.ends_in == BACKWARD),
+    ),
+    TenantRule("autocast", _TEMPORARY, CAST, _HIGH, lambda f: f.made_by(Origin.CAST) & ~f.stays),
+    TenantRule(
+        "recomputed",
+        _ACTIVATIONS,
+        "recomputed",
+        _HIGH,
+        lambda f: f.made_by(Origin.RECOMPUTE) & f.outlives_recompute & ~f.stays,
+    ),
+    TenantRule(
+        "recomputed_at_the_end",
+        _ACTIVATIONS,
+        "recomputed",
+        _LOW,
+        lambda f: f.made_by(Origin.RECOMPUTE) & f.stays & f.in_open_pass,
+    ),
+    TenantRule(
+        "recompute_temporary",
+        _TEMPORARY,
+        "op_workspace",
+        _HIGH,
+        lambda f: f.made_by(Origin.RECOMPUTE) & ~f.outlives_recompute & ~f.stays,
+    ),
+    TenantRule(
+        "backward_until_optimizer",
+        _GRADIENTS,
+        "grad",
+        _HIGH,
+        lambda f: _is_made_in_backward(f) & f.sees_optimizer,
+    ),
     TenantRule("backward_outlived", _GRADIENTS, "grad", _MEDIUM, _is_gradient_without_optimizer),
-    TenantRule("backward_temporary", _TEMPORARY, "act_grad", _HIGH, _is_backward_temporary),
-    TenantRule("forward_until_backward", _ACTIVATIONS, "saved", _HIGH, _is_saved),
-    TenantRule("forward_name_until_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_by_name),
+    TenantRule(
+        "backward_temporary", _TEMPORARY, "act_grad", _HIGH, lambda f: _is_made_in_backward(f) & ~f.stays
+    ),
+    TenantRule(
+        "forward_until_backward",
+        _ACTIVATIONS,
+        "saved",
+        _HIGH,
+        lambda f: f.made_by(Origin.FORWARD) & f.sees_backward & (f.ends_in == BACKWARD),
+    ),
+    TenantRule(
+        "forward_name_until_backward",
+        _ACTIVATIONS,
+        "saved",
+        _MEDIUM,
+        lambda f: (f.made_in == FORWARD) & f.sees_backward & (f.ends_in == BACKWARD),
+    ),
     TenantRule("forward_in_running_backward", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_in_running_backward),
     TenantRule("forward_output_kept", _ACTIVATIONS, "kept", _LOW, _is_kept_output),
-    TenantRule("forward_keeps", _ACTIVATIONS, "saved", _LOW, _is_kept_for_a_backward),
-    TenantRule("forward_only_temporary", _TEMPORARY, "op_workspace", _MEDIUM, _is_temporary_without_backward),
-    TenantRule("forward_temporary", _TEMPORARY, "op_workspace", _HIGH, _is_forward_temporary),
+    # Marks what a forward keeps to its end in a history without a backward.
+    TenantRule(
+        "forward_keeps",
+        _ACTIVATIONS,
+        "saved",
+        _LOW,
+        lambda f: f.outlives_forward & ~f.made_by(Origin.CAST) & ~f.stays,
+    ),
+    TenantRule(
+        "forward_only_temporary",
+        _TEMPORARY,
+        "op_workspace",
+        _MEDIUM,
+        lambda f: (f.made_in == FORWARD) & ~f.has_backward & ~f.stays,
+    ),
+    TenantRule(
+        "forward_temporary",
+        _TEMPORARY,
+        "op_workspace",
+        _HIGH,
+        lambda f: (f.made_in == FORWARD) & ~f.sees_backward & ~f.stays,
+    ),
 )
 
 #: For histories that begin or end within a step; used for what nothing else identifies.
 LAST_RESORT_RULES: tuple[TenantRule, ...] = (
-    TenantRule("saved_before", _ACTIVATIONS, "saved", _MEDIUM, _is_saved_before),
-    TenantRule("temporary_before", _TEMPORARY, "op_workspace", _LOW, _is_temporary_before),
+    # Marks older blocks that end in the history's first backward.
+    TenantRule(
+        "saved_before",
+        _ACTIVATIONS,
+        "saved",
+        _MEDIUM,
+        lambda f: f.before & (f.ends_in == BACKWARD) & f.ends_in_first_backward,
+    ),
+    # Marks older blocks that end in the history's first forward.
+    TenantRule(
+        "temporary_before",
+        _TEMPORARY,
+        "op_workspace",
+        _LOW,
+        lambda f: f.before & (f.ends_in == FORWARD) & ~f.ends_after_backward,
+    ),
     TenantRule("forward_at_the_end", _ACTIVATIONS, "saved", _LOW, _is_saved_in_running_forward),
-    TenantRule("forward_only_kept", _ACTIVATIONS, "kept", _LOW, _is_kept_without_backward),
-    TenantRule("optimizer_at_the_end", _STATE, "state", _LOW, _is_optimizer_block_at_the_end),
+    TenantRule(
+        "forward_only_kept",
+        _ACTIVATIONS,
+        "kept",
+        _LOW,
+        lambda f: (f.made_in == FORWARD) & ~f.has_backward & f.stays,
+    ),
+    TenantRule("optimizer_at_the_end", _STATE, "state", _LOW, lambda f: (f.made_in == OPTIMIZER) & f.stays),
 )
 
 

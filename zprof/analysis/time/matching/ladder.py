@@ -102,7 +102,7 @@ def match_ordered(
     """
     ordered = [lane for lane in lanes if not lane.stated]
     hints = make_hints([])
-    placements = [_place_ordered(lane, rows, hints) for lane in ordered]
+    placements = [repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in ordered]
     complete = [_is_complete(placement) for placement in placements]
     progress = any(complete)
     while progress and not all(complete):
@@ -118,7 +118,7 @@ def match_ordered(
             if is_complete
             else max(
                 placement,
-                _place_ordered(placement.lane, rows, hints),
+                repair_placement(place_by_order(placement.lane, rows, hints), rows, hints),
                 key=lambda p: (-len(p.excluded), int((p.slot >= 0).sum())),
             )
             for placement, is_complete in zip(placements, complete, strict=True)
@@ -126,10 +126,6 @@ def match_ordered(
         before, complete = complete, [_is_complete(placement) for placement in placements]
         progress = complete != before
     return Matching(placements=tuple(placements), conflicts=_concatenate([]))
-
-
-def _place_ordered(lane: GroupLane, rows: MatchRows, hints: Hints) -> Placement:
-    return repair_placement(place_by_order(lane, rows, hints), rows, hints)
 
 
 def _is_complete(placement: Placement) -> bool:
