@@ -114,7 +114,10 @@ class SampleLog:
     def add(self, step: int) -> Mapping[str, Any]:
         """Sample the counters after ``step`` (-1 before the first) and return those for the step log."""
         now = {"time_ns": time.time_ns(), "step": step}
-        resident = _read_resident_bytes()
+        try:
+            resident = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            resident = None
         self._rows.append(now | {"device": "cpu", "process_bytes": resident})
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return {"process_bytes": resident}
@@ -128,10 +131,3 @@ class SampleLog:
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the table."""
         return {column: [row.get(column) for row in self._rows] for column in _SAMPLE_COLUMNS}
-
-
-def _read_resident_bytes() -> int | None:
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

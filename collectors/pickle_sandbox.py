@@ -78,15 +78,11 @@ def inflate(source: BinaryIO, target: Path, max_bytes: int) -> None:
             chunk = decompressor.unconsumed_tail or source.read(_CHUNK_BYTES)
             if not chunk:
                 raise BadInput("a damaged gzip file (it ends too early)", hint="copy the file again")
-            piece = _inflate_chunk(decompressor, chunk)
+            try:
+                piece = bytes(decompressor.decompress(chunk, _CHUNK_BYTES))
+            except zlib.error as error:
+                raise BadInput(f"a damaged gzip file ({error})", hint="copy the file again") from None
             written += len(piece)
             if written > max_bytes:
                 raise BadInput(f"it unpacks to more than {max_bytes >> 20} MiB", hint="unpack it yourself")
             sink.write(piece)
-
-
-def _inflate_chunk(decompressor: Any, chunk: bytes) -> bytes:
-    try:
-        return bytes(decompressor.decompress(chunk, _CHUNK_BYTES))
-    except zlib.error as error:
-        raise BadInput(f"a damaged gzip file ({error})", hint="copy the file again") from None

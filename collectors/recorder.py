@@ -188,7 +188,12 @@ class Recorder:
         if self._schedule.window(self._step + 1) is not self._windows.current:
             self._close_window()
         else:
-            self._cut_window()
+            # Write the rows of the open window so far: memory stays bounded, and a kill loses little.
+            chunk = self._windows.cut()
+            if chunk is not None:
+                self._guard.run(f"{self._windows.current} tables", lambda: self._write_chunk(chunk))
+                self._guard.run("run files", lambda: self._flush("partial"))
+                self._windows.align()
         self._step += 1
         if self._step == self._schedule.total:
             self._close("complete")
@@ -326,14 +331,6 @@ class Recorder:
         if updated != self._manifest:
             self._manifest = updated
             self._writer.describe(updated)
-
-    def _cut_window(self) -> None:
-        """Write the rows of the open window so far: memory stays bounded, and a kill loses little."""
-        chunk = self._windows.cut()
-        if chunk is not None:
-            self._guard.run(f"{self._windows.current} tables", lambda: self._write_chunk(chunk))
-            self._guard.run("run files", lambda: self._flush("partial"))
-            self._windows.align()
 
     def _write_chunk(self, chunk: WindowRows) -> None:
         assert self._writer is not None

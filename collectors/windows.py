@@ -61,7 +61,12 @@ class WindowRecorder:
     def open(self, window: ScheduledWindow, step: int) -> None:
         """Open ``window`` before ``step``."""
         self.current = window
-        self._plan.restart(self._estimate_events(window))
+        # A step of a time window has at most the events of one of the memory window, on all ranks. A window
+        # that does not have to be cut after its first step has one start of the profiler less.
+        events = 0
+        if window is ScheduledWindow.TIME and self.pings is not None:
+            events = self.pings.find_largest(self._plan.events_per_step)
+        self._plan.restart(events)
         self._collector = self._guard.run(f"{window} collector", self._collectors[window])
         if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
             self._guard.run(f"{window} stop", self._collector.stop)
@@ -69,15 +74,6 @@ class WindowRecorder:
         if window is ScheduledWindow.TIME and self.pings is not None:
             self.pings.send()
         self._marks.add("window_begin", step, str(window))
-
-    def _estimate_events(self, window: ScheduledWindow) -> int:
-        """Return the events per step of a time window: at most those of the memory window, on all ranks.
-
-        A window that does not have to be cut after its first step has one start of the profiler less.
-        """
-        if window is not ScheduledWindow.TIME or self.pings is None:
-            return 0
-        return self.pings.find_largest(self._plan.events_per_step)
 
     def close(self, step: int) -> Collector | None:
         """Close the open window before ``step``. Return its collector, or None if it failed."""

@@ -129,16 +129,19 @@ class CheckpointedBlocks:
 
     def __call__(self, unit: str, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Call the block; autograd saves only what the store keeps of its input."""
-        with saved_tensors_hooks(self._make_saver(unit), _load_checkpoint), set_checkpoint_early_stop(False):
+        # torch's own hooks intercept and drop what the block saves.  These hooks see only the input and, in
+        # some versions of torch, an empty tensor that carries it.
+        with (
+            saved_tensors_hooks(
+                lambda tensor: (self._store if tensor.numel() else ReferenceStore()).put(tensor, unit),
+                _load_checkpoint,
+            ),
+            set_checkpoint_early_stop(False),
+        ):
             output: torch.Tensor = checkpoint(
                 block, x, use_reentrant=False, preserve_rng_state=self._preserve_rng_state
             )
         return output
-
-    def _make_saver(self, unit: str) -> Callable[[torch.Tensor], StoredActivation]:
-        # torch's own hooks intercept and drop what the block saves.  These hooks see only the input and, in
-        # some versions of torch, an empty tensor that carries it.
-        return lambda tensor: (self._store if tensor.numel() else ReferenceStore()).put(tensor, unit)
 
 
 def _load_checkpoint(stored: StoredActivation) -> torch.Tensor:

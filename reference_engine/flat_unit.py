@@ -78,7 +78,8 @@ class FlatUnit:
         comm.broadcast(values, name).wait()
         self.full = values.to(config.dtype)
         self._point_parameters_at_full()
-        self.shard = self._make_shard()
+        part = self.full[self.shard_range]
+        self.shard = nn.Parameter(part.clone() if self.policy.shard_parameters else part, self.trainable)
         self.weights = self._make_weights(values) if self.trainable else None
         self._versions = self._current_versions()
         self.release()
@@ -248,10 +249,6 @@ class FlatUnit:
         for view, parameter in zip(self.views(self.full), self.parameters, strict=True):
             parameter.data = view
             parameter.grad = None  # left over from an earlier backward, to which the next one would add
-
-    def _make_shard(self) -> nn.Parameter:
-        part = self.full[self.shard_range]
-        return nn.Parameter(part.clone() if self.policy.shard_parameters else part, self.trainable)
 
     def _make_weights(self, values: torch.Tensor) -> nn.Parameter:
         if self.full.dtype != torch.float32:

@@ -126,17 +126,14 @@ class ParameterGatherer:
             self._gather_for_backward(unit)
             return
         if name == self._root:
-            self._start_forward()
+            for inputs_of_calls in self._call_inputs.values():
+                inputs_of_calls.clear()  # left over from a forward that raised an exception
+            self.release_all()
+            self._forward_order.start_pass()
         if self._keep is Keep.LAST:
             self._release_kept(except_for=name)
         self._gather_now(unit, self._forward_order)
         self._call_inputs[name].append(collect_nodes((arguments, named)))
-
-    def _start_forward(self) -> None:
-        for inputs_of_calls in self._call_inputs.values():
-            inputs_of_calls.clear()  # left over from a forward that raised an exception
-        self.release_all()
-        self._forward_order.start_pass()
 
     def _after_forward(self, name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if is_in_backward():

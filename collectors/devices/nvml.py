@@ -151,7 +151,11 @@ def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
         return QueryFailure(
             reason=first_line(error), remedy=error.remedy, is_permanent=False, is_device_lost=False
         )
-    names = _find_error_names(nvml, error)
+    names = []  # of an NVML error's code, ``["?"]`` if unknown; empty for other exceptions
+    if isinstance(error, nvml.NVMLError):
+        code = getattr(error, "value", None)
+        known = (*_PERMANENT_ERRORS, *_DEVICE_LOST_ERRORS, *_REMEDIES)
+        names = [name for name in known if getattr(nvml, name, None) == code] or ["?"]
     if not names:  # not an NVML error: an answer that cannot be parsed, or a missing function
         return QueryFailure(
             reason=first_line(error), remedy=_DEFAULT_REMEDY, is_permanent=True, is_device_lost=False
@@ -163,12 +167,3 @@ def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
         is_permanent=any(name in _PERMANENT_ERRORS for name in names),
         is_device_lost=any(name in _DEVICE_LOST_ERRORS for name in names),
     )
-
-
-def _find_error_names(nvml: Any, error: Exception) -> list[str]:
-    """Return the names of an NVML error's code, ``["?"]`` if unknown; an empty list for other exceptions."""
-    if not isinstance(error, nvml.NVMLError):
-        return []
-    code = getattr(error, "value", None)
-    known = (*_PERMANENT_ERRORS, *_DEVICE_LOST_ERRORS, *_REMEDIES)
-    return [name for name in known if getattr(nvml, name, None) == code] or ["?"]

@@ -205,7 +205,20 @@ class DeviceProbe:
         ]
 
     def _answer(self, query: Query, reserved_bytes: int | None) -> Mapping[str, Any]:
-        return _check_answer(query.run(self._nvml, self._handle), reserved_bytes)
+        # An answer that is not plausible is not used. NVML reports "not available" as the
+        # largest number of the type. With process ids of another namespace, it may list another process
+        # under this process's id, with less memory than torch has reserved here.
+        answer = query.run(self._nvml, self._handle)
+        for column, value in answer.items():
+            if value is not None and not 0 <= value <= _MAX_INT64:
+                raise UnusableAnswer(f"NVML returned {value} for {column}", "check that nvidia-smi shows it")
+        process_bytes = answer.get("process_bytes")
+        if process_bytes is not None and reserved_bytes is not None and process_bytes < reserved_bytes:
+            raise UnusableAnswer(
+                "NVML reports less memory for this process id than torch has reserved: it is another process",
+                "run the container with the host's process ids (docker run --pid=host)",
+            )
+        return answer
 
     def _find_device(self) -> Mapping[str, Any]:
         self._handle = find_handle(self._nvml, self._cuda.identity(self._index))
@@ -223,21 +236,3 @@ class DeviceProbe:
             return {}
         record.answers += 1
         return answer
-
-
-def _check_answer(answer: Mapping[str, Any], reserved_bytes: int | None) -> Mapping[str, Any]:
-    """Return the answer if it is plausible, else raise UnusableAnswer.
-
-    NVML reports "not available" as the largest number of the type. With process ids of another namespace, it
-    may list another process under this process's id, with less memory than torch has reserved here.
-    """
-    for column, value in answer.items():
-        if value is not None and not 0 <= value <= _MAX_INT64:
-            raise UnusableAnswer(f"NVML returned {value} for {column}", "check that nvidia-smi shows it")
-    process_bytes = answer.get("process_bytes")
-    if process_bytes is not None and reserved_bytes is not None and process_bytes < reserved_bytes:
-        raise UnusableAnswer(
-            "NVML reports less memory for this process id than torch has reserved: it is another process",
-            "run the container with the host's process ids (docker run --pid=host)",
-        )
-    return answer

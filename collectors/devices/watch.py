@@ -79,7 +79,9 @@ class DeviceWatch:
         self._has_driver = has_driver
         self._sampler = DeviceSampler(self._cuda, load, pace=pace or SamplingPace())
         only = [query.what for query in make_memory_queries()]
-        self._groups = GroupWatch(lambda index, reason, group: self._read_now(index, reason, group, only))
+        self._groups = GroupWatch(
+            lambda index, reason, group: self._sampler.read_now(index, reason, group, only)
+        )
         self._started = self._was_used = False
 
     def start(self) -> None:
@@ -112,9 +114,6 @@ class DeviceWatch:
         if not self._was_used:
             return []
         return [*self._sampler.gaps(), *self._groups.gaps()] if self._started else [make_no_driver_gap()]
-
-    def _read_now(self, index: int, reason: SampleReason, group: str, only: list[str]) -> bool:
-        return self._sampler.read_now(index, reason, group, only)
 
 
 #: Takes a device, a reason and a group, and samples the device; returns False if NVML does not work.
@@ -171,7 +170,10 @@ class GroupWatch:
             index = self._sample_before(group, args if has_tensors else None) if self._active else None
             result = original(group, *args, **kwargs)
             if index is not None:
-                self._sample_after(group, index)
+                try:
+                    self._read(index, SampleReason.AFTER_GROUP, self._names[group.group_name])
+                except Exception as error:
+                    self._fail(error)
             return result
 
         return launch
@@ -183,12 +185,6 @@ class GroupWatch:
         except Exception as error:  # an error in zprof must never reach the program
             self._fail(error)
             return None
-
-    def _sample_after(self, group: Any, index: int) -> None:
-        try:
-            self._read(index, SampleReason.AFTER_GROUP, self._names[group.group_name])
-        except Exception as error:
-            self._fail(error)
 
     def gaps(self) -> list[Gap]:
         """Return the reason why first collectives were no longer watched, or an empty list."""
@@ -215,14 +211,13 @@ class GroupWatch:
         self._seen.add(group.group_name)
         if "nccl" not in str(dist.get_backend_config(group)):
             return None
-        self._names[group.group_name] = name = self._name_group(group)
+        # A name is the sorted ranks, and the group's own name if another group has the same ranks.
+        ranks = format_ranks(dist.get_process_group_ranks(group))
+        self._names[group.group_name] = name = (
+            f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
+        )
         self._active = self._read(index, SampleReason.BEFORE_GROUP, name)
         return index if self._active else None
-
-    def _name_group(self, group: Any) -> str:
-        """Return the sorted ranks; append the group's own name if another group has the same ranks."""
-        ranks = format_ranks(dist.get_process_group_ranks(group))
-        return f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
 
 
 def _find_device(args: tuple[Any, ...] | None) -> int | None:

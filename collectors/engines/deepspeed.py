@@ -113,6 +113,8 @@ def detect_facts(engine: Any) -> TrainingFacts:
     model_type, accumulation_type = engine.get_data_types()
     ranks = int(engine.seq_dp_world_size)
     gathered, reduced = _count_moved_elements(engine, stage, trained)
+    # The global batch size if the engine provides it.
+    batch = getattr(engine, "train_batch_size", None)
     return TrainingFacts(
         engine="deepspeed",
         stage=stage,
@@ -126,7 +128,7 @@ def detect_facts(engine: Any) -> TrainingFacts:
         padding_elements=0 if trained is None else _count_padding(engine, trained, ranks),
         step_counters=_count_step_counters(engine),
         micro_batches=int(engine.gradient_accumulation_steps()),
-        samples_per_step=_get_samples_per_step(engine),
+        samples_per_step=int(batch()) if callable(batch) else None,
         gathered_elements=gathered,
         reduced_elements=reduced,
         settings=tuple(list_settings(engine)),
@@ -224,12 +226,6 @@ def _count_step_counters(engine: Any) -> int:
         isinstance(counter, torch.Tensor) and counter.numel() == 1 and counter.element_size() == 4
         for counter in counters
     )
-
-
-def _get_samples_per_step(engine: Any) -> int | None:
-    """Return the global batch size if the engine provides it."""
-    batch = getattr(engine, "train_batch_size", None)
-    return int(batch()) if callable(batch) else None
 
 
 def list_persistent(engine: Any) -> Iterable[torch.Tensor]:

@@ -138,9 +138,14 @@ def detect_fsdp2_facts(model: nn.Module) -> TrainingFacts:
     are_sizes_known = gathered is not None and reduced is not None
     elements = count_trained_elements(parameters)
     is_data_parallel_only = all(group.shards_only for group in groups)
+    # The stage is 2 if all groups stay gathered until their backward, else 3. The root stays gathered by
+    # default, because its backward comes first: that is no choice of the program. Between steps the
+    # parameters are sharded in both: the stage is that of the communication.
+    chosen = [group for group in groups if not group.is_default_root]
+    are_kept = bool(chosen) and all(group.reshard_after_forward is False for group in chosen)
     return TrainingFacts(
         engine="fsdp2",
-        stage=_find_fsdp2_stage(groups),
+        stage=_KEEPING_STAGE if are_kept else _FULL_STAGE,
         parameters=elements,
         shard_ranks=get_common(group.ranks for group in groups) if is_data_parallel_only else None,
         replica_ranks=get_common(group.replicas for group in groups) if is_data_parallel_only else None,
@@ -151,17 +156,6 @@ def detect_fsdp2_facts(model: nn.Module) -> TrainingFacts:
         padding_elements=0 if elements is None else sum(group.padding_elements for group in groups),
         settings=tuple(_list_fsdp2_settings(groups)),
     )
-
-
-def _find_fsdp2_stage(groups: Sequence[ShardedGroup]) -> int:
-    """Return 2 if all groups stay gathered until their backward, else 3.
-
-    The root stays gathered by default, because its backward comes first: that is no choice of the program.
-    Between steps the parameters are sharded in both: the stage is that of the communication.
-    """
-    chosen = [group for group in groups if not group.is_default_root]
-    are_kept = bool(chosen) and all(group.reshard_after_forward is False for group in chosen)
-    return _KEEPING_STAGE if are_kept else _FULL_STAGE
 
 
 def _list_fsdp2_settings(groups: Sequence[ShardedGroup]) -> Iterator[EngineSetting]:

@@ -102,11 +102,16 @@ def convert_dump(data: object) -> FlightTables:
         },
         "flight_stack": stacks.columns(),
     }
+    # The backend is the one with the highest sum of counts; empty if there is none.
+    counts = np.bincount(names.codes, minlength=len(backends))
+    total: Counter[str] = Counter()
+    for name, count in zip(backends, counts.tolist(), strict=True):
+        total[name] += count
     return FlightTables(
         tables=tables,
         gaps=tuple(gaps),
         group_ranks=tuple(group.ranks for group in groups if group.ranks),
-        backend=_find_most(backends, np.bincount(names.codes, minlength=len(backends))),
+        backend=max(total.items(), key=lambda item: item[1])[0] if total else "",
         entries_left_out=left_out,
     )
 
@@ -171,14 +176,6 @@ def _split_name(name: str) -> tuple[str, str]:
     """Return the backend and the operation: ``nccl:send 0->3`` has both."""
     head, colon, tail = name.partition(":")
     return (head, tail) if colon else ("unknown", head)
-
-
-def _find_most(names: Sequence[str], counts: Integers) -> str:
-    """Return the name with the highest sum of counts; empty if there is none."""
-    total: Counter[str] = Counter()
-    for name, count in zip(names, counts.tolist(), strict=True):
-        total[name] += count
-    return max(total.items(), key=lambda item: item[1])[0] if total else ""
 
 
 def _make_entry_columns(entries: Columns, names: _Numbered, stack_numbers: Integers) -> dict[str, Any]:

@@ -100,7 +100,15 @@ class _Batch:
         if self._sandbox is None:
             return []
         is_finished = self._sandbox.is_finished()
-        answers = self._read_answers()
+        # The complete lines that the child has added.
+        answers: list[DumpAnswer] = []
+        while self._pending:
+            start = self._lines.tell()
+            line = self._lines.readline(_MAX_ANSWER_BYTES)
+            if not line.endswith(b"\n"):
+                self._lines.seek(start)
+                break
+            answers.append(_check_answer(line, self._pending.pop(0)))
         if is_finished:
             failure = self._sandbox.end()
             self.close()
@@ -127,18 +135,6 @@ class _Batch:
         arguments = [str(folder), msgspec.json.encode(self._limits).decode()]
         program = make_program("zprof.collectors.flight_recorder.child")
         self._sandbox = Sandbox(program, arguments, self._limits, folder=folder)
-
-    def _read_answers(self) -> list[DumpAnswer]:
-        """Return the complete lines that the child has added."""
-        answers: list[DumpAnswer] = []
-        while self._pending:
-            start = self._lines.tell()
-            line = self._lines.readline(_MAX_ANSWER_BYTES)
-            if not line.endswith(b"\n"):
-                self._lines.seek(start)
-                break
-            answers.append(_check_answer(line, self._pending.pop(0)))
-        return answers
 
 
 def _check_answer(line: bytes, job: DumpJob) -> DumpAnswer:

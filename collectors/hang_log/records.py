@@ -102,15 +102,12 @@ class RecordIterator:
 
     def __iter__(self) -> Iterator[Record]:
         yield from islice(self._iterate_part(), _MAX_RECORDS)
-        if self._is_at_end():
+        if not self._file.read(1):
             return
         self.has_skipped = True
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, end - _TAIL_BYTES))
         yield from islice(self._iterate_part(), _MAX_RECORDS)
-
-    def _is_at_end(self) -> bool:
-        return not self._file.read(1)
 
     def _iterate_part(self) -> Iterator[Record]:
         record: Record | None = None

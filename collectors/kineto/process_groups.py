@@ -167,17 +167,12 @@ class PeerResolver:
         """
         if group_rank is None:
             return None
-        ranks = _parse_ranks(group)
+        words = group.split("#", 1)[0].split(",")
+        are_ranks = all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
+        ranks = [int(word) for word in words] if are_ranks else []
         candidates = {
             ranks[group_rank] for ranks in ([ranks] if ranks else self._rank_sets) if group_rank < len(ranks)
         }
         if exclude_self:
             candidates.discard(self._rank if self._rank is not None else -1)
         return candidates.pop() if len(candidates) == 1 else None
-
-
-def _parse_ranks(group: str) -> Sequence[int]:
-    words = group.split("#", 1)[0].split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        return ()
-    return [int(word) for word in words]

@@ -275,7 +275,13 @@ def _extend_over_collectives(trace: Trace, ends: Sequence[int]) -> list[int]:
 
 def _mark_whole_trace(trace: Trace) -> StepMarks:
     """Mark the entire trace as one step; an empty trace has none."""
-    start_ns, end_ns = _find_extent(trace)
+    # The first start and last end, excluding the events at time 0 that a failing profiler writes.
+    is_work = ~trace.category.where(lambda category: category in _BOOKKEEPING)
+    is_work &= (trace.start_ns > trace.header.base_ns) | (trace.duration_ns > 0)
+    start_ns = end_ns = 0
+    if is_work.any():
+        ends: Int64s = trace.start_ns[is_work] + trace.duration_ns[is_work]
+        start_ns, end_ns = int(trace.start_ns[is_work].min()), int(ends.max())
     gap = Gap(
         kind=GapKind.STEPS,
         what="steps",
@@ -284,16 +290,6 @@ def _mark_whole_trace(trace: Trace) -> StepMarks:
     )
     steps = [_MarkedStep(number=0, start_ns=start_ns, end_ns=end_ns)] if end_ns > start_ns else []
     return _make_marks(WHOLE_TRACE, steps, (gap,))
-
-
-def _find_extent(trace: Trace) -> tuple[int, int]:
-    """Return the first start and last end, excluding the events at time 0 that a failing profiler writes."""
-    is_work = ~trace.category.where(lambda category: category in _BOOKKEEPING)
-    is_work &= (trace.start_ns > trace.header.base_ns) | (trace.duration_ns > 0)
-    if not is_work.any():
-        return 0, 0
-    ends: Int64s = trace.start_ns[is_work] + trace.duration_ns[is_work]
-    return int(trace.start_ns[is_work].min()), int(ends.max())
 
 
 def _make_marks(name: str, steps: Sequence[_MarkedStep], gaps: tuple[Gap, ...]) -> StepMarks:

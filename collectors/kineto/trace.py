@@ -107,17 +107,13 @@ def _iter_tensor_elements(entry: Any, scalar: bool) -> Iterator[int]:
     if not isinstance(entry, list) or not (entry or scalar):
         return
     if all(isinstance(extent, int) for extent in entry):
-        yield _multiply_extents(entry)
+        product = 1
+        for extent in entry:
+            product *= max(0, min(extent, 1 << 40))
+        yield product
         return
     for inner in entry:
         yield from _iter_tensor_elements(inner, True)
-
-
-def _multiply_extents(extents: list[int]) -> int:
-    product = 1
-    for extent in extents:
-        product *= max(0, min(extent, 1 << 40))
-    return product
 
 
 Int64s = npt.NDArray[np.int64]

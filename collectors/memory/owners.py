@@ -145,12 +145,22 @@ class OwnerScanner:
         scanned: that would happen once per parameter.
         """
         if current_graph_task_id() != -1:
-            self._claim_optimized_gradients([optimizer])
+            for tensor in _list_optimized([optimizer]):
+                self._hold_gradient(tensor)
             return
         self.claim_gradients(optimizer)
         for module_name, module in self._named_modules():
             self._hold_buffers(module_name, module)
-        self._parameters.release_others(self._list_slots())
+        # The slots of parameters and buffers: their tensors may change, as engines gather into them.
+        self._parameters.release_others(
+            {
+                (id(module), name)
+                for _, module in self._named_modules()
+                for slots in (module._parameters, module._buffers)
+                for name, tensor in slots.items()
+                if tensor is not None
+            }
+        )
 
     def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Set the model and optimizers within the window."""
@@ -230,12 +240,6 @@ class OwnerScanner:
             if WEIGHT not in entry.claimed:
                 self._storages.claim(entry, GATHERED)
 
-    def _claim_optimized_gradients(
-        self, optimizers: Sequence[torch.optim.Optimizer], *, first: bool = False
-    ) -> None:
-        for tensor in _list_optimized(optimizers):
-            self._hold_gradient(tensor, first)
-
     def _hold_gradient(self, owner: torch.Tensor, first: bool = False) -> None:
         key, gradient = id(owner), owner.grad
         if gradient is not None:
@@ -265,16 +269,6 @@ class OwnerScanner:
                 self._name_storages(entries, module_name)
                 self._parameters.set_held((id(module), name), entries)
 
-    def _list_slots(self) -> set[Hashable]:
-        """List the slots of parameters and buffers. Their tensors may change, as engines gather into them."""
-        return {
-            (id(module), name)
-            for _, module in self._named_modules()
-            for slots in (module._parameters, module._buffers)
-            for name, tensor in slots.items()
-            if tensor is not None
-        }
-
     def _claim(
         self, tensor: torch.Tensor, role: StorageRole, first: bool, holdings: Holdings | None = None
     ) -> list[Storage]:
@@ -283,18 +277,14 @@ class OwnerScanner:
             if role in entry.claimed:
                 continue
             if holdings is not None and holdings.has_lost(entry.generation):
-                self._claim_again(entry, role)
+                # Claim without backdating to birth: gradients from the start of the backward (DDP's
+                # buckets), others from now.
+                entry.claimed.append(role)
+                time_ns = self._log.get_backward_start_ns() if role is GRADIENT else None
+                self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))
             else:
                 self._storages.claim(entry, role)
         return entries
-
-    def _claim_again(self, entry: Storage, role: StorageRole) -> None:
-        """Claim without backdating to birth: gradients from the start of the backward (DDP's buckets), others
-        from now.
-        """
-        entry.claimed.append(role)
-        time_ns = self._log.get_backward_start_ns() if role is GRADIENT else None
-        self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))
 
     def _name_storages(self, entries: Sequence[Storage], module: str) -> None:
         for entry in entries:

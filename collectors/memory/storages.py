@@ -110,7 +110,10 @@ class StorageTracker:
         if entry.generation >= 0:
             log.record_death(entry.generation)
             entry.generation, entry.claimed = -1, []
-        entry.bytes, entry.address = size, address = _measure_storage(storage)
+        try:
+            entry.bytes, entry.address = size, address = storage.nbytes(), storage.data_ptr()
+        except RuntimeError:  # torch's zero tensors have a size but no data
+            entry.bytes, entry.address = size, address = 0, 0
         if size == 0 or address == 0:  # empty, or a tensor without memory (meta)
             return entry
         entry.generation = generation = log.next_generation()
@@ -153,13 +156,6 @@ def find_plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     if isinstance(value, FakeTensor) or value.layout is not torch.strided:
         return ()
     return (value,)
-
-
-def _measure_storage(storage: torch.UntypedStorage) -> tuple[int, int]:
-    try:
-        return storage.nbytes(), storage.data_ptr()
-    except RuntimeError:  # torch's zero tensors have a size but no data
-        return 0, 0
 
 
 def _clear_storage(entry: Storage) -> Storage:

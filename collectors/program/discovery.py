@@ -5,7 +5,7 @@ A model is an ``nn.Module`` that no other module contains and that holds optimiz
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,9 +48,17 @@ def find_trained(stepped: Sequence[Optimizer]) -> Trained:
             models=tuple(sorted(engines, key=_count_trained, reverse=True)),
             optimizers=tuple(each for engine in engines for each in deepspeed.list_optimizers(engine)),
         )
-    optimizers = (*stepped, *_find_related(stepped, find_live_optimizers()))
+    # Live optimizers with states that did not step are wrapped by optimizers that did.
+    live = find_live_optimizers()
+    stepped_ids = {id(optimizer) for optimizer in stepped}
+    optimizers = (
+        *stepped,
+        *(other for other in live if id(other) not in stepped_ids and getattr(other, "state", None)),
+    )
     wanted_ids = {id(tensor) for optimizer in optimizers for tensor in list_optimized(optimizer)}
-    roots = list(_find_roots(list(_find_live(nn.Module))))
+    modules = list(_find_live(nn.Module))
+    contained = {id(child) for module in modules for child in module._modules.values()}
+    roots = [module for module in modules if id(module) not in contained]
     sizes = [(_count_elements(root, wanted_ids), root) for root in roots]
     by_size = not any(size for size, _ in sizes)
     if by_size:
@@ -78,17 +86,6 @@ def list_optimized(optimizer: Any) -> list[torch.Tensor]:
     """List the tensors that an optimizer updates; empty for a wrapper without param groups."""
     groups = getattr(optimizer, "param_groups", None) or []
     return [tensor for group in groups for tensor in group["params"]]
-
-
-def _find_related(stepped: Sequence[Optimizer], live: Iterable[Optimizer]) -> Iterator[Optimizer]:
-    """Return live optimizers with states that did not step: they are wrapped by optimizers that did."""
-    stepped_ids = {id(optimizer) for optimizer in stepped}
-    return (other for other in live if id(other) not in stepped_ids and getattr(other, "state", None))
-
-
-def _find_roots(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    contained = {id(child) for module in modules for child in module._modules.values()}
-    return (module for module in modules if id(module) not in contained)
 
 
 def _count_elements(root: nn.Module, wanted_ids: set[int] | None) -> int:

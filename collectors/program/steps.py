@@ -147,14 +147,11 @@ class OptimizerSteps:
         finally:
             self._local.depth = depth
         if not depth:
-            self._on_stepped(optimizer)
+            if current_graph_task_id() != -1:
+                self._stepped_in_backward = True
+            else:
+                self._after(optimizer, False)
         return result
-
-    def _on_stepped(self, optimizer: Any) -> None:
-        if current_graph_task_id() != -1:
-            self._stepped_in_backward = True
-        else:
-            self._after(optimizer, False)
 
     def _wrap_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
@@ -243,21 +240,20 @@ class StepCycle:
 
     def _add_member(self, member: _Member) -> None:
         if self._is_frozen:
-            self._replace_by(member)
+            # Put a new optimizer in the place of one that updated the same tensors, or that is deleted.
+            former = [each for each in self._order if each.shares_tensors(member)]
+            if not former:
+                gc.collect()  # ranks would differ in whether the collector has already come by
+                former = [each for each in self._order if each.is_deleted()][:1]
+            if former:
+                last = former[-1]
+                self._order = [
+                    member if each is last else each
+                    for each in self._order
+                    if each is last or each not in former
+                ]
+                self.replaced_steps.append(self.step_count)
             return
         self._max_length = self._all_calls
         self._order.append(member)
         self.step_count = 0
-
-    def _replace_by(self, new: _Member) -> None:
-        """Put a new optimizer in the place of one that updated the same tensors, or that is deleted."""
-        former = [each for each in self._order if each.shares_tensors(new)]
-        if not former:
-            gc.collect()  # ranks would differ in whether the collector has already come by
-            former = [each for each in self._order if each.is_deleted()][:1]
-        if former:
-            last = former[-1]
-            self._order = [
-                new if each is last else each for each in self._order if each is last or each not in former
-            ]
-            self.replaced_steps.append(self.step_count)

@@ -73,7 +73,12 @@ def convert_snapshot(
     """
     budget = Budget(max_rows)
     traces = _read_traces(snapshot, budget)
-    segments = _read_segments(snapshot, budget)
+    rows = read_rows(snapshot.get("segments", []), "segments", budget)
+    segments: dict[int, list[Row]] = {}
+    for device, row in zip(read_sizes(rows, "device", "segments", default=0).tolist(), rows, strict=True):
+        if device >= _MAX_DEVICES:
+            raise make_damaged_error("a segment has an impossible device number")
+        segments.setdefault(device, []).append(row)
     annotations = read_annotations(snapshot.get("external_annotations", []), budget)
     stacks = StackTable(budget)
     settings = read_settings(snapshot.get("allocator_settings"))
@@ -114,16 +119,6 @@ def _read_traces(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, Devic
         device: read_device_trace(entries, f"trace of device {device}", budget)
         for device, entries in enumerate(lists)
     }
-
-
-def _read_segments(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, list[Row]]:
-    rows = read_rows(snapshot.get("segments", []), "segments", budget)
-    segments: dict[int, list[Row]] = {}
-    for device, row in zip(read_sizes(rows, "device", "segments", default=0).tolist(), rows, strict=True):
-        if device >= _MAX_DEVICES:
-            raise make_damaged_error("a segment has an impossible device number")
-        segments.setdefault(device, []).append(row)
-    return segments
 
 
 def _concat_tables(name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -117,7 +117,15 @@ def _read_blocks(segments: Sequence[Row], starts: Integers, where: str, budget: 
     unknown = set(states) - _STATES
     if unknown:
         raise make_damaged_error(f"{where}: an unknown block state")
-    address = _find_addresses(rows, size, segment, starts, where)
+    # The address of each block: as recorded, else (older torch) directly after the previous block.
+    if all("address" in row for row in rows):
+        address = read_sizes(rows, "address", where)
+    else:
+        ends = np.cumsum(size)
+        offsets = ends - size
+        first = np.zeros(len(starts) + 1, dtype=np.int64)
+        np.maximum.at(first, segment + 1, ends)
+        address = starts[segment] + offsets - np.maximum.accumulate(first)[segment]
     is_used = np.array([state != "inactive" for state in states], dtype=np.bool_)
     awaiting = np.array([state in AWAITING_FREE for state in states], dtype=np.bool_)
     requested = read_integers(rows, "requested_size", where, default=-1)
@@ -130,19 +138,6 @@ def _read_blocks(segments: Sequence[Row], starts: Integers, where: str, budget: 
         segment=segment[is_used],
         awaiting=awaiting[is_used],
     )
-
-
-def _find_addresses(
-    rows: Sequence[Row], size: Integers, segment: Integers, starts: Integers, where: str
-) -> Integers:
-    """Return the address of each block: as recorded, else (older torch) directly after the previous block."""
-    if all("address" in row for row in rows):
-        return read_sizes(rows, "address", where)
-    ends = np.cumsum(size)
-    offsets = ends - size
-    first = np.zeros(len(starts) + 1, dtype=np.int64)
-    np.maximum.at(first, segment + 1, ends)
-    return starts[segment] + offsets - np.maximum.accumulate(first)[segment]
 
 
 class _OpenSpan(Struct, frozen=True):
@@ -203,7 +198,8 @@ class BackwardWalk(Struct):
 
     def _cut_span(self, piece: _OpenSpan, range_start: int, range_end: int, entry: int) -> int:
         """Set the start of the part of ``piece`` in [low, high), keep the rest; return the part's bytes."""
-        self._drop(piece.address)
+        del self.open_spans[piece.address]
+        del self.starts[bisect_left(self.starts, piece.address)]
         start, stop = max(range_start, piece.address), min(range_end, piece.address + piece.size)
         self.closed_spans.append(
             SegmentSpan(start, stop - start, entry, piece.end, piece.held, piece.expandable)
@@ -211,10 +207,6 @@ class BackwardWalk(Struct):
         for left, right in ((piece.address, start), (stop, piece.address + piece.size)):
             self.add(_OpenSpan(left, right - left, piece.end, piece.held, piece.expandable))
         return stop - start
-
-    def _drop(self, address: int) -> None:
-        del self.open_spans[address]
-        del self.starts[bisect_left(self.starts, address)]
 
     def _find_overlapping(self, address: int, size: int) -> Iterator[int]:
         """Yield the starts of the mapped spans that overlap [address, address + size)."""

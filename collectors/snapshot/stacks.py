@@ -74,11 +74,6 @@ class StackTable:
         similar = self._by_sample.get(sample)
         if similar is not None and all(map(is_, used_frames, similar[0])):
             return similar[1]
-        number = self._number_stack(used_frames, where)
-        self._by_sample[sample] = (used_frames, number)
-        return number
-
-    def _number_stack(self, used_frames: Sequence[object], where: str) -> int:
         identities = tuple(map(id, used_frames))
         number = self._by_identities.get(identities)
         if number is None:
@@ -89,6 +84,7 @@ class StackTable:
                 key = tuple([self._number_frame(frame, where) for frame in used_frames])
             number = self._by_frames.setdefault(key, len(self._by_frames))
             self._by_identities[identities] = number
+        self._by_sample[sample] = (used_frames, number)
         return number
 
     def _number_frame(self, frame: object, where: str) -> int:

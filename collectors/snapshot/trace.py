@@ -101,25 +101,21 @@ def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
     if has_times:
         times = check_sizes(to_integers(values, "time_us", where), "time_us", where)
     time_ns, max_backstep_ns = _make_times_distinct(times, where)
+    sizes = read_integers(rows, "size", where, default=-1)
+    if (sizes[_HAS_SIZE[action]] < 0).any():
+        raise make_damaged_error(f"{where}: size is missing or negative")
+    check_total(np.maximum(sizes, 0), where)
     return DeviceTrace(
         rows=rows,
         action=action,
         address=address,
-        size=_read_entry_sizes(rows, action, where),
+        size=sizes,
         stream=read_integers(rows, "stream", where, default=0),
         time_ns=time_ns,
         max_backstep_ns=max_backstep_ns,
         has_times=has_times,
         unknown=dict(Counter(text for text in names if text not in _CODES)) if (action == 0).any() else {},
     )
-
-
-def _read_entry_sizes(rows: Sequence[Row], action: Integers, where: str) -> Integers:
-    sizes = read_integers(rows, "size", where, default=-1)
-    if (sizes[_HAS_SIZE[action]] < 0).any():
-        raise make_damaged_error(f"{where}: size is missing or negative")
-    check_total(np.maximum(sizes, 0), where)
-    return sizes
 
 
 def _make_times_distinct(times_us: Integers, where: str) -> tuple[Integers, int]:

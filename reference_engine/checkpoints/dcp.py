@@ -76,7 +76,14 @@ class PartsSavePlanner(DefaultSavePlanner):
         self._memory: dict[MetadataIndex, torch.Tensor] = {}
         for part in parts:
             for box, values in part.chunks():
-                self._add(part, box, values)
+                index = MetadataIndex(part.key, box.offsets)
+                data = TensorWriteData(
+                    chunk=_make_chunk(box),
+                    properties=TensorProperties(dtype=values.dtype),
+                    size=torch.Size(part.shape),
+                )
+                self._items.append(WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data))
+                self._memory[index] = values
 
     def create_local_plan(self) -> SavePlan:
         """Return a plan with one item per box."""
@@ -86,16 +93,6 @@ class PartsSavePlanner(DefaultSavePlanner):
     def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
         """Return the memory of a box."""
         return self._memory[index]
-
-    def _add(self, part: TensorPart, box: Box, values: torch.Tensor) -> None:
-        index = MetadataIndex(part.key, box.offsets)
-        data = TensorWriteData(
-            chunk=_make_chunk(box),
-            properties=TensorProperties(dtype=values.dtype),
-            size=torch.Size(part.shape),
-        )
-        self._items.append(WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data))
-        self._memory[index] = values
 
 
 class PartsLoadPlanner(DefaultLoadPlanner):
@@ -224,7 +221,10 @@ class RankGroup:
 
     def run_on_all(self, action: Callable[[], T]) -> T:
         """Run ``action`` on every rank; if it fails on one, all raise the same one-line error."""
-        failure, result = self._try(action)
+        try:
+            failure, result = None, action()
+        except Exception as error:
+            failure, result = self._make_failure(error, self.rank), None
         self._raise_first(self._exchange(failure))
         return result  # type: ignore[return-value]  # no rank failed
 
@@ -248,12 +248,6 @@ class RankGroup:
             failure = self._make_failure(error, self.rank)
         # Raised outside of the handler: the frames of the caught error would keep the process group alive.
         raise _make_exception(failure)
-
-    def _try(self, action: Callable[[], T]) -> tuple[_RankFailure | None, T | None]:
-        try:
-            return None, action()
-        except Exception as error:
-            return self._make_failure(error, self.rank), None
 
     def _exchange(self, value: T) -> list[T]:
         if self.alone:

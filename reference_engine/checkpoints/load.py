@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint import state_dict_loader
@@ -58,7 +57,8 @@ def load_checkpoint(
     buffers = {
         name: torch.empty_like(buffer).contiguous() for name, buffer in iter_persistent_buffers(model.module)
     }
-    states = {} if _rank_count_differs(manifest, model) else read_generator_states(model, ranks.rank)
+    has_same_ranks = manifest.data_parallel == model.comm.world_size
+    states = read_generator_states(model, ranks.rank) if has_same_ranks else {}
     states = filter_known_states(states, metadata)
     parts = [
         *list_parts_to_load(model, optimizer),
@@ -100,21 +100,13 @@ def _apply_loaded_state(
             if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
                 unit.gather_updated()  # each rank has read only its own shard
                 unit.wait()
-    optimizer.load_scalar_state(_restore_tuples(manifest.optimizer))
-    optimizer.zero_grad()
-
-
-def _restore_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert lists back to tuples, which JSON does not have, such as a group's betas."""
+    # Convert lists back to tuples, which JSON does not have, such as a group's betas.
     groups = [
         {key: tuple(value) if isinstance(value, list) else value for key, value in group.items()}
-        for group in state["groups"]
+        for group in manifest.optimizer["groups"]
     ]
-    return {**state, "groups": groups}
-
-
-def _rank_count_differs(manifest: Manifest, model: ZeroModel) -> bool:
-    return manifest.data_parallel != model.comm.world_size
+    optimizer.load_scalar_state({**manifest.optimizer, "groups": groups})
+    optimizer.zero_grad()
 
 
 def _dcp_load(reader: IndexedReader, planner: PartsLoadPlanner, ranks: RankGroup) -> None:

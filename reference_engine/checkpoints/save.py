@@ -92,8 +92,9 @@ def _write_checkpoint(
     written = ranks.collect(lambda: _checksum_written(folder, ranks.rank))
     scalars = optimizer.scalar_state()
     steps = ranks.collect(lambda: scalars["steps"])  # each rank has only the parameters that it updates
+    policy = model.units[0].policy
     manifest = Manifest(
-        stage=_get_stage(model),
+        stage=policy.shard_optimizer + policy.shard_gradients + policy.shard_parameters,
         data_parallel=model.comm.world_size,
         model_parallel=1 if model.mp is None else model.mp.world_size,
         optimizer={**scalars, "steps": {name: count for counts in steps for name, count in counts.items()}},
@@ -130,11 +131,6 @@ def _dcp_save(writer: FileSystemWriter, planner: PartsSavePlanner, ranks: RankGr
         state_dict_saver.save(
             {}, storage_writer=writer, planner=planner, process_group=ranks.group, no_dist=ranks.alone
         )
-
-
-def _get_stage(model: ZeroModel) -> int:
-    policy = model.units[0].policy
-    return policy.shard_optimizer + policy.shard_gradients + policy.shard_parameters
 
 
 def _check_progress(progress: Mapping[str, Any]) -> None:

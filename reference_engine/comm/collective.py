@@ -157,7 +157,11 @@ class CollectiveOrder:
             announced = None if expected is None else self._announce(collective.sequence)
             self._compare(collective)
             if announced is not None:
-                self._withdraw(announced)
+                # Remove this rank's announcement after a comparison in which all ranks agreed.
+                store, key = announced
+                store.delete_key(key)
+                if dist.get_rank(self._group) == 0:
+                    store.delete_key("count")
         self._history.append(identity)
         self._launched.append(collective)
 
@@ -168,7 +172,13 @@ class CollectiveOrder:
             RuntimeError: the ranks disagree.
         """
         self.check_agreed()
-        position = self._find_announced_position()
+        # The first position at which a rank has announced a deviation, or None.
+        if self._side_group is None:
+            position = None
+        else:
+            store = self._get_announcement_store()
+            count = store.add("count", 0)
+            position = min((int(store.get(str(number))) for number in range(1, count + 1)), default=None)
         if position is not None and self._launched and self._launched[-1].sequence >= position:
             self._compare(None)
 
@@ -195,17 +205,14 @@ class CollectiveOrder:
             if own_next is not None and all(record == records[0] for record in records):
                 return
             position = min(position for position, _ in map(_RECORD.unpack, records) if position != _FOLLOWER)
-            texts = self._exchange(self._describe_position(position, own_next))
+            collectives = [*self._launched, *([] if own_next is None else [own_next])]
+            descriptions = (_describe_collective(one) for one in collectives if one.sequence == position)
+            text = next(descriptions, "nothing yet")
+            texts = self._exchange(text.encode("ascii", "replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES))
         except RuntimeError as error:  # without its traceback, whose frames keep the process group alive
             raise self._make_timeout_error(own_next, error) from error.with_traceback(None)
         self._error = _format_disagreement(position, self._ranks, [text.decode().rstrip() for text in texts])
         raise RuntimeError(self._error)
-
-    def _describe_position(self, position: int, own_next: LaunchedCollective | None) -> bytes:
-        collectives = [*self._launched, *([] if own_next is None else [own_next])]
-        descriptions = (_describe_collective(one) for one in collectives if one.sequence == position)
-        text = next(descriptions, "nothing yet")
-        return text.encode("ascii", "replace")[:_TEXT_BYTES].ljust(_TEXT_BYTES)
 
     def _exchange(self, own: bytes) -> list[bytes]:
         """All-gather bytes of equal length, in memory outside torch's allocator."""
@@ -248,24 +255,9 @@ class CollectiveOrder:
         self.announcements += 1
         return store, key
 
-    def _withdraw(self, announced: tuple[Any, str]) -> None:
-        """Remove this rank's announcement after a comparison in which all ranks agreed."""
-        store, key = announced
-        store.delete_key(key)
-        if dist.get_rank(self._group) == 0:
-            store.delete_key("count")
-
     def _get_announcement_store(self) -> Any:
         """Return the store for announcements before the next comparison, the same on all ranks."""
         return _prefix_store(f"comparison {self.comparisons}", self._store)
-
-    def _find_announced_position(self) -> int | None:
-        """Return the first position at which a rank has announced a deviation, or None."""
-        if self._side_group is None:
-            return None
-        store = self._get_announcement_store()
-        count = store.add("count", 0)
-        return min((int(store.get(str(number))) for number in range(1, count + 1)), default=None)
 
 
 class RepeatedSequence:
@@ -305,7 +297,13 @@ class RepeatedSequence:
             self._next = None if match is None else match + 1
         self._positions[item].append(end)
         if len(self._items) >= 2 * self._min_items:
-            self._forget(len(self._items) - self._min_items)
+            count = len(self._items) - self._min_items
+            del self._items[:count]
+            self._next = None if self._next is None or self._next < count else self._next - count
+            for positions in self._positions.values():
+                remaining = [position - count for position in positions if position >= count]
+                positions.clear()
+                positions.extend(remaining)
 
     def _count_common_items(self, position: int, end: int) -> int:
         limit = min(position, self._context)
@@ -313,14 +311,6 @@ class RepeatedSequence:
         while length < limit and self._items[position - length] == self._items[end - length]:
             length += 1
         return length
-
-    def _forget(self, count: int) -> None:
-        del self._items[:count]
-        self._next = None if self._next is None or self._next < count else self._next - count
-        for positions in self._positions.values():
-            remaining = [position - count for position in positions if position >= count]
-            positions.clear()
-            positions.extend(remaining)
 
 
 def _pack_record(collective: LaunchedCollective) -> bytes:

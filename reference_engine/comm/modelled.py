@@ -141,18 +141,15 @@ class _Transfer:
         """Wait for the other ranks and the real collective, then sleep for the rest of the modelled time."""
         with native.comm_range(self._collective):
             try:
-                self._complete(barrier)
+                work, self._work = self._work, None
+                assert work is not None
+                barrier.wait()
+                start_s = time.monotonic()
+                work.wait()
+                time.sleep(max(0.0, self._seconds - (time.monotonic() - start_s)))
             except BaseException as error:  # re-raised by wait() on the caller's thread
                 self._error = error
         self._done.set()
-
-    def _complete(self, barrier: _LinkBarrier) -> None:
-        work, self._work = self._work, None
-        assert work is not None
-        barrier.wait()
-        start_s = time.monotonic()
-        work.wait()
-        time.sleep(max(0.0, self._seconds - (time.monotonic() - start_s)))
 
     def wait(self) -> None:
         """Block until the transfer is complete."""

@@ -97,7 +97,11 @@ class GradientReducer:
         self._complete_units.add(unit)
         unit.release()  # free the parameters before allocating a bucket
         if self._pass is not None:
-            self._launch_complete(self._pass)
+            while (
+                self._launched_count < len(self._order)
+                and self._order[self._launched_count] in self._complete_units
+            ):
+                self._launch_next(self._pass)
 
     def _must_wait(self, unit: FlatUnit) -> bool:
         """Return True if a unit with all gradients must wait for the end of its backward or of the pass.
@@ -113,7 +117,14 @@ class GradientReducer:
     def _start_pass(self) -> None:
         if not self._backward.accumulates:
             return
-        self._check_can_start()
+        if self._in_flight:
+            raise RuntimeError("the last backward() did not finish: call zero_grad() and repeat the step")
+        if self._backwards_done == self._micro_batches:
+            self._in_flight = True  # this backward may already have changed the gradients
+            raise RuntimeError(
+                f"gradients are already reduced: micro_batches is {self._micro_batches}, and all backward() "
+                "calls are done; call step(), then zero_grad() before the next backward()"
+            )
         self._in_flight = True
         last = self._backwards_done + 1 == self._micro_batches
         if self._reduce_each:
@@ -124,23 +135,6 @@ class GradientReducer:
             gradients.start_pass()
         self._complete_units = set()
         self._launched_count = 0
-
-    def _check_can_start(self) -> None:
-        if self._in_flight:
-            raise RuntimeError("the last backward() did not finish: call zero_grad() and repeat the step")
-        if self._backwards_done == self._micro_batches:
-            self._in_flight = True  # this backward may already have changed the gradients
-            raise RuntimeError(
-                f"gradients are already reduced: micro_batches is {self._micro_batches}, and all backward() "
-                "calls are done; call step(), then zero_grad() before the next backward()"
-            )
-
-    def _launch_complete(self, reduction_pass: ReductionPass) -> None:
-        while (
-            self._launched_count < len(self._order)
-            and self._order[self._launched_count] in self._complete_units
-        ):
-            self._launch_next(reduction_pass)
 
     def _launch_next(self, reduction_pass: ReductionPass) -> None:
         unit = self._order[self._launched_count]

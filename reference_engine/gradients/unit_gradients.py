@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
 
 from zprof.reference_engine.comm.collective import Comm, Handle
 from zprof.reference_engine.config import ZeroConfig
@@ -60,7 +59,13 @@ class UnitGradients(ABC):
         self._micro_batches = context.config.micro_batches
         self._wire_dtype = context.config.wire_dtype
         self._first_elements = {piece: find_first_elements(unit.layout, piece) for piece in pieces}
-        self._grad_holder = _select_grad_holder(unit, self._wire_dtype)
+        # The parameter whose ``.grad`` is the gradient shard: torch requires the same dtype. That is the
+        # parameter shard, or else the fp32 master weights.
+        if self._wire_dtype == unit.shard.dtype:
+            self._grad_holder = unit.shard
+        else:
+            assert unit.weights is not None  # only trainable units have gradients
+            self._grad_holder = unit.weights
         self._shard = shard
         self._keeps_shard = shard is not None or context.config.defragment
         if self._keeps_shard and shard is None:
@@ -178,17 +183,6 @@ class ReductionContext:
     keeps_sign: bool
 
 
-def _select_grad_holder(unit: FlatUnit, dtype: torch.dtype) -> nn.Parameter:
-    """Return the parameter whose ``.grad`` is the gradient shard: torch requires the same dtype.
-
-    That is the parameter shard, or else the fp32 master weights.
-    """
-    if dtype == unit.shard.dtype:
-        return unit.shard
-    assert unit.weights is not None  # only trainable units have gradients
-    return unit.weights
-
-
 class FullGrads:
     """A unit's full gradients between autograd and their reduction: here, each ``.grad`` of autograd."""
 
@@ -302,7 +296,15 @@ class BucketPool:
                     return self._free.pop(index)
             self._free.clear()  # otherwise the pool would end up with a bucket of every unit's size
             return self._allocate(elements)
-        return self._acquire_from_chunk(elements)
+        while not (fitting := [chunk for chunk in self._free if chunk.numel() >= elements]):
+            if not self._in_flight:  # more units are in flight than the chunks were made for
+                fitting = [self._allocate(elements)]
+                self._chunks += fitting
+                break
+            self._wait_oldest()
+        smallest = min(fitting, key=torch.Tensor.numel)
+        self._free = [chunk for chunk in self._free if chunk is not smallest]
+        return smallest[:elements]
 
     def lend(self, bucket: torch.Tensor, handle: Handle) -> None:
         """Reserve the bucket until the reduction behind ``handle`` is complete."""
@@ -318,17 +320,6 @@ class BucketPool:
         while self._in_flight:
             self._wait_oldest()
         self._free = list(self._chunks)
-
-    def _acquire_from_chunk(self, elements: int) -> torch.Tensor:
-        while not (fitting := [chunk for chunk in self._free if chunk.numel() >= elements]):
-            if not self._in_flight:  # more units are in flight than the chunks were made for
-                fitting = [self._allocate(elements)]
-                self._chunks += fitting
-                break
-            self._wait_oldest()
-        smallest = min(fitting, key=torch.Tensor.numel)
-        self._free = [chunk for chunk in self._free if chunk is not smallest]
-        return smallest[:elements]
 
     def _allocate(self, elements: int) -> torch.Tensor:
         return torch.empty(elements, dtype=self._dtype, device=self._device)

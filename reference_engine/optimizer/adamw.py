@@ -159,7 +159,17 @@ class TorchAdamW:
             if shard_control is None and shard.gradient.dtype == torch.float32:
                 _run_fused_adamw(shard, shard.gradient, slice(None), hyperparameters, None)
             else:
-                self._update_from_copies(shard, hyperparameters, shard_control)
+                total = shard.gradient.numel()
+                elements = self._piece_elements or max(total, 1)
+                for start in range(0, total, elements):
+                    part = slice(start, min(start + elements, total))
+                    _run_fused_adamw(
+                        shard,
+                        shard.gradient[part].to(torch.float32, copy=True),
+                        part,
+                        hyperparameters,
+                        shard_control,
+                    )
             if shard.low_precision is not None:
                 shard.low_precision.copy_(shard.weights)
 
@@ -168,17 +178,6 @@ class TorchAdamW:
         parts = torch.split(gradient, elements)
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
         return torch.stack(norms).square().sum()
-
-    def _update_from_copies(
-        self, shard: Shard, hyperparameters: AdamWHyperparameters, control: StepControl | None
-    ) -> None:
-        total = shard.gradient.numel()
-        elements = self._piece_elements or max(total, 1)
-        for start in range(0, total, elements):
-            part = slice(start, min(start + elements, total))
-            _run_fused_adamw(
-                shard, shard.gradient[part].to(torch.float32, copy=True), part, hyperparameters, control
-            )
 
 
 def _run_fused_adamw(

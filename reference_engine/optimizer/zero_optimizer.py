@@ -147,7 +147,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._reducer.check_reduced()
-        control = self._compute_control()
+        if self._squares is None:
+            control = None
+        else:
+            self.gradient_norm = compute_norm(self._squares.sum(), self.loss_scale)
+            control = compute_step_control(self.gradient_norm, self.loss_scale, self._clip_norm)
         segments = {
             unit: split_shard(unit, self._gradients[unit], self.state[_get_weights(unit)])
             for unit in self._units
@@ -221,12 +225,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
         }
         if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
             weights.grad = self._gradients[unit].mean_shard  # sharded ones attach themselves
-
-    def _compute_control(self) -> StepControl | None:
-        if self._squares is None:
-            return None
-        self.gradient_norm = compute_norm(self._squares.sum(), self.loss_scale)
-        return compute_step_control(self.gradient_norm, self.loss_scale, self._clip_norm)
 
     def _increment_step_counts(
         self, control: StepControl | None, segments: "Sequence[UpdateSegment]"

@@ -122,11 +122,19 @@ class GPT(nn.Module):
         self.all_logits: nn.Module = nn.Identity()
         self.loss: nn.Module = nn.CrossEntropyLoss()
         self.apply(_init_weights)
-        self._scale_residuals()
+        # As in GPT-2: 2 x layers residual branches are summed, so each is scaled down by sqrt(2 x layers).
+        std = _INIT_STD / math.sqrt(2 * self.config.layers)
+        for name, parameter in self.named_parameters():
+            if name.endswith("projection.weight"):
+                nn.init.normal_(parameter, std=std)
         if config.tied:
             self.head.weight = self.token_embedding.weight
         if mp is not None:
-            self._split(mp)
+            # The model was built unsplit, so that its weights do not depend on the number of ranks.
+            self.config.check_model_parallel(mp.world_size)
+            for index, block in enumerate(self.blocks):
+                split_block(block, mp, f"blocks.{index}")
+            split_vocabulary(self, mp, tied=self.config.tied)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Map [batch, time] tokens to [batch, time, vocabulary] logits, or with targets to the mean loss."""
@@ -140,20 +148,6 @@ class GPT(nn.Module):
             return all_logits
         loss: torch.Tensor = self.loss(logits.flatten(0, 1).float(), targets.flatten())
         return loss
-
-    def _split(self, mp: Comm) -> None:
-        # The model was built unsplit, so that its weights do not depend on the number of ranks.
-        self.config.check_model_parallel(mp.world_size)
-        for index, block in enumerate(self.blocks):
-            split_block(block, mp, f"blocks.{index}")
-        split_vocabulary(self, mp, tied=self.config.tied)
-
-    def _scale_residuals(self) -> None:
-        # As in GPT-2: 2 x layers residual branches are summed, so each is scaled down by sqrt(2 x layers).
-        std = _INIT_STD / math.sqrt(2 * self.config.layers)
-        for name, parameter in self.named_parameters():
-            if name.endswith("projection.weight"):
-                nn.init.normal_(parameter, std=std)
 
 
 def _init_weights(module: nn.Module) -> None:

@@ -126,7 +126,10 @@ class ModelledCompute:
         """Return the callback after the block's forward; a recomputation sleeps again, without the delay."""
 
         def sleep(x: torch.Tensor) -> None:
-            delay_s = self._take_delay(name)
+            # The straggler's delay in seconds if it is due in this block; it is due once per step.
+            due = self._delay_pending and name == self._middle
+            self._delay_pending = self._delay_pending and not due
+            delay_s = self._model.straggler_s if due else 0.0
             if self._model.straggler_rotates:
                 time.sleep(delay_s)  # a stall of the host, without a compute range
                 delay_s = 0.0
@@ -137,12 +140,6 @@ class ModelledCompute:
     def backward(self, name: str) -> BlockCallback:
         """Return the callback before the block's backward."""
         return lambda x: _sleep("backward", name, self._model.backward_s * self._length_ratio(x))
-
-    def _take_delay(self, name: str) -> float:
-        """Return the straggler's delay in seconds if it is due in this block; it is due once per step."""
-        due = self._delay_pending and name == self._middle
-        self._delay_pending = self._delay_pending and not due
-        return self._model.straggler_s if due else 0.0
 
     def _length_ratio(self, x: torch.Tensor) -> float:
         return 1.0 if self._full_length is None else x.shape[1] / self._full_length

@@ -12,7 +12,6 @@ from typing import Any
 
 from zprof.reference_engine.config import DTYPES, STAGES, AdamKernel, Keep
 from zprof.reference_engine.program import plants
-from zprof.reference_engine.program.plants import Plant
 from zprof.reference_engine.program.train_config import TrainConfig, Units, replace_fields
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -96,20 +95,20 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
     rank, delay = ("compute.straggler_rank" in fields, "compute.straggler_s" in fields)
     if rank != delay and not rotates:
         raise ValueError("--straggler-rank and --straggler-ms must be given together")
-    config = _apply_plant(plant, requested, fixed=bool(given.get("fixed")))
-    if config.zero.defragment and config.activations.checkpoint:
-        return replace_fields(config, {"activations.contiguous": True})
-    return config
-
-
-def _apply_plant(plant: Plant | None, requested: dict[str, Any], *, fixed: bool) -> TrainConfig:
+    fixed = bool(given.get("fixed"))
     if plant is None and fixed:
         raise ValueError("--fixed needs --plant with the cause to leave out")
     if plant is None:
-        return replace_fields(TrainConfig(), requested)
-    return (
-        plant.build_fixed_config(TrainConfig(), requested) if fixed else plant.apply(TrainConfig(), requested)
-    )
+        config = replace_fields(TrainConfig(), requested)
+    else:
+        config = (
+            plant.build_fixed_config(TrainConfig(), requested)
+            if fixed
+            else plant.apply(TrainConfig(), requested)
+        )
+    if config.zero.defragment and config.activations.checkpoint:
+        return replace_fields(config, {"activations.contiguous": True})
+    return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -103,7 +102,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _import_module(name: str, file: str) -> None:
     """Import the function's module under its name, from ``file`` if necessary."""
-    found = _find_spec(name)
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
     if not file or (found is not None and found.origin is not None and Path(found.origin) == Path(file)):
         return
     spec = importlib.util.spec_from_file_location(name, file)
@@ -112,13 +114,6 @@ def _import_module(name: str, file: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-
-
-def _find_spec(name: str) -> Any:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
 
 
 def _end_with_parent() -> None:

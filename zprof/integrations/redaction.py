@@ -228,7 +228,10 @@ class Pseudonyms:
     def _redact_line(self, line: str) -> str:
         chunks = self._replace_names(line).split(" ")
         pairs = zip(chunks, ["", *chunks], strict=False)
-        redacted = [chunk if self._is_kept(chunk, before) else self._hide(chunk) for chunk, before in pairs]
+        redacted = [
+            chunk if self._is_kept(chunk, before) else self._assigned.get(strip_marks(chunk), _HIDDEN)
+            for chunk, before in pairs
+        ]
         return _HIDDEN_TWICE.sub(_HIDDEN, " ".join(redacted))
 
     def _replace_names(self, line: str) -> str:
@@ -242,9 +245,6 @@ class Pseudonyms:
             return line
         longest_first = "|".join(map(re.escape, sorted(matches, key=len, reverse=True)))
         return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", lambda found: self._assigned[found[0]], line)
-
-    def _hide(self, chunk: str) -> str:
-        return self._assigned.get(strip_marks(chunk), _HIDDEN)
 
     def _is_kept(self, chunk: str, previous: str) -> bool:
         core = strip_marks(chunk)

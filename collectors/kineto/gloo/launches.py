@@ -142,7 +142,11 @@ class _LaunchReader:
         span = self._enclosing.find(thread, start, end)
         launch_range = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
         arguments = self._trace.arguments.get(row, _NO_ARGUMENTS)
-        group, size = self._find_group(launch_range, operator, arguments)
+        group, size = (
+            self._groups.resolve(launch_range.group)
+            if launch_range is not None
+            else self._groups.resolve_by_size(_count_ranks_by_shape(operator, arguments))
+        )
         launch = GlooLaunch(
             start_ns=start,
             end_ns=end,
@@ -159,13 +163,6 @@ class _LaunchReader:
             root=parse_group_rank(arguments, operator.root),
         )
         return [launch] * (max(1, min(size, _MAX_REPEATS)) if operator.repeats else 1)
-
-    def _find_group(
-        self, launch_range: EngineRange | None, operator: GlooOperator, arguments: Arguments
-    ) -> tuple[str, int]:
-        if launch_range is not None:
-            return self._groups.resolve(launch_range.group)
-        return self._groups.resolve_by_size(_count_ranks_by_shape(operator, arguments))
 
 
 def find_launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:

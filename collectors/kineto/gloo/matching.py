@@ -79,7 +79,13 @@ def _make_collective_rows(
         return make_execution_rows(executions, groups)
     launches = add_groups_by_thread(launches, executions)
     pairs, gaps = _match_executions(launches, executions, index_by_collective(spans, RangeVerb.WAIT))
-    numbers = _number_launches(launches)
+    # Number the launches that no range encloses, within each group.
+    counts: dict[str, int] = defaultdict(int)
+    numbers: dict[int, int] = {}
+    for launch in launches:
+        if launch.index not in numbers:
+            numbers[launch.index] = counts[launch.group]
+            counts[launch.group] += launch.launch_range is None and not launch.has_no_row
     peers = PeerResolver(trace.header)
     rows = [
         _make_matched_row(launch, execution, numbers, peers)
@@ -95,7 +101,9 @@ def _match_executions(
     executed: dict[GlooKey, list[Execution]] = defaultdict(list)
     for execution in executions:
         executed[execution.key].append(execution)
-    launches_by_key = _group_by_key(launches)
+    launches_by_key: dict[GlooKey, list[GlooLaunch]] = defaultdict(list)
+    for launch in launches:
+        launches_by_key[launch.key].append(launch)
     found = {
         key: _pair_in_order(launched, executed.get(key, [])) for key, launched in launches_by_key.items()
     }
@@ -140,24 +148,6 @@ def _pair_with_missing(
     return [
         (queued[place], execution) for place, execution in zip(places, ran, strict=True) if place is not None
     ]
-
-
-def _group_by_key(launches: Sequence[GlooLaunch]) -> Mapping[GlooKey, list[GlooLaunch]]:
-    launches_by_key: dict[GlooKey, list[GlooLaunch]] = defaultdict(list)
-    for launch in launches:
-        launches_by_key[launch.key].append(launch)
-    return launches_by_key
-
-
-def _number_launches(launches: Sequence[GlooLaunch]) -> Mapping[int, int]:
-    """Number the launches that no range encloses, within each group."""
-    counts: dict[str, int] = defaultdict(int)
-    numbers: dict[int, int] = {}
-    for launch in launches:
-        if launch.index not in numbers:
-            numbers[launch.index] = counts[launch.group]
-            counts[launch.group] += launch.launch_range is None and not launch.has_no_row
-    return numbers
 
 
 def _count_unfinished(launches: Sequence[GlooLaunch], waits: Mapping[Identity, RangeSpan]) -> int:

@@ -40,7 +40,12 @@ def make_message_rows(
     """Return a row per message, numbered per group, kind and peer, and gaps."""
     executions = find_rows(trace, ("user_annotation", "cpu_op"), MESSAGE_KINDS.__contains__)
     posts = np.array(find_launch_rows(trace, _POST_OPERATORS.__contains__), dtype=np.int64)
-    enclosing_posts = _find_posts(trace, posts, executions)
+    # The row of the operator in which each execution started, or -1.
+    enclosing_posts = (
+        IntervalIndex(trace, posts).find_innermost(trace.thread[executions], trace.start_ns[executions])
+        if len(posts)
+        else np.full(len(executions), -1, dtype=np.int64)
+    )
     reader = _MessageReader(trace, spans, groups)
     counts: dict[tuple[str, str, int | None], int] = defaultdict(int)
     rows = []
@@ -53,14 +58,16 @@ def make_message_rows(
         if len(executions) or not bool(trace.category.where("kernel".__eq__).any())
         else 0
     )
-    return rows, _list_message_gaps(rows, unfinished)
-
-
-def _find_posts(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
-    """Return the row of the operator in which each execution started, or -1."""
-    if not len(posts):
-        return np.full(len(executions), -1, dtype=np.int64)
-    return IntervalIndex(trace, posts).find_innermost(trace.thread[executions], trace.start_ns[executions])
+    gaps = list_gloo_gaps(rows)
+    if unfinished:
+        gaps.append(make_missing_wait_gap(unfinished))
+    without_post = sum(row.launch_start_ns is None for row in rows)
+    if without_post:
+        gaps.append(make_missing_post_gap(without_post, len(rows)))
+    without_peer = sum(row.peer_rank is None for row in rows) - without_post
+    if without_peer:
+        gaps.append(make_unknown_peers_gap(without_peer, len(rows)))
+    return rows, gaps
 
 
 class _MessageReader:
@@ -138,16 +145,3 @@ class _MessageWaits:
         spans = self._spans_by_thread.get(thread, [])
         index = bisect_right(spans, end_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and end_ns <= spans[index].end_ns else None
-
-
-def _list_message_gaps(rows: Sequence[CollectiveRow], unfinished: int) -> list[Gap]:
-    gaps = list_gloo_gaps(rows)
-    if unfinished:
-        gaps.append(make_missing_wait_gap(unfinished))
-    without_post = sum(row.launch_start_ns is None for row in rows)
-    if without_post:
-        gaps.append(make_missing_post_gap(without_post, len(rows)))
-    without_peer = sum(row.peer_rank is None for row in rows) - without_post
-    if without_peer:
-        gaps.append(make_unknown_peers_gap(without_peer, len(rows)))
-    return gaps

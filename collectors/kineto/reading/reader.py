@@ -325,20 +325,17 @@ class Document:
         Raises:
             BadInput: it is not a trace.
         """
-        self._skip_byte_order_mark()
+        window = self._window
+        while window.end - window.start < len(_BYTE_ORDER_MARK) and window.read_more():
+            pass
+        if window.data.startswith(_BYTE_ORDER_MARK, window.start):
+            window.start += len(_BYTE_ORDER_MARK)
         first = self._window.skip(_SPACE)
         if first not in (_OPEN, _CURLY_OPEN):
             raise make_not_a_trace_error(self._window)
         self._window.start += 1
         reached_end = self._read_list() if first == _OPEN else self._read_object()
         self.is_complete = reached_end and self._window.skip(_PADDING) is None
-
-    def _skip_byte_order_mark(self) -> None:
-        window = self._window
-        while window.end - window.start < len(_BYTE_ORDER_MARK) and window.read_more():
-            pass
-        if window.data.startswith(_BYTE_ORDER_MARK, window.start):
-            window.start += len(_BYTE_ORDER_MARK)
 
     def _read_list(self) -> bool:
         if self._window.skip(_SPACE) != _CURLY_OPEN:

@@ -86,7 +86,19 @@ class EventRows:
             self._add_spans(decoded, chunk, *times)
         self.events += decoded.count
         self.with_phase += decoded.with_phase
-        self._add_names(decoded.name_events)
+        for event in decoded.name_events:
+            name = event.args.name
+            if event.name == "thread_name" and isinstance(name, str):
+                thread = to_int64(event.tid)
+                if self._thread_names < _MAX_NAMES and len(name) < _MAX_NAME_LENGTH:
+                    names = self.thread_names.setdefault(thread, set())
+                    self._thread_names += name not in names
+                    names.add(name)
+            elif event.name == "process_name" and isinstance(name, str):
+                process = to_int64(event.pid)
+                has_room = process in self.process_names or len(self.process_names) < _MAX_NAMES
+                if process != ABSENT and len(name) < _MAX_NAME_LENGTH and has_room:
+                    self.process_names[process] = name
 
     def _decode(self, chunk: EventChunk | RepairedChunk) -> DecodedEvents:
         """Decode with the fast decoder until the file has an event that it does not support."""
@@ -112,25 +124,6 @@ class EventRows:
             if fractions.any() or (len(spans) < _MIN_SPANS_FOR_SAMPLING and _FRACTION.search(source)):
                 return None
         return to_nanoseconds(start), to_nanoseconds(duration)
-
-    def _add_names(self, events: Sequence[Any]) -> None:
-        for event in events:
-            name = event.args.name
-            if event.name == "thread_name" and isinstance(name, str):
-                self._add_thread_name(to_int64(event.tid), name)
-            elif event.name == "process_name" and isinstance(name, str):
-                self._add_process_name(to_int64(event.pid), name)
-
-    def _add_process_name(self, process: int, name: str) -> None:
-        has_room = process in self.process_names or len(self.process_names) < _MAX_NAMES
-        if process != ABSENT and len(name) < _MAX_NAME_LENGTH and has_room:
-            self.process_names[process] = name
-
-    def _add_thread_name(self, thread: int, name: str) -> None:
-        if self._thread_names < _MAX_NAMES and len(name) < _MAX_NAME_LENGTH:
-            names = self.thread_names.setdefault(thread, set())
-            self._thread_names += name not in names
-            names.add(name)
 
     def _add_spans(
         self, decoded: DecodedEvents, chunk: EventChunk | RepairedChunk, start: Int64s, duration: Int64s
@@ -164,7 +157,14 @@ class EventRows:
         has_valid_time = _mask_valid_times(columns["start"], columns["duration"])
         kept = np.flatnonzero(is_kept & has_valid_time).tolist()
         self._keep_arguments(kept, has_valid_time, chunk.get_arguments(decoded, kept))
-        self._append(codes, columns, has_valid_time)
+        all_valid = bool(has_valid_time.all())
+        self.without_time += 0 if all_valid else int((~has_valid_time).sum())
+        for name, column in columns.items():
+            self.columns[name].append(column if all_valid else column[has_valid_time])
+        for name, code in codes.items():
+            self.codes[name].append(code if all_valid else code[has_valid_time])
+        if len(self.columns["start"]) > _MAX_ROWS:
+            raise BadInput(f"more than {_MAX_ROWS} events", hint="record fewer steps")
 
     def _read_device_columns(
         self, codes: Int32s, rows: Int64s, arguments: Sequence[_KnownArguments], columns: Mapping[str, Int64s]
@@ -181,18 +181,6 @@ class EventRows:
             rows = len(self.columns["start"]) + np.cumsum(has_valid_time) - 1
             for row, entry in zip(rows[kept].tolist(), arguments, strict=True):
                 self.kept_arguments.keep(row, entry)
-
-    def _append(
-        self, codes: Mapping[str, Int32s], columns: Mapping[str, Int64s], has_valid_time: Mask
-    ) -> None:
-        all_valid = bool(has_valid_time.all())
-        self.without_time += 0 if all_valid else int((~has_valid_time).sum())
-        for name, column in columns.items():
-            self.columns[name].append(column if all_valid else column[has_valid_time])
-        for name, code in codes.items():
-            self.codes[name].append(code if all_valid else code[has_valid_time])
-        if len(self.columns["start"]) > _MAX_ROWS:
-            raise BadInput(f"more than {_MAX_ROWS} events", hint="record fewer steps")
 
 
 def _encode_texts(texts: TextCodes, words: Sequence[str | None]) -> Int32s:
@@ -278,7 +266,10 @@ class KeptArguments:
         if isinstance(value, msgspec.Raw):
             text = bytes(value)
             if text not in self._lists:
-                self._lists[text] = _decode_list(text)
+                try:
+                    self._lists[text] = msgspec.json.decode(text) if text else None
+                except DECODE_ERRORS:
+                    self._lists[text] = None
             return self._lists[text]
         return value if isinstance(value, int | float) and value != ABSENT else None
 
@@ -299,10 +290,3 @@ def _measure_value(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     return len(memoryview(value)) if isinstance(value, msgspec.Raw) else 0
-
-
-def _decode_list(text: bytes) -> Any:
-    try:
-        return msgspec.json.decode(text) if text else None
-    except DECODE_ERRORS:
-        return None

@@ -55,7 +55,11 @@ class TraceText:
         self._file = file
         self._on_bytes = on_bytes
         self._returned_bytes = 0
-        self._unpacked = _open_unpacked(file, self._magic)
+        if self._magic.startswith(_GZIP):
+            unpacked: _Unpacked = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
+            self._unpacked = unpacked
+        else:
+            self._unpacked = _open_zstd(file) if self._magic.startswith(_ZSTD) else file
 
     def readinto(self, target: memoryview) -> int:
         """Fill the start of ``target`` and return the number of bytes; 0 at the end of the text.
@@ -71,7 +75,11 @@ class TraceText:
                 raise OSError(getattr(error, "errno", None), str(error)) from None
             size = self._resume_slowly(target)
         self._returned_bytes += size
-        self._check_expansion()
+        if self.packed and self._returned_bytes > _compute_max_bytes(self._file):
+            raise BadInput(
+                f"it unpacks to more than {_MAX_EXPANSION} times its size",
+                hint="unpack it and check its contents",
+            )
         if self._on_bytes is not None:
             self._on_bytes(self._file.tell())
         return size
@@ -87,13 +95,6 @@ class TraceText:
         )
         self._unpacked = _PieceReader(_skip_bytes(pieces, self._returned_bytes))
         return self._unpacked.readinto(target)
-
-    def _check_expansion(self) -> None:
-        if self.packed and self._returned_bytes > _compute_max_bytes(self._file):
-            raise BadInput(
-                f"it unpacks to more than {_MAX_EXPANSION} times its size",
-                hint="unpack it and check its contents",
-            )
 
 
 class _PieceReader:
@@ -112,13 +113,6 @@ class _PieceReader:
         size = min(len(self._rest), len(target))
         target[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
-
-
-def _open_unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
-    if magic.startswith(_GZIP):
-        packed: _Unpacked = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
-        return packed
-    return _open_zstd(file) if magic.startswith(_ZSTD) else file
 
 
 def _open_zstd(file: BufferedReader) -> Any:

@@ -220,7 +220,9 @@ class CudaAdamW:
                 )
         for kernel, kernel_rows in rows.items():
             # Weights never move, so the first pointer identifies a list of shards.
-            table = self._get_table((kernel, kernel_rows[0][0]), kernel_rows, self._resident_blocks(kernel))
+            if kernel not in self._resident:
+                self._resident[kernel] = self._runtime.resident_blocks(kernel)
+            table = self._get_table((kernel, kernel_rows[0][0]), kernel_rows, self._resident[kernel])
             self._runtime.launch(
                 kernel,
                 table.blocks,
@@ -284,11 +286,6 @@ class CudaAdamW:
     def _check_scalar(self, tensor: torch.Tensor, name: str) -> None:
         self._check(tensor, name, 1)
         _get_type_name(tensor, _STATE_TYPES, name)
-
-    def _resident_blocks(self, kernel: str) -> int:
-        if kernel not in self._resident:
-            self._resident[kernel] = self._runtime.resident_blocks(kernel)
-        return self._resident[kernel]
 
 
 def _get_type_name(tensor: torch.Tensor, names: dict[torch.dtype, str], what: str) -> str:

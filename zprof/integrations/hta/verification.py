@@ -122,7 +122,13 @@ class _HtaFigures(Struct, frozen=True, kw_only=True):
 def compare_rank(totals: DeviceTotals, answers: HtaAnswers) -> tuple[RankVerification, list[Gap]]:
     """Compare the figures of one rank; unanswered questions become gaps."""
     rows = answers.get("rows", Rows)
-    tolerance = _compute_tolerance_ns(rows)
+    if rows is None:
+        tolerance = _MIN_TOLERANCE_NS
+    else:
+        rounding = (
+            2.0 * rows.resolution_ns * math.sqrt(rows.device) if rows.resolution_ns > _NS_PER_ROW else 0.0
+        )
+        tolerance = max(_MIN_TOLERANCE_NS, rows.device * _NS_PER_ROW) + rounding
     hta_figures = _HtaFigures(
         overlap=answers.get("overlap", HtaOverlap),
         temporal=answers.get("temporal", Temporal),
@@ -206,13 +212,6 @@ def _compare_time(name: str, own: int, other: int | None, tolerance: float) -> V
 
 def _choose_status(equal: bool) -> FigureStatus:
     return FigureStatus.EQUAL if equal else FigureStatus.DIFFERS
-
-
-def _compute_tolerance_ns(rows: Rows | None) -> float:
-    if rows is None:
-        return _MIN_TOLERANCE_NS
-    rounding = 2.0 * rows.resolution_ns * math.sqrt(rows.device) if rows.resolution_ns > _NS_PER_ROW else 0.0
-    return max(_MIN_TOLERANCE_NS, rows.device * _NS_PER_ROW) + rounding
 
 
 def explain_differences(rows: Rows, *, equal_without_other: bool) -> Iterator[str]:

@@ -106,7 +106,12 @@ def import_cached(
         _import_into(folder, paths, name, key, print_note, progress, options)
         # Another process may have imported the same files meanwhile.
         run = _find_current(wanted, print_note) or _place(folder, lock, wanted)
-    _remove_superseded(wanted, run.parent)
+    # Remove other imports of the same paths, and what killed processes left behind, if nobody holds it.
+    leftovers = [path for path in wanted.root.glob(f"*{IMPORT_SUFFIX}.*") if is_owned_by_user(path)]
+    deadline_s = time.monotonic() + MAX_CLEANUP_S
+    for entry in [*wanted.list_entries(), *leftovers]:
+        if entry != run.parent and (left_s := deadline_s - time.monotonic()) > 0:
+            remove_unused(entry, left_s)
     limit_cache(CacheKind.IMPORTS)
     return run
 
@@ -220,15 +225,6 @@ def _find_current(wanted: _Wanted, print_note: Callable[[str], None]) -> Path | 
                 return entry / wanted.name
         print_note(f"{entry}: this import was damaged, and is not used")
     return None
-
-
-def _remove_superseded(wanted: _Wanted, used: Path) -> None:
-    """Remove other imports of the same paths, and what killed processes left behind, if nobody holds it."""
-    leftovers = [path for path in wanted.root.glob(f"*{IMPORT_SUFFIX}.*") if is_owned_by_user(path)]
-    deadline_s = time.monotonic() + MAX_CLEANUP_S
-    for entry in [*wanted.list_entries(), *leftovers]:
-        if entry != used and (left_s := deadline_s - time.monotonic()) > 0:
-            remove_unused(entry, left_s)
 
 
 def _is_intact(entry: Path, name: str) -> bool:

@@ -120,19 +120,15 @@ def _write_rank(run: Path, manifest: RunManifest, file: RankedFile, writing: Loc
 
 def _choose_workers(largest_bytes: int) -> int:
     """Return how many files can be read at the same time with the memory that is free."""
-    free_bytes = _read_free_bytes()
+    # The free physical memory, None if the system does not report it.
+    try:
+        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        free_bytes = None
     if free_bytes is None:
         return count_usable_processors()
     fitting = int(_USABLE_RATIO * free_bytes / (_BYTES_PER_FILE_BYTE * max(1, largest_bytes)))
     return max(1, min(count_usable_processors(), fitting))
-
-
-def _read_free_bytes() -> int | None:
-    """Return the free physical memory, None if the system does not report it."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
 
 
 def _make_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> RunManifest:

@@ -72,7 +72,15 @@ class _Writer:
 
     def write(self, *, python: bool) -> Exported:
         slices = 0
-        self._out.write(self._format_header().encode("ascii"))
+        # The text before the events; the base time makes times absolute, as in torch's own traces.
+        alignment = self._analysis.time.alignment
+        metadata = {
+            "producer": f"zprof {__version__}",
+            "clock": alignment.method if alignment else "unknown",
+            "clock_uncertainty_ns": alignment.uncertainty_ns if alignment else None,
+        }
+        header = {"displayTimeUnit": "ns", "baseTimeNanoseconds": self._base_ns, "otherData": metadata}
+        self._out.write((json.dumps(header)[:-1] + ', "traceEvents": [').encode("ascii"))
         separator = b"\n"
         for line in self._format_lines(python=python):
             self._out.write(separator + line.encode("ascii"))
@@ -81,17 +89,6 @@ class _Writer:
         self._out.write(b"\n]}\n")
         ranks = tuple(window.tracks.rank for window in self._windows)
         return Exported(ranks=ranks, slices=slices, notes=tuple(self._list_notes()))
-
-    def _format_header(self) -> str:
-        """Return the text before the events; the base time makes times absolute, as in torch's own traces."""
-        alignment = self._analysis.time.alignment
-        metadata = {
-            "producer": f"zprof {__version__}",
-            "clock": alignment.method if alignment else "unknown",
-            "clock_uncertainty_ns": alignment.uncertainty_ns if alignment else None,
-        }
-        header = {"displayTimeUnit": "ns", "baseTimeNanoseconds": self._base_ns, "otherData": metadata}
-        return json.dumps(header)[:-1] + ', "traceEvents": ['
 
     def _format_lines(self, *, python: bool) -> Iterator[str]:
         frame = self._analysis.collectives

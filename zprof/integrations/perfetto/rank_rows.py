@@ -77,20 +77,21 @@ def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[R
 
 def _make_rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankWindow | None:
     """Return the window of a rank; None if it has none of the steps."""
-    kept = _choose_steps(tracks.steps, steps)
+    if steps is None:
+        kept = tracks.steps
+    else:
+        keep = np.isin(tracks.steps.number, sorted(steps))
+        kept = StepWindows(
+            number=tracks.steps.number[keep],
+            begin_ns=tracks.steps.begin_ns[keep],
+            end_ns=tracks.steps.end_ns[keep],
+        )
     spans = kept.spans if steps is not None else union(tracks.coverage, tracks.steps.spans)
     if not len(spans):
         return None
     return RankWindow(
         tracks=tracks, steps=kept, begin_ns=int(spans[:, 0].min()), end_ns=int(spans[:, 1].max())
     )
-
-
-def _choose_steps(steps: StepWindows, chosen: frozenset[int] | None) -> StepWindows:
-    if chosen is None:
-        return steps
-    keep = np.isin(steps.number, sorted(chosen))
-    return StepWindows(number=steps.number[keep], begin_ns=steps.begin_ns[keep], end_ns=steps.end_ns[keep])
 
 
 def _list_numbers(numbers: set[int] | frozenset[int]) -> str:

@@ -103,7 +103,13 @@ class ProcessFollower:
 
     def _see_end(self, handle: int) -> None:
         process, now_ns = self._open[handle], time.time_ns()
-        status = _read_zombie_status(process)
+        # The status of a process that has ended and that its parent has not asked for yet.
+        try:
+            stat = (_PROC / str(process) / "stat").read_text(errors="replace")
+            fields = stat.rpartition(")")[2].split()
+            status = int(fields[_EXIT_STATUS]) if fields[_STATE] == "Z" else None
+        except (OSError, ValueError, IndexError):
+            status = None
         self._ends[process] = SeenEnd(now_ns, _read_status(handle) if status is None else status)
         self._poll.unregister(handle)
         del self._open[handle]
@@ -231,16 +237,6 @@ def _read_tail(path: str, start: int) -> tuple[str, ...]:
         lines = file.read(MAX_LINES * MAX_LINE_LENGTH).decode(errors="replace").splitlines()
         return tuple(line for line in lines if line.strip())[-MAX_LINES:]
     return ()
-
-
-def _read_zombie_status(process: int) -> int | None:
-    """Return the status of a process that has ended and that its parent has not asked for yet."""
-    try:
-        stat = (_PROC / str(process) / "stat").read_text(errors="replace")
-        fields = stat.rpartition(")")[2].split()
-        return int(fields[_EXIT_STATUS]) if fields[_STATE] == "Z" else None
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _read_status(handle: int) -> int | None:

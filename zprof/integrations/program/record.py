@@ -261,17 +261,14 @@ class WritingObserver:
 
     def poll(self) -> None:
         """Print the note if a rank was writing at the last poll already; called about once a second."""
-        self._note_stall()
+        if stalls := self._session.take_stalls():
+            self._print_note(format_stall(self._run, max(stalls)))
         writing = self._session.list_writing_ranks()
         slow = [rank for rank in writing if rank in self._seen]
         self._seen = writing
         if slow and not self._has_noted:
             self._has_noted = True
             self._print_note(f"writing the recording of {_format_ranks(slow)}; training waits for it")
-
-    def _note_stall(self) -> None:
-        if stalls := self._session.take_stalls():
-            self._print_note(format_stall(self._run, max(stalls)))
 
     def handle_signal(self, number: int) -> None:
         """Do nothing: the command handles its signals."""
