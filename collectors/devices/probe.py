@@ -49,8 +49,16 @@ def make_queries() -> list[Query]:
         Query(what="utilisation", run=_query_utilisation),
         Query(what="clocks", run=_query_clocks),
         Query(what="throttle reasons", run=_query_throttle_reasons),
-        Query(what="power", run=_query_power),
-        Query(what="temperature", run=_query_temperature),
+        Query(
+            what="power",
+            run=lambda nvml, handle: {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3},
+        ),
+        Query(
+            what="temperature",
+            run=lambda nvml, handle: {
+                "temperature_celsius": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            },
+        ),
         Query(what="PCIe throughput", run=pcie),
         Query(what="NVLink throughput", run=nvlink),
     ]
@@ -99,14 +107,6 @@ def _query_throttle_reasons(nvml: Any, handle: Any) -> QueryResult:
     except (nvml.NVMLError, AttributeError):  # its name before driver 535
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return {"throttle_reasons": reasons}
-
-
-def _query_power(nvml: Any, handle: Any) -> QueryResult:
-    return {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3}
-
-
-def _query_temperature(nvml: Any, handle: Any) -> QueryResult:
-    return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
 
 
 class CounterRates:
@@ -205,9 +205,9 @@ class DeviceProbe:
         ]
 
     def _answer(self, query: Query, reserved_bytes: int | None) -> Mapping[str, Any]:
-        # An answer that is not plausible is not used. NVML reports "not available" as the
-        # largest number of the type. With process ids of another namespace, it may list another process
-        # under this process's id, with less memory than torch has reserved here.
+        # An answer that is not plausible is not used. NVML reports "not available" as the largest number of
+        # the type. With process ids of another namespace, it may list another process under this process's
+        # id, with less memory than torch has reserved here.
         answer = query.run(self._nvml, self._handle)
         for column, value in answer.items():
             if value is not None and not 0 <= value <= _MAX_INT64:

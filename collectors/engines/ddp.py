@@ -38,11 +38,13 @@ def detect_facts(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
     # A communication hook changes what is sent.
     wire = size if not any(getattr(wrapper, "_comm_hooks", None) for wrapper in wrappers) else None
     elements = count_trained_elements(parameters)
+    # The stage is unknown for a multi-rank program that does not use an engine of torch.
+    unsharded_stage = 0 if wrappers or count_ranks() == 1 else None
     # DDP all-reduces whole gradients although each rank needs only its share, and the owners broadcast.
     is_all_reduced = bool(wrappers and sharding)
     return TrainingFacts(
         engine=detect_engine(model),
-        stage=_detect_stage(is_wrapped=bool(wrappers), is_sharded=bool(sharding)),
+        stage=1 if sharding else unsharded_stage,
         parameters=elements,
         shard_ranks=_find_shard_ranks(parameters),
         parameter_bytes=size,
@@ -57,13 +59,6 @@ def detect_facts(model: nn.Module, optimizers: Sequence[Any]) -> TrainingFacts:
 
 def _list_wrappers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if _WRAPPER in list_class_names(module)]
-
-
-def _detect_stage(*, is_wrapped: bool, is_sharded: bool) -> int | None:
-    """Return the ZeRO stage; None for a multi-rank program that does not use an engine of torch."""
-    if is_sharded:
-        return 1
-    return 0 if is_wrapped or count_ranks() == 1 else None
 
 
 def _find_shard_ranks(parameters: Sequence[nn.Parameter]) -> int | None:

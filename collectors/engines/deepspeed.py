@@ -7,7 +7,7 @@ its engines, its ZeRO optimizers and its configuration have had for several rele
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -174,7 +174,9 @@ def _count_moved_elements(
     zero = getattr(getattr(engine, "_config", None), "zero_config", None)
     if getattr(zero, "max_reuse_distance", 0) < 2 * elements:
         return None, None
-    persistent = sum(int(getattr(each, "ds_numel", 0)) for each in list_persistent(engine))
+    # Every rank keeps the parameters of stage 3 gathered that are too small to be sharded.
+    small = getattr(engine.optimizer, "persistent_parameters", None) or ()
+    persistent = sum(int(getattr(each, "ds_numel", 0)) for each in small)
     return micro_batches * (padded - persistent) + persistent, micro_batches * padded
 
 
@@ -226,11 +228,6 @@ def _count_step_counters(engine: Any) -> int:
         isinstance(counter, torch.Tensor) and counter.numel() == 1 and counter.element_size() == 4
         for counter in counters
     )
-
-
-def list_persistent(engine: Any) -> Iterable[torch.Tensor]:
-    """Return the parameters of stage 3 that are too small to be sharded: every rank keeps them gathered."""
-    return getattr(engine.optimizer, "persistent_parameters", None) or ()
 
 
 def list_settings(engine: Any) -> Iterator[EngineSetting]:

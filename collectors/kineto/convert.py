@@ -56,7 +56,10 @@ def convert_collectives(trace: Trace) -> tuple[dict[str, list[Any]], list[Gap]]:
     range_rows, range_gaps = make_range_rows(spans, groups)
     gloo_rows, gloo_gaps = make_gloo_rows(trace, spans, groups)
     device_rows, device_gaps = make_device_rows(trace, device_collectives, groups)
-    rows = _add_range_times([*range_rows, *gloo_rows, *device_rows], spans, groups)
+    # Launch and wait times come from the ranges of the same collective.
+    launches = _key_by_group_name(index_by_collective(spans, RangeVerb.LAUNCH), groups)
+    waits = _key_by_group_name(index_by_collective(spans, RangeVerb.WAIT), groups)
+    rows = [_add_times_to_row(row, launches, waits) for row in (*range_rows, *gloo_rows, *device_rows)]
     return build_collective_columns(rows), range_gaps + gloo_gaps + device_gaps
 
 
@@ -115,15 +118,6 @@ def list_read_gaps(report: ReadReport) -> list[Gap]:
     return [
         Gap(kind=GapKind.FILE, what="trace file", reason=reason, remedy=remedy) for reason, remedy in reasons
     ]
-
-
-def _add_range_times(
-    rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupResolver
-) -> list[CollectiveRow]:
-    """Return the rows with launch and wait times from the ranges of the same collective."""
-    launches = _key_by_group_name(index_by_collective(spans, RangeVerb.LAUNCH), groups)
-    waits = _key_by_group_name(index_by_collective(spans, RangeVerb.WAIT), groups)
-    return [_add_times_to_row(row, launches, waits) for row in rows]
 
 
 def _key_by_group_name(

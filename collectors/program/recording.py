@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -78,8 +78,15 @@ class ProgramRecording(OutsideRecording):
         self._plan = plan
         self._guard = FaultGuard()
         self._cycle = StepCycle()
-        self._steps = OptimizerSteps(self._before_step, self._after_step, self._after_backward)
-        self._engine_steps = EngineSteps(self._before_engine_step, self._after_engine_step)
+        self._steps = OptimizerSteps(
+            lambda optimizer: self._guard.run("program recording", lambda: self._add_optimizer(optimizer)),
+            self._after_step,
+            self._after_backward,
+        )
+        self._engine_steps = EngineSteps(
+            lambda _engine: self._guard.run("program recording", self._set_init_trained),
+            self._after_step,
+        )
         self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
         self._devices = (
             DeviceWatch()
@@ -152,9 +159,6 @@ class ProgramRecording(OutsideRecording):
             self._watch = RankWatch(self._plan.watch)
             self._watch.start()
 
-    def _before_step(self, optimizer: Optimizer) -> None:
-        self._guard.run("program recording", lambda: self._add_optimizer(optimizer))
-
     def _add_optimizer(self, optimizer: Optimizer) -> None:
         if optimizer in self._stepped_optimizers:
             return
@@ -172,16 +176,10 @@ class ProgramRecording(OutsideRecording):
         ):
             self._guard.run("program recording", self._stop)
 
-    def _before_engine_step(self, engine: Any) -> None:
-        self._guard.run("program recording", self._set_init_trained)
-
     def _set_init_trained(self) -> None:
         """Tell the init window what is trained, before the first step."""
         if self._recorder is None and self._init is not None:
             self._init.set_trained(self._find_trained())
-
-    def _after_engine_step(self, engine: Any, skipped: bool) -> None:
-        self._after_step(engine, skipped)
 
     def _after_backward(self, accumulates: bool) -> None:
         self._backwards += accumulates

@@ -252,6 +252,12 @@ def _build_segment_columns(
 ) -> dict[str, Any]:
     times = trace.time_ns.tolist()
     streams = trace.stream.tolist()
+    unmapping_entries = [{} if s.held >= 0 else trace.rows[s.end] for s in segment_spans]
+    unmapped_pools = read_pools(unmapping_entries, "pool_id", "trace")
+    pools = [
+        held.pool[s.held] if s.held >= 0 else pool
+        for s, pool in zip(segment_spans, unmapped_pools, strict=True)
+    ]
     return {
         "device": factorize_texts([name] * len(segment_spans)),
         "address": np.array([s.address for s in segment_spans], dtype=np.int64),
@@ -266,20 +272,9 @@ def _build_segment_columns(
         "stream": np.array(
             [int(held.stream[s.held]) if s.held >= 0 else streams[s.end] for s in segment_spans], np.int64
         ),
-        "pool": factorize_texts(_find_segment_pools(trace, held, segment_spans)),
+        "pool": factorize_texts(pools),
         "expandable": np.array([s.expandable for s in segment_spans], dtype=np.bool_),
     }
-
-
-def _find_segment_pools(
-    trace: DeviceTrace, held: FinalSegments, segment_spans: Sequence[SegmentSpan]
-) -> list[str | None]:
-    rows = [{} if s.held >= 0 else trace.rows[s.end] for s in segment_spans]
-    unmapped_pools = read_pools(rows, "pool_id", "trace")
-    return [
-        held.pool[s.held] if s.held >= 0 else pool
-        for s, pool in zip(segment_spans, unmapped_pools, strict=True)
-    ]
 
 
 def match_lifetimes(trace: DeviceTrace, blocks: FinalBlocks) -> BlockLifetimes:

@@ -113,7 +113,13 @@ class PartsLoadPlanner(DefaultLoadPlanner):
         return self._memory[index]
 
     def _reads(self, part: TensorPart, metadata: Metadata) -> list[ReadItem]:
-        stored = get_stored_record(metadata, part.key, part.shape)
+        stored = metadata.state_dict_metadata.get(part.key)
+        if not isinstance(stored, TensorStorageMetadata):
+            raise ValueError(f"it has no tensor {part.key}")
+        if tuple(stored.size) != part.shape:
+            raise ValueError(
+                f"its {part.key} has shape {tuple(stored.size)}, but the model's has {part.shape}"
+            )
         chunks = []
         for box, values in part.chunks():
             self._memory[MetadataIndex(part.key, box.offsets)] = values
@@ -123,20 +129,6 @@ class PartsLoadPlanner(DefaultLoadPlanner):
         if stored_elements != part.values.numel():
             raise ValueError(f"it has only {stored_elements} of {part.values.numel()} elements of {part.key}")
         return items
-
-
-def get_stored_record(metadata: Metadata, key: str, shape: tuple[int, ...]) -> TensorStorageMetadata:
-    """Return the index record of a tensor.
-
-    Raises:
-        ValueError: the tensor is missing or has another shape.
-    """
-    stored = metadata.state_dict_metadata.get(key)
-    if not isinstance(stored, TensorStorageMetadata):
-        raise ValueError(f"it has no tensor {key}")
-    if tuple(stored.size) != shape:
-        raise ValueError(f"its {key} has shape {tuple(stored.size)}, but the model's has {shape}")
-    return stored
 
 
 def _make_chunk(box: Box) -> ChunkStorageMetadata:

@@ -256,7 +256,15 @@ class ZeroOptimizer(torch.optim.Optimizer):
     ) -> None:
         shards: dict[AdamWHyperparameters, list[Shard]] = {}
         for unit in units:
-            group_shards = shards.setdefault(self._get_hyperparameters(unit), [])
+            group = self.param_groups[unit.group]
+            hyperparameters = AdamWHyperparameters(
+                learning_rate=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+            )
+            group_shards = shards.setdefault(hyperparameters, [])
             group_shards += [self._make_shard(unit, segment) for segment in segments[unit]]
         for hyperparameters, group_shards in shards.items():
             self._update.adamw(group_shards, hyperparameters, control)
@@ -275,16 +283,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
             low_precision=None if unit.low_precision is None else unit.low_precision[part],
             step=segment.step,
             skip=segment.no_gradient,
-        )
-
-    def _get_hyperparameters(self, unit: FlatUnit) -> AdamWHyperparameters:
-        group = self.param_groups[unit.group]
-        return AdamWHyperparameters(
-            learning_rate=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
         )
 
 

@@ -69,7 +69,9 @@ def collect_bundle(run: Run, report: Report, doctor: Doctor) -> Bundle:
     """
     names = Pseudonyms(read_own_words())
     tables, missing = _collect_tables(run, names)
-    report_tree, run_tree = to_tree(report), _collect_manifests(run)
+    ranks = [_make_rank_tree(manifest) for manifest in run.rank_manifests.values()]
+    run_name = escape_surrogates(run.path.resolve().name)
+    report_tree, run_tree = to_tree(report), {**to_builtins(run.manifest), "ranks": ranks, "name": run_name}
     for tree in (report_tree, run_tree):
         # First pass for names: a text may contain a name that only appears later.
         AllowList(names).filter_tree(tree)
@@ -126,11 +128,6 @@ def _collect_tables(run: Run, names: Pseudonyms) -> tuple[list[BundleFile], list
     ]
     rest = len(ranks) - len(parts)
     return parts, [f"collectives of {rest} more ranks"] if rest else []
-
-
-def _collect_manifests(run: Run) -> dict[str, Any]:
-    ranks = [_make_rank_tree(manifest) for manifest in run.rank_manifests.values()]
-    return {**to_builtins(run.manifest), "ranks": ranks, "name": escape_surrogates(run.path.resolve().name)}
 
 
 def _make_rank_tree(manifest: RankManifest) -> dict[str, Any]:

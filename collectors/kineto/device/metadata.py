@@ -103,7 +103,8 @@ def _count_metadata_elements(kind: CollectiveKind, arguments: Arguments, size: i
     if kind is CollectiveKind.BARRIER:
         return 0
     if kind is CollectiveKind.ALL_TO_ALL:
-        return input_elements if input_elements else _sum_splits(parse_numbers(arguments.split_in))
+        splits = parse_numbers(arguments.split_in)
+        return input_elements or (sum(splits) if splits else None)
     known = [count for count in (input_elements, output_elements) if count is not None and count >= 0]
     if len(known) == 2 or kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
         return max(known, default=None)
@@ -111,10 +112,6 @@ def _count_metadata_elements(kind: CollectiveKind, arguments: Arguments, size: i
     if shard is None:
         return max(known, default=None)
     return shard * size if size else None
-
-
-def _sum_splits(splits: tuple[int, ...] | None) -> int | None:
-    return sum(splits) if splits else None
 
 
 def _read_ranks(arguments: Arguments) -> tuple[int, ...] | range:

@@ -232,12 +232,8 @@ def _find_group(
     if context.group is not None:
         return groups.resolve(context.group)
     single_group = groups.get_single_group() if collective.method != BY_NAME else None
-    return single_group or (f"stream:{_format_stream(trace, collective.rows[0])}", 0)
-
-
-def _format_stream(trace: Trace, row: int) -> str:
-    stream = _get_stream(trace, row)
-    return "unknown" if stream == ABSENT else str(stream)
+    stream = _get_stream(trace, collective.rows[0])
+    return single_group or (f"stream:{'unknown' if stream == ABSENT else stream}", 0)
 
 
 def _get_stream(trace: Trace, row: int) -> int:
@@ -414,14 +410,12 @@ def _make_kernel_collective(
     )
 
 
-def find_copy_rows(trace: Trace) -> Int64s:
-    """Return the copies between and within devices, by start."""
-    return find_rows(trace, ("gpu_memcpy",), lambda name: any(word in name for word in _DEVICE_COPY_WORDS))
-
-
 def find_copy_collectives(trace: Trace, host: HostLaunches, kernels: LaunchLinks) -> list[DeviceCollective]:
     """Return the collectives that consist of copies, each with all of its copies."""
-    links = host.find_links(find_copy_rows(trace))
+    # The copies between and within devices, by start.
+    links = host.find_links(
+        find_rows(trace, ("gpu_memcpy",), lambda name: any(word in name for word in _DEVICE_COPY_WORDS))
+    )
     kernel_owners = set(_find_owners(kernels).tolist()) - {-1}
     copies: dict[int, list[int]] = defaultdict(list)
     for index, owner in enumerate(_find_owners(links).tolist()):

@@ -147,6 +147,9 @@ class _LaunchReader:
             if launch_range is not None
             else self._groups.resolve_by_size(_count_ranks_by_shape(operator, arguments))
         )
+        # ``asyncOp`` is the second-to-last argument of every c10d operator.
+        values = arguments.values
+        is_synchronous = isinstance(values, list) and len(values) >= 2 and values[-2] == "False"
         launch = GlooLaunch(
             start_ns=start,
             end_ns=end,
@@ -155,7 +158,7 @@ class _LaunchReader:
             unit=(launch_range.unit if launch_range else None) or unit,
             has_no_row=span is not None
             and (span.range.verb is RangeVerb.PING or span.range.engine in self._engines_with_comm_ranges),
-            wait=self._waits.find(thread, end) if _is_synchronous(arguments) else None,
+            wait=self._waits.find(thread, end) if is_synchronous else None,
             group=group,
             group_size=size,
             index=index,
@@ -228,12 +231,6 @@ class _NextWaits:
         return spans[index] if is_close else None
 
 
-def _is_synchronous(arguments: Arguments) -> bool:
-    """Return True if ``asyncOp``, the second-to-last argument of every c10d operator, is false."""
-    values = arguments.values
-    return isinstance(values, list) and len(values) >= 2 and values[-2] == "False"
-
-
 def _make_launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
     if operator.argument is None:
         return operator.executed, None
@@ -253,7 +250,11 @@ class Execution(Struct, frozen=True, kw_only=True):
 
 def find_executions(trace: Trace) -> list[Execution]:
     """Return all executions by start."""
-    rows = find_rows(trace, ("user_annotation", "cpu_op"), _is_execution)
+    rows = find_rows(
+        trace,
+        ("user_annotation", "cpu_op"),
+        lambda name: name.startswith("gloo:") and name not in MESSAGE_KINDS,
+    )
     workers = _find_worker_threads(trace, rows) if len(rows) else frozenset()
     found: list[Execution] = []
     for row in rows.tolist():
@@ -287,7 +288,3 @@ def _find_worker_threads(trace: Trace, executions: Int64s) -> frozenset[int]:
         return frozenset(named)
     operators = trace.thread[trace.category.where("cpu_op".__eq__)]
     return frozenset(np.setdiff1d(trace.thread[executions], operators).tolist())
-
-
-def _is_execution(name: str) -> bool:
-    return name.startswith("gloo:") and name not in MESSAGE_KINDS

@@ -121,7 +121,9 @@ class _TraceReading:
         return self._array.read()
 
     def trace(self, *, is_damaged: bool) -> Trace:
-        check_has_events(self.document)
+        if not self.document.has_events:
+            reason = "it has no traceEvents" if self.document.is_complete else "it ends before the events"
+            raise BadInput(reason)
         rows, array, is_complete = self._rows, self._array, self.document.is_complete
         if not rows.with_phase and not (array.is_empty and is_complete):
             raise BadInput("none of its entries is an event")
@@ -410,17 +412,6 @@ def skip_bracketed(window: TextWindow, *, keep_text: bool) -> bytes | None:
             return None
 
 
-def check_has_events(document: Document) -> None:
-    """Check that a document has events.
-
-    Raises:
-        BadInput: it has none.
-    """
-    if not document.has_events:
-        reason = "it has no traceEvents" if document.is_complete else "it ends before the events"
-        raise BadInput(reason)
-
-
 def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
     """Parse the header from the text of each value; a damaged value or another type counts as absent."""
     parsed = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
@@ -439,13 +430,13 @@ def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
 
 def _parse_value(text: bytes) -> Any:
     try:
-        return json.loads(text.decode(errors="replace"), strict=False, parse_int=_parse_integer)
+        return json.loads(
+            text.decode(errors="replace"),
+            strict=False,
+            parse_int=lambda digits: int(digits) if len(digits) < 64 else None,
+        )
     except (ValueError, RecursionError):
         return None
-
-
-def _parse_integer(digits: str) -> int | None:
-    return int(digits) if len(digits) < 64 else None
 
 
 def _read_groups(listed: object) -> Iterator[TraceProcessGroup]:

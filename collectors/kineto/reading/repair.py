@@ -105,11 +105,9 @@ _NUMBER_PARSERS: dict[str, Any] = {"parse_int": _parse_integer, "parse_float": _
 
 def _repair_token(token: re.Match[str]) -> str:
     text = token.group()
-    return _BAD_ESCAPE.sub(_repair_escape, text) if text.startswith('"') else "null"
-
-
-def _repair_escape(match: re.Match[str]) -> str:
-    return match.group() if match.group(1) else "\\\\" + match.group(2)
+    if not text.startswith('"'):
+        return "null"
+    return _BAD_ESCAPE.sub(lambda bad: bad.group() if bad.group(1) else "\\\\" + bad.group(2), text)
 
 
 def _replace_surrogates(value: Any) -> Any:

@@ -154,7 +154,10 @@ class EventRows:
         )
         texts = (names.texts, codes["name"]), (categories.texts, codes["category"])
         is_kept = self.kept_arguments.mask(*texts, arguments, device)
-        has_valid_time = _mask_valid_times(columns["start"], columns["duration"])
+        # The profiler itself writes no negative time. ``ts: 0, dur: 0`` means that the device never reported
+        # the times; it is not zero-length work at the start of the trace.
+        start, duration = columns["start"], columns["duration"]
+        has_valid_time: Mask = (start >= 0) & (duration >= 0) & ((start != 0) | (duration != 0))
         kept = np.flatnonzero(is_kept & has_valid_time).tolist()
         self._keep_arguments(kept, has_valid_time, chunk.get_arguments(decoded, kept))
         all_valid = bool(has_valid_time.all())
@@ -190,16 +193,6 @@ def _encode_texts(texts: TextCodes, words: Sequence[str | None]) -> Int32s:
 def _parse_times(numbers: Sequence[Any]) -> Int64s:
     mask = (microseconds_to_ns(bytes(digits)) for digits in numbers)
     return np.fromiter((ABSENT if entry is None else entry for entry in mask), np.int64, len(numbers))
-
-
-def _mask_valid_times(start: Int64s, duration: Int64s) -> Mask:
-    """Return a mask of the events with a valid time. The profiler itself writes no negative time.
-
-    ``ts: 0, dur: 0`` means that the device never reported the times; it is not zero-length work at the start
-    of the trace.
-    """
-    mask: Mask = (start >= 0) & (duration >= 0) & ((start != 0) | (duration != 0))
-    return mask
 
 
 #: Estimated bytes per rank, in a list of ranks and in the name of the group.
