@@ -313,16 +313,12 @@ def list_process_groups() -> list[ProcessGroupFacts]:
     ]
 
 
-class FlightStatus(NamedTuple):
-    """The counters of the flight recorders as JSON; empty without one."""
+def dump_flight_status() -> tuple[bytes, bytes]:
+    """Return the counters of all process groups, without entries: NCCL's and those of other backends.
 
-    nccl: bytes
-    others: bytes
-
-
-def dump_flight_status() -> FlightStatus:
-    """Return the counters of all process groups, without entries."""
-    return FlightStatus(
+    Each is JSON, empty without such a flight recorder.
+    """
+    return (
         _call_recorder("_dump_nccl_trace_json", False, False) or b"",
         _call_recorder("_dump_fr_trace_json", False, False) or b"",
     )

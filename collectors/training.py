@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
@@ -64,15 +63,15 @@ def detect_training(
     if not parameters:
         return TrainingFacts(engine=_name_engine(model))
     facts = _read_engine(model, optimizers)
-    state = measure_optimizer_state(
+    state_bytes, counters = measure_optimizer_state(
         optimizers,
         [parameter for parameter in parameters if parameter.requires_grad],
         partitioned=facts.stage == 1,
     )
     return replace(
         facts,
-        optimizer_state_bytes=state.state_bytes,
-        step_counters=state.step_counters,
+        optimizer_state_bytes=state_bytes,
+        step_counters=counters,
         micro_batches=micro_batches,
     )
 
@@ -97,8 +96,8 @@ def _detect_deepspeed(
     facts = deepspeed.detect_facts(engine)
     if facts.optimizer_state_bytes is not None or deepspeed.list_masters(engine):
         return facts
-    state = measure_optimizer_state(optimizers, parameters, partitioned=False)
-    return replace(facts, optimizer_state_bytes=state.state_bytes, step_counters=state.step_counters)
+    state_bytes, counters = measure_optimizer_state(optimizers, parameters, partitioned=False)
+    return replace(facts, optimizer_state_bytes=state_bytes, step_counters=counters)
 
 
 def detect_framework() -> Framework | None:
@@ -116,17 +115,10 @@ def detect_framework() -> Framework | None:
     return found
 
 
-class OptimizerFacts(Struct, frozen=True, kw_only=True):
-    """``state_bytes`` is K; None if it is unknown or differs between parameters."""
-
-    state_bytes: int | None = None
-    step_counters: int = 0
-
-
 def measure_optimizer_state(
     optimizers: Sequence[Any], parameters: Sequence[torch.nn.Parameter], *, partitioned: bool
-) -> OptimizerFacts:
-    """Return the facts about all optimizers of a model.
+) -> tuple[int | None, int]:
+    """Return K in bytes (None if unknown, or if parameters differ) and the number of step counters.
 
     Args:
         optimizers: The model's optimizers; nothing is known before their first step.
@@ -150,7 +142,7 @@ def measure_optimizer_state(
             for optimizer in optimizers
         )
     ):
-        return OptimizerFacts()
+        return None, 0
     sizes: set[int | None] = set()
     counters = 0
     for key, tensor in optimized.items():
@@ -165,7 +157,7 @@ def measure_optimizer_state(
                 if state_bytes % elements == 0
                 else None
             )
-    return OptimizerFacts(state_bytes=sizes.pop() if len(sizes) == 1 else None, step_counters=counters)
+    return sizes.pop() if len(sizes) == 1 else None, counters
 
 
 def _iter_optimized(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -9,7 +9,6 @@ that all ranks gather in the same order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,14 +20,6 @@ from zprof.reference_engine.comm import native
 from zprof.reference_engine.config import Keep
 from zprof.reference_engine.flat_unit import ModuleUnit
 from zprof.reference_engine.hooks import BackwardPass, EngineHook, UntracedHook, collect_nodes, is_in_backward
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchDecision:
-    """Units to gather ``ahead``; ``missed`` is the unit that was expected instead, if any."""
-
-    ahead: tuple[str, ...] = ()
-    missed: str | None = None
 
 
 class PrefetchOrder:
@@ -52,17 +43,20 @@ class PrefetchOrder:
             self._recorded, self._seen = self._seen, []
         self._follows_order = bool(self._recorded) and self._depth > 0
 
-    def request(self, unit: str) -> PrefetchDecision:
-        """Record that ``unit`` is needed now, and return the units to prefetch."""
+    def request(self, unit: str) -> tuple[list[str], str | None]:
+        """Record that ``unit`` is needed now.
+
+        Return the units to prefetch, and the unit that was expected instead, if any.
+        """
         position = len(self._seen)
         self._seen.append(unit)
         if not self._follows_order:
-            return PrefetchDecision()
+            return [], None
         expected = self._recorded[position] if position < len(self._recorded) else "end"
         if expected != unit:
             self._follows_order = False
-            return PrefetchDecision(missed=expected)
-        return PrefetchDecision(ahead=tuple(self._recorded[position + 1 : position + 1 + self._depth]))
+            return [], expected
+        return self._recorded[position + 1 : position + 1 + self._depth], None
 
 
 class PostStepGatherWaiter:
@@ -189,11 +183,11 @@ class ParameterGatherer:
     def _gather_now(self, unit: ModuleUnit, order: PrefetchOrder) -> None:
         if not unit.flat:
             return
-        decision = order.request(unit.name)
-        if decision.missed is not None:
-            with native.prefetch_miss_range(unit.name, decision.missed):
+        ahead, missed = order.request(unit.name)
+        if missed is not None:
+            with native.prefetch_miss_range(unit.name, missed):
                 pass
         unit.gather()
-        for name in decision.ahead:
+        for name in ahead:
             self._units[name].gather()
         unit.wait()

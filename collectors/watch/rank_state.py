@@ -34,15 +34,15 @@ def read_progress() -> bytes:
 
     NCCL's host enters collectives long before they are executed, so their ends count too.
     """
-    status = dump_flight_status()
-    return status.nccl + _COMPLETED.sub(b"", status.others)
+    nccl, others = dump_flight_status()
+    return nccl + _COMPLETED.sub(b"", others)
 
 
 def list_group_progress() -> tuple[GroupProgress, ...]:
     """Return the process groups with their global ranks, and how far each one got."""
-    status = dump_flight_status()
+    nccl, others = dump_flight_status()
     numbers: dict[int, Any] = {}
-    for text in (status.others, status.nccl):
+    for text in (others, nccl):
         numbers |= {
             int(number): facts
             for number, facts in ((json.loads(text).get("pg_status") if text else None) or {}).items()
