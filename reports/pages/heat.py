@@ -60,7 +60,13 @@ def heat_map(title: str, entries: Sequence[Measured], notes: Iterable[str] = ())
         return None
     ranks = split_evenly(sorted({entry.rank for entry in entries}), MAX_ROWS)
     steps = split_evenly(sorted({entry.step for entry in entries}), MAX_COLUMNS)
-    cells = _find_maxima(entries, ranks, steps)
+    # The maximum time of each cell; cells without times are missing.
+    row_of = {rank: row for row, ranks_in in enumerate(ranks) for rank in ranks_in}
+    column_of = {step: column for column, steps_in in enumerate(steps) for step in steps_in}
+    cells: dict[tuple[int, int], int] = {}
+    for entry in entries:
+        cell_key = row_of[entry.rank], column_of[entry.step]
+        cells[cell_key] = max(entry.ns, cells.get(cell_key, entry.ns))
     min_ns, max_ns = min(cells.values()), max(cells.values())
     scale = _HeatScale(min_ns, max(max_ns, round(min_ns * (1 + _MIN_BREADTH))))
     worst = max(entries, key=lambda entry: (entry.ns, -entry.rank, -entry.step))
@@ -87,19 +93,6 @@ def split_evenly(values: Sequence[int], max_groups: int) -> list[Sequence[int]]:
     count = len(values)
     rows = min(max_groups, count)
     return [values[count * row // rows : count * (row + 1) // rows] for row in range(rows)]
-
-
-def _find_maxima(
-    entries: Iterable[Measured], ranks: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]
-) -> dict[tuple[int, int], int]:
-    """Return the maximum time of each cell; cells without times are missing."""
-    row_of = {rank: row for row, ranks_in in enumerate(ranks) for rank in ranks_in}
-    column_of = {step: column for column, steps_in in enumerate(steps) for step in steps_in}
-    cells: dict[tuple[int, int], int] = {}
-    for entry in entries:
-        cell_key = row_of[entry.rank], column_of[entry.step]
-        cells[cell_key] = max(entry.ns, cells.get(cell_key, entry.ns))
-    return cells
 
 
 def _format_range(noun: str, values: Sequence[int]) -> str:

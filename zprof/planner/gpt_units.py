@@ -152,8 +152,20 @@ def _add_bytes(unit: ModelUnit, moments: UnitMoments, flop: float) -> ModelUnit:
 
 def compute_gpt_moments(sizes: ModelSizes) -> UnitMoments:
     """Return the moments of one GPT block; the gradient of its output is live when its backward starts."""
-    forward = _block_forward(sizes)
-    stream = sizes.stream_bytes
+    stream, part, stats = sizes.stream_bytes, sizes.split_bytes, 2 * sizes.tokens * sizes.element
+    lse = _LSE_BYTES * sizes.tokens * sizes.heads // sizes.ranks
+    forward = (
+        OperatorStep(operator="layer_norm", makes={"norm1": stream, "stats1": stats}),
+        OperatorStep(operator="query_key_value", makes={"qkv": 3 * part}),
+        OperatorStep(operator="attention", makes={"attention": part, "lse": lse}),
+        *row_parallel("projection", "branch1", sizes),
+        OperatorStep(operator="add", makes={"middle": stream}, drops=("branch1",)),
+        OperatorStep(operator="layer_norm", makes={"norm2": stream, "stats2": stats}),
+        OperatorStep(operator="expand", makes={"wide": 4 * part}),
+        OperatorStep(operator="gelu", makes={"gelu": 4 * part}),
+        *row_parallel("projection", "branch2", sizes),
+        OperatorStep(operator="add", makes={"y": stream}, drops=("branch2",)),
+    )
     kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
     return UnitMoments(
         forward=replay_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
@@ -171,23 +183,6 @@ def compute_gpt_flop(sizes: ModelSizes) -> float:
     """
     h, tokens = sizes.hidden, sizes.tokens
     return (24.0 * tokens * h * h + 4.0 * tokens * sizes.sequence * h) / sizes.ranks
-
-
-def _block_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:
-    stream, part, stats = sizes.stream_bytes, sizes.split_bytes, 2 * sizes.tokens * sizes.element
-    lse = _LSE_BYTES * sizes.tokens * sizes.heads // sizes.ranks
-    return (
-        OperatorStep(operator="layer_norm", makes={"norm1": stream, "stats1": stats}),
-        OperatorStep(operator="query_key_value", makes={"qkv": 3 * part}),
-        OperatorStep(operator="attention", makes={"attention": part, "lse": lse}),
-        *row_parallel("projection", "branch1", sizes),
-        OperatorStep(operator="add", makes={"middle": stream}, drops=("branch1",)),
-        OperatorStep(operator="layer_norm", makes={"norm2": stream, "stats2": stats}),
-        OperatorStep(operator="expand", makes={"wide": 4 * part}),
-        OperatorStep(operator="gelu", makes={"gelu": 4 * part}),
-        *row_parallel("projection", "branch2", sizes),
-        OperatorStep(operator="add", makes={"y": stream}, drops=("branch2",)),
-    )
 
 
 def _block_checkpointed_forward(sizes: ModelSizes) -> tuple[OperatorStep, ...]:

@@ -12,7 +12,7 @@ from collections import Counter
 
 from zprof.model.errors import BadInput
 from zprof.model.formatting import format_bytes
-from zprof.model.job import Degrees, Hardware, Job, ModelUnit, Shape
+from zprof.model.job import Degrees, Hardware, Job, Shape
 from zprof.planner.degrees import count_layers, model_parallel_sizes
 from zprof.planner.model_shapes import count_block_parameters, count_parameters
 from zprof.planner.rounding import ceil_div
@@ -71,7 +71,15 @@ def refuse_model(job: Job) -> None:
     if len(job.units) > MAX_LAYERS:
         raise BadInput(f"the model has {len(job.units)} units", hint=f"at most {MAX_LAYERS}")
     for unit in job.units:
-        _refuse_unit(unit)
+        name = f"unit {unit.name[:60]!r}:"
+        refuse_unless_integer(f"{name} elements", unit.elements, max_value=MAX_PARAMETERS)
+        refuse_unless_integer(
+            f"{name} frozen elements", unit.frozen_elements, min_value=0, max_value=unit.elements
+        )
+        for field in _UNIT_BYTES:
+            size = getattr(unit, field)
+            if size is not None:
+                refuse_unless_integer(f"{name} {field}", size, min_value=0, max_value=_MAX_BYTES)
     duplicates = [name for name, count in Counter(unit.name for unit in job.units).items() if count > 1]
     if duplicates:
         raise BadInput(f"two units are named {duplicates[0][:60]!r}", hint="give each unit a unique name")
@@ -105,18 +113,6 @@ def _refuse_shape(shape: Shape) -> None:
             f"hidden {shape.hidden} is not divisible by {shape.heads} heads",
             hint="choose heads that divide hidden",
         )
-
-
-def _refuse_unit(unit: ModelUnit) -> None:
-    name = f"unit {unit.name[:60]!r}:"
-    refuse_unless_integer(f"{name} elements", unit.elements, max_value=MAX_PARAMETERS)
-    refuse_unless_integer(
-        f"{name} frozen elements", unit.frozen_elements, min_value=0, max_value=unit.elements
-    )
-    for field in _UNIT_BYTES:
-        size = getattr(unit, field)
-        if size is not None:
-            refuse_unless_integer(f"{name} {field}", size, min_value=0, max_value=_MAX_BYTES)
 
 
 def _refuse_mismatch(stated: int, counted: int, reference: str, hint: str) -> None:

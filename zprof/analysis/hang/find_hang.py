@@ -54,14 +54,6 @@ class Stall(Struct, frozen=True, kw_only=True):
     duration_ns: int
 
 
-class _Mark(Struct, frozen=True, kw_only=True):
-    """A rank's last mark of a watch."""
-
-    time_ns: int
-    kind: str
-    duration_ns: int
-
-
 def find_hang(run: Run) -> Hang | None:
     """Return what the ranks of a job wait for; None if the run has neither a flight recorder nor logs.
 
@@ -347,31 +339,26 @@ def find_stall(run: Run) -> Stall | None:
     Raises:
         BadInput: a table of the run is damaged.
     """
-    marks = {rank: mark for rank in run.ranks if (mark := _read_last(run, rank))}
-    if not marks:
+    duration_ns: dict[int, int] = {}
+    stuck = []
+    for rank in run.ranks:
+        if not run.has_table(rank, "mark"):
+            continue
+        marks = run.table(rank, "mark", ("time_ns", "kind", "number")).to_pylist()
+        marks = [mark for mark in marks if mark["kind"] in (_STUCK, _RESUMED)]
+        if not marks:
+            continue
+        last = max(marks, key=lambda mark: mark["time_ns"])
+        duration_ns[rank] = last["number"]
+        # A rank goes on if its stall ended, or a step of it did later: a killed rank writes no mark.
+        step_end_ns = run.last_step_end_ns(rank)
+        if last["kind"] == _STUCK and (step_end_ns is None or step_end_ns <= last["time_ns"]):
+            stuck.append(rank)
+    if not duration_ns:
         return None
-    stuck = tuple(rank for rank, mark in marks.items() if not _has_gone_on(run, rank, mark))
-    status = HangStatus.STUCK if len(stuck) == len(marks) else HangStatus.RUNNING
+    status = HangStatus.STUCK if len(stuck) == len(duration_ns) else HangStatus.RUNNING
     return Stall(
         status=status if stuck else HangStatus.RESUMED,
-        ranks=stuck,
-        duration_ns=max(mark.duration_ns for rank, mark in marks.items() if rank in stuck or not stuck),
+        ranks=tuple(stuck),
+        duration_ns=max(duration_ns[rank] for rank in stuck or duration_ns),
     )
-
-
-def _has_gone_on(run: Run, rank: int, mark: _Mark) -> bool:
-    """Return True if a rank's stall ended, or a step of it did later: a killed rank writes no mark."""
-    step_end_ns = run.last_step_end_ns(rank)
-    return mark.kind == _RESUMED or (step_end_ns is not None and step_end_ns > mark.time_ns)
-
-
-def _read_last(run: Run, rank: int) -> _Mark | None:
-    if not run.has_table(rank, "mark"):
-        return None
-    rows = run.table(rank, "mark", ("time_ns", "kind", "number")).to_pylist()
-    marks = [
-        _Mark(time_ns=row["time_ns"], kind=row["kind"], duration_ns=row["number"])
-        for row in rows
-        if row["kind"] in (_STUCK, _RESUMED)
-    ]
-    return max(marks, key=lambda mark: mark.time_ns, default=None)

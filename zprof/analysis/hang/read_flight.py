@@ -173,17 +173,14 @@ class _Entries:
         )
         self.newest_ns = newest_ns if newest_ns > 0 else None
         self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns["backend"].distinct)
-        self._finished = self._find_finished(columns)
-        self._signature = self._number_signatures()
-
-    def _find_finished(self, columns: Mapping[str, Any]) -> Any:
         state, backend = columns["state"], columns["backend"]
         finished = state.is_value(_COMPLETED)
         for name in _BACKENDS_RETIRING_FINISHED:
             finished = finished | (columns["is_retired"] & backend.is_value(name))
         if self._is_p2p.any() or _COALESCED in self._operation.distinct:
             self._finish_batches(finished)
-        return finished
+        self._finished = finished
+        self._signature = self._number_signatures()
 
     def _finish_batches(self, finished: Any) -> None:
         """Set the state of the parts of coalesced operations, which have none of their own.

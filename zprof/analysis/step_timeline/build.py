@@ -219,7 +219,10 @@ def _make_work_lanes(
     lanes = []
     for kind, rows in ((LaneKind.STREAM, classified.on_stream), (LaneKind.THREAD, ~classified.on_stream)):
         numbers = classified.view.stream if kind is LaneKind.STREAM else classified.view.thread
-        for number in _sort_lane_numbers(numbers[row_times.inside & rows], classified.main, kind):
+        for number in sorted(
+            np.unique(numbers[row_times.inside & rows]).tolist(),
+            key=lambda number: (kind is LaneKind.THREAD and number != classified.main, number),
+        ):
             rows_of_lane = np.flatnonzero(row_times.inside & rows & (numbers == number))
             lane = make_work_lane(
                 kind=kind,
@@ -236,11 +239,6 @@ def _make_work_lanes(
                 lanes.append(lane)
     busiest = sorted(lanes, key=lambda lane: -lane.busy_ns)[:MAX_LANES]
     return [lane for lane in lanes if lane in busiest], len(lanes) - len(busiest)
-
-
-def _sort_lane_numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
-    distinct: list[int] = np.unique(numbers).tolist()
-    return sorted(distinct, key=lambda number: (kind is LaneKind.THREAD and number != main, number))
 
 
 def make_work_lane(

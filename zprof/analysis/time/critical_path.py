@@ -84,14 +84,6 @@ class SyncPoints(Struct, frozen=True, kw_only=True):
         return -1 if rows is None else rows.find_last_ended(since_ns, until_ns)
 
 
-def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
-    """Return the sync points of a table of collectives with launch and arrival columns."""
-    rank, start, end = (frame[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
-    return make_sync_points(
-        rank, start, end, _find_last_arrivals(frame, rank, start), _find_previous_rows(frame, rank, start)
-    )
-
-
 def make_sync_points(
     rank: Int64s, start: Int64s, end: Int64s, last_arrival_row: Int64s, previous_row: Int64s
 ) -> SyncPoints:
@@ -233,7 +225,11 @@ def find_critical_path(
     windows = _find_common_steps(steps)
     if not windows:
         return None
-    sync_points = index_sync_points(frame)
+    # The sync points of a table of collectives with launch and arrival columns.
+    rank, start, end = (frame[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
+    sync_points = make_sync_points(
+        rank, start, end, _find_last_arrivals(frame, rank, start), _find_previous_rows(frame, rank, start)
+    )
     blocked = {rank: BlockedSpans.from_intervals(rank_work.blocked) for rank, rank_work in work.items()}
     pieces_by_step: list[tuple[int, list[PathPiece]]] = []
     for step, spans in windows.items():

@@ -154,10 +154,11 @@ def assign_host_roles(view: EventView) -> HostRoles:
     return HostRoles(
         main=main,
         ranges=ranges,
-        compute=view.match_names(operators & main, is_operator) | view.match_names(ranges, _is_compute),
-        copies=view.match_names(ranges, _is_copy),
-        named=view.match_names(ranges, _is_named_wait),
-        anonymous=view.match_names(ranges, _is_anonymous_wait),
+        compute=view.match_names(operators & main, is_operator)
+        | view.match_names(ranges, lambda name: _is_range(name, RangeVerb.COMPUTE)),
+        copies=view.match_names(ranges, lambda name: _is_range(name, RangeVerb.COPY)),
+        named=view.match_names(ranges, lambda name: _is_range(name, RangeVerb.WAIT, has_kind=True)),
+        anonymous=view.match_names(ranges, lambda name: _is_range(name, RangeVerb.WAIT, has_kind=False)),
     )
 
 
@@ -174,21 +175,7 @@ def is_operator(name: str) -> bool:
     return _OPERATOR.match(name) is not None
 
 
-def _is_compute(name: str) -> bool:
+def _is_range(name: str, verb: RangeVerb, *, has_kind: bool | None = None) -> bool:
+    """Return True for a range of the engine with this verb, and with or without a kind if that is given."""
     parsed = parse_range(name)
-    return parsed is not None and parsed.verb is RangeVerb.COMPUTE
-
-
-def _is_copy(name: str) -> bool:
-    parsed = parse_range(name)
-    return parsed is not None and parsed.verb is RangeVerb.COPY
-
-
-def _is_named_wait(name: str) -> bool:
-    parsed = parse_range(name)
-    return parsed is not None and parsed.verb is RangeVerb.WAIT and parsed.kind is not None
-
-
-def _is_anonymous_wait(name: str) -> bool:
-    parsed = parse_range(name)
-    return parsed is not None and parsed.verb is RangeVerb.WAIT and parsed.kind is None
+    return parsed is not None and parsed.verb is verb and has_kind in (None, parsed.kind is not None)

@@ -133,7 +133,11 @@ def count_stage_elements(job: Job) -> int:
     if job.degrees.pp == 1:
         return count_rank_elements(job)
     if job.units:
-        return _largest_stage_of_units(job)
+        root_elements = sum(unit.elements for unit in job.units if unit.encloses)
+        table = 0 if job.shape is None else job.shape.vocabulary * job.shape.hidden // job.degrees.mp
+        one_end = root_elements - table if _has_two_tables(job.shape) else root_elements
+        sizes = [sum(unit.elements for unit in stage) for stage in split_stages(job.units, job.degrees.pp)]
+        return max(*sizes, sizes[0] + one_end, sizes[-1] + one_end)
     root_elements = end_elements = 0
     if (shape := job.shape) is not None:
         second_table = shape.vocabulary * shape.hidden if _has_two_tables(shape) else 0
@@ -149,14 +153,6 @@ def split_stages(units: Sequence[ModelUnit], pp: int) -> list[Sequence[ModelUnit
     inner = [unit for unit in units if not unit.encloses]
     stage_size = max(1, ceil_div(len(inner), pp))
     return [inner[start : start + stage_size] for start in range(0, len(inner), stage_size)] or [[]]
-
-
-def _largest_stage_of_units(job: Job) -> int:
-    root_elements = sum(unit.elements for unit in job.units if unit.encloses)
-    table = 0 if job.shape is None else job.shape.vocabulary * job.shape.hidden // job.degrees.mp
-    one_end = root_elements - table if _has_two_tables(job.shape) else root_elements
-    sizes = [sum(unit.elements for unit in stage) for stage in split_stages(job.units, job.degrees.pp)]
-    return max(*sizes, sizes[0] + one_end, sizes[-1] + one_end)
 
 
 def _has_two_tables(shape: Shape | None) -> bool:

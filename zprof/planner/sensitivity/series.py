@@ -423,7 +423,18 @@ def _write_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
     sizes = [term.bytes for term in plan_memory(job, Scheme.ZERO_3).terms]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return _write_partial_fit_sentence(start, job, hardware)
+        states, gathered = total_state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
+        free_bytes = hardware.memory_bytes - states - gathered
+        verdict = (
+            f"{_format_size(free_bytes)} remains for everything else"
+            if free_bytes >= 0
+            else f"does not fit, {_format_size(-free_bytes)} over"
+        )
+        return (
+            f"{start}: ZeRO-3 needs {_format_size(states)} for states and {_format_size(gathered)} for "
+            "gathered units, of "
+            f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
+        )
     free_bytes = hardware.memory_bytes - sum(known)
     verdict = (
         f"fits, {_format_size(free_bytes)} free"
@@ -432,21 +443,6 @@ def _write_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
     )
     return (
         f"{start}, {job.batch.tokens:,} tokens: ZeRO-3 needs {_format_size(sum(known))} at its peak, of "
-        f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
-    )
-
-
-def _write_partial_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
-    states, gathered = total_state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
-    free_bytes = hardware.memory_bytes - states - gathered
-    verdict = (
-        f"{_format_size(free_bytes)} remains for everything else"
-        if free_bytes >= 0
-        else f"does not fit, {_format_size(-free_bytes)} over"
-    )
-    return (
-        f"{start}: ZeRO-3 needs {_format_size(states)} for states and {_format_size(gathered)} for "
-        "gathered units, of "
         f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
     )
 

@@ -90,7 +90,12 @@ class OverviewScreen(PageScreen):
         ledger = self.query_one("#ledger", FactTable)
         ledger.display = bool(report.time.per_rank) and not is_stuck(report.hang)
         self._arrange()
-        self._focus_first_table()
+        # Focus the findings, or the ledger if there are none.
+        findings = self.query_one("#findings", FactTable)
+        if self.focused is None and findings.row_count:
+            self.set_focus(findings, scroll_visible=False)
+        elif self.focused in (None, findings) and not findings.row_count and ledger.display:
+            self.set_focus(ledger, scroll_visible=False)
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
         """Describe the newly focused finding."""
@@ -164,14 +169,6 @@ class OverviewScreen(PageScreen):
         self.query_one("#behind").display = any(visible)
         if self._sizes.is_free:
             self.query_one("#description").styles.height = "auto" if any(visible) else None
-
-    def _focus_first_table(self) -> None:
-        """Focus the findings, or the ledger if there are none."""
-        findings, ledger = self.query_one("#findings", FactTable), self.query_one("#ledger", FactTable)
-        if self.focused is None and findings.row_count:
-            self.set_focus(findings, scroll_visible=False)
-        elif self.focused in (None, findings) and not findings.row_count and ledger.display:
-            self.set_focus(ledger, scroll_visible=False)
 
 
 #: Maximum lines of a verdict: in a small terminal, and in others.

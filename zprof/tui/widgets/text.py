@@ -21,20 +21,18 @@ _TOTAL_PAINT = Paint("─", "~", "#C0C0C0", "#5F5F5F")
 
 def render_cell(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
     """Return the cell as text: numbers right-aligned, in the colour of its mark or else of its row's."""
-    cell_mark = _find_mark(cell)
+    # The cell's mark; figures inherit their row's mark unless they are predicted.
+    cell_mark = (
+        (Mark.PREDICTED if cell.is_estimate and is_of_model(cell) else Mark.PLAIN)
+        if isinstance(cell, Value)
+        else get_mark(cell)
+    )
     mark = row if cell_mark is Mark.PLAIN else cell_mark
     text = Text(get_text(cell), style=MARKS[mark].colour(look), no_wrap=True, end="")
     if mark is Mark.PREDICTED:
         text.stylize("bold italic" if row is Mark.TITLE else "italic")
     text.justify = "right" if numeric else "left"
     return text
-
-
-def _find_mark(cell: Cell) -> Mark:
-    """Return the cell's mark; figures inherit their row's mark unless they are predicted."""
-    if isinstance(cell, Value):
-        return Mark.PREDICTED if cell.is_estimate and is_of_model(cell) else Mark.PLAIN
-    return get_mark(cell)
 
 
 def render_bar(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text:

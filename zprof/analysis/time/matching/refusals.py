@@ -82,13 +82,11 @@ def list_matching_gaps(
         if placement.excluded:
             lane_rows = placement.lane.rows
             is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
-    excluded = is_excluded
     is_ordered = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         if not lane.stated:
             is_ordered[lane.rows] = True
-    is_unplaced: Bools = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE)
-    unplaced = is_unplaced & ~excluded
+    unplaced = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE) & ~is_excluded
     return [
         *_make_group_gaps(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
         *_list_exclusion_gaps(matching),
