@@ -49,17 +49,16 @@ _ENDINGS = {
 def render_github(check: Check, report: Report) -> str:
     """Return one workflow command per line, or a single notice if nothing failed."""
     lines = [
-        _format_annotation(result)
+        format_command(
+            _COMMANDS.get(result.outcome, "warning"),
+            f"zprof: {result.limit.gate} {_ENDINGS[result.outcome]}",
+            *describe_result(result),
+        )
         for result in sort_by_severity(check)
         if result.outcome in _COMMANDS or is_noisy(result)
     ]
     lines += [format_command("notice", "zprof", notice) for notice in check.notices]
     return "\n".join(lines or [format_command("notice", "zprof", format_outcome(check))]) + "\n"
-
-
-def _format_annotation(result: GateResult) -> str:
-    title = f"zprof: {result.limit.gate} {_ENDINGS[result.outcome]}"
-    return format_command(_COMMANDS.get(result.outcome, "warning"), title, *describe_result(result))
 
 
 _CASE_STATES = {

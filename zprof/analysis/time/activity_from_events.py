@@ -64,6 +64,7 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
     work, compute = roles.work, roles.compute
     launches = find_launches(view, work, view.match_categories(*CALL_CATEGORIES))
     merged = union(view.spans[compute])
+    calls = view.spans[view.match_categories(*CALL_CATEGORIES)]
     call_ns = launches.call_ns[compute[work]]
     spans = view.spans[compute]
     return RankActivity(
@@ -79,17 +80,13 @@ def read_device_activity(events: pa.Table | EventColumns, collectives: pa.Table)
         unlaunched=launches.unknown,
         unlaunched_stream=launches.unknown_stream,
         lost_launches=launches.lost_ns,
-        first_call=_find_first_span(view.spans[view.match_categories(*CALL_CATEGORIES)]),
+        first_call=calls[np.argsort(calls[:, 0], kind="stable")[:1]],
         steps=_read_device_steps(view),
         awaits_until=_find_awaited_launches(view, merged, compute, work, launches),
         kernels=np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans)),
         kernel_stream=view.stream[compute],
         named=_collect_named_device_work(view, roles, launches),
     )
-
-
-def _find_first_span(spans: Intervals) -> Intervals:
-    return spans[np.argsort(spans[:, 0], kind="stable")[:1]]
 
 
 def _collect_named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:

@@ -88,25 +88,22 @@ def make_sync_points(
     rank: Int64s, start: Int64s, end: Int64s, last_arrival_row: Int64s, previous_row: Int64s
 ) -> SyncPoints:
     """Return the sync points with these columns."""
+    by_rank = {}
+    for number, rows in group_by_rank(rank):
+        by_start = rows[np.argsort(start[rows], kind="stable")]
+        by_rank[number] = RankRows(
+            row=by_start.tolist(),
+            start=start[by_start].tolist(),
+            end=end[by_start].tolist(),
+            max_end=np.maximum.accumulate(end[by_start]).tolist(),
+        )
     return SyncPoints(
         rank=rank.tolist(),
         start=start.tolist(),
         end=end.tolist(),
         last_arrival_row=last_arrival_row.tolist(),
         previous_row=previous_row.tolist(),
-        by_rank={
-            number: _index_rank(rows[np.argsort(start[rows], kind="stable")], start, end)
-            for number, rows in group_by_rank(rank)
-        },
-    )
-
-
-def _index_rank(rows: Int64s, start: Int64s, end: Int64s) -> RankRows:
-    return RankRows(
-        row=rows.tolist(),
-        start=start[rows].tolist(),
-        end=end[rows].tolist(),
-        max_end=np.maximum.accumulate(end[rows]).tolist(),
+        by_rank=by_rank,
     )
 
 

@@ -136,19 +136,18 @@ def compute_spreads(ranks: Sequence[LiveRank], max_steps: int) -> list[StepSprea
             windows[step.step] = step.window
     if not max_steps:
         return []
-    return [_make_spread(step, windows[step], sorted(walls[step])) for step in sorted(walls)[-max_steps:]]
-
-
-def _make_spread(step: int, window: str, walls: Sequence[tuple[int, int]]) -> StepSpread:
-    return StepSpread(
-        step=step,
-        window=window,
-        ranks=len(walls),
-        min_ns=walls[0][0],
-        median_ns=median(wall for wall, _ in walls),
-        max_ns=walls[-1][0],
-        slowest_rank=walls[-1][1],
-    )
+    return [
+        StepSpread(
+            step=step,
+            window=windows[step],
+            ranks=len(walls[step]),
+            min_ns=min(walls[step])[0],
+            median_ns=median(wall for wall, _ in walls[step]),
+            max_ns=max(walls[step])[0],
+            slowest_rank=max(walls[step])[1],
+        )
+        for step in sorted(walls)[-max_steps:]
+    ]
 
 
 def compute_bar_scale(values: Sequence[float]) -> float:

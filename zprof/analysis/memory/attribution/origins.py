@@ -134,17 +134,9 @@ class Origin(IntEnum):
     OPTIMIZER_CALL = 19
 
 
-def _is_optimizer_call(frame: Frame) -> bool:
-    return frame.file.endswith(_WRAPPER_FILE)
-
-
 def _is_optimizer(frame: Frame) -> bool:
     known = any(path in frame.file for path in _OPTIMIZER_PATHS)
     return known and not frame.file.endswith(_NON_OPTIMIZER_FILES)
-
-
-def _is_optimizer_init(frame: Frame) -> bool:
-    return _is_optimizer(frame) and frame.function in _INIT_STATE
 
 
 def _is_collective(frame: Frame) -> bool:
@@ -156,14 +148,6 @@ def _is_setup(frame: Frame) -> bool:
         return True
     built_in = "/torch/nn/modules/" in frame.file and frame.function in _SETUP_FUNCTIONS
     return built_in or _match_table(_SETUP)(frame)
-
-
-def _is_constructor(frame: Frame) -> bool:
-    return frame.function in _SETUP_FUNCTIONS and is_python(frame)
-
-
-def _is_clip(frame: Frame) -> bool:
-    return frame.file.endswith(("/torch/nn/utils/clip_grad.py", "/torch/amp/grad_scaler.py"))
 
 
 def _match_native(pattern: re.Pattern[str]) -> Callable[[Frame], bool]:
@@ -184,10 +168,13 @@ def _match_table(table: Mapping[str, tuple[str, ...]]) -> Callable[[Frame], bool
 _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
     (Origin.WORKSPACE, is_workspace_frame),
     (Origin.COLLECTIVE, is_nccl_frame),
-    (Origin.OPTIMIZER_INIT, _is_optimizer_init),
-    (Origin.OPTIMIZER_CALL, _is_optimizer_call),
+    (Origin.OPTIMIZER_INIT, lambda frame: _is_optimizer(frame) and frame.function in _INIT_STATE),
+    (Origin.OPTIMIZER_CALL, lambda frame: frame.file.endswith(_WRAPPER_FILE)),
     (Origin.OPTIMIZER, _is_optimizer),
-    (Origin.CLIP, _is_clip),
+    (
+        Origin.CLIP,
+        lambda frame: frame.file.endswith(("/torch/nn/utils/clip_grad.py", "/torch/amp/grad_scaler.py")),
+    ),
     (Origin.GATHER, _match_table(_GATHER)),
     (Origin.REDUCE, _match_table(_REDUCE)),
     (Origin.SHARD, _match_table(_SHARD)),
@@ -201,7 +188,7 @@ _RECOGNIZERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
     (Origin.FORWARD, _match_table(_CALL)),
     (Origin.FORWARD_NAME, _match_name("forward")),
     (Origin.BACKWARD_NAME, _match_name("backward")),
-    (Origin.CONSTRUCTOR, _is_constructor),
+    (Origin.CONSTRUCTOR, lambda frame: frame.function in _SETUP_FUNCTIONS and is_python(frame)),
     (Origin.BACKWARD, _match_native(_ENGINE)),
 )
 

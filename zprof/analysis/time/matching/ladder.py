@@ -253,14 +253,10 @@ def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: 
         partner = register_rows(lines[fixed], lines[rank], hints(fixed, rank))
         if partner is None:
             return None
-        fixed_slots = placement.slot[ranks == fixed]
+        old, fixed_slots = placement.slot[ranks == rank], placement.slot[ranks == fixed]
         new = np.where(partner >= 0, fixed_slots[partner], ALONE)
-        shift = find_largest_shift(_list_slot_moves(placement.slot[ranks == rank], new))
+        shift = find_largest_shift((new - old)[(old >= 0) & (new >= 0)])
         slot[ranks == rank] = new
         shifts |= {rank: shift} if shift else {}
     repaired = replace(placement, slot=slot, rung=Rung.SIGNATURE, shifts=shifts)
     return None if _find_worst_members(repaired, rows).any() else repaired
-
-
-def _list_slot_moves(old: Int64s, new: Int64s) -> Int64s:
-    return (new - old)[(old >= 0) & (new >= 0)]

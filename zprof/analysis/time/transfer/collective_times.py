@@ -6,7 +6,6 @@ median over the window without its first collectives; None if T is below the clo
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -121,41 +120,41 @@ def _describe_method(kind: str, rows: pd.DataFrame) -> str:
 
 def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSizes, ...]:
     """Return one entry per kind, group and size bin that occurs, sorted by these."""
-    entries = [
-        _make_message_sizes(kind, group, size_bin, rows, steps.sum_for_group(group, rows))
-        for (kind, group), group_rows in group_rows_by_text(frame, ("kind", "group"), _MESSAGE_COLUMNS)
-        for size_bin, rows in _split_by_size(group_rows)
-    ]
+    entries = []
+    for (kind, group), group_rows in group_rows_by_text(frame, ("kind", "group"), _MESSAGE_COLUMNS):
+        size = group_rows["bytes"].to_numpy(np.int64)
+        size_bin = np.searchsorted(_SIZE_EDGES, np.maximum(size, 0), side="right") - 1
+        for number in np.unique(size_bin).tolist():
+            rows, is_last = group_rows[size_bin == number], number + 1 == len(_SIZE_EDGES)
+            rank_steps = steps.sum_for_group(group, rows)
+            entries.append(
+                MessageSizes(
+                    kind=kind,
+                    group=group,
+                    at_least_bytes=int(_SIZE_EDGES[number]),
+                    below_bytes=np.iinfo(np.int64).max if is_last else int(_SIZE_EDGES[number + 1]),
+                    count=len(rows) / rank_steps,
+                    exposed_ns=sum_exposed(rows) // rank_steps,
+                    busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, compute_algorithm_bandwidth(rows)),
+                )
+            )
     return tuple(sorted(entries, key=lambda entry: (entry.kind, entry.group, entry.at_least_bytes)))
-
-
-def _split_by_size(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
-    size = frame["bytes"].to_numpy(np.int64)
-    size_bin = np.searchsorted(_SIZE_EDGES, np.maximum(size, 0), side="right") - 1
-    for number in np.unique(size_bin).tolist():
-        yield number, frame[size_bin == number]
-
-
-def _make_message_sizes(
-    kind: str, group: str, size_bin: int, rows: pd.DataFrame, rank_steps: int
-) -> MessageSizes:
-    last = size_bin + 1 == len(_SIZE_EDGES)
-    return MessageSizes(
-        kind=kind,
-        group=group,
-        at_least_bytes=int(_SIZE_EDGES[size_bin]),
-        below_bytes=np.iinfo(np.int64).max if last else int(_SIZE_EDGES[size_bin + 1]),
-        count=len(rows) / rank_steps,
-        exposed_ns=sum_exposed(rows) // rank_steps,
-        busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, compute_algorithm_bandwidth(rows)),
-    )
 
 
 def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ...]:
     """Return one entry per unit, kind and group, largest exposed time first, for rows with a unit."""
     named = frame[frame["unit"].notna()]
     entries = [
-        _make_unit_time(unit, kind, group, rows, steps.sum_for_group(group, rows))
+        UnitTime(
+            unit=unit,
+            kind=kind,
+            group=group,
+            count=len(rows) / (rank_steps := steps.sum_for_group(group, rows)),
+            bytes=int(rows["bytes"].sum()) // rank_steps,
+            exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
+            exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
+            bound=bool(rows["bound"].any()),
+        )
         for (unit, kind, group), rows in group_rows_by_text(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
         if unit
     ]
@@ -164,19 +163,6 @@ def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ..
             entries,
             key=lambda e: (-(e.exposed_wait_ns + e.exposed_transfer_ns), e.unit, e.kind, e.group),
         )
-    )
-
-
-def _make_unit_time(unit: str, kind: str, group: str, rows: pd.DataFrame, rank_steps: int) -> UnitTime:
-    return UnitTime(
-        unit=unit,
-        kind=kind,
-        group=group,
-        count=len(rows) / rank_steps,
-        bytes=int(rows["bytes"].sum()) // rank_steps,
-        exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
-        exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
-        bound=bool(rows["bound"].any()),
     )
 
 
