@@ -30,8 +30,16 @@ _VERDICTS = {
 
 def render(report: Report) -> str:
     """Return the JUnit XML."""
+    message, status = report.verdict.sentence, report.verdict.status
     cases = [
-        _make_verdict_case(report),
+        Case(
+            group="zprof.report",
+            name="verdict",
+            state=_VERDICTS[status],
+            message=message,
+            kind=status.value,
+            text=message,
+        ),
         *(
             Case(
                 group="zprof.findings",
@@ -52,18 +60,6 @@ def render(report: Report) -> str:
             properties=dict(_list_properties(report)),
             text=report.verdict.sentence,
         )
-    )
-
-
-def _make_verdict_case(report: Report) -> Case:
-    message, status = report.verdict.sentence, report.verdict.status
-    return Case(
-        group="zprof.report",
-        name="verdict",
-        state=_VERDICTS[status],
-        message=message,
-        kind=status.value,
-        text=message,
     )
 
 

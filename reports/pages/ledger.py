@@ -19,7 +19,7 @@ from zprof.model.time import (
     has_unsplit_wait,
     mean_over_ranks,
 )
-from zprof.reports.page import Block, Item, ItemList, Note, Paragraph, Section, make_section
+from zprof.reports.page import Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.table import (
     Bar,
     Cell,
@@ -61,12 +61,19 @@ def build_ledger_section(report: Report) -> tuple[Section, ...]:
     """Build the section; empty if no step was timed (the gaps give the reason)."""
     if not report.time.per_rank:
         return ()
+    # Describe the exposed part of the collective time, for this run and its baseline.
+    period, ranks = report.time.basis, report.time.per_rank
+    lines = [describe_exposure("Collectives", ranks, period)]
+    before = report.comparison.baseline_time if report.comparison else ()
+    if report.comparison and before:
+        lines.append(describe_exposure(f"Collectives in {report.comparison.baseline}", before, period))
+    lines += [describe_unsplit_time(ranks), describe_window(report.time)]
     return make_section(
         "ledger",
         TITLE,
         f"The terms add up to the {report.time.total_name}.",
         build_ledger_table(report, tuple(LEDGER_NAMES)),
-        *build_exposure_blocks(report),
+        *(Paragraph(text=line) for line in lines if line),
         _build_unclaimed_table(report),
     )
 
@@ -180,17 +187,6 @@ def layout_bars(report: Report, terms: Sequence[str]) -> dict[str, Bar]:
     change = _make_segments(_STEP, scale(0), scale(total_ns))
     bars[_STEP] = Bar(segments=change if changes is not None or not stacked else stacked, zero=scale(0))
     return bars
-
-
-def build_exposure_blocks(report: Report) -> tuple[Block, ...]:
-    """Describe the exposed part of the collective time, for this run and its baseline."""
-    period, ranks = report.time.basis, report.time.per_rank
-    lines = [describe_exposure("Collectives", ranks, period)]
-    before = report.comparison.baseline_time if report.comparison else ()
-    if report.comparison and before:
-        lines.append(describe_exposure(f"Collectives in {report.comparison.baseline}", before, period))
-    lines += [describe_unsplit_time(ranks), describe_window(report.time)]
-    return tuple(Paragraph(text=line) for line in lines if line)
 
 
 def _make_segments(name: str, start: float, end: float) -> tuple[tuple[str, float, float], ...]:

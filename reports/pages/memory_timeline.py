@@ -180,15 +180,9 @@ def _build_area_chart(report: Report) -> AreaChart | None:
     timeline, peak_bytes = curve.timeline, curve.heights[curve.peak]
     indices = _downsample(curve, MAX_POINTS // len(curve.bands))
     size, unit = next(entry for entry in _UNITS if peak_bytes >= entry[0] or entry[0] == 1)
-    kept = len(indices)
-    timelines = len(report.memory.timelines)
-    total = len(curve.timeline.time_ns)
-    points = f"{kept:,} of {total:,} recorded times, each with the maximum of its interval"
-    text = f"Sizes in {unit}, times in ms; {points if kept < total else f'all {total:,} recorded times'}"
-    others = "one other rank" if timelines == 2 else f"{timelines - 1} other ranks"
     return AreaChart(
         title=f"Live memory of rank {timeline.rank}, {timeline.device}",
-        caption=f"{text}; timelines of {others}: zprof report RUN -f json" if timelines > 1 else text,
+        caption=_format_caption(curve, len(indices), len(report.memory.timelines), unit),
         time_ms=tuple(_to_ms(timeline.time_ns[index]) for index in indices),
         unit=unit,
         series=tuple(
@@ -220,6 +214,14 @@ def _build_area_chart(report: Report) -> AreaChart | None:
             for start_ns, end_ns, phase in _list_phases(curve)
         ),
     )
+
+
+def _format_caption(curve: Curve, kept: int, timelines: int, unit: str) -> str:
+    total = len(curve.timeline.time_ns)
+    points = f"{kept:,} of {total:,} recorded times, each with the maximum of its interval"
+    text = f"Sizes in {unit}, times in ms; {points if kept < total else f'all {total:,} recorded times'}"
+    others = "one other rank" if timelines == 2 else f"{timelines - 1} other ranks"
+    return f"{text}; timelines of {others}: zprof report RUN -f json" if timelines > 1 else text
 
 
 def _downsample(curve: Curve, max_points: int) -> list[int]:

@@ -240,6 +240,9 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
     known = result.collectives.known("launch_start_ns")[result.in_steps]
     work = result.work
     pace_ns = measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns)
+    rows = result.collectives
+    is_gather = result.in_steps & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
+    gather_ends = np.sort(rows.ints("end_ns")[is_gather])
     return RankSummary(
         window=timeline.window,
         time=result.time,
@@ -254,18 +257,11 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
         kernels=result.kernels,
         host=make_host_columns(timeline, result, shares),
         waits=make_wait_columns(timeline, result, shares),
-        limiter=_make_limiter_columns(timeline, result),
+        limiter=make_limiter_columns(
+            timeline.rank, timeline.calls.limiter, timeline.activity, timeline.host_steps, gather_ends
+        ),
         passes=make_pass_rank(timeline),
         tracks=make_rank_tracks(timeline, clocks.of(timeline.rank), result.exposure, result.wait_before_ns),
         outside_ns=timeline.outside_ns,
         gaps=result.gaps,
-    )
-
-
-def _make_limiter_columns(timeline: RankTimeline, result: RankResult) -> RankColumns:
-    rows = result.collectives
-    is_gather = result.in_steps & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
-    gather_ends = np.sort(rows.ints("end_ns")[is_gather])
-    return make_limiter_columns(
-        timeline.rank, timeline.calls.limiter, timeline.activity, timeline.host_steps, gather_ends
     )

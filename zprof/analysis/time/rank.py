@@ -147,7 +147,6 @@ def analyse_rank(
     noise_floor_ns = estimate_noise_floor(timeline, blocking, int(in_steps.sum()), uncertainty_ns)
     first_wait_ns = int(exposure.wait_ns[in_steps & first_of_window].sum())
     unsplit_ns = int((exposure.wait_ns + exposure.transfer_ns)[in_steps & rows.flags("bound")].sum())
-    between = covered(timeline.activity.compute, rows.ints("launch_end_ns"), rows.ints("wait_start_ns"))
     return RankResult(
         time=average_rank_time(step_columns, blocking.method, noise_floor_ns, first_wait_ns, unsplit_ns),
         steps=step_columns,
@@ -162,9 +161,7 @@ def analyse_rank(
             "exposed_wait_ns": exposure.wait_ns,
             "exposed_transfer_ns": exposure.transfer_ns,
             "hidden_ns": covered(activity.compute, rows.ints("start_ns"), rows.ints("end_ns")),
-            "compute_before_wait_ns": pd.arrays.IntegerArray(
-                between, ~(rows.known("launch_end_ns") & rows.known("wait_start_ns"))
-            ),
+            "compute_before_wait_ns": _measure_compute_before_wait(timeline, rows),
         },
         exposure=exposure,
         work=make_rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
@@ -255,6 +252,11 @@ def _find_first_of_groups(rows: CollectiveRows, recorded: Mask) -> Mask:
     np.minimum.at(min_sequence, key[recorded], sequence[recorded])
     first: Mask = recorded & (sequence == min_sequence[key])
     return first
+
+
+def _measure_compute_before_wait(timeline: RankTimeline, rows: CollectiveRows) -> pd.arrays.IntegerArray:
+    between = covered(timeline.activity.compute, rows.ints("launch_end_ns"), rows.ints("wait_start_ns"))
+    return pd.arrays.IntegerArray(between, ~(rows.known("launch_end_ns") & rows.known("wait_start_ns")))
 
 
 def _find_wait_before_steps(rows: CollectiveRows, before: Mask) -> int:

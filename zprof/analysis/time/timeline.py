@@ -159,7 +159,14 @@ def load_collectives(timelines: Sequence[RankTimeline]) -> pd.DataFrame:
 
 def join_collective_tables(timelines: Sequence[RankTimeline]) -> pa.Table:
     """Return the collectives of these ranks as one Arrow table with a ``rank`` column."""
-    tables = [_add_rank(t.collectives, t.rank) for t in timelines if t.collectives is not None]
+    tables = [
+        t.collectives.append_column(
+            pa.field("rank", pa.int64(), nullable=False),
+            pa.array(np.full(t.collectives.num_rows, t.rank, dtype=np.int64)),
+        )
+        for t in timelines
+        if t.collectives is not None
+    ]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
@@ -170,11 +177,6 @@ def make_collective_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
     text_columns = ["kind", "group", "dtype", "method", "unit"]
     frame[text_columns] = frame[text_columns].astype(object)
     return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
-
-
-def _add_rank(table: pa.Table, rank: int) -> pa.Table:
-    ranks = pa.array(np.full(table.num_rows, rank, dtype=np.int64))
-    return table.append_column(pa.field("rank", pa.int64(), nullable=False), ranks)
 
 
 def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:

@@ -92,11 +92,6 @@ def compute_features(
     forward, backward, optimizer = (
         _find_next_pass_start(passes, kind, pass_index) for kind in (FORWARD, BACKWARD, OPTIMIZER)
     )
-    rows = (origin == Origin.RECOMPUTE) & (member >= 0)
-    # The allocation time of the next block of a pass that is not in ``rows``; else FOREVER.
-    others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
-    following = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
-    outlives: Bool = rows & (following != FOREVER) & (blocks.freed_ns > following)
     return Features(
         origin=origin,
         has_stack=has_stack,
@@ -115,7 +110,7 @@ def compute_features(
         optimizer_is_next=within & (optimizer < forward),
         outlives_step=within & ((next_ns != FOREVER) | closed) & (end >= np.maximum(next_ns, 0)),
         is_standing=(end == FOREVER) | ((member < 0) & (end > _find_first_start(passes, blocks.begin_ns))),
-        outlives_recompute=outlives,
+        outlives_recompute=_find_outliving_recompute(blocks, origin, member),
         outlives_forward=_find_outliving_forward(blocks, passes, member),
         ends_in_first_backward=(end != FOREVER) & (end >= first_backward_ns) & (end <= second_ns),
         ends_after_backward=end >= first_backward_ns,
@@ -174,6 +169,15 @@ def _find_outliving_forward(blocks: HeldBlocks, passes: AllocationPasses, member
     kept = freed_ns > begin_ns[np.append(starts[1:], len(rows))[forward] - 1]
     kept_ratio = np.bincount(forward, weights=kept) / np.bincount(forward)
     outlives[rows] = kept & (kept_ratio >= _KEPT_RATIO)[forward]
+    return outlives
+
+
+def _find_outliving_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> Bool:
+    rows = (origin == Origin.RECOMPUTE) & (member >= 0)
+    # The allocation time of the next block of a pass that is not in ``rows``; else FOREVER.
+    others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
+    following = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
+    outlives: Bool = rows & (following != FOREVER) & (blocks.freed_ns > following)
     return outlives
 
 

@@ -72,23 +72,21 @@ def estimate_offsets(table: ClockTable) -> OffsetEstimate:
         offset = offset - offset[centre]
     offset = offset
     moved = table.moved(offset, np.zeros(len(offset)))
-    return OffsetEstimate(
-        ranks=table.ranks,
-        offset=offset,
-        uncertainty=_estimate_uncertainty(moved, weights),
-        votes=table.start.shape[1],
-    )
-
-
-def _estimate_uncertainty(moved: ClockTable, weights: Floats) -> Floats:
-    """Return the spread of the votes, at least the expected spread of ends of the shortest transfer."""
+    # The spread of the votes, at least the expected spread of ends of the shortest transfer.
     residual = np.where(weights > 0, np.abs(moved.end - column_medians(moved.end)), np.nan)
     spread = column_medians(residual.T)
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
     intrinsic = np.where(weights > 0, (first_end - last_start).clip(min=0.0), np.inf).min(axis=1)
     min_spread = np.where(np.isinf(intrinsic), 0.0, END_SPREAD_SHARE * intrinsic)
-    return np.where(np.isnan(spread), np.nan, np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), min_spread))
+    return OffsetEstimate(
+        ranks=table.ranks,
+        offset=offset,
+        uncertainty=np.where(
+            np.isnan(spread), np.nan, np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), min_spread)
+        ),
+        votes=table.start.shape[1],
+    )
 
 
 def column_medians(values: Floats) -> Floats:
