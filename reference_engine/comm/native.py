@@ -111,6 +111,10 @@ class NativeComm:
         assert work is not None  # this process belongs to the group, checked at construction
         self._launched += 1
         self.moved[kind] += round(collective.bytes * get_ring_factor(kind, self.world_size))
+        return self._make_handle(collective, work, full)
+
+    def _make_handle(self, collective: LaunchedCollective, work: dist.Work, full: torch.Tensor) -> Handle:
+        """Return the handle of a launched collective; a modelled link makes its own."""
         # On a GPU a wait only orders streams: with a timeout it would block the host.
         order = self.order if full.device.type == "cpu" else None
         return _WorkHandle(collective, work, order)
