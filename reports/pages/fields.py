@@ -35,7 +35,6 @@ class Field(Struct, frozen=True):
 def metric_field(
     path: str,
     *,
-    title: str = "",
     in_ms: bool = True,
     wide: bool = False,
     from_width: int = 0,
@@ -45,7 +44,6 @@ def metric_field(
 
     Args:
         path: Its path in the catalogue, such as ``time.collectives[].busbw_bytes_per_s``.
-        title: The title, if not its name without the unit.
         in_ms: Show times in ms, which the header says.
         wide: Leave it out in text.
         from_width: Width of the table on a screen from which it is shown.
@@ -54,7 +52,7 @@ def metric_field(
     metric, name = METRICS[path], parse_path(path).name
     is_in_ms = in_ms and metric.unit is Unit.NS
     column = Column(
-        title=title or strip_unit(name).removesuffix(" ratio"),
+        title=strip_unit(name).removesuffix(" ratio"),
         unit="ms" if is_in_ms else _UNIT_WORDS[metric.unit],
         help=metric.help.partition(". ")[0].removesuffix("."),
         wide=wide,
@@ -69,7 +67,6 @@ def name_field(
     title: str = "",
     help: str = "",
     lifted: bool = False,
-    from_width: int = 0,
     show: Callable[[str], str] = str,
 ) -> Field:
     """Return the field of a name that comes from a recording; ``show`` formats it."""
@@ -78,7 +75,6 @@ def name_field(
         kind=Kind.NAME,
         help=help,
         lifted=lifted,
-        from_width=from_width,
         takes_rest=True,
     )
     return Field(column, lambda place: show(get(place[name])))

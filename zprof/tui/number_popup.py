@@ -25,7 +25,7 @@ _MAX_LEAVES = 8
 #: Width of the column of input names.
 _NAME_WIDTH = 26
 #: Leaves with this prefix come from the baseline, so their rows are the baseline's.
-_BASELINE = "baseline_"
+_BASELINE = "comparison.baseline_"
 
 
 class NumberPopup(Popup[None]):
@@ -124,9 +124,7 @@ def find_rows(number: Value, loaded: LoadedRun) -> pd.DataFrame | None:
     """Return the rows that the number was measured from, or None if none are available."""
     if not number.leaves:
         return None
-    names = [part for part in number.leaves[0].parts[:2] if isinstance(part, str)]
-    is_baseline = names[0] == "comparison" and names[-1].startswith(_BASELINE)
-    baseline = loaded.before if is_baseline else None
+    baseline = loaded.before if str(number.leaves[0]).startswith(_BASELINE) else None
     return find_source_rows(number.leaves[0], baseline or loaded.analysis)
 
 

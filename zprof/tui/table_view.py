@@ -95,8 +95,3 @@ def sort_lines(table: Table, lines: Sequence[Row], column: int, *, reverse: bool
 
 def _is_unknown(cell: Cell) -> bool:
     return isinstance(cell, Value) and cell.number is None
-
-
-def format_truncation(shown: int, count: int, which: str) -> str:
-    """Return a note that a table shows only part of its rows, or "" if it shows all."""
-    return f"the {shown} {which} of {count}  " if count > shown else ""
