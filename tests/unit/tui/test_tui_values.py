@@ -13,7 +13,7 @@ from tests.support.tui_leaves import assert_leaves, read_leaves
 from zprof.model.cursor import Cursor, combine, read_range
 from zprof.model.json_format import to_json
 from zprof.model.paths import parse_path
-from zprof.model.quantities import UNKNOWN, Aggregation, Unit, Value
+from zprof.model.quantities import UNKNOWN, Aggregation, Bound, Unit, Value
 from zprof.reports.table import Table
 from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.help_texts import get_export
@@ -127,6 +127,14 @@ def test_a_bound_is_read_from_the_report_and_drawn_with_its_sign(bound: str, tex
         tree, "per_rank[0].wall_ns", "per_rank[0].exposed_wait_ns", how=Aggregation.DIFFERENCE
     )
     assert falls.number is None
+
+
+@pytest.mark.parametrize("how", [Aggregation.DIFFERENCE, Aggregation.SHARE])
+def test_what_a_bound_is_taken_from_is_bounded_the_other_way(how: Aggregation) -> None:
+    tree = {"a_ns": 9, "b_ns": 4, "bounds": {"b_ns": "at_least"}}
+    assert read_leaves(tree, "a_ns", "b_ns", how=how).bound is Bound.AT_MOST
+    assert read_leaves(tree, "b_ns", "a_ns", how=how).bound is Bound.AT_LEAST
+    assert read_leaves(tree, "a_ns", "b_ns", how=Aggregation.SUM).bound is Bound.AT_LEAST
 
 
 def list_tables(app: ZprofApp) -> list[Table]:
