@@ -186,7 +186,7 @@ def _judge_value(result: GateResult, row: LimitRow, current: Figure, unjudged: O
     if interval is not None and within and limit.is_relative and not is_range:
         half = (interval[1] - interval[0]) / 2
         noise = half if half > abs(change) else None
-    if within is False and _is_within_without_chance(limit, row):
+    if within is not True and _is_within_without_chance(limit, row):
         outcome = Outcome.WITHIN_NOISE
     elif within is None:
         outcome = unjudged if allowed.is_bound else Outcome.UNKNOWN

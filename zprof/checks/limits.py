@@ -29,7 +29,13 @@ from zprof.model.metrics.catalogue import METRICS
 from zprof.model.metrics.metric import Better, Metric
 from zprof.model.quantities import Unit, format_number, format_signed
 from zprof.model.report import Report
-from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME, Tenant
+from zprof.model.tenants import (
+    BACKEND_SCRATCH,
+    DISPLAY_ORDER,
+    OPERATOR_WORKSPACE,
+    UNTAGGED_NAME,
+    Tenant,
+)
 from zprof.rules.evidence import STEPS_LATEST_RATIO
 
 PEAK_MEMORY = "peak_memory"
@@ -37,6 +43,8 @@ PEAK_MEMORY = "peak_memory"
 MEMORY_PARTS: tuple[str, ...] = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED_NAME)
 _MAX_NAME_COLUMNS = 60
 _MAX_RANKS = 4
+#: A device without an allocator counter, on which frees may be unseen.
+_CPU = "cpu"
 #: Path in the report of the list that the time gates sum over.
 _STEPS_PATH = "time.steps"
 #: Minimum share of the steps in which the late rank must arrive last.
@@ -147,7 +155,7 @@ def _read_peak_memory(given: LimitInput) -> LimitRow:
     rank = ranks[index]
     phase = f" in the {clean_name(rank.peak_phase)}" if rank.peak_phase else ""
     row = _make_memory_row(given, (values[0], values[1]), note=f" on rank {rank.rank}{phase}")
-    # The peaks without the backend's copies.
+    # The peaks without the backend's copies, of which some may have been freed unseen.
     stable = [
         None
         if side is None or side.backend_scratch_bytes is None
@@ -159,15 +167,16 @@ def _read_peak_memory(given: LimitInput) -> LimitRow:
         report_path=f"memory.per_rank[{index}].peak_bytes",
         subject=f"rank {rank.rank}",
         growth_note=_describe_memory_growth(current, baseline),
-        stable=_make_stable(*stable),
+        stable=_make_stable(row, *stable),
         chance_note=_CHANCE_NOTE,
     )
 
 
-def _make_stable(current: int | None, baseline: int | None) -> tuple[Figure, Figure] | None:
-    if current is None or baseline is None:
+def _make_stable(row: LimitRow, current: int | None, baseline: int | None) -> tuple[Figure, Figure] | None:
+    """Return what does not differ by chance, with the bounds of the row's own values."""
+    if current is None or baseline is None or row.current is None or row.baseline is None:
         return None
-    return Figure(value=Fraction(current)), Figure(value=Fraction(baseline))
+    return replace(row.current, value=Fraction(current)), replace(row.baseline, value=Fraction(baseline))
 
 
 def _describe_memory_growth(current: MemoryBaseline, baseline: MemoryBaseline | None) -> str:
@@ -215,7 +224,7 @@ def _read_tenant_memory(given: LimitInput) -> LimitRow:
         growth = f"at the rank's peak mostly {clean_name(largest.sub)}, {format_bytes(largest.bytes)}"
     stable = None
     if tenant == Tenant.COMMUNICATION_BUFFERS.value and baseline is not None:
-        stable = _make_stable(current.program_buffers_peak_bytes, baseline.program_buffers_peak_bytes)
+        stable = _make_stable(row, current.program_buffers_peak_bytes, baseline.program_buffers_peak_bytes)
     return replace(
         row,
         report_path=f"memory.per_rank[{index}].tenant_peaks.{tenant}",
@@ -256,6 +265,13 @@ def _read_untagged_ratio(given: LimitInput) -> LimitRow:
     row = _make_memory_row(
         given, (shares[index], before), note=f" of the peak of rank {rank.rank}", is_share=True
     )
+    if rank.upper_bound and not rank.lower_bound and rank.device == _CPU and row.current is not None:
+        # Only blocks of which no tensor was seen end unseen: the share without them is the highest.
+        unseen = sum(part.bytes for part in rank.parts if part.sub in (BACKEND_SCRATCH, OPERATOR_WORKSPACE))
+        if 0 < unseen < rank.peak_bytes:
+            highest = Fraction(rank.untagged_bytes, rank.peak_bytes - unseen)
+            lacks_ranks = bool(_list_missing(given, current, baseline))
+            row = replace(row, current=Figure(value=highest, can_be_lower=True, can_be_higher=lacks_ranks))
     return replace(
         row,
         report_path=f"memory.per_rank[{index}].untagged_bytes",

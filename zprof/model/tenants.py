@@ -36,5 +36,7 @@ DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)
 UNTAGGED_NAME = "untagged"
 #: Kind of communication buffers: copies that the collective backend (gloo) makes for itself.
 BACKEND_SCRATCH = "backend_scratch"
+#: Kind of temporary buffers: what an operator allocates for itself and returns to nobody.
+OPERATOR_WORKSPACE = "op_workspace"
 #: Kind of activations and temporary buffers: copies of weights in another type, made by autocast.
 WEIGHT_COPY = "weight_copy"

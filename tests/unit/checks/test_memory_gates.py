@@ -207,3 +207,26 @@ def test_copies_of_the_backend_break_no_limit(gate: str, scratch: int, own: int,
     """How many copies gloo holds at the peak depends on how late the ranks are."""
     held = limit(gate, change_ratio=0.02)
     assert judged(held, copied(scratch, own), copied(100, 200)).outcome == outcome
+
+
+@pytest.mark.parametrize(("scratch", "own", "outcome"), [(300, 200, "within_noise"), (100, 400, "unknown")])
+@pytest.mark.parametrize("gate", ["peak_memory", "peak_memory.communication_buffers"])
+def test_a_copy_that_was_freed_unseen_leaves_no_limit_open(
+    gate: str, scratch: int, own: int, outcome: str
+) -> None:
+    run = replace(copied(scratch, own), upper_memory=True)
+    assert judged(limit(gate, change_ratio=0.02), run, copied(100, 200)).outcome == outcome
+
+
+@given(st.integers(1, 400), st.integers(0, 400), st.integers(0, 400))
+def test_the_untagged_share_of_an_upper_bound_is_its_highest(scratch: int, freed: int, untagged: int) -> None:
+    """Whatever part of the backend's copies was freed unseen, the true share is not above the value."""
+    freed = min(scratch, freed)
+    made = copied(scratch, 200)
+    peak = made.peaks[0]
+    run = replace(made, upper_memory=True, untagged=untagged, peaks=(peak + untagged,))
+    found = judged(limit("untagged_ratio", value=0.1), run, None)
+    true_ratio = untagged / (peak + untagged - freed)
+    assert found.value is not None
+    assert found.value >= true_ratio
+    assert found.outcome == ("passed" if found.value <= 0.1 else "unknown")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int, Lives
-from zprof.model.tenants import BACKEND_SCRATCH, Tenant
+from zprof.model.tenants import BACKEND_SCRATCH, OPERATOR_WORKSPACE, Tenant
 from zprof.model.training import Phase
 
 MAX_EARLY_NS = 2_000
@@ -208,7 +208,7 @@ def _label_unclaimed(
     scratch, work = hidden[allocations.collective[hidden]], hidden[~allocations.collective[hidden]]
     work = work[allocations.known[work]]
     tenant[scratch], sub[scratch] = TENANT_CODES[Tenant.COMMUNICATION_BUFFERS], BACKEND_SCRATCH
-    tenant[work], sub[work] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS], "op_workspace"
+    tenant[work], sub[work] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS], OPERATOR_WORKSPACE
     return tenant, sub
 
 
