@@ -1,0 +1,120 @@
+"""Columns and their groups against pandas."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts
+
+NUMBERS = st.integers(-(1 << 40), 1 << 40)
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["all_gather", "", "reduce", "0,1"]),
+        NUMBERS,
+        st.none() | NUMBERS,
+        st.none() | st.sampled_from(["a", "b"]),
+    ),
+    max_size=30,
+)
+
+
+def columns_and_frame(rows: list[Any]) -> tuple[Columns, pd.DataFrame]:
+    rank, kind, size, launch, unit = ([row[at] for row in rows] for at in range(5))
+    columns = Columns(
+        {
+            "rank": np.array(rank, dtype=np.int64),
+            "kind": Texts.of(kind),
+            "size": np.array(size, dtype=np.int64),
+            "launch": OptionalInts.of(launch),
+            "unit": Texts.of(unit),
+        }
+    )
+    frame = pd.DataFrame(
+        {
+            "rank": np.array(rank, dtype=np.int64),
+            "kind": np.array(kind, dtype=object),
+            "size": np.array(size, dtype=np.int64),
+            "launch": pd.array(launch, dtype="Int64"),
+            "unit": np.array(unit, dtype=object),
+        }
+    )
+    return columns, frame
+
+
+@given(ROWS, st.randoms())
+def test_a_selection_is_that_of_pandas(rows: list[Any], chance: Any) -> None:
+    columns, frame = columns_and_frame(rows)
+    mask = np.array([chance.random() < 0.5 for _ in rows], dtype=bool)
+    places = np.array([chance.randrange(len(rows)) for _ in rows], dtype=np.int64)
+    pd.testing.assert_frame_equal(columns.to_frame(), frame, check_index_type=False)
+    pd.testing.assert_frame_equal(columns.at(mask).to_frame(), frame[mask], check_index_type=False)
+    twice = columns.at(places).at(mask)
+    pd.testing.assert_frame_equal(twice.to_frame(), frame.iloc[places][mask], check_index_type=False)
+    assert columns.ints("launch", -7).tolist() == frame["launch"].fillna(-7).tolist()
+    assert columns.texts("kind").equals("", "reduce").tolist() == frame["kind"].isin(["", "reduce"]).tolist()
+    assert columns.known("unit").tolist() == frame["unit"].notna().tolist()
+    np.testing.assert_array_equal(columns.floats("launch"), frame["launch"].astype("float64").to_numpy())
+
+
+@given(ROWS)
+@pytest.mark.parametrize("by", [["rank"], ["kind"], ["rank", "kind"], ["kind", "rank"]])
+def test_groups_are_those_of_pandas(by: list[str], rows: list[Any]) -> None:
+    columns, frame = columns_and_frame(rows)
+    if not rows:
+        return
+    grouped = frame.groupby(by)["size"]
+    groups = Groups(*(columns[name] for name in by))  # type: ignore[arg-type]
+    sizes = columns.ints("size")
+    assert groups.sizes.tolist() == grouped.size().tolist()
+    for own, theirs in (
+        (groups.sum(sizes), grouped.sum()),
+        (groups.min(sizes), grouped.min()),
+        (groups.max(sizes), grouped.max()),
+        (sizes[groups.first], grouped.first()),
+        (groups.median(sizes), grouped.median()),
+        (groups.count_distinct(sizes), grouped.nunique()),
+    ):
+        assert own.tolist() == theirs.tolist()
+    np.testing.assert_allclose(groups.mean(sizes), grouped.mean().to_numpy())
+    assert [part.tolist() for part in groups.split()] == [
+        part.tolist() for part in frame.groupby(by).indices.values()
+    ]
+    assert np.array_equal(groups.sum(sizes)[groups.codes], grouped.transform("sum").to_numpy())
+
+
+@given(ROWS, ROWS)
+def test_tables_are_joined_as_by_pandas(above: list[Any], below: list[Any]) -> None:
+    parts = [columns_and_frame(above), columns_and_frame(below)]
+    joined = Columns.concat([columns for columns, _ in parts]).to_frame()
+    expected = pd.concat([frame for _, frame in parts], ignore_index=True)
+    pd.testing.assert_frame_equal(joined, expected, check_index_type=False)
+
+
+@given(ROWS)
+def test_arrow_tables_are_read_as_pandas_reads_them(rows: list[Any]) -> None:
+    columns, frame = columns_and_frame(rows)
+    table = pa.table(
+        {
+            "rank": pa.array([row[0] for row in rows], pa.int64()),
+            "kind": pa.array([row[1] for row in rows], pa.string()).dictionary_encode(),
+            "size": pa.array([row[2] for row in rows], pa.int64()),
+            "launch": pa.array([row[3] for row in rows], pa.int64()),
+            "unit": pa.array([row[4] for row in rows], pa.string()),
+        }
+    )
+    read = Columns.from_arrow(table)
+    assert read.texts("unit").tolist() == columns.texts("unit").tolist()
+    assert read.texts("kind").tolist() == frame["kind"].tolist()
+    assert read.ints("launch", -1).tolist() == frame["launch"].fillna(-1).tolist()
+    assert read.known("launch").tolist() == frame["launch"].notna().tolist()
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="lengths"):
+        Columns({"a": np.arange(2), "b": np.arange(3)})

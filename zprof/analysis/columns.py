@@ -1,0 +1,348 @@
+"""Tables as numpy columns: what the analysis, the step and the causes read.
+
+A table is a :class:`Columns`: arrays of equal length by name. A column is of integers, floats, truth values,
+integers of which some are unknown (:class:`OptionalInts`), or texts (:class:`Texts`, coded: a name is
+compared once however many rows have it). A selection keeps the number of each row in the table it was taken
+from (:attr:`Columns.row`), so that rows of different selections can be told apart. :class:`Groups` computes
+one value per group of rows.
+
+pandas is imported in :meth:`Columns.to_frame` only, for tables that are given to a user.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from zprof.analysis.intervals import Int64s
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+#: Rows of a table: their places, or a mask.
+Rows = Int64s | Mask
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+#: Code of a text that is not known.
+_NO_TEXT = -1
+
+
+class OptionalInts:
+    """Integers of which some are unknown; those are 0 in ``values`` and False in ``known``."""
+
+    __slots__ = ("known", "values")
+
+    def __init__(self, values: Int64s, known: Mask) -> None:
+        self.values: Int64s = np.where(known, values, 0).astype(np.int64)
+        self.known: Mask = np.asarray(known, dtype=np.bool_)
+
+    @classmethod
+    def of(cls, numbers: Iterable[int | None]) -> "OptionalInts":
+        """Return these numbers; None is unknown."""
+        listed = list(numbers)
+        known = np.array([number is not None for number in listed], dtype=np.bool_)
+        return cls(np.array([number or 0 for number in listed], dtype=np.int64), known)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def at(self, rows: Rows) -> "OptionalInts":
+        """Return the numbers of these rows."""
+        return OptionalInts(self.values[rows], self.known[rows])
+
+    def tolist(self) -> list[int | None]:
+        """Return the numbers; None for unknown ones."""
+        pairs = zip(self.values.tolist(), self.known.tolist(), strict=True)
+        return [number if is_known else None for number, is_known in pairs]
+
+
+class Texts(Sequence[str]):
+    """Texts as codes into the distinct words: a predicate runs once per word. An unknown text is ""."""
+
+    __slots__ = ("codes", "words")
+
+    def __init__(self, words: Sequence[str], codes: npt.NDArray[np.integer[Any]]) -> None:
+        self.words = tuple(words)
+        self.codes: Int64s = np.asarray(codes, dtype=np.int64)
+
+    @classmethod
+    def of(cls, texts: Iterable[str | None]) -> "Texts":
+        """Return these texts, coded in the order of their first row; None is unknown."""
+        numbers: dict[str, int] = {}
+        codes = [_NO_TEXT if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
+        return cls(tuple(numbers), np.array(codes, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]
+        code = int(self.codes[index])
+        return self.words[code] if code >= 0 else ""
+
+    def __iter__(self) -> Iterator[str]:
+        words = (*self.words, "")  # the last one is that of the code -1
+        return map(words.__getitem__, self.codes.tolist())
+
+    @property
+    def known(self) -> Mask:
+        """Mask of the rows whose text is known."""
+        return self.codes >= 0
+
+    def tolist(self) -> list[str | None]:
+        """Return the texts; None for unknown ones."""
+        words = (*self.words, None)
+        return [words[code] for code in self.codes.tolist()]
+
+    def match(self, predicate: Callable[[str], object]) -> Mask:
+        """Return a mask of the known texts for which the predicate returns something true."""
+        is_match = np.array([*(bool(predicate(word)) for word in self.words), False], dtype=np.bool_)
+        chosen: Mask = is_match[self.codes]
+        return chosen
+
+    def equals(self, *texts: str) -> Mask:
+        """Return a mask of the rows with one of these texts."""
+        return self.match(frozenset(texts).__contains__)
+
+    def at(self, rows: Rows) -> "Texts":
+        """Return the texts of these rows."""
+        return Texts(self.words, self.codes[rows])
+
+    def list_distinct(self) -> list[str]:
+        """Return the distinct known texts, in the order of their first row."""
+        codes, first = np.unique(self.codes, return_index=True)
+        return [self.words[code] for code in codes[np.argsort(first)].tolist() if code >= 0]
+
+    def with_text(self, rows: Rows, text: str) -> "Texts":
+        """Return the texts with another one in these rows."""
+        words = self.words if text in self.words else (*self.words, text)
+        codes = self.codes.copy()
+        codes[rows] = words.index(text)
+        return Texts(words, codes)
+
+
+Column = npt.NDArray[Any] | OptionalInts | Texts
+
+
+class Columns:
+    """A table: columns of equal length by name, and the number of each row in the whole table."""
+
+    def __init__(self, columns: Mapping[str, Column], row: Int64s | None = None) -> None:
+        self._columns = dict(columns)
+        lengths = {len(column) for column in self._columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+        self._length = lengths.pop() if lengths else 0
+        self.row: Int64s = np.arange(self._length) if row is None else row
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self._columns)
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+    def ints(self, name: str, missing: int = 0) -> Int64s:
+        """Return a column of integers, with ``missing`` in place of unknown ones."""
+        column = self._columns[name]
+        if isinstance(column, OptionalInts):
+            return column.values if missing == 0 else np.where(column.known, column.values, missing)
+        assert not isinstance(column, Texts)
+        return column.astype(np.int64, copy=False)
+
+    def known(self, name: str) -> Mask:
+        """Return a mask of the rows in which the column has a value."""
+        column = self._columns[name]
+        if isinstance(column, OptionalInts | Texts):
+            return column.known
+        if column.dtype.kind == "f":
+            return ~np.isnan(column)
+        return np.ones(self._length, dtype=np.bool_)
+
+    def floats(self, name: str) -> Floats:
+        """Return a column of numbers as floats, NaN for unknown ones; too coarse for times since 1970."""
+        column = self._columns[name]
+        if isinstance(column, OptionalInts):
+            return np.where(column.known, column.values.astype(np.float64), np.nan)
+        assert not isinstance(column, Texts)
+        return column.astype(np.float64, copy=False)
+
+    def bools(self, name: str) -> Mask:
+        """Return a column of truth values."""
+        column = self._columns[name]
+        assert isinstance(column, np.ndarray)
+        return column.astype(np.bool_, copy=False)
+
+    def texts(self, name: str) -> Texts:
+        """Return a column of texts."""
+        column = self._columns[name]
+        assert isinstance(column, Texts)
+        return column
+
+    def at(self, rows: Rows) -> "Columns":
+        """Return these rows: a mask, or places in this table."""
+        return Columns({name: _take(each, rows) for name, each in self._columns.items()}, self.row[rows])
+
+    def pick(self, names: Iterable[str]) -> "Columns":
+        """Return these columns only."""
+        return Columns({name: self._columns[name] for name in names}, self.row)
+
+    def with_columns(self, **columns: Column) -> "Columns":
+        """Return the table with further columns, or others of the same name."""
+        return Columns(self._columns | columns, self.row)
+
+    @classmethod
+    def concat(cls, parts: Sequence["Columns"]) -> "Columns":
+        """Return the rows of several tables with the same columns as one, numbered anew."""
+        if not parts:
+            return cls({})
+        return cls({name: concat_columns([part[name] for part in parts]) for name in parts[0].names})
+
+    @classmethod
+    def from_arrow(cls, table: "pa.Table") -> "Columns":
+        """Return an Arrow table of integers, floats, truth values and texts."""
+        return cls({name: _read_arrow(table.column(name)) for name in table.column_names})
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table for a user; unknown integers are ``NA``, unknown texts None."""
+        import pandas as pd
+
+        arrays: dict[str, Any] = {}
+        for name, column in self._columns.items():
+            if isinstance(column, OptionalInts):
+                arrays[name] = pd.arrays.IntegerArray(column.values.copy(), ~column.known)
+            elif isinstance(column, Texts):
+                arrays[name] = np.array(column.tolist(), dtype=object)
+            else:
+                arrays[name] = column
+        return pd.DataFrame(arrays, index=self.row)
+
+
+class Groups:
+    """Rows with equal keys, one group each, in the order of their sorted keys.
+
+    ``codes``: the group of each row. ``first``: the place of the first row of each group.
+    """
+
+    def __init__(self, *keys: npt.NDArray[Any] | Texts) -> None:
+        numbers = [_number_key(key) for key in keys]
+        self._length = len(numbers[0])
+        #: Rows by group, in their own order within it.
+        self.order: Int64s = np.lexsort(numbers[::-1]).astype(np.int64) if numbers else np.arange(0)
+        changes = np.zeros(max(0, self._length - 1), dtype=np.bool_)
+        for number in numbers:
+            changes |= number[self.order][1:] != number[self.order][:-1]
+        self.starts: Int64s = np.flatnonzero(np.concatenate(([self._length > 0], changes)))
+        self.codes: Int64s = np.empty(self._length, dtype=np.int64)
+        self.codes[self.order] = np.repeat(np.arange(len(self.starts)), self.sizes)
+        self.first: Int64s = self.order[self.starts]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def sizes(self) -> Int64s:
+        """Number of rows of each group."""
+        return np.diff(np.append(self.starts, self._length))
+
+    def split(self) -> list[Int64s]:
+        """Return the places of the rows of each group."""
+        return np.split(self.order, self.starts[1:]) if len(self.starts) else []
+
+    def sum(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        """Return the sum of each group."""
+        return self._reduce(np.add, values)
+
+    def min(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        """Return the least value of each group."""
+        return self._reduce(np.minimum, values)
+
+    def max(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        """Return the greatest value of each group."""
+        return self._reduce(np.maximum, values)
+
+    def mean(self, values: npt.NDArray[Any]) -> Floats:
+        """Return the mean of each group."""
+        return self.sum(values.astype(np.float64)) / self.sizes
+
+    def median(self, values: npt.NDArray[Any]) -> Floats:
+        """Return the median of each group."""
+        numbers = values.astype(np.float64)
+        ordered = numbers[np.lexsort((numbers, self.codes))]
+        low, high = self.starts + (self.sizes - 1) // 2, self.starts + self.sizes // 2
+        middle: Floats = (ordered[low] + ordered[high]) / 2
+        return middle
+
+    def count_distinct(self, values: npt.NDArray[Any] | Texts) -> Int64s:
+        """Return the number of distinct values of each group."""
+        return np.bincount(self.codes[Groups(self.codes, values).first], minlength=len(self))
+
+    def _reduce(self, operation: np.ufunc, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        if not len(self.starts):
+            return values[:0]
+        reduced: npt.NDArray[_Scalar] = operation.reduceat(values[self.order], self.starts)
+        return reduced
+
+
+def concat_columns(parts: Sequence[Column]) -> Column:
+    """Return the values of several columns of one kind, one after another."""
+    first = parts[0]
+    if isinstance(first, OptionalInts) or any(isinstance(part, OptionalInts) for part in parts):
+        values = [part.values if isinstance(part, OptionalInts) else np.asarray(part) for part in parts]
+        known = [
+            part.known if isinstance(part, OptionalInts) else np.ones(len(part), dtype=np.bool_)
+            for part in parts
+        ]
+        return OptionalInts(np.concatenate(values), np.concatenate(known))
+    if isinstance(first, Texts):
+        numbers: dict[str, int] = {}
+        codes = []
+        for part in parts:
+            assert isinstance(part, Texts)
+            own = [numbers.setdefault(word, len(numbers)) for word in part.words]
+            codes.append(np.array([*own, _NO_TEXT], dtype=np.int64)[part.codes])
+        return Texts(tuple(numbers), np.concatenate(codes))
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+def _take(column: Column, rows: Rows) -> Column:
+    return column[rows] if isinstance(column, np.ndarray) else column.at(rows)
+
+
+def _number_key(key: npt.NDArray[Any] | Texts) -> npt.NDArray[Any]:
+    """Return numbers that sort as the keys do; an unknown text comes first."""
+    if not isinstance(key, Texts):
+        return key
+    order = sorted(range(len(key.words)), key=key.words.__getitem__)
+    places = np.empty(len(order) + 1, dtype=np.int64)
+    places[order] = np.arange(len(order))
+    places[-1] = _NO_TEXT
+    numbers: Int64s = places[key.codes]
+    return numbers
+
+
+def _read_arrow(column: "pa.ChunkedArray") -> Column:
+    import pyarrow as pa
+
+    combined = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):  # of no chunk
+        combined = pa.array([], type=column.type)
+    if pa.types.is_string(combined.type) or pa.types.is_large_string(combined.type):
+        combined = combined.dictionary_encode()
+    if pa.types.is_dictionary(combined.type):
+        codes = combined.indices.fill_null(_NO_TEXT).to_numpy(zero_copy_only=False)
+        return Texts(combined.dictionary.to_pylist(), codes)
+    if pa.types.is_integer(combined.type) and combined.null_count:
+        known = combined.is_valid().to_numpy(zero_copy_only=False)
+        return OptionalInts(combined.fill_null(0).to_numpy(zero_copy_only=False), known)
+    values: npt.NDArray[Any] = combined.to_numpy(zero_copy_only=False)
+    return values
