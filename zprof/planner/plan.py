@@ -11,14 +11,15 @@ from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.whatif import Assumption
 from zprof.planner.degrees import spread_devices
 from zprof.planner.gpt_units import with_units
+from zprof.planner.link_traffic import plan_traffic
 from zprof.planner.memory import device_memory, largest_model
 from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.memory.walk.ledger import ASSUMPTIONS as WALK_ASSUMPTIONS
+from zprof.planner.planned_step import plan_step
 from zprof.planner.refusals import refuse_impossible
 from zprof.planner.sensitivity.series import analyze_sensitivity
-from zprof.planner.step import ledger, traffic
-from zprof.planner.step.assumptions import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS
-from zprof.planner.step.unit_times import achieved_flops_per_s, find_rate_gaps
+from zprof.planner.step_assumptions import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS
+from zprof.planner.unit_times import achieved_flops_per_s, find_rate_gaps
 from zprof.planner.usual_values import drop_assumed, list_assumed_leaves
 from zprof.version import __version__
 
@@ -110,8 +111,8 @@ def _plan_row(given: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         tight=capacity_bytes is not None
         and left_bytes is not None
         and 0 <= left_bytes < TIGHT_RATIO * capacity_bytes,
-        links=traffic.plan_traffic(job, scheme),
-        step=ledger.plan_step(job, scheme),
+        links=plan_traffic(job, scheme),
+        step=plan_step(job, scheme),
         assumed=list_assumed_leaves(given, scheme),
     )
     return row, memory.gaps

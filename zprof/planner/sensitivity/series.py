@@ -33,6 +33,7 @@ from zprof.planner.memory.closed_forms import gathered_bytes, sum_known_bytes, w
 from zprof.planner.memory.device_memory import plan_memory
 from zprof.planner.memory.largest_model import find_largest_fit
 from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.planned_step import plan_stack_step
 from zprof.planner.sensitivity.break_even import BANDWIDTH_RATIOS, compute_break_even, compute_speed_ratio
 from zprof.planner.sensitivity.conditions import (
     split_units,
@@ -42,9 +43,8 @@ from zprof.planner.sensitivity.conditions import (
     with_samples,
     with_tokens,
 )
-from zprof.planner.step.collectives import make_data_group
-from zprof.planner.step.ledger import plan_stack_step
-from zprof.planner.step.unit_times import UnitStack, achieved_flops_per_s, stack_units
+from zprof.planner.unit_times import UnitStack, achieved_flops_per_s, stack_units
+from zprof.step.links import make_data_group
 
 #: Hardware to compare if none is given; they differ in speed (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)

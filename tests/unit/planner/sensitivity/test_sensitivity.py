@@ -11,7 +11,7 @@ from zprof.model.machines import H100, PRESETS, V100
 from zprof.planner.sensitivity.break_even import MIN_SPEED_RATIO, compute_speed_ratio, find_min_tokens
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_tokens
 from zprof.planner.sensitivity.series import analyze_sensitivity
-from zprof.planner.step.unit_times import UnitStack, stack_units
+from zprof.planner.unit_times import UnitStack, stack_units
 
 SHAPE = Shape(layers=128, hidden=25600)
 

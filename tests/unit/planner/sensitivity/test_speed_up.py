@@ -14,7 +14,7 @@ from zprof.planner.sensitivity.series import (
     compute_speed_up,
     find_max_samples,
 )
-from zprof.planner.step.unit_times import UnitStack, stack_units
+from zprof.planner.unit_times import UnitStack, stack_units
 
 BLOCK = 12 * 8192**2
 DEGREES = (4, 8, 16, 25)

@@ -20,7 +20,6 @@ import math
 from msgspec import Struct
 
 from zprof.model.job import Degrees, Hardware
-from zprof.planner.rounding import ceil_div
 
 _NS_PER_S = 1e9
 
@@ -41,7 +40,7 @@ class RankRing(Struct, frozen=True, kw_only=True):
     @property
     def nodes(self) -> int:
         """Nodes that the group spans."""
-        return ceil_div(self.ranks, self.per_node)
+        return -(-self.ranks // self.per_node)
 
 
 def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> RankRing:
@@ -54,7 +53,7 @@ def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> RankRing:
     with one rank per node does get only that share, because devices_per_node such groups run concurrently.
     """
     per_node = min(ranks, max(1, hardware.devices_per_node // stride))
-    nodes = ceil_div(ranks, per_node)
+    nodes = -(-ranks // per_node)
     if nodes == 1:
         return RankRing(
             ranks=ranks,

@@ -12,16 +12,14 @@ from msgspec.structs import replace
 
 from zprof.model.job import Assumed, Hardware, Job
 from zprof.model.plan import Axis, LinkTraffic, Scheme, get_zero_stage
-from zprof.planner.rounding import ceil_div
-from zprof.planner.step import collectives
-from zprof.planner.step.collectives import ring_bytes
-from zprof.planner.step.parallelism import (
+from zprof.planner.parallelism import (
     block_times,
     compute_block_traffic,
     count_stream_elements,
     transfer_ns,
 )
-from zprof.planner.step.unit_times import (
+from zprof.planner.rounding import ceil_div
+from zprof.planner.unit_times import (
     EqualUnits,
     UnitStack,
     count_device_layers,
@@ -31,6 +29,7 @@ from zprof.planner.step.unit_times import (
     trained_elements,
 )
 from zprof.planner.usual_values import list_assumed_traffic
+from zprof.step.links import get_link_name, make_boundary_group, make_data_group, make_model_group, ring_bytes
 
 #: Placeholder for unknown hardware: nodes of 8 determine only which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(
@@ -82,7 +81,7 @@ def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[Link
     reductions = times.reductions // 2 if stage == 0 else times.reductions
     yield LinkTraffic(
         axis=Axis.DATA,
-        link=collectives.get_link_name(collectives.make_data_group(hardware, job.degrees)),
+        link=get_link_name(make_data_group(hardware, job.degrees)),
         elements=gathered + reduced,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.dp, size)),
@@ -109,7 +108,7 @@ def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     size = block.elements * count * job.element_bytes.parameter
     yield LinkTraffic(
         axis=Axis.MODEL,
-        link=collectives.get_link_name(collectives.make_model_group(hardware, job.degrees)),
+        link=get_link_name(make_model_group(hardware, job.degrees)),
         elements=block.elements * count,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.mp, size)),
@@ -125,7 +124,7 @@ def _pipeline_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     moved = 2 * elements * job.batch.micro_batches
     yield LinkTraffic(
         axis=Axis.PIPELINE,
-        link=collectives.get_link_name(collectives.make_boundary_group(hardware, job.degrees)),
+        link=get_link_name(make_boundary_group(hardware, job.degrees)),
         elements=moved,
         bytes=moved * job.element_bytes.parameter,
         ring_bytes=moved * job.element_bytes.parameter,

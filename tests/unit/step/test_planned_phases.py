@@ -5,16 +5,17 @@ from hypothesis import strategies as st
 
 from tests.support import step_by_events as events
 from zprof.model.job import Overlap
-from zprof.planner.step.ledger import (
+from zprof.step.from_plan import (
     PhaseTotal,
+    StackTimes,
     StepPhase,
+    UnitTimes,
     build_reduced_passes,
     build_refreshed_forward,
     build_sharded_passes,
     build_step_phases,
     sum_phases,
 )
-from zprof.planner.step.unit_times import StackTimes, UnitTimes
 
 TIME = st.integers(0, 1000)
 UNIT = st.builds(events.Unit, TIME, TIME, TIME, TIME)

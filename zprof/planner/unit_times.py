@@ -19,45 +19,16 @@ from msgspec import Struct
 
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.job import Hardware, Job, ModelUnit
+from zprof.planner.parallelism import BlockTimes, block_times
 from zprof.planner.rounding import ceil_div
-from zprof.planner.step.collectives import all_reduce_ns, gather_ns, make_data_group
-from zprof.planner.step.parallelism import BlockTimes, block_times
+from zprof.step.from_plan import StackTimes, UnitTimes
+from zprof.step.links import all_reduce_ns, gather_ns, make_data_group
 
 #: A matrix product takes 2 flop per weight and token (arXiv 1910.02054, section 4.2).
 _FLOP_PER_ELEMENT = 2
 #: The backward multiplies twice per forward product: by the inputs, and by the weights if they are trained.
 _INPUT_PRODUCTS = 1
 _NS_PER_S = 1e9
-
-
-class UnitTimes(Struct, frozen=True, kw_only=True):
-    """Times of each of ``count`` equal units, in integer nanoseconds.
-
-    ``backward_ns`` includes recomputation. ``reduce_ns``: a reduce-scatter or an all-reduce. ``model_*``:
-    collectives of the model-parallel group in the pass. ``copy_ns``: one copy of the checkpoint to or from
-    the host.
-    """
-
-    count: int = 1
-    forward_ns: int
-    backward_ns: int
-    gather_ns: int = 0
-    reduce_ns: int = 0
-    model_forward_ns: int = 0
-    model_backward_ns: int = 0
-    copy_ns: int = 0
-
-
-class StackTimes(Struct, frozen=True, kw_only=True):
-    """Times of all units in forward order; ``root`` is a single unit that encloses the others."""
-
-    units: tuple[UnitTimes, ...]
-    root: UnitTimes | None = None
-
-    @property
-    def computed(self) -> tuple[UnitTimes, ...]:
-        """Units in the order in which their forwards end."""
-        return self.units if self.root is None else (*self.units, self.root)
 
 
 class EqualUnits(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,9 @@ from zprof.model.job import Batch, Degrees, ElementBytes, Job, ModelUnit, Overla
 from zprof.model.machines import H100, V100
 from zprof.model.plan import Scheme
 from zprof.model.training import TrainingFacts
-from zprof.planner.step.collectives import (
+from zprof.planner.link_traffic import plan_traffic
+from zprof.planner.planned_step import plan_step
+from zprof.step.links import (
     RankRing,
     all_reduce_ns,
     gather_ns,
@@ -22,8 +24,6 @@ from zprof.planner.step.collectives import (
     make_model_group,
     tree_all_reduce_ns,
 )
-from zprof.planner.step.ledger import plan_step
-from zprof.planner.step.traffic import plan_traffic
 
 STAGES = {0: Scheme.DATA_PARALLEL, 1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
 SIZE = st.sampled_from((2, 4))

@@ -1,6 +1,4 @@
-"""Compute the ledger of a planned step; its terms sum exactly to the wall time.
-
-wall = compute + exposed_transfer + exposed_memcpy + idle
+"""Compute the phases of a planned step by playing its schedule.
 
 Phases of a step under each ZeRO stage, and which collectives overlap which compute:
 
@@ -57,17 +55,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.model.job import Hardware, Job, Overlap
-from zprof.model.plan import PlannedStep, Scheme, get_zero_stage
-from zprof.planner.step.assumptions import assumptions_by_leaf
-from zprof.planner.step.parallelism import (
-    PipelineFlow,
-    compute_gpipe_flow,
-    compute_pipedream_flow,
-    count_stream_elements,
-    transfer_ns,
-)
-from zprof.planner.step.unit_times import StackTimes, UnitStack, UnitTimes, compute_device_times, stack_units
+from zprof.model.job import Overlap
 from zprof.replay.schedule import (
     Await,
     Compute,
@@ -83,6 +71,36 @@ from zprof.replay.schedule import (
 
 #: Units of a run of equal ones that are played at each end; those between take as long as their neighbours.
 _PLAYED_ENDS = 2
+
+
+class UnitTimes(Struct, frozen=True, kw_only=True):
+    """Times of each of ``count`` equal units, in integer nanoseconds.
+
+    ``backward_ns`` includes recomputation. ``reduce_ns``: a reduce-scatter or an all-reduce. ``model_*``:
+    collectives of the model-parallel group in the pass. ``copy_ns``: one copy of the checkpoint to or from
+    the host.
+    """
+
+    count: int = 1
+    forward_ns: int
+    backward_ns: int
+    gather_ns: int = 0
+    reduce_ns: int = 0
+    model_forward_ns: int = 0
+    model_backward_ns: int = 0
+    copy_ns: int = 0
+
+
+class StackTimes(Struct, frozen=True, kw_only=True):
+    """Times of all units in forward order; ``root`` is a single unit that encloses the others."""
+
+    units: tuple[UnitTimes, ...]
+    root: UnitTimes | None = None
+
+    @property
+    def computed(self) -> tuple[UnitTimes, ...]:
+        """Units in the order in which their forwards end."""
+        return self.units if self.root is None else (*self.units, self.root)
 
 
 class StepPhase(Struct, frozen=True, kw_only=True):
@@ -144,85 +162,6 @@ class MicroBatchPhases(Struct, frozen=True, kw_only=True):
     def all(self) -> tuple[StepPhase, ...]:
         """The forward phases, then the backward ones."""
         return (*self.forward, *self.backward)
-
-
-def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
-    """Return the planned step of one device; None if hardware, batch or units are unknown."""
-    stack = stack_units(job)
-    return None if stack is None else plan_stack_step(job, scheme, stack)
-
-
-def plan_stack_step(job: Job, scheme: Scheme, stack: UnitStack) -> PlannedStep | None:
-    """Return the planned step of units that are already grouped in runs.
-
-    Callers that try many batches or machines group the units once, then call this instead of ``plan_step``.
-    """
-    if job.hardware is None:
-        return None
-    times = compute_device_times(job, job.hardware, stack, get_zero_stage(scheme))
-    if times is None:
-        return None
-    flow = _pipeline_flow(job, job.hardware, scheme, times)
-    if flow is None:
-        return None
-    phases = sum_phases(_plan_phases(job, scheme, times))
-    wall = phases.wall_ns + flow.idle_ns + flow.exposed_ns
-    exposed = phases.exposed_transfer_ns + flow.exposed_ns
-    collective = phases.collective_ns + flow.moved_ns
-    return PlannedStep(
-        wall_ns=wall,
-        compute_ns=phases.compute_ns,
-        exposed_transfer_ns=exposed,
-        exposed_memcpy_ns=phases.exposed_memcpy_ns,
-        idle_ns=flow.idle_ns,
-        collective_ns=collective,
-        overlapped_ns=collective - exposed,
-        efficiency_ratio=phases.compute_ns / wall if wall else 1.0,
-        assumptions=assumptions_by_leaf(
-            scheme,
-            pipelined=job.degrees.pp > 1,
-            prefetch=job.overlap.prefetch,
-            keep_last=job.overlap.keep_last,
-        ),
-    )
-
-
-def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[StepPhase, ...]:
-    count = job.batch.micro_batches
-    if scheme is Scheme.PIPEDREAM:
-        return repeat_phases(build_reduced_passes(times).all, count)
-    return build_step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
-
-
-def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> PipelineFlow | None:
-    """Return the pipeline's share of the step; None if the size of its transfers is unknown."""
-    if job.degrees.pp == 1:
-        return PipelineFlow(idle_ns=0, exposed_ns=0, moved_ns=0)
-    elements = count_stream_elements(job)
-    if elements is None:
-        return None
-    passes = _plan_passes(job, scheme, times)
-    forward, backward = sum_phases(passes.forward).wall_ns, sum_phases(passes.backward).wall_ns
-    transfer, count = transfer_ns(job, hardware, elements), job.batch.micro_batches
-    if scheme is Scheme.PIPEDREAM:
-        return compute_pipedream_flow(
-            micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=transfer
-        )
-    return compute_gpipe_flow(
-        stages=job.degrees.pp,
-        micro_batches=count,
-        forward_ns=forward,
-        backward_ns=backward,
-        transfer=transfer,
-    )
-
-
-def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> MicroBatchPhases:
-    """Return the passes of a micro-batch that is not the last one."""
-    if scheme is Scheme.ZERO_3:
-        return build_sharded_passes(times, job.overlap)
-    reduces = scheme in (Scheme.ZERO_2, Scheme.PIPEDREAM)
-    return build_reduced_passes(times) if reduces else build_plain_passes(times)
 
 
 def sum_phases(phases: Iterable[StepPhase]) -> PhaseTotal:

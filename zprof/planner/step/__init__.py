@@ -1,1 +1,0 @@
-"""Model the time of a planned step and the bytes that it moves."""
