@@ -96,6 +96,10 @@ class Texts(Sequence[str]):
         words = (*self.words, None)
         return [words[code] for code in self.codes.tolist()]
 
+    def to_objects(self) -> npt.NDArray[np.object_]:
+        """Return the texts as an array of objects; None for unknown ones."""
+        return np.array([*self.words, None], dtype=np.object_)[self.codes]
+
     def match(self, predicate: Callable[[str], object]) -> Mask:
         """Return a mask of the known texts for which the predicate returns something true."""
         is_match = np.array([*(bool(predicate(word)) for word in self.words), False], dtype=np.bool_)
@@ -221,7 +225,7 @@ class Columns:
             if isinstance(column, OptionalInts):
                 arrays[name] = pd.arrays.IntegerArray(column.values.copy(), ~column.known)
             elif isinstance(column, Texts):
-                arrays[name] = np.array(column.tolist(), dtype=object)
+                arrays[name] = column.to_objects()
             else:
                 arrays[name] = column
         return pd.DataFrame(arrays, index=self.row)
@@ -333,16 +337,17 @@ def _number_key(key: npt.NDArray[Any] | Texts) -> npt.NDArray[Any]:
 def _read_arrow(column: "pa.ChunkedArray") -> Column:
     import pyarrow as pa
 
-    combined = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):  # of no chunk
-        combined = pa.array([], type=column.type)
-    if pa.types.is_string(combined.type) or pa.types.is_large_string(combined.type):
-        combined = combined.dictionary_encode()
-    if pa.types.is_dictionary(combined.type):
-        codes = combined.indices.fill_null(_NO_TEXT).to_numpy(zero_copy_only=False)
-        return Texts(combined.dictionary.to_pylist(), codes)
-    if pa.types.is_integer(combined.type) and combined.null_count:
-        known = combined.is_valid().to_numpy(zero_copy_only=False)
-        return OptionalInts(combined.fill_null(0).to_numpy(zero_copy_only=False), known)
-    values: npt.NDArray[Any] = combined.to_numpy(zero_copy_only=False)
-    return values
+    from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
+
+    values = join_chunks(column)
+    if pa.types.is_dictionary(values.type):
+        words = values.dictionary.to_pylist()
+        if None not in words and len(set(words)) == len(words):
+            return Texts(words, np.where(read_known(values.indices), read_numbers(values.indices), _NO_TEXT))
+        values = values.dictionary_decode()  # a word twice, or none as one of them
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return Texts.of(values.to_pylist())
+    numbers, known = read_numbers(values), read_known(values)
+    if numbers.dtype.kind == "f":
+        return np.where(known, numbers, np.nan)
+    return OptionalInts(numbers, known) if values.null_count else numbers

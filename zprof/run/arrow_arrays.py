@@ -1,6 +1,8 @@
-"""Make Arrow arrays from columns of Python values and numpy arrays without ``pa.array``.
+"""Make Arrow arrays from Python values and numpy arrays, and numpy arrays from Arrow, without pandas.
 
-``pa.array`` imports pandas, which takes 50 MB of the memory of a program that is being recorded.
+``pa.array``, ``pa.scalar`` and ``Array.to_numpy`` import pandas: 50 MB of the memory of a program that is
+being recorded, and most of the time of a short command. So do functions of ``pyarrow.compute`` that are given
+a Python number.
 """
 
 from array import array
@@ -15,6 +17,17 @@ _NUMPY_TYPES: dict[pa.DataType, type[np.generic]] = {
     pa.int64(): np.int64,
     pa.int32(): np.int32,
     pa.float64(): np.float64,
+}
+#: Numbers of these types are read where they are.
+_READ_TYPES: dict[pa.DataType, type[np.generic]] = {
+    **_NUMPY_TYPES,
+    pa.int8(): np.int8,
+    pa.int16(): np.int16,
+    pa.uint8(): np.uint8,
+    pa.uint16(): np.uint16,
+    pa.uint32(): np.uint32,
+    pa.uint64(): np.uint64,
+    pa.float32(): np.float32,
 }
 #: Types of ``array.array``, which refuses a float in a column of integers.
 _TYPE_CODES = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}
@@ -58,6 +71,41 @@ def make_texts(texts: Sequence[str]) -> pa.StringArray:
     offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+
+
+def join_chunks(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if not column.num_chunks:
+        return pa.nulls(0, column.type)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def read_numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
+    """Return a column of numbers or truth values as a read-only array; what is null has any value.
+
+    Raises:
+        TypeError: the column has another type.
+    """
+    values = join_chunks(column)
+    data = values.buffers()[1] if len(values) else b""
+    if pa.types.is_boolean(values.type):
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+        return bits[values.offset : values.offset + len(values)].astype(np.bool_)
+    if values.type not in _READ_TYPES:
+        raise TypeError(f"a column of {values.type} in place of numbers")
+    kind = np.dtype(_READ_TYPES[values.type])
+    return np.frombuffer(data, kind, len(values), values.offset * kind.itemsize if len(values) else 0)
+
+
+def read_known(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows that are not null."""
+    values = join_chunks(column)
+    if not values.null_count:
+        return np.ones(len(values), dtype=np.bool_)
+    known: npt.NDArray[np.bool_] = read_numbers(values.is_valid())
+    return known
 
 
 def _encode_texts(values: Sequence[str | None]) -> pa.DictionaryArray:

@@ -118,3 +118,18 @@ def test_arrow_tables_are_read_as_pandas_reads_them(rows: list[Any]) -> None:
 def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="lengths"):
         Columns({"a": np.arange(2), "b": np.arange(3)})
+
+
+@pytest.mark.parametrize("words", [["a", "a", "b"], ["a", None, "b"]])
+def test_a_foreign_dictionary_is_read_as_its_texts(words: list[str | None]) -> None:
+    indices = pa.array([2, None, 1, 0, 1], pa.int32())
+    texts = pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
+    table = pa.table({"text": texts, "flag": [True, False] * 2 + [True], "size": [None, 1, 2, 3, None]})
+    for part in (table, table.slice(1, 3), table.slice(0, 0)):
+        read = Columns.from_arrow(part)
+        assert read.texts("text").tolist() == part["text"].to_pylist()
+        assert len(set(read.texts("text").words)) == len(read.texts("text").words)
+        assert read.bools("flag").tolist() == part["flag"].to_pylist()
+        assert read.floats("size").tolist() == pytest.approx(
+            [np.nan if size is None else size for size in part["size"].to_pylist()], nan_ok=True
+        )
