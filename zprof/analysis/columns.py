@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-#: Rows of a table: their places, or a mask.
-Rows = Int64s | Mask
+#: Rows of a table: their places, a mask, or a range of places.
+Rows = Int64s | Mask | slice
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 #: Code of a text that is not known.
 _NO_TEXT = -1
@@ -193,7 +193,7 @@ class Columns:
         return column
 
     def at(self, rows: Rows) -> "Columns":
-        """Return these rows: a mask, or places in this table."""
+        """Return these rows: a mask, or places in this table, or a range of them."""
         return Columns({name: _take(each, rows) for name, each in self._columns.items()}, self.row[rows])
 
     def pick(self, names: Iterable[str]) -> "Columns":
@@ -204,6 +204,10 @@ class Columns:
         """Return the table with further columns, or others of the same name."""
         return Columns(self._columns | columns, self.row)
 
+    def renumber(self) -> "Columns":
+        """Return the table with its rows numbered anew: as a whole table, not as a part of another."""
+        return Columns(self._columns)
+
     @classmethod
     def concat(cls, parts: Sequence["Columns"]) -> "Columns":
         """Return the rows of several tables with the same columns as one, numbered anew."""
@@ -213,8 +217,13 @@ class Columns:
 
     @classmethod
     def from_arrow(cls, table: "pa.Table") -> "Columns":
-        """Return an Arrow table of integers, floats, truth values and texts."""
-        return cls({name: _read_arrow(table.column(name)) for name in table.column_names})
+        """Return an Arrow table of integers, floats, truth values and texts.
+
+        Integers that may be unknown by the table's schema are :class:`OptionalInts`.
+        """
+        return cls(
+            {each.name: _read_arrow(table.column(each.name), nullable=each.nullable) for each in table.schema}
+        )
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the table for a user; unknown integers are ``NA``, unknown texts None."""
@@ -334,7 +343,7 @@ def _number_key(key: npt.NDArray[Any] | Texts) -> npt.NDArray[Any]:
     return numbers
 
 
-def _read_arrow(column: "pa.ChunkedArray") -> Column:
+def _read_arrow(column: "pa.ChunkedArray", *, nullable: bool) -> Column:
     import pyarrow as pa
 
     from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
@@ -350,4 +359,6 @@ def _read_arrow(column: "pa.ChunkedArray") -> Column:
     numbers, known = read_numbers(values), read_known(values)
     if numbers.dtype.kind == "f":
         return np.where(known, numbers, np.nan)
-    return OptionalInts(numbers, known) if values.null_count else numbers
+    if numbers.dtype.kind == "i" and (nullable or not known.all()):
+        return OptionalInts(numbers, known)
+    return numbers

@@ -96,23 +96,30 @@ def test_tables_are_joined_as_by_pandas(above: list[Any], below: list[Any]) -> N
     pd.testing.assert_frame_equal(joined, expected, check_index_type=False)
 
 
-@given(ROWS)
-def test_arrow_tables_are_read_as_pandas_reads_them(rows: list[Any]) -> None:
-    columns, frame = columns_and_frame(rows)
+@given(ROWS, st.integers(0, 12), st.integers(0, 20), st.integers(1, 7))
+def test_arrow_tables_are_read_as_pandas_reads_them(rows: list[Any], skip: int, cut: int, size: int) -> None:
     table = pa.table(
         {
-            "rank": pa.array([row[0] for row in rows], pa.int64()),
+            "rank": pa.array([row[0] for row in rows], pa.int32()),
+            "even": pa.array([row[2] % 2 == 0 for row in rows], pa.bool_()),
+            "share": pa.array([None if row[3] is None else row[3] / 7 for row in rows], pa.float64()),
             "kind": pa.array([row[1] for row in rows], pa.string()).dictionary_encode(),
             "size": pa.array([row[2] for row in rows], pa.int64()),
             "launch": pa.array([row[3] for row in rows], pa.int64()),
             "unit": pa.array([row[4] for row in rows], pa.string()),
         }
     )
+    parts = [table.slice(at, size) for at in range(skip, cut, size)]  # chunks that begin inside a byte
+    table, rows = pa.concat_tables([table.slice(0, 0), *parts]), rows[skip:][: sum(map(len, parts))]
+    columns, frame = columns_and_frame(rows)
     read = Columns.from_arrow(table)
     assert read.texts("unit").tolist() == columns.texts("unit").tolist()
     assert read.texts("kind").tolist() == frame["kind"].tolist()
+    assert read.ints("rank").tolist() == frame["rank"].tolist()
+    assert read.bools("even").tolist() == (frame["size"] % 2 == 0).tolist()
     assert read.ints("launch", -1).tolist() == frame["launch"].fillna(-1).tolist()
     assert read.known("launch").tolist() == frame["launch"].notna().tolist()
+    np.testing.assert_array_equal(read.floats("share"), frame["launch"].astype("float64") / 7)
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
