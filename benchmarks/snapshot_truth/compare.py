@@ -14,6 +14,7 @@ from benchmarks.snapshot_truth.generator import generate
 from benchmarks.snapshot_truth.phases import PhaseComparison, compare_phases
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime
 from benchmarks.snapshot_truth.write_snapshot import write_snapshot
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.attribution.block_tenants import get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
 from zprof.analysis.memory.history import find_reserved_peak, list_history_devices, read_history
@@ -21,7 +22,6 @@ from zprof.analysis.memory.snapshot_device import read_snapshot_device
 from zprof.analysis.memory.steps_and_phases import Timeline
 from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.model.memory_history import HistoryWindow
-from zprof.run.table_reader import as_frame
 
 #: How sure a name is: the codes of the product's confidence, 0 to 3.
 LEVELS = ("sure", "likely", "guess", "untagged")
@@ -107,11 +107,11 @@ def compare_seed(task: tuple[int, str | None]) -> SnapshotComparison:
 
 def read_said(tables: Mapping[str, pa.Table]) -> SaidSnapshot:
     """Return what the product says about the tables of an imported snapshot."""
-    frames = {name: as_frame(table) for name, table in tables.items()}
-    history = read_history(frames["block"], frames["segment"], list_history_devices(frames["block"])[0])
+    columns = {name: Columns.from_arrow(table) for name, table in tables.items()}
+    history = read_history(columns["block"], columns["segment"], list_history_devices(columns["block"])[0])
     assert history is not None
-    stacks = StackIndex(frames["stack"])
-    device = read_snapshot_device(0, history, stacks, frames["mark"])
+    stacks = StackIndex(columns["stack"])
+    device = read_snapshot_device(0, history, stacks, columns["mark"])
     blocks = history.blocks
     levels = [LEVELS[code] for code in device.names.confidence.tolist()]
     formatted = {number: tuple(stacks.format_stack(number)) for number in set(blocks.stack.tolist())}

@@ -1,18 +1,17 @@
 """Export a recorded run as a CUDA memory snapshot: the recording's tagged owners are the truth."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.truth import SnapshotTruth, TrueLifetime, TruePhase, make_entry_times
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
 from zprof.analysis.memory.steps_and_phases import Timeline, read_timeline
-from zprof.analysis.memory.tables import FOREVER, UNTAGGED
+from zprof.analysis.memory.tables import FOREVER, UNTAGGED, read_checked_table
 from zprof.model.errors import BadInput
 from zprof.model.tenants import PRECEDENCE, Tenant
 from zprof.model.training import Phase
@@ -32,13 +31,13 @@ def export_run(path: Path, rank: int = 0) -> tuple[dict[str, Any], SnapshotTruth
         BadInput: the run has no memory window.
     """
     run = Run(path)
-    timeline = read_timeline(run.frame(rank, "mark"))
+    timeline = read_timeline(read_checked_table(run, rank, "mark"))
     if timeline is None:
         raise BadInput(f"{path}: rank {rank} has no memory window", hint="record the run with its memory")
-    alloc = run.frame(rank, "alloc")
+    alloc = read_checked_table(run, rank, "alloc")
     device = list_devices(alloc)[0]
-    lives = read_rank_lives(alloc, run.frame(rank, "role"), timeline, device)
-    frames = dict(_read_stacks(run.frame(rank, "stack"))) if run.has_table(rank, "stack") else {}
+    lives = read_rank_lives(alloc, read_checked_table(run, rank, "role"), timeline, device)
+    frames = _read_stacks(read_checked_table(run, rank, "stack")) if run.has_table(rank, "stack") else {}
     replay = _Replay(lives, timeline, _find_stacks(lives, alloc, device), frames)
     replay.run()
     return snapshot_of(replay.allocator), replay.truth(path.name)
@@ -166,27 +165,28 @@ def _list_owners(lives: RankLives) -> dict[int, tuple[Tenant, tuple[Tenant, ...]
     return owners
 
 
-def _find_stacks(lives: RankLives, alloc: pd.DataFrame, device: str) -> dict[int, int]:
+def _find_stacks(lives: RankLives, alloc: Columns, device: str) -> dict[int, int]:
     """Return the stack of each block: that of its first storage that has one."""
-    rows = alloc[(alloc["device"] == device) & (alloc["source"] == "storage")]
+    rows = alloc.at(alloc.texts("device").equals(device) & alloc.texts("source").equals("storage"))
     by_generation = dict(zip(rows["generation"].tolist(), rows["stack"].tolist(), strict=True))
     found: dict[int, int] = {}
     for generation, block in zip(
         lives.storages.generation.tolist(), lives.blocks.owner.tolist(), strict=True
     ):
         stack = by_generation.get(generation)
-        if stack is not None and not pd.isna(stack):
-            found.setdefault(int(block), int(stack))
+        if stack is not None:
+            found.setdefault(block, stack)
     return found
 
 
-def _read_stacks(stack: pd.DataFrame) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    for number, rows in stack.sort_values(["stack", "depth"], kind="stable").groupby("stack"):
+def _read_stacks(stack: Columns) -> dict[int, list[dict[str, Any]]]:
+    """Return the frames of each stack, innermost first."""
+    stack = stack.sort_by("stack", "depth")
+    frames: dict[int, list[dict[str, Any]]] = {}
+    for places in Groups(stack.ints("stack")).split():
+        rows = stack.at(places)
         columns = (rows[name].tolist() for name in ("file", "line", "function"))
-        yield (
-            int(str(number)),
-            [
-                {"filename": str(file), "line": int(line), "name": str(name)}
-                for file, line, name in zip(*columns, strict=True)
-            ],
-        )
+        frames[int(rows.ints("stack")[0])] = [
+            {"filename": file, "line": line, "name": name} for file, line, name in zip(*columns, strict=True)
+        ]
+    return frames

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
 from hypothesis import strategies as st
 
+from tests.support.run_tables import table_of_rows
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
 from zprof.analysis.memory.steps_and_phases import read_timeline
 from zprof.model.tenants import PRECEDENCE
@@ -72,20 +73,17 @@ class Tables:
     def lives(self, end_us: float = 1000) -> RankLives:
         timeline = read_timeline(self._marks(end_us))
         assert timeline is not None
-        alloc = pd.DataFrame(self.alloc)
-        for column in ("freed_ns", "thread"):  # by way of floats, times would lose their last digits
-            alloc[column] = pd.array([row[column] for row in self.alloc], dtype="Int64")
-        role = pd.DataFrame(self.role, columns=ROLE_COLUMNS).astype({"gained": bool, "backdated": bool})
+        alloc, role = table_of_rows("alloc", self.alloc), table_of_rows("role", self.role)
         return read_rank_lives(alloc, role, timeline, "cpu")
 
-    def _marks(self, end_us: float) -> pd.DataFrame:
+    def _marks(self, end_us: float) -> Columns:
         window = [
             {"time_ns": at(0), "kind": "window_begin", "number": 0, "name": "memory"},
             {"time_ns": at(0), "kind": "step_begin", "number": 4, "name": ""},
             {"time_ns": at(end_us), "kind": "step_end", "number": 4, "name": ""},
             {"time_ns": at(end_us), "kind": "window_end", "number": 5, "name": "memory"},
         ]
-        return pd.DataFrame([*window, *self.mark])
+        return table_of_rows("mark", [*window, *self.mark])
 
     def _alloc_row(
         self,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
+from tests.support.run_tables import table_of
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, get_tenant_name
 from zprof.analysis.memory.attribution.frames import StackIndex
@@ -23,7 +23,6 @@ from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.reader import Run
-from zprof.run.schema import TABLES
 from zprof.run.writer import RankWriter
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/"
@@ -134,16 +133,6 @@ class Training:
         self.last |= {"saved": saved, "gradients": gradients}
 
 
-def frame_of(name: str, columns: dict[str, object]) -> pd.DataFrame:
-    """A table as ``Run.frame`` gives it."""
-    table = pa.table(columns, schema=TABLES[name])
-    nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
-    frame = table.drop_columns(sorted(nullable)).to_pandas()
-    for column in nullable:
-        frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    return frame
-
-
 def entry_times(allocator: Allocator) -> list[int]:
     """When each entry happened: nanoseconds that rise, though the clock counts microseconds."""
     times: list[int] = []
@@ -152,14 +141,14 @@ def entry_times(allocator: Allocator) -> list[int]:
     return times
 
 
-def frames_of(*allocators: Allocator) -> dict[str, pd.DataFrame]:
+def tables_of(*allocators: Allocator) -> dict[str, Columns]:
     tables = convert_snapshot(snapshot_of(*allocators)).tables()
-    return {name: frame_of(name, columns) for name, columns in tables.items()}
+    return {name: table_of(name, columns) for name, columns in tables.items()}
 
 
 def history(allocator: Allocator) -> History:
-    frames = frames_of(allocator)
-    found = read_history(frames["block"], frames["segment"], f"cuda:{allocator.device}")
+    tables = tables_of(allocator)
+    found = read_history(tables["block"], tables["segment"], f"cuda:{allocator.device}")
     assert found is not None
     return found
 
@@ -188,9 +177,8 @@ class Named:
 
 
 def named(allocator: Allocator) -> Named:
-    frames = frames_of(allocator)
-    found = history(allocator)
-    return Named(found, attribute_history(found.blocks, StackIndex(frames["stack"])).names)
+    found, stacks = history(allocator), StackIndex(tables_of(allocator)["stack"])
+    return Named(found, attribute_history(found.blocks, stacks).names)
 
 
 def written(

@@ -200,6 +200,10 @@ class Columns:
         """Return these columns only."""
         return Columns({name: self._columns[name] for name in names}, self.row)
 
+    def sort_by(self, *names: str) -> "Columns":
+        """Return the rows in the order of these columns, the first one first; equal rows keep their order."""
+        return self.at(Groups(*(self._columns[name] for name in names)).order)  # type: ignore[arg-type]
+
     def with_columns(self, **columns: Column) -> "Columns":
         """Return the table with further columns, or others of the same name."""
         return Columns(self._columns | columns, self.row)

@@ -7,8 +7,8 @@ ends are sorted by (module, time) once; a running sum within each module yields 
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import pandas as pd
 
+from zprof.analysis.columns import Groups, Texts
 from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
 from zprof.analysis.memory.roles import tenant_name
 from zprof.analysis.memory.tables import UNTAGGED, Int
@@ -32,26 +32,25 @@ _NO_MODULE = -1
 def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
     """Return the live bytes by tenant and kind, largest first; they sum to all live bytes."""
     rows = find_live_segments(lives.segments, time_ns)
-    frame = pd.DataFrame(
-        {
-            "tenant": lives.segments.tenant[rows],
-            "sub": [str(sub) for sub in lives.segments.sub[rows]],
-            "bytes": lives.segments.bytes[rows],
-        }
-    )
-    sums = frame.groupby(["tenant", "sub"], sort=True)["bytes"].sum().reset_index()
-    sums = sums.sort_values("bytes", ascending=False, kind="stable")
-    rest = sums.iloc[MAX_PARTS:].groupby("tenant", as_index=False)["bytes"].sum().assign(sub=_REST)
-    shown = pd.concat([sums.iloc[:MAX_PARTS], rest]) if len(rest) else sums
+    tenants, subs = lives.segments.tenant[rows], Texts.of(str(sub) for sub in lives.segments.sub[rows])
+    groups = Groups(tenants, subs)
+    sizes = groups.sum(lives.segments.bytes[rows])
+    largest_first = np.argsort(-sizes, kind="stable")
+    places, sizes = groups.first[largest_first], sizes[largest_first]
+    shown = list(zip(tenants[places].tolist(), subs.at(places), sizes.tolist(), strict=True))
+    rest: dict[int, int] = {}
+    for tenant, _, size in shown[MAX_PARTS:]:
+        rest[tenant] = rest.get(tenant, 0) + size
+    shown = shown[:MAX_PARTS] + [(tenant, _REST, size) for tenant, size in sorted(rest.items())]
     # TAGGED if a hook or the operator names the tenant, else UNKNOWN.
     return tuple(
         MemoryPart(
-            tenant=tenant_name(int(tenant)),
+            tenant=tenant_name(tenant),
             sub=sub,
-            bytes=int(size),
-            basis=Basis.UNKNOWN if int(tenant) == UNTAGGED else Basis.TAGGED,
+            bytes=size,
+            basis=Basis.UNKNOWN if tenant == UNTAGGED else Basis.TAGGED,
         )
-        for tenant, sub, size in zip(shown["tenant"], shown["sub"], shown["bytes"], strict=True)
+        for tenant, sub, size in shown
     )
 
 
@@ -149,12 +148,12 @@ def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
 def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:
     """Return the modules with the largest peaks, largest first; empty if no block has a module name."""
     rows = _find_module_blocks(lives)
-    codes, names = pd.factorize(lives.blocks.module[rows])
+    names = Texts.of(lives.blocks.module[rows].tolist())
     if not len(names):
         return ()
     blocks = lives.blocks
     begin, end, size = (column[rows] for column in (blocks.begin_ns, blocks.end_ns, blocks.bytes))
-    modules, levels = _build_tree([str(name) for name in names])
+    modules, levels = _build_tree(list(names.words))
     # frees come first among events at the same time
     order = np.argsort(np.concatenate([end, begin]), kind="stable")
     changes = np.concatenate([-size, size])[order]
@@ -163,7 +162,7 @@ def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[Module
     peaks = np.zeros(len(modules), dtype=np.int64)
     bytes_at_peak = np.zeros(len(modules), dtype=np.int64)
     for level in levels:
-        module = level[codes]
+        module = level[names.codes]
         _update_peaks(peaks, module[block], changes)
         inside = module >= 0
         np.add.at(bytes_at_peak, module[inside], at_peak[inside])

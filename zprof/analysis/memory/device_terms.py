@@ -10,10 +10,10 @@ NVML counts the driver's own reserve (ECC, page tables) as used; it cannot be se
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms
 from zprof.analysis.memory.history import History
 from zprof.model.formatting import format_bytes
@@ -81,9 +81,7 @@ class _RankDevice(Struct, frozen=True):
         )
 
 
-def compute_outside_terms(
-    device_table: pd.DataFrame | None, rank: int, device: str, time_ns: int
-) -> OutsideTerms:
+def compute_outside_terms(device_table: Columns | None, rank: int, device: str, time_ns: int) -> OutsideTerms:
     """Return the terms near a moment; ``device_table`` is the rank's table ``device``, or None."""
     samples, rank_device = _read_samples(device_table, device), _RankDevice(rank, device)
     if not samples:
@@ -116,20 +114,12 @@ def compute_outside_terms(
     )
 
 
-def _read_samples(table: pd.DataFrame | None, device: str) -> list[_Sample]:
+def _read_samples(table: Columns | None, device: str) -> list[_Sample]:
     if table is None:
         return []
-    rows = table[table["device"].astype(str) == device].sort_values("time_ns", kind="stable")
-    columns = ("process_bytes", "reserved_bytes", "used_bytes", "total_bytes")
-    values_by_column = (
-        [None if pd.isna(value) else int(value) for value in rows[column].tolist()] for column in columns
-    )
-    numbers = zip(*values_by_column, strict=True)
-    words = zip(rows["time_ns"].tolist(), rows["reason"].tolist(), rows["group"].tolist(), strict=True)
-    return [
-        _Sample(int(time_ns), str(reason), None if pd.isna(group) else str(group), *values)
-        for (time_ns, reason, group), values in zip(words, numbers, strict=True)
-    ]
+    rows = table.at(table.texts("device").equals(device)).sort_by("time_ns")
+    columns = ("time_ns", "reason", "group", "process_bytes", "reserved_bytes", "used_bytes", "total_bytes")
+    return [_Sample(*values) for values in zip(*(rows[name].tolist() for name in columns), strict=True)]
 
 
 def _split_collectives(

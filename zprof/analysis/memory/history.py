@@ -3,14 +3,12 @@
 A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused afterwards.
 """
 
-from typing import Any
-
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import compute_live_curve
-from zprof.analysis.memory.tables import FOREVER, Bool, Int
+from zprof.analysis.memory.tables import FOREVER, Bool, Int, sum_by_device
 from zprof.model.errors import BadInput
 
 #: More than any device has. A larger size in a table means that it is damaged, and sums of such sizes could
@@ -74,7 +72,7 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 def read_history(
-    block: pd.DataFrame, segment: pd.DataFrame, device: str, *, empty_ns: int | None = None
+    block: Columns, segment: Columns, device: str, *, empty_ns: int | None = None
 ) -> History | None:
     """Return the history of one device, or None if it has neither blocks nor segments.
 
@@ -83,8 +81,8 @@ def read_history(
     Raises:
         BadInput: it contains an impossible size or time.
     """
-    block, segment = (frame[frame["device"].astype(str) == device] for frame in (block, segment))
-    is_empty = block.empty and segment.empty
+    block, segment = (rows.at(rows.texts("device").equals(device)) for rows in (block, segment))
+    is_empty = not len(block) and not len(segment)
     if is_empty and empty_ns is None:
         return None
     blocks, held_segments = _read_blocks(block), _read_segments(segment)
@@ -104,75 +102,62 @@ def read_history(
     )
 
 
-def list_history_devices(block: pd.DataFrame) -> list[str]:
+def list_history_devices(block: Columns) -> list[str]:
     """Return the devices of a history, sorted by requested bytes, largest first."""
-    totals = block.groupby(block["device"].astype(str))["requested_bytes"].sum()
-    return sorted(totals.index, key=lambda device: (-int(totals[device]), device))
+    totals = sum_by_device(block, "requested_bytes")
+    return sorted(totals, key=lambda device: (-totals[device], device))
 
 
-def _read_blocks(frame: pd.DataFrame) -> HeldBlocks:
-    frame = frame.sort_values("allocated_ns", kind="stable")
-    requested, block = _to_sizes(frame["requested_bytes"]), _to_sizes(frame["block_bytes"])
-    begin, freed = _to_ints(frame["allocated_ns"]), _to_ints(frame["freed_ns"], FOREVER)
-    released = _to_ints(frame["released_ns"], FOREVER)
+def _read_blocks(rows: Columns) -> HeldBlocks:
+    rows = rows.sort_by("allocated_ns")
+    requested, block = _read_sizes(rows, "requested_bytes"), _read_sizes(rows, "block_bytes")
+    begin, freed = rows.ints("allocated_ns"), rows.ints("freed_ns", FOREVER)
+    released = rows.ints("released_ns", FOREVER)
     freed = np.where(freed == FOREVER, released, freed)
     freed = np.maximum(freed, begin)
-    tag, tags = factorize_texts(frame["tag"])
+    tag = rows.texts("tag")
     return HeldBlocks(
-        address=_to_ints(frame["address"]),
+        address=rows.ints("address"),
         requested_bytes=requested,
         block_bytes=np.maximum(block, requested),
         begin_ns=begin,
         freed_ns=freed,
         released_ns=np.maximum(released, freed),
-        before=frame["before_history"].to_numpy(dtype=bool),
-        stack=_to_ints(frame["stack"], -1),
-        tag=tag,
-        tags=tags,
+        before=rows.bools("before_history"),
+        stack=rows.ints("stack", -1),
+        tag=tag.codes,
+        tags=tag.words,
         understated_bytes=int(np.maximum(requested - block, 0).sum()),
     )
 
 
-def _read_segments(frame: pd.DataFrame) -> HeldSegments:
-    begin = _to_ints(frame["mapped_ns"])
-    pool, pools = factorize_texts(frame["pool"])
+def _read_segments(rows: Columns) -> HeldSegments:
+    begin = rows.ints("mapped_ns")
+    pool, pools = rows.texts("pool").codes, rows.texts("pool").words
     bare_names = ["".join(name.split()).strip("()[]") for name in (*pools, "")]
     common = np.array([name in ("", _COMMON_POOL) for name in bare_names], dtype=bool)
-    stream = _to_ints(frame["stream"], -1)
+    stream = rows.ints("stream", -1)
     _, segment_key = np.unique(np.stack([pool, stream], axis=1), axis=0, return_inverse=True)
     return HeldSegments(
-        address=_to_ints(frame["address"]),
-        bytes=_to_sizes(frame["bytes"]),
+        address=rows.ints("address"),
+        bytes=_read_sizes(rows, "bytes"),
         begin_ns=begin,
-        end_ns=np.maximum(_to_ints(frame["unmapped_ns"], FOREVER), begin),
+        end_ns=np.maximum(rows.ints("unmapped_ns", FOREVER), begin),
         private=~common[pool],
-        expandable=frame["expandable"].to_numpy(dtype=bool),
+        expandable=rows.bools("expandable"),
         segment_key=segment_key.reshape(-1).astype(np.int64),
         pool=np.where(pool < 0, len(pools), pool),
         pools=(*pools, ""),
     )
 
 
-def factorize_texts(column: "pd.Series[Any]") -> tuple[Int, tuple[str, ...]]:
-    """Return the code of each row, and the texts by code; -1 for a row without text."""
-    if not isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype("category")
-    codes = np.asarray(column.cat.codes.to_numpy(), dtype=np.int64)
-    return codes, tuple(str(text) for text in column.cat.categories)
-
-
-def _to_sizes(column: "pd.Series[Any]") -> Int:
-    sizes = _to_ints(column)
+def _read_sizes(rows: Columns, name: str) -> Int:
+    sizes = rows.ints(name)
     if len(sizes) and not (int(sizes.min()) >= 0 and int(sizes.max()) <= _MAX_BYTES):
         raise BadInput(
             "memory history: a block or segment has an impossible size", hint="record the history again"
         )
     return sizes
-
-
-def _to_ints(column: "pd.Series[Any]", absent: int | None = None) -> Int:
-    filled = column if absent is None else column.astype("Int64").fillna(absent)
-    return np.asarray(filled.astype("int64").to_numpy(), dtype=np.int64)
 
 
 def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:

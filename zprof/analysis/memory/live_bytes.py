@@ -7,9 +7,9 @@ that start then are.
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.join import Blocks, join_storages
 from zprof.analysis.memory.roles import Segments, label_retained_activations, resolve_tenants
 from zprof.analysis.memory.steps_and_phases import Timeline
@@ -21,6 +21,7 @@ from zprof.analysis.memory.tables import (
     Lives,
     read_claims,
     read_lives,
+    sum_by_device,
 )
 from zprof.model.tenants import UNTAGGED_NAME, Tenant
 
@@ -121,13 +122,13 @@ class RankLives(Struct, frozen=True, kw_only=True):
         return state_rows
 
 
-def list_devices(alloc: pd.DataFrame) -> list[str]:
+def list_devices(alloc: Columns) -> list[str]:
     """List the devices with allocations: accelerators first, by total bytes, largest first."""
-    totals = alloc.groupby(alloc["device"].astype(str))["bytes"].sum()
-    return sorted(totals.index, key=lambda device: (device == "cpu", -int(totals[device]), device))
+    totals = sum_by_device(alloc, "bytes")
+    return sorted(totals, key=lambda device: (device == "cpu", -totals[device], device))
 
 
-def read_rank_lives(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline, device: str) -> RankLives:
+def read_rank_lives(alloc: Columns, role: Columns, timeline: Timeline, device: str) -> RankLives:
     """Join and resolve the tables of one rank for one device."""
     storages = read_lives(alloc, "storage", device)
     allocations = read_lives(alloc, "profiler", device)

@@ -7,11 +7,13 @@ process reached its peak in the window, and the counter is exact.
 
 from collections.abc import Collection
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import TenantPeak
 from zprof.analysis.memory.steps_and_phases import Timeline
+from zprof.analysis.memory.tables import Int
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
@@ -33,61 +35,61 @@ class CounterPeak(Struct, frozen=True, kw_only=True):
     in_window: bool
 
 
-def read_counters(rank: int, samples: pd.DataFrame, steps: Collection[int]) -> tuple[AllocatorCounters, ...]:
+def read_counters(rank: int, samples: Columns, steps: Collection[int]) -> tuple[AllocatorCounters, ...]:
     """Return one entry per device with allocator counters; retries and OOMs are counted over ``steps``."""
-    samples = samples.sort_values("time_ns", kind="stable")
-    counted = samples[samples[list(_COUNTERS)].notna().any(axis=1)]
+    samples = samples.sort_by("time_ns")
+    counted = samples.at(np.any([samples.known(name) for name in _COUNTERS], axis=0))
     counters = []
-    for device in sorted(set(counted["device"].astype(str))):
-        rows = counted[counted["device"] == device]
-        before = rows[rows["step"] < min(steps)] if steps else rows.iloc[:0]
-        in_steps = pd.concat([before.iloc[-1:], rows.iloc[len(before) :]])
+    for device in sorted(counted.texts("device").list_distinct()):
+        rows = counted.at(counted.texts("device").equals(device))
+        before = np.flatnonzero(rows.ints("step") < min(steps)) if steps else np.arange(0)
+        in_steps = rows.at(np.append(before[-1:], np.arange(len(before), len(rows))))
         counters.append(
             AllocatorCounters(
                 rank=rank,
                 device=device,
-                peak_allocated_bytes=_max_sample(rows["peak_allocated_bytes"]),
-                peak_reserved_bytes=_max_sample(rows["peak_reserved_bytes"]),
-                retries=_count_growth(in_steps["retries"]),
-                ooms=_count_growth(in_steps["ooms"]),
+                peak_allocated_bytes=_max_sample(rows, "peak_allocated_bytes"),
+                peak_reserved_bytes=_max_sample(rows, "peak_reserved_bytes"),
+                retries=_count_growth(in_steps, "retries"),
+                ooms=_count_growth(in_steps, "ooms"),
             )
         )
     return tuple(counters)
 
 
-def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> CounterPeak | None:
+def read_counter_peak(samples: Columns, device: str, window: Timeline) -> CounterPeak | None:
     """Return the allocator's own peak at the window's end; None if no sample has it or it was reset."""
-    peaks = samples[(samples["device"] == device) & samples["peak_allocated_bytes"].notna()]
-    peaks = peaks.sort_values("time_ns", kind="stable")
-    before = peaks[peaks["time_ns"] < window.begin_ns]["peak_allocated_bytes"]
-    within = peaks[(peaks["time_ns"] >= window.begin_ns) & (peaks["time_ns"] <= window.end_ns)]
-    counts = pd.concat([before.iloc[-1:], within["peak_allocated_bytes"]])
-    if within.empty or bool((counts.diff().dropna() < 0).any()):
+    samples = samples.at(samples.texts("device").equals(device) & samples.known("peak_allocated_bytes"))
+    samples = samples.sort_by("time_ns")
+    time_ns, peaks = samples.ints("time_ns"), samples.ints("peak_allocated_bytes")
+    before = peaks[time_ns < window.begin_ns]
+    within = peaks[(time_ns >= window.begin_ns) & (time_ns <= window.end_ns)]
+    if not len(within) or _is_reset(np.append(before[-1:], within)):
         return None
-    highest = int(within["peak_allocated_bytes"].iloc[-1])
-    return CounterPeak(bytes=highest, in_window=not before.empty and highest > int(before.iloc[-1]))
+    highest = int(within[-1])
+    return CounterPeak(bytes=highest, in_window=len(before) > 0 and highest > int(before[-1]))
 
 
-def _max_sample(column: "pd.Series[int]") -> int | None:
+def _is_reset(counts: Int) -> bool:
+    return bool((np.diff(counts) < 0).any())
+
+
+def _max_sample(rows: Columns, name: str) -> int | None:
     """Return the maximum over all samples, because a program may reset the peak counter."""
-    known = column.dropna()
-    return None if known.empty or int(known.max()) < 0 else int(known.max())
+    known = rows.ints(name)[rows.known(name)]
+    return None if not len(known) or int(known.max()) < 0 else int(known.max())
 
 
-def _count_growth(column: "pd.Series[int]") -> int | None:
+def _count_growth(rows: Columns, name: str) -> int | None:
     """Return the last value minus the first.
 
     None if the counter was reset in between, or if a single sample is not 0, because it may have been counted
     before the recording.
     """
-    known = column.dropna()
-    if (
-        known.empty
-        or bool((known.diff().dropna() < 0).any())
-        or (len(known) == 1 and int(known.iloc[0]) != 0)
-    ):
+    known = rows.ints(name)[rows.known(name)]
+    if not len(known) or _is_reset(known) or (len(known) == 1 and int(known[0]) != 0):
         return None
-    return int(known.iloc[-1]) - int(known.iloc[0])
+    return int(known[-1]) - int(known[0])
 
 
 class PeakReconciliation(Struct, frozen=True, kw_only=True):

@@ -5,13 +5,12 @@ allocated, inactive split, reserved - active - split (``torch.cuda.memory_stats`
 reserved peak only if reserved memory was at its all-time maximum.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.device_terms import (
     ALLOCATED_PEAK,
     RESERVED_PEAK,
@@ -30,7 +29,7 @@ from zprof.analysis.memory.history import (
     read_history,
 )
 from zprof.analysis.memory.live_bytes import RankLives, find_live_segments
-from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int, read_checked_frame
+from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int, read_checked_table
 from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import DeviceMemory
@@ -43,21 +42,27 @@ _HOST = "cpu"
 _TOLERANCE = 0.01
 
 
-def find_reserved_peak_row(samples: pd.DataFrame, device: str) -> "pd.Series[Any] | None":
-    """Return the step boundary with reserved memory at its all-time peak; ties go to the most live bytes."""
-    rows = samples[samples["device"].astype(str) == device]
-    rows = rows[rows[[*_COUNTERS, "peak_reserved_bytes"]].notna().all(axis=1)]
-    if rows.empty:
+def find_reserved_peak_row(samples: Columns, device: str) -> dict[str, int] | None:
+    """Return time and counters of the step boundary with reserved memory at its all-time peak.
+
+    Ties go to the most live bytes, then to the first.
+    """
+    is_counted = samples.texts("device").equals(device)
+    for name in (*_COUNTERS, "peak_reserved_bytes"):
+        is_counted = is_counted & samples.known(name)
+    rows = samples.at(is_counted)
+    rows = rows.at(rows.ints("reserved_bytes") == rows.ints("peak_reserved_bytes").max(initial=-1))
+    if not len(rows):
         return None
-    max_rows = rows[rows["reserved_bytes"] == rows["peak_reserved_bytes"].max()]
-    return None if max_rows.empty else max_rows.loc[max_rows["requested_bytes"].idxmax()]
+    highest = int(np.argmax(rows.ints("requested_bytes")))
+    return {name: int(rows.ints(name)[highest]) for name in ("time_ns", *_COUNTERS)}
 
 
 def make_device_memory_from_counters(
-    rank: int, device: str, row: "pd.Series[Any]", tenants: dict[Tenant, int], outside: OutsideTerms
+    rank: int, device: str, row: Mapping[str, int], tenants: dict[Tenant, int], outside: OutsideTerms
 ) -> DeviceMemory | None:
     """Return the device's terms at that boundary; None if its counters contradict each other."""
-    live, allocated, active, split, reserved = (int(row[column]) for column in _COUNTERS)
+    live, allocated, active, split, reserved = (row[column] for column in _COUNTERS)
     rounding, awaiting, free = allocated - live, active - allocated, reserved - active - split
     if min(live, rounding, awaiting, split, free) < 0:
         return None
@@ -76,25 +81,27 @@ def make_device_memory_from_counters(
     return add_outside_terms(leaf, outside)
 
 
-def find_reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int) -> int | None:
+def find_reserved_bytes_between(samples: Columns, device: str, time_ns: int) -> int | None:
     """Return the reserved bytes at a moment between two boundaries that agree; else None.
 
     Boundaries agree if both have the same value, no allocation was retried between them (a retry frees cached
     memory), and the value was never higher.
     """
-    rows = samples[(samples["device"].astype(str) == device) & samples["reserved_bytes"].notna()]
-    rows = rows.sort_values("time_ns", kind="stable")
-    before, after = rows[rows["time_ns"] <= time_ns], rows[rows["time_ns"] >= time_ns]
-    if before.empty or after.empty:
+    rows = samples.at(samples.texts("device").equals(device) & samples.known("reserved_bytes"))
+    rows = rows.sort_by("time_ns")
+    before, after = (
+        np.flatnonzero(rows.ints("time_ns") <= time_ns),
+        np.flatnonzero(rows.ints("time_ns") >= time_ns),
+    )
+    if not len(before) or not len(after):
         return None
-    left, right = before.iloc[-1], after.iloc[0]
-    same = all(_are_equal(left[column], right[column]) for column in ("reserved_bytes", "retries"))
-    was_never_higher = _are_equal(right["reserved_bytes"], right["peak_reserved_bytes"])
-    return int(right["reserved_bytes"]) if same and was_never_higher else None
-
-
-def _are_equal(left: Any, right: Any) -> bool:
-    return bool(pd.notna(left) and pd.notna(right) and int(left) == int(right))
+    reserved, peak, retries = (
+        rows[name].tolist() for name in ("reserved_bytes", "peak_reserved_bytes", "retries")
+    )
+    left, right = before[-1], after[0]
+    was_retried = retries[left] is None or retries[left] != retries[right]
+    is_same = reserved[left] == reserved[right] == peak[right]
+    return reserved[right] if is_same and not was_retried else None
 
 
 class LiveOwners(Struct, frozen=True, kw_only=True):
@@ -165,9 +172,9 @@ def analyse_recorded_device(
     """
     if device == _HOST:
         return RecordedDevice()
-    nvml, peak = _read_optional_frame(run, rank, "device"), tenants(peak_time_ns)
+    nvml, peak = _read_optional_table(run, rank, "device"), tenants(peak_time_ns)
     outside = compute_outside_terms(nvml, rank, device, peak_time_ns)
-    block, segment = _read_optional_frame(run, rank, "block"), _read_optional_frame(run, rank, "segment")
+    block, segment = _read_optional_table(run, rank, "block"), _read_optional_table(run, rank, "segment")
     history = None if block is None or segment is None else read_history(block, segment, device)
     if history is not None and history.begin_ns <= peak_time_ns:
         leaves, gaps = _describe_from_history(history, rank, peak_time_ns, tenants, nvml)
@@ -192,7 +199,7 @@ def sum_by_tenant_code(tenant: Int, sizes: Int) -> dict[Tenant, int]:
 
 
 def _describe_from_history(
-    history: History, rank: int, peak_time_ns: int, tenants: OwnersAt, nvml: pd.DataFrame | None
+    history: History, rank: int, peak_time_ns: int, tenants: OwnersAt, nvml: Columns | None
 ) -> tuple[list[DeviceMemory], list[Gap]]:
     moments = [(ALLOCATED_PEAK, find_peak_near(history, peak_time_ns))]
     reserved_peak_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
@@ -224,7 +231,7 @@ def _check_agreement(moment: DeviceMoment, leaf: DeviceMemory, owners: LiveOwner
 def _describe_from_counters(
     run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt, outside: OutsideTerms
 ) -> tuple[list[DeviceMemory], int | None, list[Gap]]:
-    samples, owners = _read_optional_frame(run, rank, "samples"), tenants(peak_time_ns)
+    samples, owners = _read_optional_table(run, rank, "samples"), tenants(peak_time_ns)
     gaps = [
         Gap(
             kind=GapKind.DEVICE_MEMORY,
@@ -248,8 +255,8 @@ def _describe_from_counters(
     leaf = add_outside_terms(leaf, outside)
     if row is None:
         return [leaf], reserved, gaps
-    time_ns = int(row["time_ns"])
-    peak_owners, nvml = tenants(time_ns), _read_optional_frame(run, rank, "device")
+    time_ns = row["time_ns"]
+    peak_owners, nvml = tenants(time_ns), _read_optional_table(run, rank, "device")
     reserved_peak = make_device_memory_from_counters(
         rank,
         device,
@@ -262,8 +269,8 @@ def _describe_from_counters(
     return [leaf, *([] if reserved_peak is None else [reserved_peak])], reserved, gaps
 
 
-def _read_optional_frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:
-    return read_checked_frame(run, rank, name) if run.has_table(rank, name) else None
+def _read_optional_table(run: Run, rank: int, name: str) -> Columns | None:
+    return read_checked_table(run, rank, name) if run.has_table(rank, name) else None
 
 
 def _make_disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.breakdown import (
     find_largest_allocations,
     find_module_peaks,
@@ -27,7 +28,7 @@ from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_res
 from zprof.analysis.memory.recorded_device import analyse_recorded_device, make_owners_lookup
 from zprof.analysis.memory.state_checks import measure_states
 from zprof.analysis.memory.steps_and_phases import INIT, Timeline, read_timeline
-from zprof.analysis.memory.tables import TENANT_CODES, read_checked_frame, read_stacks
+from zprof.analysis.memory.tables import TENANT_CODES, read_checked_table, read_stacks
 from zprof.analysis.memory.thinning import thin_recording
 from zprof.analysis.zero_formulas import compute_state_formula
 from zprof.model.formatting import format_bytes
@@ -69,16 +70,16 @@ def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
         unknown = make_unknown_result(rank, f"no table {missing[0]!r} was recorded", RECORD_MEMORY)
         return replace(unknown, out_of_memory=early)
     mark, alloc = (
-        read_checked_frame(run, rank, "mark"),
-        _select_allocator_rows(read_checked_frame(run, rank, "alloc")),
+        read_checked_table(run, rank, "mark"),
+        _select_allocator_rows(read_checked_table(run, rank, "alloc")),
     )
     timeline = read_timeline(mark)
-    if timeline is None or alloc.empty:
+    if timeline is None or not len(alloc):
         unknown = make_unknown_result(rank, "no memory window was recorded", RECORD_MEMORY)
         return replace(unknown, out_of_memory=early)
-    devices = _read_devices(alloc, read_checked_frame(run, rank, "role"), timeline)
+    devices = _read_devices(alloc, read_checked_table(run, rank, "role"), timeline)
     own, host, others = _choose_own_device(devices)
-    samples = read_checked_frame(run, rank, "samples") if run.has_table(rank, "samples") else None
+    samples = read_checked_table(run, rank, "samples") if run.has_table(rank, "samples") else None
     counter = None if samples is None else read_counter_peak(samples, own.name, timeline)
     reconciliation, host_reconciliations = (
         _reconcile(run, rank, own, counter),
@@ -126,15 +127,13 @@ def _list_recorded_steps(run: Run, rank: int) -> list[int]:
     return [*manifest.memory_steps, *manifest.time_steps]
 
 
-def _select_allocator_rows(alloc: pd.DataFrame) -> pd.DataFrame:
+def _select_allocator_rows(alloc: Columns) -> Columns:
     """Return the rows for memory from a torch allocator; tensors on ``meta`` have no memory."""
-    is_allocated = (
-        alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
-    )
-    return alloc[is_allocated]
+    is_allocated = alloc.texts("source").equals("storage", "profiler") & (alloc.ints("bytes") > 0)
+    return alloc.at(is_allocated & ~alloc.texts("device").equals(_META))
 
 
-def _read_devices(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline) -> list[_Device]:
+def _read_devices(alloc: Columns, role: Columns, timeline: Timeline) -> list[_Device]:
     names = list_devices(alloc)
     shown = [name for name in names if name != _HOST][:_MAX_DEVICES]
     shown += [_HOST] if _HOST in names else []
@@ -205,15 +204,15 @@ def _compute_unused_reserved_bytes(
     return unused if unused >= 0 else None
 
 
-def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankMemory, ...]:
+def _analyse_init_window(run: Run, rank: int, mark: Columns) -> tuple[RankMemory, ...]:
     """Return the peak from the start of the program to its first step; empty if it was not recorded."""
     timeline = read_timeline(mark, INIT)
     if timeline is None or not all(run.has_table(rank, name) for name in ("init_alloc", "init_role")):
         return ()
-    alloc = _select_allocator_rows(read_checked_frame(run, rank, "init_alloc"))
-    if alloc.empty:
+    alloc = _select_allocator_rows(read_checked_table(run, rank, "init_alloc"))
+    if not len(alloc):
         return ()
-    own, _, _ = _choose_own_device(_read_devices(alloc, read_checked_frame(run, rank, "init_role"), timeline))
+    own, _, _ = _choose_own_device(_read_devices(alloc, read_checked_table(run, rank, "init_role"), timeline))
     return (_make_rank_memory(run, rank, own, _reconcile(run, rank, own, None)),)
 
 
@@ -221,30 +220,30 @@ def _find_failures_outside(run: Run, rank: int) -> tuple[OutOfMemory, ...]:
     """Return the allocations that failed before the first step, or between the windows."""
     if not run.has_table(rank, "mark"):
         return ()
-    mark = read_checked_frame(run, rank, "mark")
-    if not (mark["kind"] == _REQUEST).any():
+    mark = read_checked_table(run, rank, "mark")
+    if not mark.texts("kind").equals(_REQUEST).any():
         return ()
     found: list[OutOfMemory] = []
     for window, alloc_name, role_name in _OTHER_WINDOWS:
         timeline = read_timeline(mark, window)
         if timeline is None or not all(run.has_table(rank, name) for name in (alloc_name, role_name)):
             continue
-        alloc = _select_allocator_rows(read_checked_frame(run, rank, alloc_name))
-        devices = _read_devices(alloc, read_checked_frame(run, rank, role_name), timeline)
+        alloc = _select_allocator_rows(read_checked_table(run, rank, alloc_name))
+        devices = _read_devices(alloc, read_checked_table(run, rank, role_name), timeline)
         found += _find_failures(rank, mark, timeline, devices)
     return tuple(found)
 
 
 def _find_failures(
-    rank: int, mark: pd.DataFrame, timeline: Timeline, devices: Sequence[_Device]
+    rank: int, mark: Columns, timeline: Timeline, devices: Sequence[_Device]
 ) -> tuple[OutOfMemory, ...]:
     """Return the allocations that failed in a window, with the owners of what was live at that moment."""
     lives = {device.name: device.lives for device in devices}
-    requests = mark[mark["kind"] == _REQUEST]
+    requests = mark.at(mark.texts("kind").equals(_REQUEST))
     rows = zip(
-        requests["time_ns"].tolist(),
-        requests["name"].astype(str).tolist(),
-        requests["number"].tolist(),
+        requests.ints("time_ns").tolist(),
+        requests.texts("name"),
+        requests.ints("number").tolist(),
         strict=True,
     )
     return tuple(
@@ -261,7 +260,7 @@ def _describe_failure(
     requested_bytes: int,
     lives: RankLives,
     timeline: Timeline,
-    mark: pd.DataFrame,
+    mark: Columns,
 ) -> OutOfMemory:
     tenants, untagged_bytes = lives.sum_tenants_at(time_ns)
     live_bytes = sum(tenants.values()) + untagged_bytes
@@ -290,13 +289,13 @@ def _describe_failure(
     )
 
 
-def _find_step(mark: pd.DataFrame, time_ns: int) -> int | None:
+def _find_step(mark: Columns, time_ns: int) -> int | None:
     """Return the step that was running; None if no step had started, or all recorded ones had ended."""
-    before = mark[mark["kind"].isin(["step_begin", "step_end"]) & (mark["time_ns"] <= time_ns)]
-    if before.empty:
+    before = mark.at(mark.texts("kind").equals("step_begin", "step_end") & (mark.ints("time_ns") <= time_ns))
+    if not len(before):
         return None
-    last = before.sort_values("time_ns", kind="stable").iloc[-1]
-    return int(last["number"]) if last["kind"] == "step_begin" else None
+    last = before.sort_by("time_ns").at(np.array([len(before) - 1]))
+    return int(last.ints("number")[0]) if last.texts("kind")[0] == "step_begin" else None
 
 
 def _make_hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:

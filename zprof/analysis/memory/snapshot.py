@@ -11,10 +11,10 @@ is free if no piece of it is large enough. A private pool (a CUDA graph's) gives
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, TenantLedger, get_tenant_name
@@ -45,7 +45,7 @@ from zprof.analysis.memory.steps_and_phases import (
     find_annotated_phase,
     find_annotated_step,
 )
-from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_frame
+from zprof.analysis.memory.tables import UNTAGGED, Int, read_checked_table
 from zprof.analysis.memory.thinning import thin_recording
 from zprof.model.findings import Confidence
 from zprof.model.formatting import format_bytes, format_percent
@@ -97,10 +97,10 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     missing = [name for name in ("block", "segment", "stack") if not run.has_table(rank, name)]
     if missing:
         return make_unknown_result(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
-    block, segment = read_checked_frame(run, rank, "block"), read_checked_frame(run, rank, "segment")
-    stacks = StackIndex(read_checked_frame(run, rank, "stack"))
-    mark = read_checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else _make_no_marks()
-    if block.empty:
+    block, segment = read_checked_table(run, rank, "block"), read_checked_table(run, rank, "segment")
+    stacks = StackIndex(read_checked_table(run, rank, "stack"))
+    mark = read_checked_table(run, rank, "mark") if run.has_table(rank, "mark") else _make_no_marks()
+    if not len(block):
         unknown = make_unknown_result(
             rank, "the snapshot has no memory blocks", "dump the snapshot while memory is in use"
         )
@@ -141,12 +141,13 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
     )
 
 
-def _make_no_marks() -> pd.DataFrame:
-    return pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
+def _make_no_marks() -> Columns:
+    nothing, no_texts = np.zeros(0, dtype=np.int64), Texts((), np.zeros(0, dtype=np.int64))
+    return Columns({"time_ns": nothing, "kind": no_texts, "number": nothing, "name": no_texts})
 
 
 def _list_failures_without_blocks(
-    rank: int, block: pd.DataFrame, segment: pd.DataFrame, stacks: StackIndex, mark: pd.DataFrame
+    rank: int, block: Columns, segment: Columns, stacks: StackIndex, mark: Columns
 ) -> tuple[OutOfMemory, ...]:
     """Return the failed allocations of devices on which no allocation succeeded."""
     used = set(list_history_devices(block))
@@ -300,29 +301,32 @@ def _make_device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str
 
 
 def find_out_of_memory(
-    rank: int, history: History, names: BlockTenants, stacks: StackIndex, mark: pd.DataFrame
+    rank: int, history: History, names: BlockTenants, stacks: StackIndex, mark: Columns
 ) -> tuple[OutOfMemory, ...]:
     """Return the last failed allocations of a device, oldest first."""
     failures = list(_list_failures(mark, history.device))[-_MAX_FAILURES:]
     return tuple(_describe(rank, history, names, stacks, failure) for failure in failures)
 
 
-def find_failure_times(mark: pd.DataFrame) -> dict[str, int]:
+def find_failure_times(mark: Columns) -> dict[str, int]:
     """Return the devices of failed allocations, and the time of the first one on each."""
-    rows = mark[mark["kind"] == _REQUEST]
-    first = rows["time_ns"].groupby(rows["name"].astype(str)).min()
-    return {str(device): int(time_ns) for device, time_ns in first.items()}
+    rows = mark.at(mark.texts("kind").equals(_REQUEST))
+    devices = Groups(rows.texts("name"))
+    first_ns = devices.min(rows.ints("time_ns")).tolist()
+    return dict(zip(rows.texts("name").at(devices.first), first_ns, strict=True))
 
 
-def _list_failures(mark: pd.DataFrame, device: str) -> Iterator[_Failure]:
-    rows = mark[(mark["name"].astype(str) == device) & mark["kind"].isin([_FREE, _REQUEST, _DRIVER, _STACK])]
+def _list_failures(mark: Columns, device: str) -> Iterator[_Failure]:
+    kinds = mark.texts("kind")
+    rows = mark.at(mark.texts("name").equals(device) & kinds.equals(_FREE, _REQUEST, _DRIVER, _STACK))
     numbers: dict[int, dict[str, int]] = {}
-    columns = (rows["time_ns"].tolist(), rows["kind"].astype(str).tolist(), rows["number"].tolist())
+    columns = (rows.ints("time_ns").tolist(), rows.texts("kind"), rows.ints("number").tolist())
     for time_ns, kind, number in zip(*columns, strict=True):
-        numbers.setdefault(int(time_ns), {})[kind] = int(number)
+        numbers.setdefault(time_ns, {})[kind] = number
     index = device.rpartition(":")[2]
-    pools = mark[(mark["kind"] == _POOL) & (mark["number"].astype(str) == index)]
-    pool_by_time = dict(zip(pools["time_ns"].tolist(), pools["name"].astype(str).tolist(), strict=True))
+    pools = mark.at(kinds.equals(_POOL))
+    pools = pools.at(np.array([str(number) == index for number in pools.ints("number").tolist()], dtype=bool))
+    pool_by_time = dict(zip(pools.ints("time_ns").tolist(), pools.texts("name"), strict=True))
     for time_ns, found in sorted(numbers.items()):
         if _REQUEST in found:
             free_bytes = found.get(_FREE, -1)

@@ -6,9 +6,9 @@ The history is brought into the form of a recording, so that one model analyses 
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants
 from zprof.analysis.memory.attribution.frames import StackIndex
@@ -42,15 +42,13 @@ class SnapshotDevice(Struct, frozen=True, kw_only=True):
     lives: RankLives
     window: HistoryWindow
     stacks: StackIndex
-    mark: pd.DataFrame
+    mark: Columns
     peak_ns: int
     peak_bytes: int
     rows: Int
 
 
-def read_snapshot_device(
-    rank: int, history: History, stacks: StackIndex, mark: pd.DataFrame
-) -> SnapshotDevice:
+def read_snapshot_device(rank: int, history: History, stacks: StackIndex, mark: Columns) -> SnapshotDevice:
     """Assign a tenant to every block, and find the peak."""
     peak_ns, peak_bytes = find_allocated_peak(history)
     found = attribute_history(history.blocks, stacks, list_annotated_phases(mark))

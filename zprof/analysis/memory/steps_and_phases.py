@@ -6,9 +6,10 @@ exactly like a phase (``backward``, also ``## backward ##``). Other names are ig
 
 import bisect
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.tables import FOREVER
 from zprof.model.training import Phase
 
@@ -50,35 +51,35 @@ class Timeline(Struct, frozen=True, kw_only=True):
         return inside[-1] if inside else None
 
 
-def read_timeline(mark: pd.DataFrame, window: str = MEMORY) -> Timeline | None:
+def read_timeline(mark: Columns, window: str = MEMORY) -> Timeline | None:
     """Return the ``memory`` or ``init`` window of a rank; None if it has none, or it ends before it starts.
 
     A phase unknown to this version counts as ``other``.
     """
-    mark = mark.sort_values("time_ns", kind="stable")
-    named = mark[mark["name"] == window]
-    begins = named.loc[named["kind"] == "window_begin", "time_ns"].tolist()
-    ends = named.loc[named["kind"] == "window_end", "time_ns"].tolist()
+    mark = mark.sort_by("time_ns")
+    time_ns, kind, is_named = mark.ints("time_ns"), mark.texts("kind"), mark.texts("name").equals(window)
+    begins = time_ns[is_named & kind.equals("window_begin")].tolist()
+    ends = time_ns[is_named & kind.equals("window_end")].tolist()
     if not begins:
         return None
-    begin_ns, end_ns = begins[0], ends[-1] if ends else int(mark["time_ns"].max())
+    begin_ns, end_ns = begins[0], ends[-1] if ends else int(time_ns.max())
     if end_ns < begin_ns:
         return None
-    within = mark[(mark["time_ns"] >= begin_ns) & (mark["time_ns"] <= end_ns)]
-    steps = within[within["kind"] == "step_begin"]
-    phases = within[within["kind"] == "phase"]
-    names = [name if name in _PHASES else Phase.OTHER.value for name in phases["name"].astype(str)]
+    is_within = (time_ns >= begin_ns) & (time_ns <= end_ns)
+    steps = mark.at(is_within & kind.equals("step_begin"))
+    phases = mark.at(is_within & kind.equals("phase"))
+    names = [name if name in _PHASES else Phase.OTHER.value for name in phases.texts("name")]
     return Timeline(
         begin_ns=begin_ns,
         end_ns=end_ns,
-        steps=list(zip(steps["time_ns"].tolist(), steps["number"].tolist(), strict=True)),
-        step_ends=within.loc[within["kind"] == "step_end", "time_ns"].tolist(),
-        phases=list(zip(phases["time_ns"].tolist(), names, strict=True)),
+        steps=list(zip(steps.ints("time_ns").tolist(), steps.ints("number").tolist(), strict=True)),
+        step_ends=time_ns[is_within & kind.equals("step_end")].tolist(),
+        phases=list(zip(phases.ints("time_ns").tolist(), names, strict=True)),
         unmarked=INIT if window == INIT else Phase.OTHER.value,
     )
 
 
-def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
+def find_annotated_step(mark: Columns, time_ns: int) -> int:
     """Return the step that was running; -1 if it is unknown."""
     known = {name: _parse_step(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, step in known.items() if step is not None}, time_ns)
@@ -86,7 +87,7 @@ def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
     return -1 if step is None else step
 
 
-def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
+def find_annotated_phase(mark: Columns, time_ns: int) -> str:
     """Return the phase that was running; empty if it is unknown."""
     known = {name: _parse_phase(name) for name in _list_annotation_names(mark)}
     open_name = _find_innermost(mark, {name for name, phase in known.items() if phase}, time_ns)
@@ -101,19 +102,20 @@ class PhaseRange(Struct, frozen=True, kw_only=True):
     phase: str
 
 
-def list_annotated_phases(mark: pd.DataFrame) -> list[PhaseRange]:
+def list_annotated_phases(mark: Columns) -> list[PhaseRange]:
     """Return the annotated phases in order of their starts; one without an end does not end."""
-    rows = mark[mark["kind"].isin([_BEGIN, _END])].sort_values("time_ns", kind="stable")
+    rows = mark.at(mark.texts("kind").equals(_BEGIN, _END)).sort_by("time_ns")
     phases = {name: _parse_phase(name) for name in _list_annotation_names(rows)}
     still_open: dict[str, list[int]] = {}
     ranges: list[PhaseRange] = []
-    for time_ns, kind, name in zip(rows["time_ns"], rows["kind"], rows["name"], strict=True):
-        phase = phases[str(name)]
-        starts = still_open.setdefault(str(name), [])
+    columns = (rows.ints("time_ns").tolist(), rows.texts("kind"), rows.texts("name"))
+    for time_ns, kind, name in zip(*columns, strict=True):
+        phase = phases[name]
+        starts = still_open.setdefault(name, [])
         if phase and kind == _BEGIN:
-            starts.append(int(time_ns))
+            starts.append(time_ns)
         elif phase and starts:
-            ranges.append(PhaseRange(begin_ns=starts.pop(), end_ns=int(time_ns), phase=phase))
+            ranges.append(PhaseRange(begin_ns=starts.pop(), end_ns=time_ns, phase=phase))
     ranges += [
         PhaseRange(begin_ns=start, end_ns=FOREVER, phase=phases[name])
         for name, starts in still_open.items()
@@ -122,28 +124,27 @@ def list_annotated_phases(mark: pd.DataFrame) -> list[PhaseRange]:
     return sorted(ranges, key=lambda span: span.begin_ns)
 
 
-def list_annotated_steps(mark: pd.DataFrame) -> list[tuple[int, int]]:
+def list_annotated_steps(mark: Columns) -> list[tuple[int, int]]:
     """Return start and number of each annotated step, in order."""
-    begins = mark[mark["kind"] == _BEGIN].sort_values("time_ns", kind="stable")
-    steps = (
-        (int(t), _parse_step(str(name))) for t, name in zip(begins["time_ns"], begins["name"], strict=True)
-    )
+    begins = mark.at(mark.texts("kind").equals(_BEGIN)).sort_by("time_ns")
+    steps = zip(begins.ints("time_ns").tolist(), map(_parse_step, begins.texts("name")), strict=True)
     return [(time_ns, step) for time_ns, step in steps if step is not None]
 
 
-def _list_annotation_names(mark: pd.DataFrame) -> list[str]:
-    return [str(name) for name in mark.loc[mark["kind"].isin([_BEGIN, _END]), "name"].unique()]
+def _list_annotation_names(mark: Columns) -> list[str]:
+    return mark.texts("name").at(mark.texts("kind").equals(_BEGIN, _END)).list_distinct()
 
 
-def _find_innermost(mark: pd.DataFrame, names: set[str], time_ns: int) -> str | None:
+def _find_innermost(mark: Columns, names: set[str], time_ns: int) -> str | None:
     """Return the range that started last among those open at a time."""
-    rows = mark[mark["name"].isin(names) & (mark["time_ns"] <= time_ns)]
-    starts, ends = (
-        rows[rows["kind"] == kind].groupby("name", observed=True)["time_ns"] for kind in (_BEGIN, _END)
-    )
-    still_open = starts.count().sub(ends.count(), fill_value=0) > 0
-    latest = starts.max()[still_open[still_open].index]
-    return None if latest.empty else str(latest.idxmax())
+    rows = mark.at(mark.texts("name").equals(*names) & (mark.ints("time_ns") <= time_ns))
+    name, kind = rows.texts("name"), rows.texts("kind")
+    is_begin, count = kind.equals(_BEGIN), len(name.words)
+    begun, ended = (np.bincount(name.codes[kind.equals(each)], minlength=count) for each in (_BEGIN, _END))
+    latest_ns = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(latest_ns, name.codes[is_begin], rows.ints("time_ns")[is_begin])
+    still_open = np.flatnonzero(begun > ended)
+    return name.words[still_open[np.argmax(latest_ns[still_open])]] if len(still_open) else None
 
 
 def _parse_step(name: str) -> int | None:

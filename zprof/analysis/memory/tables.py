@@ -4,15 +4,12 @@ Impossible values are rejected before a sum can overflow.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Groups
 from zprof.model.collectives import OPERATOR_PREFIXES
 from zprof.model.errors import BadInput
 from zprof.model.tenants import PRECEDENCE, Tenant
@@ -20,6 +17,8 @@ from zprof.run.manifest import rank_folder
 from zprof.run.reader import Run
 from zprof.run.schema import TABLES
 
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 #: Times and sums of sizes stay below this, so that their differences and sums also fit in int64.
 _MAX_VALUE = 1 << 61
 _COPY_AGAIN = "copy the run again, or record it again"
@@ -35,62 +34,60 @@ UNTAGGED = len(PRECEDENCE)
 TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
 
 
-def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
+def read_checked_table(run: Run, rank: int, name: str) -> Columns:
     """Return one table of a rank.
 
     Raises:
         BadInput: damaged, with a null in a non-nullable column, or with a negative or impossibly large
         number.
     """
-    frame = run.frame(rank, name)
+    table = Columns.from_arrow(run.table(rank, name))
     path = str(rank_folder(run.path, rank) / f"{name}.parquet")
     for field in TABLES[name]:
-        if not field.nullable and bool(frame[field.name].isna().any()):
+        if not field.nullable and not table.known(field.name).all():
             raise BadInput(f"{path}: column {field.name!r} has missing values", hint=_COPY_AGAIN)
     for column in _TIMES:
-        if column in frame and not _is_within(frame[column].dropna(), 0, _MAX_VALUE):
+        if column in table and not _is_within(table.ints(column)[table.known(column)], 0, _MAX_VALUE):
             raise BadInput(f"{path}: column {column!r} has impossible times", hint=_COPY_AGAIN)
     for column in _SIZES:
-        if column in frame:
-            sizes = frame[column].dropna()
-            total = float(np.sum(sizes.to_numpy(dtype=np.float64)))
+        if column in table:
+            sizes = table.ints(column)[table.known(column)]
+            total = float(np.sum(sizes.astype(np.float64)))
             if not _is_within(sizes, 0, _MAX_VALUE) or total >= _MAX_VALUE:
                 raise BadInput(f"{path}: column {column!r} has impossible sizes", hint=_COPY_AGAIN)
-    return frame
+    return table
 
 
 def read_stacks(
-    run: Run, rank: int, alloc: pd.DataFrame, generations: frozenset[int]
+    run: Run, rank: int, alloc: Columns, generations: frozenset[int]
 ) -> Mapping[int, tuple[str, ...]]:
     """Return the frames, innermost first, of storages by generation; those without a stack are left out."""
     if not generations or not run.has_table(rank, "stack"):
         return {}
-    rows = alloc[
-        alloc["generation"].isin(list(generations)) & (alloc["generation"] >= 0) & alloc["stack"].notna()
-    ]
-    number = {int(g): int(s) for g, s in zip(rows["generation"], rows["stack"], strict=True)}
-    table = run.table(rank, "stack")
-    numbers = sorted(set(number.values()))
-    rows_of_stacks = table.filter(
-        pc.is_in(table["stack"], value_set=pa.array(numbers, type=pa.int64()))
-    ).to_pandas()
-    rows_of_stacks = rows_of_stacks.sort_values(["stack", "depth"], kind="stable")
-    frames = {
-        int(stack): tuple(
-            f"{file}:{line} {function}"[:MAX_FRAME_LENGTH]
-            for file, line, function in zip(rows["file"], rows["line"], rows["function"], strict=True)
+    generation = alloc.ints("generation")
+    rows = alloc.at(np.isin(generation, list(generations)) & (generation >= 0) & alloc.known("stack"))
+    number = dict(zip(rows.ints("generation").tolist(), rows.ints("stack").tolist(), strict=True))
+    table = Columns.from_arrow(run.table(rank, "stack"))
+    table = table.at(np.isin(table.ints("stack"), sorted(set(number.values())))).sort_by("stack", "depth")
+    frames: dict[int, tuple[str, ...]] = {}
+    for places in Groups(table.ints("stack")).split():
+        stack = table.at(places[:MAX_FRAMES])
+        lines = zip(stack.texts("file"), stack.ints("line").tolist(), stack.texts("function"), strict=True)
+        frames[int(stack.ints("stack")[0])] = tuple(
+            f"{file}:{line} {function}"[:MAX_FRAME_LENGTH] for file, line, function in lines
         )
-        for stack, rows in rows_of_stacks.groupby("stack").head(MAX_FRAMES).groupby("stack")
-    }
     return {generation: frames[stack] for generation, stack in number.items() if stack in frames}
 
 
-def _is_within(column: "pd.Series[int]", low: int, high: int) -> bool:
-    return column.empty or bool(int(column.min()) >= low and int(column.max()) < high)
+def sum_by_device(rows: Columns, name: str) -> dict[str, int]:
+    """Return the sum of a column by the device of the rows."""
+    device = rows.texts("device")
+    groups = Groups(device)
+    return dict(zip(device.at(groups.first), groups.sum(rows.ints(name)).tolist(), strict=True))
 
 
-Int = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+def _is_within(values: Int, low: int, high: int) -> bool:
+    return not len(values) or bool(int(values.min()) >= low and int(values.max()) < high)
 
 
 class Lives(Struct, frozen=True, kw_only=True):
@@ -123,23 +120,23 @@ class Claims(Struct, frozen=True, kw_only=True):
     backdated: Bool
 
 
-def read_lives(alloc: pd.DataFrame, source: str, device: str) -> Lives:
+def read_lives(alloc: Columns, source: str, device: str) -> Lives:
     """Return the rows of one source (``storage`` or ``profiler``) on one device, sorted by time."""
-    rows = alloc[(alloc["source"] == source) & (alloc["device"] == device) & (alloc["bytes"] > 0)]
-    rows = rows.sort_values("allocated_ns", kind="stable")
-    operator = _to_objects(rows["operator"])
+    is_own = alloc.texts("source").equals(source) & alloc.texts("device").equals(device)
+    rows = alloc.at(is_own & (alloc.ints("bytes") > 0)).sort_by("allocated_ns")
+    operator = rows.texts("operator")
     return Lives(
-        generation=_to_ints(rows["generation"]),
-        address=_to_ints(rows["address"]),
-        bytes=_to_ints(rows["bytes"]),
-        begin_ns=_to_ints(rows["allocated_ns"]),
-        end_ns=_to_ints(rows["freed_ns"].fillna(FOREVER)),
-        before_window=rows["before_window"].to_numpy(dtype=bool),
-        known=np.array([name is not None for name in operator], dtype=bool),
-        collective=np.array([str(name).startswith(OPERATOR_PREFIXES) for name in operator], dtype=bool),
-        phase=_to_objects(rows["phase"]),
-        module=_to_objects(rows["module"]),
-        operator=operator,
+        generation=rows.ints("generation"),
+        address=rows.ints("address"),
+        bytes=rows.ints("bytes"),
+        begin_ns=rows.ints("allocated_ns"),
+        end_ns=rows.ints("freed_ns", FOREVER),
+        before_window=rows.bools("before_window"),
+        known=operator.known,
+        collective=operator.match(lambda name: name.startswith(OPERATOR_PREFIXES)),
+        phase=rows.texts("phase").to_objects(),
+        module=rows.texts("module").to_objects(),
+        operator=operator.to_objects(),
     )
 
 
@@ -162,24 +159,16 @@ def make_empty_lives() -> Lives:
     )
 
 
-def read_claims(role: pd.DataFrame) -> Claims:
+def read_claims(role: Columns) -> Claims:
     """Return the claims of the six tenants; names unknown to this version are left out."""
-    rows = role[role["tenant"].isin([tenant.value for tenant in PRECEDENCE])]
-    codes = rows["tenant"].astype(str).map({tenant.value: code for tenant, code in TENANT_CODES.items()})
+    codes: dict[str, int] = {tenant.value: code for tenant, code in TENANT_CODES.items()}
+    rows = role.at(role.texts("tenant").equals(*codes))
+    tenant = rows.texts("tenant")
     return Claims(
-        generation=_to_ints(rows["generation"]),
-        time_ns=_to_ints(rows["time_ns"]),
-        tenant=_to_ints(codes),
-        sub=_to_objects(rows["sub"]),
-        gained=rows["gained"].to_numpy(dtype=bool),
-        backdated=rows["backdated"].to_numpy(dtype=bool),
+        generation=rows.ints("generation"),
+        time_ns=rows.ints("time_ns"),
+        tenant=np.array([*(codes.get(word, UNTAGGED) for word in tenant.words), UNTAGGED])[tenant.codes],
+        sub=rows.texts("sub").to_objects(),
+        gained=rows.bools("gained"),
+        backdated=rows.bools("backdated"),
     )
-
-
-def _to_ints(column: "pd.Series[Any]") -> Int:
-    return np.asarray(column.astype("int64").to_numpy(), dtype=np.int64)
-
-
-def _to_objects(column: "pd.Series[Any]") -> npt.NDArray[np.object_]:
-    values = column.astype(object)
-    return values.where(values.notna(), None).to_numpy(dtype=object)

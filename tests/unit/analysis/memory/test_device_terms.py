@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.snapshot_truth.segments import MIB
-from tests.support.snapshot_histories import frame_of
+from tests.support.run_tables import table_of_rows
 from zprof.analysis.memory.device_terms import OutsideTerms, compute_outside_terms
 from zprof.run.schema import TABLES
 
@@ -39,8 +39,7 @@ def group(
 
 
 def outside(rows: list[Row], time_s: float, rank: int = 0) -> OutsideTerms:
-    table = frame_of("device", {name: [row[name] for row in rows] for name in rows[0]})
-    return compute_outside_terms(table, rank, "cuda:0", int(time_s * SECOND))
+    return compute_outside_terms(table_of_rows("device", rows), rank, "cuda:0", int(time_s * SECOND))
 
 
 def test_process_less_reserved_is_collectives_and_context() -> None:

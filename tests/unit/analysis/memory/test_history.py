@@ -1,14 +1,15 @@
 """The identity of an allocator's memory at every event of simulated histories whose truth is known."""
 
-import pandas as pd
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.segments import MIB, UNIT
-from tests.support.snapshot_histories import entry_times, frames_of, history
+from tests.support.snapshot_histories import entry_times, history, tables_of
 from tests.support.snapshots import random_history
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms
 from zprof.analysis.memory.device_terms import DeviceMoment, OutsideTerms, make_device_memory
 from zprof.analysis.memory.history import History, find_allocated_peak, find_reserved_peak, read_history
@@ -91,31 +92,33 @@ def test_each_term_by_hand() -> None:
     assert terms.private_pools_bytes == 20 * MIB - 3 * MIB
 
 
-def read(block: pd.DataFrame, segment: pd.DataFrame, device: str = "cuda:0") -> History:
+def read(block: Columns, segment: Columns, device: str = "cuda:0") -> History:
     found = read_history(block, segment, device)
     assert found is not None
     return found
 
 
-def damaged(**changes: object) -> History:
-    frames = frames_of(stepwise())
-    return read(frames["block"].assign(**changes), frames["segment"])
+def with_value(rows: Columns, name: str, value: int) -> Columns:
+    return rows.with_columns(**{name: np.full(len(rows), value, dtype=np.int64)})
 
 
-def with_stray_block(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    block = frames["block"].copy()
-    block.loc[block.index[-1], "address"] = 1
-    return block
+def damaged(name: str, value: int) -> History:
+    tables = tables_of(stepwise())
+    return read(with_value(tables["block"], name, value), tables["segment"])
 
 
-def with_block_in_a_block(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([frames["block"], frames["block"].tail(1).assign(requested_bytes=1)])
+def with_stray_block(block: Columns) -> Columns:
+    return Columns.concat([block.at(slice(-1)), with_value(block.at(slice(-1, None)), "address", 1)])
+
+
+def with_block_in_a_block(block: Columns) -> Columns:
+    return Columns.concat([block, with_value(block.at(slice(-1, None)), "requested_bytes", 1)])
 
 
 @pytest.mark.parametrize("damage", [with_stray_block, with_block_in_a_block])
 def test_bytes_that_contradict_the_segments_are_counted(damage: object) -> None:
-    frames = frames_of(stepwise())
-    found = read(damage(frames), frames["segment"])  # type: ignore[operator]
+    tables = tables_of(stepwise())
+    found = read(damage(tables["block"]), tables["segment"])  # type: ignore[operator]
     assert compute_terms(found, found.end_ns).contradiction_bytes == 3 * MIB
 
 
@@ -126,7 +129,7 @@ def device_memory(found: History, **outside: int) -> tuple[DeviceMemory, tuple[G
 
 
 def test_blocks_outside_of_all_segments_leave_the_free_terms_unknown() -> None:
-    leaf, gaps = device_memory(damaged(address=1))
+    leaf, gaps = device_memory(damaged("address", 1))
     assert (leaf.split_bytes, leaf.free_segments_bytes, leaf.private_pools_bytes) == (None, None, None)
     assert leaf.reserved_bytes
     assert [gap.rank for gap in gaps] == [3]
@@ -135,7 +138,7 @@ def test_blocks_outside_of_all_segments_leave_the_free_terms_unknown() -> None:
 @pytest.mark.parametrize("size", [-1, 1 << 50])
 def test_impossible_sizes_are_refused(size: int) -> None:
     with pytest.raises(BadInput):
-        damaged(requested_bytes=size)
+        damaged("requested_bytes", size)
 
 
 def test_the_reserved_peak_is_taken_where_most_is_live() -> None:

@@ -1,9 +1,9 @@
 """The curve of live bytes, its peak, and the states at the moments at which they are complete."""
 
 import numpy as np
-import pandas as pd
 
 from tests.support.memory_tables import Tables, at
+from tests.support.run_tables import table_of_rows
 from zprof.analysis.memory.live_bytes import compute_live_curve, find_peak
 from zprof.analysis.memory.steps_and_phases import read_timeline
 from zprof.analysis.memory.tables import FOREVER
@@ -60,5 +60,5 @@ def test_the_peak_has_a_step_and_a_phase() -> None:
     time_ns = lives.peak().time_ns
     assert (lives.timeline.step_at(time_ns), lives.timeline.phase_at(time_ns)) == (4, "backward")
     assert lives.timeline.phase_at(at(5)) == "other"
-    mark = pd.DataFrame({"time_ns": [1], "kind": ["window_begin"], "number": [0], "name": ["time"]})
+    mark = table_of_rows("mark", [{"time_ns": 1, "kind": "window_begin", "number": 0, "name": "time"}])
     assert read_timeline(mark) is None, "a window of another kind"

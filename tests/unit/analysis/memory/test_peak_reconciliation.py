@@ -3,18 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from tests.support.memory_runs import T0, alloc, analyse, marks, role, sample
+from tests.support.run_tables import table_of_rows
 from zprof.analysis.memory.analyse import MemoryAnalysis
 from zprof.analysis.memory.peak_reconciliation import read_counters
 from zprof.model.memory import AllocatorCounters, Basis
-
-
-def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    counters = ["peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms"]
-    return pd.DataFrame(rows).astype(dict.fromkeys(counters, "Int64"))
 
 
 def test_counters_are_the_highest_peaks_and_the_growth_of_retries() -> None:
@@ -24,7 +19,7 @@ def test_counters_are_the_highest_peaks_and_the_growth_of_retries() -> None:
         sample(10, peak_allocated_bytes=50, peak_reserved_bytes=60, retries=4, ooms=0),
         sample(20, device="cpu", process_bytes=5),
     ]
-    assert read_counters(2, frame(rows), []) == (
+    assert read_counters(2, table_of_rows("samples", rows), []) == (
         AllocatorCounters(
             rank=2, device="cuda:0", peak_allocated_bytes=90, peak_reserved_bytes=99, retries=3, ooms=0
         ),
@@ -48,7 +43,7 @@ def test_counters_are_the_highest_peaks_and_the_growth_of_retries() -> None:
 def test_retries_are_those_of_the_recorded_steps(counts: list[int], steps: Any, retries: int | None) -> None:
     """Samples are taken in each step; a counter that went back tells nothing."""
     rows = [sample(10 * step, retries=count) | {"step": step} for step, count in enumerate(counts)]
-    (entry,) = read_counters(0, frame(rows), steps)
+    (entry,) = read_counters(0, table_of_rows("samples", rows), steps)
     assert (entry.retries, entry.peak_allocated_bytes, entry.ooms) == (retries, None, None)
 
 

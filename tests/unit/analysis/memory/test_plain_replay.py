@@ -4,8 +4,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
 from tests.support.plain_replay import Moment, replay_plainly
 from tests.support.real_traces import TRACES
+from tests.support.run_tables import table_of
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.allocator_terms import compute_terms
 from zprof.analysis.memory.history import History, find_allocated_peak, find_reserved_peak, read_history
@@ -31,10 +30,7 @@ REAL = (
 
 def read(snapshot: dict[str, Any]) -> History | None:
     tables = convert_snapshot(snapshot)
-    block, segment = (
-        pa.table(columns).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-        for columns in (tables.block, tables.segment)
-    )
+    block, segment = table_of("block", tables.block), table_of("segment", tables.segment)
     return read_history(block, segment, "cuda:0")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.segments import MIB
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
-from tests.support.snapshot_histories import MAIN, STATE, Training, at, frames_of, trained, written
+from tests.support.snapshot_histories import MAIN, STATE, Training, at, tables_of, trained, written
 from tests.support.snapshots import random_history
 from zprof.analysis.memory.attribution.assign import attribute_history
 from zprof.analysis.memory.attribution.frames import StackIndex
@@ -89,12 +89,12 @@ def test_of_several_devices_the_fullest_is_analysed(tmp_path: Path) -> None:
 @given(seed=st.integers(0, 10_000))
 def test_tenants_of_the_timeline_sum_to_the_live_bytes(seed: int) -> None:
     allocator = random_history(seed, 60)
-    frames = frames_of(allocator)
-    history = read_history(frames["block"], frames["segment"], "cuda:0")
+    tables = tables_of(allocator)
+    history = read_history(tables["block"], tables["segment"], "cuda:0")
     if history is None or not len(history.blocks):
         return
     blocks = history.blocks
-    found = attribute_history(blocks, StackIndex(frames["stack"]))
+    found = attribute_history(blocks, StackIndex(tables["stack"]))
     timeline = thin_recording(0, "cuda:0", make_history_lives(history, found.names, found.passes), points=9)
     totals = np.sum(list(timeline.tenants.values()), axis=0)
     assert totals.max() == find_allocated_peak(history)[1]
@@ -117,7 +117,7 @@ def test_step_and_phase_come_from_the_programs_own_ranges() -> None:
             allocator.annotate(name, stage)
         moments.append(allocator.now_us * 1000)
         allocator.tick(10)
-    mark = frames_of(allocator)["mark"]
+    mark = tables_of(allocator)["mark"]
     found = [(find_annotated_step(mark, now), find_annotated_phase(mark, now)) for now in (0, *moments)]
     assert found == [(-1, ""), (3, "backward"), (-1, "optimizer")]
     assert [step for _, step in list_annotated_steps(mark)] == [3]

@@ -17,7 +17,7 @@ from tests.support.snapshot_histories import (
     TORCH,
     Frames,
     at,
-    frames_of,
+    tables_of,
     trained,
     written,
 )
@@ -83,11 +83,11 @@ def with_frames(*stacks: Frames) -> Allocator:
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10_000))
 def test_groups_tree_and_growth_hold_every_byte_of_the_peak(seed: int) -> None:
-    frames = frames_of(random_history(seed, 120))
-    history = read_history(frames["block"], frames["segment"], "cuda:0")
+    tables = tables_of(random_history(seed, 120))
+    history = read_history(tables["block"], tables["segment"], "cuda:0")
     if history is None or not len(history.blocks):
         return
-    blocks, stacks = history.blocks, StackIndex(frames["stack"])
+    blocks, stacks = history.blocks, StackIndex(tables["stack"])
     names = attribute_history(blocks, stacks).names
     peak_ns, peak_bytes = find_allocated_peak(history)
     rows = find_live_blocks(blocks, peak_ns)

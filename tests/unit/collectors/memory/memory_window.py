@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pandas as pd
+import numpy as np
 import torch
 from torch import nn
 
+from tests.support.run_tables import table_of
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
 from zprof.analysis.memory.steps_and_phases import read_timeline
 from zprof.collectors.logs import MarkLog
@@ -21,23 +23,21 @@ def small_model() -> nn.Sequential:
 
 @dataclass
 class Window:
-    alloc: pd.DataFrame
-    role: pd.DataFrame
-    mark: pd.DataFrame
+    alloc: Columns
+    role: Columns
+    mark: Columns
     lives: RankLives
     gaps: list[Gap]
 
-    def births(self, operator: str) -> pd.DataFrame:
-        """Storages that an operator made."""
-        names = self.alloc["operator"].astype(object)
-        return self.alloc[(self.alloc["source"] == "storage") & (names == operator)]
+    def storages(self) -> Columns:
+        """Storages that were made in the window."""
+        is_storage = self.alloc.texts("source").equals("storage")
+        return self.alloc.at(is_storage & ~self.alloc.bools("before_window"))
 
-    def claims(self, generation: int) -> list[tuple[str, str]]:
-        rows = self.role[self.role["generation"] == generation]
-        return list(zip(rows["tenant"], rows["sub"], strict=True))
-
-    def subs(self, tenant: str) -> set[str]:
-        return set(self.role.loc[self.role["tenant"] == tenant, "sub"])
+    def claimed(self, sub: str) -> Columns:
+        """Storages that were claimed as this."""
+        generations = self.role.ints("generation")[self.role.texts("sub").equals(sub)]
+        return self.alloc.at(np.isin(self.alloc.ints("generation"), generations))
 
 
 def record(
@@ -65,10 +65,8 @@ def window_of(collector: MemoryCollector, marks: MarkLog) -> Window:
     gaps = collector.gaps()
     tables = collector.tables()
     marks.extend(tables["mark"])
-    alloc = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in tables["alloc"].items()})
-    alloc = alloc.astype({"bytes": "int64", "allocated_ns": "int64", "before_window": bool})
-    alloc["freed_ns"] = pd.array(tables["alloc"]["freed_ns"], dtype="Int64")
-    role, mark = pd.DataFrame(tables["role"]), pd.DataFrame(marks.columns())
+    alloc, role = table_of("alloc", tables["alloc"]), table_of("role", tables["role"])
+    mark = table_of("mark", marks.columns())
     timeline = read_timeline(mark)
     assert timeline is not None
     return Window(alloc, role, mark, read_rank_lives(alloc, role, timeline, "cpu"), gaps)

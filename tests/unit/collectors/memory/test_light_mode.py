@@ -31,16 +31,13 @@ def window_of(steps: int, mode: MemoryMode = LIGHT, *, compiled: bool = False) -
     return record(body, model, optimizer, MemoryCollector(model, optimizer, mode))
 
 
-def claimed_bytes(window: Window, tenant: str, sub: str) -> int:
-    rows = window.role[(window.role["tenant"] == tenant) & (window.role["sub"] == sub)]
-    own = window.alloc[window.alloc["generation"].isin(set(rows["generation"]))]
-    return int(own.loc[~own["before_window"], "bytes"].sum())
+def claimed_bytes(window: Window, sub: str) -> int:
+    own = window.claimed(sub)
+    return int(own.ints("bytes")[~own.bools("before_window")].sum())
 
 
 def test_activations_are_those_of_the_first_step() -> None:
-    light, full = (
-        claimed_bytes(window_of(2, mode), "activations", "saved") for mode in (LIGHT, MemoryMode.FULL)
-    )
+    light, full = (claimed_bytes(window_of(2, mode), "saved") for mode in (LIGHT, MemoryMode.FULL))
     assert 2 * light == full > 0
 
 
@@ -90,4 +87,4 @@ def test_a_gradient_that_no_hook_saw_is_claimed_before_the_optimizer_steps() -> 
         optimizer.zero_grad()  # or the last scan of the window would find them
 
     window = record(body, model, optimizer, MemoryCollector(model, optimizer, LIGHT))
-    assert claimed_bytes(window, "gradients", "grad") == sum(p.nbytes for p in model.parameters())
+    assert claimed_bytes(window, "grad") == sum(p.nbytes for p in model.parameters())

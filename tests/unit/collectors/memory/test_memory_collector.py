@@ -26,7 +26,7 @@ def size_of(model: nn.Module) -> int:
 
 
 def phases(window: Window) -> list[str]:
-    return window.mark.loc[window.mark["kind"] == "phase", "name"].tolist()
+    return list(window.mark.texts("name").at(window.mark.texts("kind").equals("phase")))
 
 
 def states(window: Window) -> dict[Tenant, int]:
@@ -55,7 +55,7 @@ def test_a_step_of_a_small_model_row_by_row() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     train_step(model, optimizer)
     window = record(lambda: train_step(model, optimizer), model, optimizer)
-    assert Counter(zip(window.role["tenant"], window.role["sub"], strict=True)) == {
+    assert Counter(zip(window.role.texts("tenant"), window.role.texts("sub"), strict=True)) == {
         ("optimizer_state", "state"): 18,
         ("optimizer_state", "master"): 6,
         ("activations", "saved"): 10,
@@ -63,12 +63,14 @@ def test_a_step_of_a_small_model_row_by_row() -> None:
         ("gradients", "unreduced"): 6,
         ("gradients", "grad"): 6,
     }
-    inside = window.alloc[(window.alloc["source"] == "storage") & ~window.alloc["before_window"]]
-    assert (len(inside), int(inside["bytes"].sum())) == (35, 339_976)
-    assert Counter(inside["phase"]) == {"backward": 13, "optimizer": 12, "forward": 9, "other": 1}
-    assert inside["freed_ns"].notna().all()
-    made = window.births("aten.mm.default")
-    assert set(made.loc[made["phase"] == "backward", "module"]) == {"0", "2"}
+    inside = window.storages()
+    assert (len(inside), int(inside.ints("bytes").sum())) == (35, 339_976)
+    assert Counter(inside.texts("phase")) == {"backward": 13, "optimizer": 12, "forward": 9, "other": 1}
+    assert inside.known("freed_ns").all()
+    backward = inside.at(
+        inside.texts("operator").equals("aten.mm.default") & inside.texts("phase").equals("backward")
+    )
+    assert set(backward.texts("module")) == {"0", "2"}
 
 
 def test_a_resized_storage_begins_a_new_life() -> None:
@@ -79,16 +81,15 @@ def test_a_resized_storage_begins_a_new_life() -> None:
             tensor.untyped_storage().resize_(size)
         x.resize_(256)
 
-    alloc = record(body).alloc
-    inside = alloc[~alloc["before_window"] & (alloc["source"] == "storage")]
-    assert inside["bytes"].tolist() == [400, 800, 1024]
-    assert inside["freed_ns"].isna().tolist() == [False, True, True]
+    inside = record(body).storages()
+    assert inside.ints("bytes").tolist() == [400, 800, 1024]
+    assert inside.known("freed_ns").tolist() == [True, False, False]
 
 
 def test_memory_of_numpy_is_foreign() -> None:
     keep: list[torch.Tensor] = []
     window = record(lambda: keep.append(torch.from_numpy(np.zeros(1000)).view(10, 100)))
-    assert window.alloc.loc[window.alloc["source"] == "foreign", "bytes"].tolist() == [8000]
+    assert window.alloc.ints("bytes")[window.alloc.texts("source").equals("foreign")].tolist() == [8000]
 
 
 def test_recomputing_is_a_phase_of_its_own() -> None:
@@ -137,8 +138,7 @@ def test_a_parameter_that_is_gathered_for_its_use_is_communication(mode: MemoryM
     window = record(body, model, collector=MemoryCollector(model, None, mode))
     assert window.lives.peak().tenants[PARAMETERS] == FULL // 2
     assert window.lives.peak().tenants[COMMUNICATION] == FULL
-    gathered = window.role.loc[window.role["sub"] == "gathered_param", "generation"]
-    assert window.alloc.loc[window.alloc["generation"].isin(gathered), "freed_ns"].notna().all()
+    assert window.claimed("gathered_param").known("freed_ns").all()
 
 
 @pytest.mark.parametrize("mode", list(MemoryMode))

@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from memory_window import Window, record
 from random_programs import PLANS, Program
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.live_bytes import compute_live_curve, read_rank_lives, sum_by_tenant
 from zprof.analysis.memory.roles import Segments
 from zprof.analysis.memory.tables import UNTAGGED
@@ -16,17 +16,19 @@ from zprof.analysis.memory.tables import UNTAGGED
 WITHOUT_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # an example costs a window
 
 
-def count_live_bytes(alloc: pd.DataFrame, begin_ns: int) -> dict[int, int]:
+def count_live_bytes(alloc: Columns, begin_ns: int) -> dict[int, int]:
     """Return live bytes after each event: the allocator's blocks, and what tensors held before the window."""
     changes: list[tuple[int, int]] = []
     old: dict[int, tuple[int, int | None]] = {}
-    for row in alloc.itertuples():
-        freed = None if pd.isna(row.freed_ns) else int(row.freed_ns)
-        if row.source == "profiler":
-            changes += [(int(row.allocated_ns), int(row.bytes))]
-            changes += [] if freed is None else [(freed, -int(row.bytes))]
-        elif row.source == "storage" and row.before_window and row.bytes:
-            old[int(row.address)] = int(row.bytes), freed
+    names = ("source", "before_window", "address", "bytes", "allocated_ns", "freed_ns")
+    for source, before, address, size, allocated, freed in zip(
+        *(alloc[name].tolist() for name in names), strict=True
+    ):
+        if source == "profiler":
+            changes += [(allocated, size)]
+            changes += [] if freed is None else [(freed, -size)]
+        elif source == "storage" and before and size:
+            old[address] = size, freed
     for size, freed in old.values():
         changes += [(begin_ns, size)] + ([] if freed is None else [(freed, -size)])
     live, after = 0, {}
@@ -58,7 +60,7 @@ def test_any_program_has_one_tenant_for_each_byte(plan: dict[str, Any], seed: in
     untagged = segments.block[segments.tenant == UNTAGGED]
     inside = untagged[blocks.begin_ns[untagged] > timeline.begin_ns]
     assert [name for name in blocks.operator[inside] if name is not None] == []
-    shuffled = window.role.sample(frac=1, random_state=seed)
+    shuffled = window.role.at(np.random.default_rng(seed).permutation(len(window.role)))
     again = read_rank_lives(window.alloc, shuffled, timeline, "cpu")
     assert pieces(again.segments) == pieces(segments)
 

@@ -29,7 +29,7 @@ def size(model: nn.Module) -> int:
 
 
 def drops(window: Window) -> list[str]:
-    return window.role.loc[~window.role["gained"].astype(bool), "tenant"].tolist()
+    return list(window.role.texts("tenant").at(~window.role.bools("gained")))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,32 +9,35 @@ from hypothesis import strategies as st
 from benchmarks.snapshot_truth.allocator import Allocator
 from benchmarks.snapshot_truth.segments import MIB, AllocatorState
 from benchmarks.snapshot_truth.write_snapshot import snapshot_of
+from tests.support.run_tables import table_of
 from tests.support.snapshot_histories import entry_times
 from tests.support.snapshots import random_history
+from zprof.analysis.columns import Columns
 from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 
 NEVER = 1 << 62
 
 
-def frame(columns: dict[str, Any], allocator: Allocator) -> pd.DataFrame:
-    rows = pa.table(columns).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    return rows[rows["device"] == f"cuda:{allocator.device}"]
+def rows_of(name: str, columns: dict[str, Any], allocator: Allocator) -> Columns:
+    rows = table_of(name, columns)
+    return rows.at(rows.texts("device").equals(f"cuda:{allocator.device}"))
 
 
-def state_of(block: pd.DataFrame, segment: pd.DataFrame, time_ns: int) -> AllocatorState:
-    there = block[(block["allocated_ns"] <= time_ns) & (block["released_ns"].fillna(NEVER) > time_ns)]
-    used = there["freed_ns"].fillna(NEVER) > time_ns
-    held = segment[(segment["mapped_ns"] <= time_ns) & (segment["unmapped_ns"].fillna(NEVER) > time_ns)]
+def state_of(block: Columns, segment: Columns, time_ns: int) -> AllocatorState:
+    there = block.at((block.ints("allocated_ns") <= time_ns) & (block.ints("released_ns", NEVER) > time_ns))
+    used = there.ints("freed_ns", NEVER) > time_ns
+    is_held = (segment.ints("mapped_ns") <= time_ns) & (segment.ints("unmapped_ns", NEVER) > time_ns)
+    held = segment.at(is_held)
     return AllocatorState(
-        live=blocks_of(there[used]),
-        awaiting=blocks_of(there[~used]),
-        held=tuple(sorted(zip(held["address"].astype(int), held["bytes"].astype(int), strict=True))),
+        live=blocks_of(there.at(used)),
+        awaiting=blocks_of(there.at(~used)),
+        held=tuple(sorted(zip(held.ints("address").tolist(), held.ints("bytes").tolist(), strict=True))),
     )
 
 
-def blocks_of(block: pd.DataFrame) -> frozenset[tuple[int, int, int]]:
+def blocks_of(block: Columns) -> frozenset[tuple[int, int, int]]:
     columns = ("address", "requested_bytes", "block_bytes")
-    return frozenset(zip(*(block[name].astype(int) for name in columns), strict=True))
+    return frozenset(zip(*(block.ints(name).tolist() for name in columns), strict=True))
 
 
 def joined(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
@@ -64,7 +65,7 @@ def known_sizes(state: AllocatorState, allocator: Allocator) -> set[tuple[int, i
 
 
 def assert_as_it_was(tables: SnapshotTables, allocator: Allocator) -> None:
-    block, segment = frame(tables.block, allocator), frame(tables.segment, allocator)
+    block, segment = rows_of("block", tables.block, allocator), rows_of("segment", tables.segment, allocator)
     for time_ns, truth in zip(entry_times(allocator), allocator.states, strict=True):
         found = state_of(block, segment, time_ns)
         assert requested(found.live) == requested(truth.live), time_ns
@@ -109,5 +110,5 @@ def test_settings_of_another_shape_count_as_not_stated(value: object, mib: int) 
     allocator.begin_history()
     allocator.free(allocator.alloc(19 * MIB + 700_000))
     snapshot = snapshot_of(allocator) | {"allocator_settings": value}
-    (size,) = pa.table(convert_snapshot(snapshot).block)["block_bytes"].to_pylist()
-    assert size == mib * MIB
+    block = table_of("block", convert_snapshot(snapshot).block)
+    assert block.ints("block_bytes").tolist() == [mib * MIB]

@@ -9,10 +9,9 @@ from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from zprof.analysis.memory.history import factorize_texts
+from zprof.analysis.columns import Columns
 from zprof.analysis.memory.tables import Bool, Int
 from zprof.analysis.user_code import CodeOwner, find_code_owner
 
@@ -131,12 +130,13 @@ def find_frame_kind(frame: Frame) -> FrameKind:
 class StackIndex:
     """Index of the ``stack`` table by stack number; a stack missing from it has no frames."""
 
-    def __init__(self, stack: pd.DataFrame) -> None:
-        stack = stack.sort_values(["stack", "depth"], kind="stable")
-        self._number: Int = np.asarray(stack["stack"].to_numpy(), dtype=np.int64)
-        self._line: Int = np.asarray(stack["line"].to_numpy(), dtype=np.int64)
-        self._file, self._files = factorize_texts(stack["file"])
-        self._function, self._functions = factorize_texts(stack["function"])
+    def __init__(self, stack: Columns) -> None:
+        stack = stack.sort_by("stack", "depth")
+        self._number: Int = stack.ints("stack")
+        self._line: Int = stack.ints("line")
+        files, functions = stack.texts("file"), stack.texts("function")
+        self._file, self._files = files.codes, files.words
+        self._function, self._functions = functions.codes, functions.words
         #: Numbers of the stacks with frames, sorted.
         self.numbers: Int = np.unique(self._number)
         pair = self._file * max(len(self._functions), 1) + self._function
