@@ -229,6 +229,17 @@ class Columns:
             {each.name: _read_arrow(table.column(each.name), nullable=each.nullable) for each in table.schema}
         )
 
+    def list_rows(self) -> list[dict[str, Any]]:
+        """Return each row as a dictionary of plain values; None for what is not known."""
+        values = [
+            [
+                value if is_known else None
+                for value, is_known in zip(column.tolist(), known.tolist(), strict=True)
+            ]
+            for column, known in ((self._columns[name], self.known(name)) for name in self._columns)
+        ]
+        return [dict(zip(self._columns, row, strict=True)) for row in zip(*values, strict=True)]
+
     def to_frame(self) -> "pd.DataFrame":
         """Return the table for a user; unknown integers are ``NA``, unknown texts None."""
         import pandas as pd

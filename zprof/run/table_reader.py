@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +18,9 @@ from zprof.model.errors import BadInput
 from zprof.run.manifest import TableFile, TablePart, get_part_path, get_staged_path
 from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MAX_ROWS = 50_000_000
 #: Limit on the unpacked size: repeated texts are stored once, so a few rows can have long ones.
@@ -98,8 +101,10 @@ def list_missing_columns(paths: Sequence[Path], name: str) -> list[str]:
     return [column for column in TABLES[name].names if column in missing]
 
 
-def as_frame(table: pa.Table) -> pd.DataFrame:
+def as_frame(table: pa.Table) -> "pd.DataFrame":
     """Return a table as a DataFrame; nullable int64 columns become pandas' nullable Int64."""
+    import pandas as pd
+
     nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
     frame = table.drop_columns(sorted(nullable)).to_pandas()
     for column in nullable:

@@ -60,6 +60,7 @@ def test_a_selection_is_that_of_pandas(rows: list[Any], chance: Any) -> None:
     assert columns.texts("kind").equals("", "reduce").tolist() == frame["kind"].isin(["", "reduce"]).tolist()
     assert columns.known("unit").tolist() == frame["unit"].notna().tolist()
     np.testing.assert_array_equal(columns.floats("launch"), frame["launch"].astype("float64").to_numpy())
+    assert columns.list_rows() == frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 @given(ROWS)

@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.integrations.perfetto.chrome_trace import ProcessRows, format_flow, format_process
 from zprof.integrations.perfetto.rank_rows import (
@@ -91,7 +92,7 @@ class _Writer:
         return Exported(ranks=ranks, slices=slices, notes=tuple(self._list_notes()))
 
     def _format_lines(self, *, python: bool) -> Iterator[str]:
-        frame = self._analysis.collectives
+        collectives = self._analysis.collectives
         slice_threads: dict[int, tuple[int, int]] = {}
         for position, window in enumerate(self._windows):
             process = ProcessRows(window.tracks.rank)
@@ -101,18 +102,18 @@ class _Writer:
                 (f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"),
                 position,
             )
-            own_collectives = select_collectives(frame, window)
+            own_collectives = select_collectives(collectives, window)
             for row in make_measured_rows(window, own_collectives, self._base_ns):
                 yield from process.format_row(row)
             for tid, indices, lines in process.format_lanes(
                 make_collectives_row(own_collectives, self._base_ns)
             ):
-                slice_threads |= {int(own_collectives.index[index]): (process.pid, tid) for index in indices}
+                slice_threads |= {int(own_collectives.row[index]): (process.pid, tid) for index in indices}
                 yield from lines
             for row in make_recorded_rows(self._run, window, self._base_ns, python=python):
                 yield from process.format_row(row)
             self._omitted_slices += process.omitted_slices
-        self._arrows = Arrows(frame, slice_threads, self._base_ns)
+        self._arrows = Arrows(collectives, slice_threads, self._base_ns)
         yield from self._arrows.format_lines()
 
     def _list_notes(self) -> Iterator[str]:
@@ -131,25 +132,26 @@ class _Writer:
         )
 
 
-#: Process and thread of a collective's slice, by the index of its row in the table.
+#: Process and thread of a collective's slice, by the number of its row in the table.
 SliceThreads = Mapping[int, tuple[int, int]]
 
 
 class Arrows:
     """The first ``MAX_ARROWS`` arrows of a trace; ``omitted`` counts the others."""
 
-    def __init__(self, collectives: pd.DataFrame, slice_threads: SliceThreads, base_ns: int) -> None:
+    def __init__(self, collectives: Columns, slice_threads: SliceThreads, base_ns: int) -> None:
         self._collectives, self._slice_threads, self._base_ns = collectives, slice_threads, base_ns
         self.omitted = 0
 
     def format_lines(self) -> Iterator[str]:
         """Yield two lines per arrow, from and to the start of a slice."""
-        frame = self._collectives
-        drawn = frame[frame["matched"].astype(bool) & frame.index.isin(list(self._slice_threads))]
-        number = 0
-        for _, rows in drawn.groupby("instance", sort=False):
-            ordered = rows.sort_values(["start_ns", "rank"])
-            kind, last = str(ordered["kind"].iloc[0]), self._find_endpoint(ordered, -1)
+        rows = self._collectives
+        drawn = rows.at(rows.bools("matched") & np.isin(rows.row, list(self._slice_threads)))
+        instances = Groups(drawn.ints("instance"))
+        members, number = instances.split(), 0
+        for instance in np.argsort(instances.first).tolist():
+            ordered = drawn.at(members[instance]).sort_by("start_ns", "rank")
+            kind, last = ordered.texts("kind")[0], self._find_endpoint(ordered, -1)
             for position in range(len(ordered) - 1):
                 if number == MAX_ARROWS:
                     self.omitted += 1
@@ -157,6 +159,6 @@ class Arrows:
                 number += 1
                 yield from format_flow(number, kind, last, self._find_endpoint(ordered, position))
 
-    def _find_endpoint(self, rows: pd.DataFrame, position: int) -> tuple[int, int, int]:
-        start_ns = int(rows["start_ns"].iloc[position])
-        return (*self._slice_threads[rows.index[position]], start_ns - self._base_ns)
+    def _find_endpoint(self, rows: Columns, position: int) -> tuple[int, int, int]:
+        start_ns = int(rows.ints("start_ns")[position])
+        return (*self._slice_threads[int(rows.row[position])], start_ns - self._base_ns)

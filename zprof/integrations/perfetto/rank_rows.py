@@ -1,16 +1,14 @@
 """Build the rows of one rank in the exported trace: the chosen window, measured times, recorded events."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
-from zprof.analysis.intervals import Int64s, Intervals, intersect, intervals, union
+from zprof.analysis.columns import Columns, Texts
+from zprof.analysis.intervals import Intervals, intersect, intervals, union
 from zprof.analysis.time.ledger import RankTracks
 from zprof.analysis.time.steps import StepWindows
 from zprof.integrations.perfetto.chrome_trace import (
@@ -29,7 +27,6 @@ _COLUMNS = (
 )  # fmt: skip
 _ARGUMENTS = ("correlation", "external_id", "bytes")
 _PYTHON = "python_function"
-_NO_STREAM = np.iinfo(np.int64).min
 
 
 class ExportChoice(Struct, frozen=True, kw_only=True):
@@ -100,9 +97,7 @@ def _list_numbers(numbers: set[int] | frozenset[int]) -> str:
     return ", ".join(map(str, ordered[:8])) + (f", ... {ordered[-1]}" if len(ordered) > 8 else "")
 
 
-def make_measured_rows(
-    window: RankWindow, collectives: pd.DataFrame, base_ns: int
-) -> Iterator[ChromeTraceRow]:
+def make_measured_rows(window: RankWindow, collectives: Columns, base_ns: int) -> Iterator[ChromeTraceRow]:
     """Yield the rows of steps and exposed times; :func:`make_collectives_row` makes that of collectives."""
     steps = window.steps
     labels = [
@@ -113,23 +108,21 @@ def make_measured_rows(
     yield _make_exposed_row("exposed transfer", window.tracks.moving, window, collectives, base_ns)
 
 
-def make_collectives_row(collectives: pd.DataFrame, base_ns: int) -> ChromeTraceRow:
+def make_collectives_row(collectives: Columns, base_ns: int) -> ChromeTraceRow:
     """Return the row of all collectives of the rank, with their wait and transfer times as arguments."""
-    spans = intervals(collectives["start_ns"], collectives["end_ns"]) - base_ns
-    labels = [
-        (encode_text(str(row["kind"])), _encode_collective(row)) for row in collectives.to_dict("records")
-    ]
+    spans = intervals(collectives.ints("start_ns"), collectives.ints("end_ns")) - base_ns
+    labels = [(encode_text(row["kind"]), _encode_collective(row)) for row in collectives.list_rows()]
     return make_spans_row("collectives", spans, labels, _CATEGORY)
 
 
-def select_collectives(collectives: pd.DataFrame, window: RankWindow) -> pd.DataFrame:
+def select_collectives(collectives: Columns, window: RankWindow) -> Columns:
     """Return the collectives of the window's rank that its chosen steps launched."""
-    is_own = collectives["rank"] == window.tracks.rank
-    return collectives[is_own & collectives["step"].isin(window.steps.number.tolist())]
+    is_own = collectives.ints("rank") == window.tracks.rank
+    return collectives.at(is_own & np.isin(collectives.ints("step"), window.steps.number))
 
 
 def _make_exposed_row(
-    title: str, spans: Intervals, window: RankWindow, collectives: pd.DataFrame, base_ns: int
+    title: str, spans: Intervals, window: RankWindow, collectives: Columns, base_ns: int
 ) -> ChromeTraceRow:
     """Return a row split at each step, so that a step's slices sum to its value in the report."""
     parts, labels = [np.empty((0, 2), dtype=np.int64)], []
@@ -144,11 +137,10 @@ def _make_exposed_row(
     return make_spans_row(title, np.concatenate(parts) - base_ns, labels, _CATEGORY)
 
 
-def _find_running_kinds(spans: Intervals, collectives: pd.DataFrame) -> list[str]:
+def _find_running_kinds(spans: Intervals, collectives: Columns) -> list[str]:
     """Return the kind of collective running at the start of each span; if several, the first to start."""
-    ordered = collectives.sort_values("start_ns")
-    start, end = ordered["start_ns"].to_numpy(np.int64), ordered["end_ns"].to_numpy(np.int64)
-    kinds = ordered["kind"].astype(str).tolist()
+    ordered = collectives.at(np.argsort(collectives.ints("start_ns")))
+    start, end, kinds = ordered.ints("start_ns"), ordered.ints("end_ns"), ordered.texts("kind")
     latest_end = np.maximum.accumulate(end) if len(end) else end
     running = []
     for begin in spans[:, 0].tolist():
@@ -157,18 +149,18 @@ def _find_running_kinds(spans: Intervals, collectives: pd.DataFrame) -> list[str
     return running
 
 
-def _encode_collective(row: Mapping[Hashable, Any]) -> str:
+def _encode_collective(row: Mapping[str, Any]) -> str:
     values: dict[str, str | int | float] = {
-        "group": str(row["group"]),
-        "sequence": int(row["sequence"]),
-        "dtype": str(row["dtype"]),
-        "bytes": int(row["bytes"]),
+        "group": row["group"],
+        "sequence": row["sequence"],
+        "dtype": row["dtype"],
+        "bytes": row["bytes"],
     }
-    if not pd.isna(row["unit"]):
-        values["unit"] = str(row["unit"])
-    values |= {name.replace("_ns", "_us"): int(row[name]) / 1000 for name in _TIMES}
+    if row["unit"] is not None:
+        values["unit"] = row["unit"]
+    values |= {name.replace("_ns", "_us"): row[name] / 1000 for name in _TIMES}
     if row["last_rank"] >= 0:
-        values["last_rank"] = int(row["last_rank"])
+        values["last_rank"] = row["last_rank"]
     values["matched"] = "yes" if row["matched"] else "no"
     return encode_arguments(values)
 
@@ -177,13 +169,11 @@ def make_recorded_rows(
     run: Run, window: RankWindow, base_ns: int, *, python: bool
 ) -> Iterator[ChromeTraceRow]:
     """Yield the streams, then the threads, each ordered by number."""
-    table = run.table(window.tracks.rank, "events", _COLUMNS)
+    table = Columns.from_arrow(run.table(window.tracks.rank, "events", _COLUMNS))
     if not python:
-        table = table.filter(pc.invert(pc.equal(table.column("category").cast(pa.string()), _PYTHON)))
+        table = table.at(~table.texts("category").equals(_PYTHON))
     events = _Events(table, window, base_ns)
-    stream = pc.fill_null(table.column("stream"), _NO_STREAM).to_numpy()
-    thread = table.column("thread").to_numpy()
-    on_stream = stream != _NO_STREAM
+    stream, thread, on_stream = table.ints("stream"), table.ints("thread"), table.known("stream")
     for number in np.unique(stream[on_stream & events.inside]).tolist():
         yield events.make_row(f"stream {number}", on_stream & (stream == number))
     for number in np.unique(thread[~on_stream & events.inside]).tolist():
@@ -193,17 +183,16 @@ def make_recorded_rows(
 class _Events:
     """Columns of a rank's events; each distinct name is converted to JSON once."""
 
-    def __init__(self, table: pa.Table, window: RankWindow, base_ns: int) -> None:
-        start = table.column("start_ns").to_numpy()
-        clock = window.tracks.clock
-        begin, end = clock.common(start), clock.common(start + table.column("duration_ns").to_numpy())
+    def __init__(self, table: Columns, window: RankWindow, base_ns: int) -> None:
+        start, clock = table.ints("start_ns"), window.tracks.clock
+        begin, end = clock.common(start), clock.common(start + table.ints("duration_ns"))
         ends_inside = (end > window.begin_ns) | (begin >= window.begin_ns)
         self.inside: npt.NDArray[np.bool_] = (begin < window.end_ns) & ends_inside
         self._start = np.clip(begin, window.begin_ns, window.end_ns) - base_ns
         self._end = np.maximum(np.clip(end, window.begin_ns, window.end_ns) - base_ns, self._start)
-        self._names, self._name = _encode_texts(table, "name")
-        self._categories, self._category = _encode_texts(table, "category")
-        self._arguments = {name: _read_numbers(table, name) for name in _ARGUMENTS}
+        self._names = _encode_words(table.texts("name"))
+        self._categories = _encode_words(table.texts("category"))
+        self._arguments = {name: (table.ints(name), table.known(name)) for name in _ARGUMENTS}
 
     def make_row(self, title: str, mask: npt.NDArray[np.bool_]) -> ChromeTraceRow:
         """Return the events of one stream or thread as a row."""
@@ -212,22 +201,18 @@ class _Events:
             title=title,
             start_ns=self._start[indices],
             end_ns=self._end[indices],
-            name=lambda index: self._names[self._name[indices[index]]],
-            category=lambda index: self._categories[self._category[indices[index]]],
+            name=lambda index: self._names[indices[index]],
+            category=lambda index: self._categories[indices[index]],
             args=lambda index: self._encode_args(int(indices[index])),
         )
 
     def _encode_args(self, index: int) -> str:
-        known = ((name, column[index]) for name, column in self._arguments.items())
-        return "{" + ",".join(f'"{name}":{value}' for name, value in known if value != _NO_STREAM) + "}"
+        known = [
+            (name, values[index]) for name, (values, is_known) in self._arguments.items() if is_known[index]
+        ]
+        return "{" + ",".join(f'"{name}":{value}' for name, value in known) + "}"
 
 
-def _encode_texts(table: pa.Table, column: str) -> tuple[list[str], npt.NDArray[np.int32]]:
-    combined = table.column(column).unify_dictionaries().combine_chunks()
-    indices = combined.indices.to_numpy(zero_copy_only=False)
-    return [encode_text(str(word)) for word in combined.dictionary.to_pylist()], indices
-
-
-def _read_numbers(table: pa.Table, name: str) -> Int64s:
-    found: Int64s = pc.fill_null(table.column(name), _NO_STREAM).to_numpy()
-    return found
+def _encode_words(texts: Texts) -> Texts:
+    """Return the texts as JSON; each distinct one is converted once."""
+    return Texts([encode_text(word) for word in texts.words], texts.codes)
