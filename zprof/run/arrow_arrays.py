@@ -73,6 +73,11 @@ def make_texts(texts: Sequence[str]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
+def make_empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows."""
+    return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 def join_chunks(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """Return a column as one array."""
     if isinstance(column, pa.Array):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.hang.flight import (
     FLIGHT,
     FLIGHT_GROUP,
@@ -50,30 +51,6 @@ _COLUMNS = (
 )
 
 
-class TextColumn:
-    """A column of repeated texts: a code per row, and the distinct texts."""
-
-    def __init__(self, column: Any) -> None:
-        chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        self.distinct: list[str] = chunk.dictionary.to_pylist()
-        self.codes: Integers = chunk.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-
-    def __getitem__(self, row: int) -> str:
-        return self.distinct[int(self.codes[row])]
-
-    def list_texts(self, rows: Any) -> list[str]:
-        """Return the texts of some rows."""
-        return list(map(self.distinct.__getitem__, self.codes[rows].tolist()))
-
-    def is_value(self, text: str) -> Any:
-        """Return a mask of the rows with this text."""
-        return self.codes == self.distinct.index(text) if text in self.distinct else self.codes < 0
-
-    def map_codes(self, numbers: list[int]) -> Integers:
-        """Return a number per row, given one per distinct text."""
-        return np.asarray(numbers, dtype=np.int64)[self.codes] if numbers else self.codes
-
-
 class Stacks(Mapping[int, tuple[SourceLocation, ...]]):
     """The stacks of a rank by number, innermost frame first; frames are made when a stack is asked for."""
 
@@ -82,14 +59,11 @@ class Stacks(Mapping[int, tuple[SourceLocation, ...]]):
         self._frames: list[tuple[str, int, str]] = []
         if not run.has_table(rank, FLIGHT_STACK):
             return
-        table = run.table(rank, FLIGHT_STACK)
-        stack, depth = table["stack"].to_numpy(), table["depth"].to_numpy()
-        order = np.lexsort((depth, stack))
-        files, functions = TextColumn(table["file"]), TextColumn(table["function"])
-        lines = table["line"].to_numpy()[order].tolist()
-        self._frames = list(zip(files.list_texts(order), lines, functions.list_texts(order), strict=True))
-        numbers, starts = np.unique(stack[order], return_index=True)
-        ends = np.append(starts[1:], len(stack))[: len(starts)]
+        table = Columns.from_arrow(run.table(rank, FLIGHT_STACK)).sort_by("stack", "depth")
+        lines = table.ints("line").tolist()
+        self._frames = list(zip(table.texts("file"), lines, table.texts("function"), strict=True))
+        numbers, starts = np.unique(table.ints("stack"), return_index=True)
+        ends = np.append(starts[1:], len(table))[: len(starts)]
         places = zip(starts.tolist(), ends.tolist(), strict=True)
         self._starts = dict(zip(numbers.tolist(), places, strict=True))
 
@@ -153,36 +127,34 @@ class _Entries:
         self.groups = {name: signatures.make_group(name, *facts) for name, *facts, _, _ in rows}
         self._status = {name: (enqueued, completed) for name, _, _, enqueued, completed in rows}
         columns = read_columns(run, rank)
-        self.order = columns["record_id"]
-        names = columns["group"]
-        for name in names.distinct:
+        self.order = columns.ints("record_id")
+        names = columns.texts("group")
+        for name in names.words:
             if name not in self.groups:
                 self.groups[name] = signatures.make_group(name, "", "")
         self._group_list = tuple(self.groups.values())
         index = {group.name: number for number, group in enumerate(self._group_list)}
-        self._group = names.map_codes([index[name] for name in names.distinct])
-        self._operation, self._sizes = columns["operation"], columns["input_sizes"]
-        self._dtypes, self._outputs = columns["input_dtypes"], columns["output_sizes"]
-        self._is_p2p, self._sequence = columns["is_p2p"], columns["sequence"]
-        self._p2p_sequence, self._created = columns["p2p_sequence"], columns["created_ns"]
-        self._stack = columns["stack"]
+        self._group = np.array([*(index[name] for name in names.words), -1], dtype=np.int64)[names.codes]
+        self._operation, self._sizes = columns.texts("operation"), columns.texts("input_sizes")
+        self._dtypes, self._outputs = columns.texts("input_dtypes"), columns.texts("output_sizes")
+        self._is_p2p, self._sequence = columns.bools("is_p2p"), columns.ints("sequence")
+        self._p2p_sequence, self._created = columns.ints("p2p_sequence"), columns.ints("created_ns", -1)
+        self._stack = columns.ints("stack", -1)
         newest_ns = max(
-            (int(columns[name].max()) for name in ("created_ns", "started_ns", "completed_ns"))
-            if len(self.order)
-            else (-1,)
+            int(columns.ints(name, -1).max(initial=-1))
+            for name in ("created_ns", "started_ns", "completed_ns")
         )
         self.newest_ns = newest_ns if newest_ns > 0 else None
-        self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns["backend"].distinct)
-        state, backend = columns["state"], columns["backend"]
-        finished = state.is_value(_COMPLETED)
-        for name in _BACKENDS_RETIRING_FINISHED:
-            finished = finished | (columns["is_retired"] & backend.is_value(name))
-        if self._is_p2p.any() or _COALESCED in self._operation.distinct:
+        self._is_nccl = not _BACKENDS_RETIRING_FINISHED & set(columns.texts("backend").words)
+        finished = columns.texts("state").equals(_COMPLETED)
+        retires_finished = columns.texts("backend").equals(*_BACKENDS_RETIRING_FINISHED)
+        finished = finished | (columns.bools("is_retired") & retires_finished)
+        if self._is_p2p.any() or _COALESCED in self._operation.words:
             self._finish_batches(finished)
         self._finished = finished
         self._signature = self._number_signatures()
 
-    def _finish_batches(self, finished: Any) -> None:
+    def _finish_batches(self, finished: Mask) -> None:
         """Set the state of the parts of coalesced operations, which have none of their own.
 
         They finish with the last entry of the batch. A dump of pending entries leaves that out when it has
@@ -193,7 +165,7 @@ class _Entries:
         is_first = np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))
         first = np.flatnonzero(is_first)
         last = np.append(first[1:], key.shape[1]) - 1
-        is_end = self._operation.is_value(_COALESCED)
+        is_end = self._operation.equals(_COALESCED)
         has_end = is_end[last]
         is_batch = has_end | (last > first)
         is_coalescing = np.isin(self._group, self._group[first[is_batch]])
@@ -215,21 +187,21 @@ class _Entries:
             return np.zeros(0, dtype=np.int64)
         key, size = np.zeros(len(self.order), dtype=np.int64), 1
         for part in parts:
-            count = max(len(part.distinct), 1)
+            count = max(len(part.words), 1)
             if size * count > _MAX_KEY:
                 key = np.unique(key, return_inverse=True)[1]
                 size = len(key)
             key = key * count + part.codes
             size *= count
         _, rows, inverse = np.unique(key, return_index=True, return_inverse=True)
-        numbers = map(self._signatures.number_operation, *(part.list_texts(rows) for part in parts))
+        numbers = map(self._signatures.number_operation, *(part.at(rows) for part in parts))
         return np.asarray(list(numbers), dtype=np.int64)[inverse]
 
     def make_history(self, stacks: "Stacks") -> History:
         """Return the arrays of the collectives, without those of the recording itself."""
         recorder = [group.description == CLOCK_GROUP for group in self._group_list]
         is_own = ~np.asarray([*recorder, False], dtype=bool)[self._group]
-        rows = np.flatnonzero(is_own & ~self._is_p2p & ~self._operation.is_value(_COALESCED))
+        rows = np.flatnonzero(is_own & ~self._is_p2p & ~self._operation.equals(_COALESCED))
         used, inverse = np.unique(self._stack[rows], return_inverse=True)
         lines = stacks.number_lines(self._signatures)
         location = np.asarray([lines.get(number, -1) for number in used.tolist()], dtype=np.int64)
@@ -330,28 +302,14 @@ class _Entries:
         )
 
 
-def read_columns(run: Run, rank: int) -> dict[str, Any]:
+def read_columns(run: Run, rank: int) -> Columns:
     """Return the columns of the rank's entries, in the order in which they were entered; none: empty ones."""
-    import pyarrow as pa
-
+    from zprof.run.arrow_arrays import make_empty_table
     from zprof.run.schema import TABLES
 
-    table: Any = (
-        run.table(rank, FLIGHT, _COLUMNS)
-        if run.has_table(rank, FLIGHT)
-        else TABLES[FLIGHT].empty_table().select(_COLUMNS)
-    )
-    columns: dict[str, Any] = {}
-    for name in _COLUMNS:
-        column = table[name]
-        if pa.types.is_dictionary(column.type):
-            columns[name] = TextColumn(column)
-        elif pa.types.is_boolean(column.type):
-            columns[name] = column.to_numpy().astype(bool)
-        else:
-            filled = column.fill_null(-1) if column.null_count else column
-            columns[name] = filled.to_numpy().astype(np.int64, copy=False)
-    return columns
+    if run.has_table(rank, FLIGHT):
+        return Columns.from_arrow(run.table(rank, FLIGHT, _COLUMNS))
+    return Columns.from_arrow(make_empty_table(TABLES[FLIGHT])).pick(_COLUMNS)
 
 
 def read_group_rows(run: Run, rank: int) -> list[tuple[str, str, str, int | None, int | None]]:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.columns import Columns, Groups, Texts
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.memory.allocator_terms import AllocatorTerms, compute_terms, merge_segments
 from zprof.analysis.memory.attribution.assign import sum_tenant_bytes
 from zprof.analysis.memory.attribution.block_tenants import BlockTenants, TenantLedger, get_tenant_name
@@ -54,7 +54,9 @@ from zprof.model.memory import Basis, DeviceMemory, MemoryPart, PeakGrowth, Rank
 from zprof.model.out_of_memory import OutOfMemory
 from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.training import Phase
+from zprof.run.arrow_arrays import make_empty_table
 from zprof.run.reader import Run
+from zprof.run.schema import TABLES
 
 #: Smaller shares of the peak without an owner round to 0.0 %: nothing worth a remedy is missing.
 _MIN_UNOWNED_RATIO = 0.0005
@@ -99,7 +101,11 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
         return make_unknown_result(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
     block, segment = read_checked_table(run, rank, "block"), read_checked_table(run, rank, "segment")
     stacks = StackIndex(read_checked_table(run, rank, "stack"))
-    mark = read_checked_table(run, rank, "mark") if run.has_table(rank, "mark") else _make_no_marks()
+    mark = (
+        read_checked_table(run, rank, "mark")
+        if run.has_table(rank, "mark")
+        else Columns.from_arrow(make_empty_table(TABLES["mark"]))
+    )
     if not len(block):
         unknown = make_unknown_result(
             rank, "the snapshot has no memory blocks", "dump the snapshot while memory is in use"
@@ -139,11 +145,6 @@ def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
             *(make_hidden_device_gap(own, other) for other in devices if other is not own),
         ),
     )
-
-
-def _make_no_marks() -> Columns:
-    nothing, no_texts = np.zeros(0, dtype=np.int64), Texts((), np.zeros(0, dtype=np.int64))
-    return Columns({"time_ns": nothing, "kind": no_texts, "number": nothing, "name": no_texts})
 
 
 def _list_failures_without_blocks(
