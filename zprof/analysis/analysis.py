@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
-import pandas as pd
 from msgspec import Struct, field
 
-from zprof.analysis.columns import Column, Columns, OptionalInts, Texts
+from zprof.analysis.columns import Columns
 from zprof.analysis.endings import find_endings
 from zprof.analysis.engine_names import find_engine
 from zprof.analysis.facts import describe_run
@@ -79,20 +77,6 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
         return result
 
 
-def _as_columns(frame: pd.DataFrame) -> Columns:
-    """Goes with the last frame of ``analysis/time``."""
-    columns: dict[str, Column] = {}
-    for name in frame.columns:
-        series = frame[name]
-        if series.dtype == object or str(series.dtype) in ("str", "string", "category"):
-            columns[name] = Texts.of(None if pd.isna(text) else str(text) for text in series)
-        elif str(series.dtype) == "Int64":
-            columns[name] = OptionalInts(series.fillna(0).to_numpy(np.int64), series.notna().to_numpy(bool))
-        else:
-            columns[name] = series.to_numpy()
-    return Columns(columns)
-
-
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     """Measure memory and time of a run, per step or as a single interval.
 
@@ -108,14 +92,14 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         time=time.time,
         memory=memory.memory,
         volume=time.volume,
-        steps=_as_columns(time.steps),
-        collectives=_as_columns(time.collectives),
+        steps=time.steps,
+        collectives=time.collectives,
         gaps=(*run.gaps(), *time.gaps, *memory.gaps),
-        host=_as_columns(time.host),
-        kernels=_as_columns(time.kernels),
-        passes=_as_columns(time.passes),
-        limiter=_as_columns(time.limiter),
-        waits=_as_columns(time.waits),
+        host=time.host,
+        kernels=time.kernels,
+        passes=time.passes,
+        limiter=time.limiter,
+        waits=time.waits,
         hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,
@@ -159,14 +143,14 @@ def analyse_time_only(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Run
         time=time.time,
         memory=Memory(),
         volume=time.volume,
-        steps=_as_columns(time.steps),
-        collectives=_as_columns(time.collectives),
+        steps=time.steps,
+        collectives=time.collectives,
         gaps=(*run.gaps(), *time.gaps),
-        host=_as_columns(time.host),
-        kernels=_as_columns(time.kernels),
-        passes=_as_columns(time.passes),
-        limiter=_as_columns(time.limiter),
-        waits=_as_columns(time.waits),
+        host=time.host,
+        kernels=time.kernels,
+        passes=time.passes,
+        limiter=time.limiter,
+        waits=time.waits,
         hosts=_list_hosts(run),
         tracks=time.tracks,
         source=run,

@@ -53,6 +53,10 @@ class OptionalInts:
         """Return the numbers of these rows."""
         return OptionalInts(self.values[rows], self.known[rows])
 
+    def to_floats(self) -> Floats:
+        """Return the numbers as floats, NaN for unknown ones."""
+        return np.where(self.known, self.values.astype(np.float64), np.nan)
+
     def tolist(self) -> list[int | None]:
         """Return the numbers; None for unknown ones."""
         pairs = zip(self.values.tolist(), self.known.tolist(), strict=True)
@@ -119,11 +123,11 @@ class Texts(Sequence[str]):
         codes, first = np.unique(self.codes, return_index=True)
         return [self.words[code] for code in codes[np.argsort(first)].tolist() if code >= 0]
 
-    def with_text(self, rows: Rows, text: str) -> "Texts":
-        """Return the texts with another one in these rows."""
-        words = self.words if text in self.words else (*self.words, text)
+    def with_text(self, rows: Rows, text: str | None) -> "Texts":
+        """Return the texts with another one in these rows; None is unknown."""
+        words = self.words if text is None or text in self.words else (*self.words, text)
         codes = self.codes.copy()
-        codes[rows] = words.index(text)
+        codes[rows] = _NO_TEXT if text is None else words.index(text)
         return Texts(words, codes)
 
 
@@ -176,7 +180,7 @@ class Columns:
         """Return a column of numbers as floats, NaN for unknown ones; too coarse for times since 1970."""
         column = self._columns[name]
         if isinstance(column, OptionalInts):
-            return np.where(column.known, column.values.astype(np.float64), np.nan)
+            return column.to_floats()
         assert not isinstance(column, Texts)
         return column.astype(np.float64, copy=False)
 
@@ -309,6 +313,21 @@ class Groups:
         low, high = self.starts + (self.sizes - 1) // 2, self.starts + self.sizes // 2
         middle: Floats = (ordered[low] + ordered[high]) / 2
         return middle
+
+    def cumsum(self, values: Int64s) -> Int64s:
+        """Return for each row the sum of the values of its group up to this row."""
+        totals = np.cumsum(values[self.order])
+        before = (totals - values[self.order])[self.starts]
+        sums = np.empty(self._length, dtype=np.int64)
+        sums[self.order] = totals - np.repeat(before, self.sizes)
+        return sums
+
+    def find_previous(self) -> Int64s:
+        """Return for each row the place of the row before it in its group; -1 for the first one."""
+        previous = np.full(self._length, -1, dtype=np.int64)
+        previous[self.order[1:]] = self.order[:-1]
+        previous[self.first] = -1
+        return previous
 
     def count_distinct(self, values: npt.NDArray[Any] | Texts) -> Int64s:
         """Return the number of distinct values of each group."""

@@ -52,7 +52,8 @@ def make_array(values: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return _encode_texts(values)
     if pa.types.is_boolean(kind):
-        bits = np.packbits(np.fromiter(values, np.bool_, len(values)), bitorder="little")
+        is_true = values if isinstance(values, np.ndarray) else np.fromiter(values, np.bool_, len(values))
+        bits = np.packbits(is_true, bitorder="little")
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)], 0)
     return pa.array(values, type=kind)
 

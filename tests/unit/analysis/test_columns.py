@@ -87,6 +87,9 @@ def test_groups_are_those_of_pandas(by: list[str], rows: list[Any]) -> None:
         part.tolist() for part in frame.groupby(by).indices.values()
     ]
     assert np.array_equal(groups.sum(sizes)[groups.codes], grouped.transform("sum").to_numpy())
+    assert groups.cumsum(sizes).tolist() == grouped.cumsum().tolist()
+    before = pd.Series(np.arange(len(rows)), dtype="Int64").groupby([frame[name] for name in by]).shift()
+    assert groups.find_previous().tolist() == before.fillna(-1).tolist()
 
 
 @given(ROWS, ROWS)

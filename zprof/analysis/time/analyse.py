@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct, field
 
+from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts, concat_columns
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
-from zprof.analysis.time.collective_rows import StepCounts, concat_columns
+from zprof.analysis.time.collective_rows import StepCounts
 from zprof.analysis.time.critical_path import find_critical_path
 from zprof.analysis.time.host_calls import HOST_NS, HostCalls
-from zprof.analysis.time.kernels import make_kernel_frame
 from zprof.analysis.time.ledger import (
     STEP_COLUMNS,
     RankTracks,
@@ -77,6 +76,7 @@ COLLECTIVE_COLUMNS = (
     "matched",
     "first_of_window",
 )
+_TEXTS = ("kind", "group", "dtype", "unit", "late_reason")
 
 
 class TimeAnalysis(Struct, frozen=True, kw_only=True):
@@ -89,16 +89,16 @@ class TimeAnalysis(Struct, frozen=True, kw_only=True):
     """
 
     time: Time
-    steps: pd.DataFrame
-    collectives: pd.DataFrame
+    steps: Columns
+    collectives: Columns
     volume: Volume | None
     gaps: tuple[Gap, ...]
     tracks: tuple[RankTracks, ...] = ()
-    host: pd.DataFrame = field(default_factory=pd.DataFrame)
-    kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
-    passes: pd.DataFrame = field(default_factory=pd.DataFrame)
-    limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
-    waits: pd.DataFrame = field(default_factory=pd.DataFrame)
+    host: Columns = field(default_factory=lambda: Columns({}))
+    kernels: Columns = field(default_factory=lambda: Columns({}))
+    passes: Columns = field(default_factory=lambda: Columns({}))
+    limiter: Columns = field(default_factory=lambda: Columns({}))
+    waits: Columns = field(default_factory=lambda: Columns({}))
 
 
 def analyse_time(
@@ -123,7 +123,7 @@ def analyse_time(
     collectives = judge_lateness(collectives, work, calls.__getitem__)
     step_counts = StepCounts(by_rank={rank.time.rank: rank.time.steps for rank in ranks})
     volume, volume_gaps = measure_volume(collectives, run.manifest.training, step_counts)
-    steps = concat_columns([rank.steps for rank in ranks])
+    steps = Columns.concat([rank.steps for rank in ranks])
     time = Time(
         per_rank=tuple(rank.time for rank in ranks),
         collectives=sum_collective_times(collectives, step_counts),
@@ -145,7 +145,7 @@ def analyse_time(
     return TimeAnalysis(
         time=time,
         steps=steps,
-        collectives=collectives[list(COLLECTIVE_COLUMNS)],
+        collectives=collectives.pick(COLLECTIVE_COLUMNS),
         volume=volume,
         gaps=(
             *(*gaps, *synced.gaps, *rank_gaps),
@@ -155,21 +155,25 @@ def analyse_time(
             *_list_missing_backward(ranks),
             *volume_gaps,
         ),
-        kernels=make_kernel_frame([rank.kernels for rank in ranks]),
+        kernels=Columns.concat([rank.kernels for rank in ranks]),
         tracks=tuple(rank.tracks for rank in ranks),
-        host=concat_columns([rank.host for rank in ranks]),
-        limiter=concat_columns([rank.limiter for rank in ranks]),
-        waits=concat_columns([rank.waits for rank in ranks]),
+        host=Columns.concat([rank.host for rank in ranks]),
+        limiter=Columns.concat([rank.limiter for rank in ranks]),
+        waits=Columns.concat([rank.waits for rank in ranks]),
         passes=_find_passes_in_program_steps(collectives, ranks),
     )
 
 
-def _join_collectives(rows: pd.DataFrame, ranks: Sequence[RankSummary]) -> pd.DataFrame:
+def _join_collectives(rows: Columns, ranks: Sequence[RankSummary]) -> Columns:
     """Return the rows launched in steps, with the columns measured for them; all are by rank and start."""
     in_steps = np.concatenate([rank.in_steps for rank in ranks])
-    measured = concat_columns([rank.columns for rank in ranks])[in_steps].reset_index(drop=True)
-    pace = concat_columns([{HOST_NS: rank.pace} for rank in ranks])
-    return rows[in_steps].reset_index(drop=True).assign(**measured, **pace)
+    measured = Columns.concat([rank.columns for rank in ranks]).at(in_steps)
+    pace = concat_columns([rank.pace for rank in ranks])
+    return (
+        rows.at(in_steps)
+        .renumber()
+        .with_columns(**{name: measured[name] for name in measured.names}, **{HOST_NS: pace})
+    )
 
 
 def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
@@ -191,9 +195,7 @@ def _list_inflated_host_gaps(calls: Mapping[int, HostCalls]) -> list[Gap]:
 
 def _list_missing_backward(ranks: Sequence[RankSummary]) -> list[Gap]:
     """Return a gap if no rank trains: what is lost is then not what a training step loses."""
-    if not ranks or not all(
-        len(found) and np.all(found) for found in (r.host["is_inference"] for r in ranks)
-    ):
+    if not ranks or not all(len(rank.host) and rank.host.bools("is_inference").all() for rank in ranks):
         return []
     return [
         Gap(
@@ -206,31 +208,36 @@ def _list_missing_backward(ranks: Sequence[RankSummary]) -> list[Gap]:
     ]
 
 
-def _find_passes_in_program_steps(collectives: pd.DataFrame, ranks: Sequence[RankSummary]) -> pd.DataFrame:
+def _find_passes_in_program_steps(collectives: Columns, ranks: Sequence[RankSummary]) -> Columns:
     """Find the passes within the program's own steps, even if the window spans several steps.
 
     If no step is marked, not even by an optimizer, several forwards may be micro-batches or steps, so the
     micro-batch is unknown.
     """
-    step = collectives["step"].to_numpy(np.int64).copy()
-    rank_numbers = collectives["rank"].to_numpy(np.int64)
+    step = collectives.ints("step").copy()
+    launched = np.where(
+        collectives.known("launch_start_ns"),
+        collectives.ints("launch_start_ns"),
+        collectives.ints("start_ns"),
+    )
     for rank in ranks:
         if rank.window.has_several_steps:
-            own_rows = np.flatnonzero(rank_numbers == rank.window.rank)
-            rows = collectives.iloc[own_rows]
-            launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
-            step[own_rows] = rank.passes.host_steps.step_at(launched)
-    passes = make_pass_table(collectives.assign(step=step)[step >= 0], [rank.passes for rank in ranks])
+            own_rows = np.flatnonzero(collectives.ints("rank") == rank.window.rank)
+            step[own_rows] = rank.passes.host_steps.step_at(launched[own_rows])
+    in_steps = collectives.with_columns(step=step).at(step >= 0)
+    passes = make_pass_table(in_steps, [rank.passes for rank in ranks])
     evidence = {rank.window.rank: rank.passes.evidence for rank in ranks}
-    unmarked = {rank.window.rank for rank in ranks if rank.window.program_steps is None}
-    ranks_with_micro_batches = passes.loc[
-        passes["rank"].isin(unmarked) & (passes["micro_batch"] > 0).fillna(False), "rank"
-    ]
-    unknown = [
-        rank for rank in ranks_with_micro_batches.unique().tolist() if not len(evidence[rank].optimizer)
-    ]
-    numbers = ["micro_batch", "in_micro_batch"]
-    return passes.assign(**{name: passes[name].mask(passes["rank"].isin(unknown)) for name in numbers})
+    unmarked = [rank.window.rank for rank in ranks if rank.window.program_steps is None]
+    has_several = np.isin(passes.ints("rank"), unmarked) & (passes.ints("micro_batch") > 0)
+    ranks_with_micro_batches = np.unique(passes.ints("rank")[has_several]).tolist()
+    unknown = [rank for rank in ranks_with_micro_batches if not len(evidence[rank].optimizer)]
+    is_known = ~np.isin(passes.ints("rank"), unknown)
+    return passes.with_columns(
+        **{
+            name: OptionalInts(passes.ints(name), passes.known(name) & is_known)
+            for name in ("micro_batch", "in_micro_batch")
+        }
+    )
 
 
 def _describe_window(policy: WindowPolicy, ranks: Sequence[RankSummary]) -> Window:
@@ -245,16 +252,16 @@ def _describe_window(policy: WindowPolicy, ranks: Sequence[RankSummary]) -> Wind
 
 
 def _list_ranks_without_collectives(
-    run: Run, collectives: pd.DataFrame, windows: Sequence[RankWindow]
+    run: Run, collectives: Columns, windows: Sequence[RankWindow]
 ) -> list[Gap]:
     ranks = [window.rank for window in windows]
-    ranks_with_collectives = set(collectives["rank"].tolist())
+    ranks_with_collectives = set(collectives.ints("rank").tolist())
     return report_no_collectives(
         ranks, [rank for rank in ranks if rank not in ranks_with_collectives], run.manifest.world_size
     )
 
 
-def _list_unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
+def _list_unsplit_gaps(collectives: Columns) -> list[Gap]:
     """Report exposed communication that cannot be split into wait and transfer."""
     exposed_ns, unsplit_ns = sum_exposed(collectives), sum_unsplit_exposed(collectives)
     if not is_unsplit(exposed_ns, unsplit_ns):
@@ -268,32 +275,37 @@ def _list_unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
     return [Gap(kind=GapKind.EXPOSED_TIME, what="exposed wait", reason=reason, remedy=remedy)]
 
 
-def _make_alignment(synced: SynchronisedRun, collectives: pd.DataFrame) -> Alignment:
+def _make_alignment(synced: SynchronisedRun, collectives: Columns) -> Alignment:
     """Return the alignment; matched and unmatched collectives are counted by instance, not by row."""
-    by_rung = collectives[collectives["matched"]].groupby("rung")["instance"].nunique()
-    unmatched_rows = collectives[~collectives["matched"]]
-    unmatched = unmatched_rows.groupby(["group", "method", "sequence"]).ngroups
+    matched = collectives.at(collectives.bools("matched"))
+    rungs = Groups(matched.texts("rung"))
+    counts = rungs.count_distinct(matched.ints("instance")).tolist()
+    rows = collectives.at(~collectives.bools("matched"))
+    unmatched = Groups(rows.texts("group"), rows.texts("method"), rows.ints("sequence"))
     clocks = synced.clocks
     return Alignment(
         method=clocks.method,
         offsets_ns=clocks.offsets_ns,
         uncertainty_ns=clocks.uncertainty_ns,
-        matched=int(by_rung.sum()),
-        unmatched=int(unmatched),
+        matched=sum(counts),
+        unmatched=len(unmatched),
         rank_uncertainty_ns=clocks.rank_uncertainty_ns,
         interval_ns=clocks.interval_ns,
         drift_ppb={rank: clock.drift_ppb for rank, clock in clocks.of_rank.items() if clock.drift_ppb},
-        rungs={str(rung): int(step_counts) for rung, step_counts in by_rung.items()},
+        rungs=dict(zip(map(str, matched.texts("rung").at(rungs.first)), counts, strict=True)),
         excluded=synced.excluded,
         shifts=synced.shifts,
     )
 
 
 def _make_empty_analysis(gaps: Sequence[Gap]) -> TimeAnalysis:
+    none = np.empty(0, dtype=np.int64)
     return TimeAnalysis(
         time=Time(),
-        steps=pd.DataFrame(columns=list(STEP_COLUMNS)),
-        collectives=pd.DataFrame(columns=list(COLLECTIVE_COLUMNS)),
+        steps=Columns(dict.fromkeys(STEP_COLUMNS, none)),
+        collectives=Columns(
+            {name: Texts((), none) if name in _TEXTS else none for name in COLLECTIVE_COLUMNS}
+        ),
         volume=None,
         gaps=tuple(gaps),
     )

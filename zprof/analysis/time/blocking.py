@@ -8,9 +8,9 @@ collective that the thread, or the compute after the gap, waits for; else the ru
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import (
     EMPTY,
     Int64s,
@@ -22,7 +22,6 @@ from zprof.analysis.intervals import (
     union,
 )
 from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.collective_rows import CollectiveRows, decode_collectives
 from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
 from zprof.model.gaps import Gap, GapKind
@@ -55,10 +54,9 @@ class Blocking(Struct, frozen=True, kw_only=True):
 
 
 def find_blocking(
-    rank: int, activity: RankActivity, steps: StepWindows, collectives: pd.DataFrame | CollectiveRows
+    rank: int, activity: RankActivity, steps: StepWindows, collectives: Columns
 ) -> tuple[Blocking, list[Gap]]:
     """Return the blocked time of one rank in its steps, and gaps if its waits are unknown."""
-    collectives = decode_collectives(collectives)
     if activity.on_device:
         return _find_device_blocking(activity, steps, collectives), []
     inside = steps.step_at(collectives.ints("start_ns")) >= 0
@@ -94,9 +92,7 @@ def find_blocking(
     ]
 
 
-def _find_device_blocking(
-    activity: RankActivity, steps: StepWindows, collectives: CollectiveRows
-) -> Blocking:
+def _find_device_blocking(activity: RankActivity, steps: StepWindows, collectives: Columns) -> Blocking:
     start = collectives.ints("start_ns")
     running = intervals(start, np.where(collectives.known("stream"), collectives.ints("end_ns"), start))
     launched = collectives.ints("launch_start_ns", BEFORE_ALL_NS)
@@ -110,7 +106,7 @@ def _find_device_blocking(
 
 
 def _make_host_blocking(
-    activity: RankActivity, collectives: CollectiveRows, holes: Intervals, method: str
+    activity: RankActivity, collectives: Columns, holes: Intervals, method: str
 ) -> Blocking:
     running = _list_collective_spans(collectives)
     waits = activity.waits
@@ -127,7 +123,7 @@ def _make_host_blocking(
 
 
 def _starts_known_wait(
-    waits: Intervals, collectives: CollectiveRows, rows: Mask | bool = True
+    waits: Intervals, collectives: Columns, rows: Mask | bool = True
 ) -> npt.NDArray[np.bool_]:
     """Mark the waits that start at the recorded wait start of one of these collectives."""
     known = collectives.known("wait_start_ns") & rows
@@ -142,7 +138,7 @@ def _ends_in_wait(waits: Intervals, end: Int64s) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _list_collective_spans(collectives: CollectiveRows) -> Intervals:
+def _list_collective_spans(collectives: Columns) -> Intervals:
     return intervals(collectives.ints("start_ns"), collectives.ints("end_ns"))
 
 

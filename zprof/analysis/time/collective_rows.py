@@ -5,103 +5,24 @@ would appear to run only a quarter of its collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.intervals import Int64s
+from zprof.model.collectives import FULL_SYNC
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 _T = TypeVar("_T", bound=np.generic)
 #: A text with more digits is not a rank.
 _MAX_DIGITS = 9
 
 
-class CollectiveRows:
-    """Rows of a table of collectives as numpy columns; each column is decoded once for all ranks."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self._frame = frame
-        self._span = slice(0, len(frame))
-        self._decoded: dict[str, tuple[npt.NDArray[Any], Any]] = {}
-
-    def __len__(self) -> int:
-        return self._span.stop - self._span.start
-
-    def select(self, start: int, stop: int) -> "CollectiveRows":
-        """Return these rows of the table; they share its decoded columns."""
-        part = CollectiveRows(self._frame)
-        part._span, part._decoded = slice(start, stop), self._decoded
-        return part
-
-    @property
-    def positions(self) -> Int64s:
-        """Positions of the rows in the table."""
-        return np.arange(self._span.start, self._span.stop)
-
-    def ints(self, name: str, missing: int = 0) -> Int64s:
-        """Return a column of integers, with ``missing`` in place of unknown ones."""
-        values, known = self._read_ints(name)
-        if known is None or missing == 0:
-            return values[self._span]
-        return np.where(known[self._span], values[self._span], missing)
-
-    def known(self, name: str) -> Mask:
-        """Mark the rows for which this integer is known."""
-        known = self._read_ints(name)[1]
-        return np.ones(len(self), dtype=np.bool_) if known is None else known[self._span]
-
-    def flags(self, name: str) -> Mask:
-        """Return a column of truth values."""
-        if name not in self._decoded:
-            self._decoded[name] = self._frame[name].to_numpy(np.bool_), None
-        return self._decoded[name][0][self._span]
-
-    def codes(self, name: str) -> tuple[Int64s, list[str]]:
-        """Return a column of texts as codes, and the text of each code."""
-        if name not in self._decoded:
-            self._decoded[name] = factorize_texts(self._frame[name])
-        codes, texts = self._decoded[name]
-        return codes[self._span], texts
-
-    def matches(self, name: str, *texts: str) -> Mask:
-        """Mark the rows with one of these texts."""
-        codes, known = self.codes(name)
-        return np.array([*(text in texts for text in known), False], dtype=np.bool_)[codes]
-
-    def _read_ints(self, name: str) -> tuple[Int64s, Mask | None]:
-        if name not in self._decoded:
-            column = self._frame[name]
-            known = column.notna().to_numpy(np.bool_)
-            if known.all():
-                self._decoded[name] = column.to_numpy(np.int64), None
-            else:
-                self._decoded[name] = column.fillna(0).to_numpy(np.int64), known
-        return self._decoded[name]
-
-
-def decode_collectives(rows: pd.DataFrame | CollectiveRows) -> CollectiveRows:
-    """Return the columns of a table of collectives that may be decoded already."""
-    return rows if isinstance(rows, CollectiveRows) else CollectiveRows(rows)
-
-
-RankColumns = Mapping[str, "npt.NDArray[Any] | pd.arrays.IntegerArray"]
-
-
-def concat_columns(parts: Sequence[RankColumns]) -> pd.DataFrame:
-    """Return the columns of several ranks as one table: a table for each rank would take longer to make."""
-    return pd.DataFrame({name: _concat_arrays([part[name] for part in parts]) for name in parts[0]})
-
-
-def _concat_arrays(parts: Sequence[Any]) -> Any:
-    if not isinstance(parts[0], pd.arrays.IntegerArray):
-        return np.concatenate(parts)
-    values = np.concatenate([part.to_numpy(np.int64, na_value=0) for part in parts])
-    return pd.arrays.IntegerArray(values, np.concatenate([part.isna() for part in parts]))
+def mark_full_syncs(rows: Columns) -> Mask:
+    """Mark the rows of kinds that no rank can leave before all have entered."""
+    return rows.texts("kind").equals(*FULL_SYNC)
 
 
 class Instances:
@@ -183,32 +104,14 @@ class RowFinder:
         return np.where(is_match, self._order[index], -1)
 
 
-def factorize_texts(column: "pd.Series[str]") -> tuple[Int64s, list[str]]:
-    """Return an integer code per row and the list of distinct texts.
-
-    Equal texts usually share one object, so rows are deduplicated by identity first and by value second.
-    """
-    texts = column.to_numpy(dtype=object)
-    identity = np.fromiter(map(id, texts), np.int64, len(texts))
-    _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
-    code_by_text: dict[str, int] = {}
-    codes = [code_by_text.setdefault(str(text), len(code_by_text)) for text in texts[first]]
-    return np.array(codes, dtype=np.int64)[inverse.ravel()], list(code_by_text)
-
-
 def group_rows_by_text(
-    frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
-) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    rows: Columns, by: Sequence[str], columns: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], Columns]]:
     """Yield (texts, rows) per distinct combination of the text columns ``by``; rows have only ``columns``."""
-    keys = [factorize_texts(frame[name]) for name in by]
-    number = np.zeros(len(frame), dtype=np.int64)
-    for codes, texts in keys:
-        number = number * (len(texts) + 1) + codes
-    order = np.argsort(number, kind="stable")
-    first = np.flatnonzero(np.diff(number[order], prepend=-1))
-    selected = frame[[*dict.fromkeys(columns)]]
-    for group_rows in np.split(order, first[1:]) if len(order) else []:
-        yield tuple(texts[codes[group_rows[0]]] for codes, texts in keys), selected.iloc[group_rows]
+    keys = [rows.texts(name) for name in by]
+    selected = rows.pick(dict.fromkeys(columns))
+    for places in Groups(*keys).split():
+        yield tuple(key[places[0]] for key in keys), selected.at(places)
 
 
 def parse_group_ranks(group: str) -> frozenset[int]:
@@ -229,10 +132,10 @@ class StepCounts(Struct, frozen=True, kw_only=True):
         """Steps per rank: the maximum over ranks, at least 1."""
         return max(1, max(self.by_rank.values(), default=1))
 
-    def sum_for_group(self, group: str, rows: pd.DataFrame) -> int:
+    def sum_for_group(self, group: str, rows: Columns) -> int:
         """Return the sum of steps over the loaded ranks of a group, at least 1.
 
         If the ranks of the group are unknown, use the ranks that have rows.
         """
-        ranks = parse_group_ranks(group) or set(rows["rank"].unique())
-        return max(1, sum(self.by_rank.get(int(rank), 0) for rank in ranks))
+        ranks = parse_group_ranks(group) or set(rows.ints("rank").tolist())
+        return max(1, sum(self.by_rank.get(rank, 0) for rank in ranks))

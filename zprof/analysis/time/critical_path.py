@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.blame.late_arrivals import group_by_rank
 from zprof.analysis.time.blame.reasons import ReadCalls
 from zprof.analysis.time.blocking import BEFORE_ALL_NS
-from zprof.analysis.time.collective_rows import Instances, RowFinder
+from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
-from zprof.model.collectives import FULL_SYNC
 from zprof.model.time import CriticalPath, PathKind, PathSegment, PathShare
 
 #: A collective that starts at most this long after the previous one on its stream was waiting for it.
@@ -107,26 +106,25 @@ def make_sync_points(
     )
 
 
-def _find_last_arrivals(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
+def _find_last_arrivals(collectives: Columns, rank: Int64s, start: Int64s) -> Int64s:
     """Return the last row to start for full syncs; for other kinds the awaited row, if known."""
-    instance, itself = frame["instance"].to_numpy(np.int64), np.arange(len(frame))
+    instance, itself = collectives.ints("instance"), np.arange(len(collectives))
     instances = Instances(instance)
     latest = instances.broadcast(instances.find_largest_rows(start), itself)
-    is_full_sync = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
-    is_full_sync &= ~frame["bound"].to_numpy(np.bool_) & (instance >= 0)
-    last_rank = frame["last_rank"].to_numpy(np.int64)
+    is_full_sync = mark_full_syncs(collectives) & ~collectives.bools("bound") & (instance >= 0)
+    last_rank = collectives.ints("last_rank")
     awaited_row = RowFinder(instance, rank).find(np.where(last_rank == UNKNOWN_RANK, -1, instance), last_rank)
     return np.where(is_full_sync, latest, np.where(awaited_row >= 0, awaited_row, itself))
 
 
-def _find_previous_rows(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
+def _find_previous_rows(collectives: Columns, rank: Int64s, start: Int64s) -> Int64s:
     """Return the previous collective, if neither launch nor compute was ready later than its end; else -1."""
-    previous_end = frame["previous_ns"].to_numpy(np.int64)
-    ready = np.maximum(frame["launch_ns"].to_numpy(np.int64), frame["computed_ns"].to_numpy(np.int64))
-    ready = np.where(frame["launch_start_ns"].notna(), ready, frame["computed_ns"].to_numpy(np.int64))
+    previous_end, computed = collectives.ints("previous_ns"), collectives.ints("computed_ns")
+    ready = np.maximum(collectives.ints("launch_ns"), computed)
+    ready = np.where(collectives.known("launch_start_ns"), ready, computed)
     has_waited = (previous_end >= ready) & (start - previous_end <= _RIGHT_AFTER_NS)
-    finder = RowFinder(frame["instance"].to_numpy(np.int64), rank)
-    previous = finder.find(np.where(has_waited, frame["previous_instance"].to_numpy(np.int64), -1), rank)
+    finder = RowFinder(collectives.ints("instance"), rank)
+    previous = finder.find(np.where(has_waited, collectives.ints("previous_instance"), -1), rank)
     return np.where(previous >= 0, previous, -1)
 
 
@@ -209,12 +207,12 @@ def _walk_through_collective(
 
 
 def find_critical_path(
-    frame: pd.DataFrame, work: Mapping[int, RankWork], steps: Mapping[int, StepWindows], calls: ReadCalls
+    collectives: Columns, work: Mapping[int, RankWork], steps: Mapping[int, StepWindows], calls: ReadCalls
 ) -> CriticalPath | None:
     """Return the path through all steps that every rank has; None if there is no such step.
 
     Args:
-        frame: Collectives of all ranks with their launches, on the common clock.
+        collectives: Collectives of all ranks with their launches, on the common clock.
         work: Work of each rank.
         steps: Steps of each rank.
         calls: Returns the host calls of a rank; called only for ranks on the path.
@@ -223,10 +221,10 @@ def find_critical_path(
     if not windows:
         return None
     # The sync points of a table of collectives with launch and arrival columns.
-    rank, start, end = (frame[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
-    sync_points = make_sync_points(
-        rank, start, end, _find_last_arrivals(frame, rank, start), _find_previous_rows(frame, rank, start)
-    )
+    rank, start, end = (collectives.ints(name) for name in ("rank", "start_ns", "end_ns"))
+    last_arrivals = _find_last_arrivals(collectives, rank, start)
+    previous_rows = _find_previous_rows(collectives, rank, start)
+    sync_points = make_sync_points(rank, start, end, last_arrivals, previous_rows)
     blocked = {rank: BlockedSpans.from_intervals(rank_work.blocked) for rank, rank_work in work.items()}
     pieces_by_step: list[tuple[int, list[PathPiece]]] = []
     for step, spans in windows.items():

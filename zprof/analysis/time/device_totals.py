@@ -52,8 +52,9 @@ def measure_device_totals(
                 )
             )
             continue
-        rows = collectives[collectives["rank"] == timeline.rank]
-        communication = union(intervals(rows["start_ns"], rows["end_ns"]), timeline.activity.nameless)
+        rows = collectives.at(collectives.ints("rank") == timeline.rank)
+        spans = intervals(rows.ints("start_ns"), rows.ints("end_ns"))
+        communication = union(spans, timeline.activity.nameless)
         totals.append(
             _make_totals(timeline.rank, timeline.activity.compute, communication, timeline.activity.copies)
         )

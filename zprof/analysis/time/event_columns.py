@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zprof.analysis.intervals import Int64s, Intervals
+from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
 
 #: Placeholder for the stream of a row without one.
 NO_STREAM = np.iinfo(np.int64).min
@@ -91,10 +92,10 @@ class EventColumns:
         return is_match
 
     def _read(self, column: str, missing: int | None = None) -> Int64s:
-        values = self._events.column(column)
+        values = join_chunks(self._events.column(column))
+        decoded: Int64s = read_numbers(values)
         if missing is not None and values.null_count:
-            values = values.fill_null(missing)
-        decoded: Int64s = values.to_numpy()
+            return np.where(read_known(values), decoded, missing)
         return decoded
 
 
@@ -122,6 +123,5 @@ def look_up(is_match: list[bool], codes: Codes) -> Mask:
 
 
 def _encode_column(table: pa.Table, column: str) -> tuple[list[str], Codes]:
-    encoded = table.column(column)
-    combined = encoded.chunk(0) if encoded.num_chunks == 1 else encoded.unify_dictionaries().combine_chunks()
-    return combined.dictionary.to_pylist(), combined.indices.to_numpy(zero_copy_only=False)
+    encoded = join_chunks(table.column(column))
+    return encoded.dictionary.to_pylist(), read_numbers(encoded.indices)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events, find_used, look_up
 from zprof.model.kernels import is_collective_kernel
+from zprof.run.arrow_arrays import read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
 
 #: Categories of the host's calls into a device's driver, and of what a device runs.
@@ -127,7 +128,7 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     kernels = work & view.match_categories("kernel")
     # Mark the rows of ``work`` with the same start, end and stream as a collective.
     described = collectives.select(["start_ns", "end_ns", "stream"]).drop_null()
-    starts, *others = (column.to_numpy() for column in described.columns)
+    starts, *others = (read_numbers(column) for column in described.columns)
     keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))
     rows = np.flatnonzero(work)
     rows = rows[np.isin(view.spans[rows, 0], starts)]

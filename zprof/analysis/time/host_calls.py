@@ -19,6 +19,7 @@ from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.device_waits import DeviceWaits, find_copies_of_calls, select_device_waits
 from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events
 from zprof.analysis.time.event_roles import EventView
+from zprof.run.arrow_arrays import join_chunks, make_array, read_numbers
 from zprof.run.reader import Run
 
 DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
@@ -234,13 +235,13 @@ def _is_inference(view: EventView, on_host: Mask) -> bool:
 
 def filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], object]) -> pa.Table:
     """Return the rows whose text in ``column`` satisfies the predicate."""
-    encoded = rows.column(column).unify_dictionaries().combine_chunks()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    encoded = join_chunks(rows.column(column))
+    codes = read_numbers(encoded.indices)
     used = np.unique(codes)  # of a dictionary shared by all rows of the table
     is_match = np.zeros(len(encoded.dictionary), dtype=np.bool_)
-    texts = encoded.dictionary.take(pa.array(used)).to_pylist()
+    texts = encoded.dictionary.take(make_array(used, pa.int32())).to_pylist()
     is_match[used] = [bool(answer) for answer in map(predicate, texts)]
-    return rows.filter(pa.array(is_match[codes]))
+    return rows.filter(make_array(is_match[codes], pa.bool_()))
 
 
 def measure_host_pace(

@@ -27,8 +27,8 @@ from enum import StrEnum
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Mask, Texts
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.collective_rows import Mask, RankColumns
 from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankResult
@@ -215,8 +215,8 @@ def split_idle(timeline: RankTimeline, result: RankResult) -> IdleShares:
     return split_device_idle(result.idle, result.exposure.moving, pending, calls)
 
 
-def make_host_columns(timeline: RankTimeline, result: RankResult, shares: IdleShares) -> RankColumns:
-    """Return the columns ``HOST_COLUMNS`` with one entry per step of a rank, which is on the common clock."""
+def make_host_columns(timeline: RankTimeline, result: RankResult, shares: IdleShares) -> Columns:
+    """Return the steps of a rank, which is on the common clock, with ``HOST_COLUMNS``."""
     calls = timeline.calls
     activity, steps = timeline.activity, timeline.steps
     rows: HostColumns = {
@@ -245,11 +245,11 @@ def make_host_columns(timeline: RankTimeline, result: RankResult, shares: IdleSh
         **_make_read_columns(result.exposure.moving, activity.waits, calls.read, steps),
         **_make_copy_columns(_find_exposed_copies(timeline, result), calls, timeline),
     }
-    return {name: np.broadcast_to(np.asarray(rows[name]), len(steps)) for name in HOST_COLUMNS}
+    return Columns({name: np.broadcast_to(np.asarray(rows[name]), len(steps)) for name in HOST_COLUMNS})
 
 
-def make_wait_columns(timeline: RankTimeline, result: RankResult, shares: IdleShares) -> RankColumns:
-    """Return the columns ``WAIT_COLUMNS``, one entry per wait for the device in a step.
+def make_wait_columns(timeline: RankTimeline, result: RankResult, shares: IdleShares) -> Columns:
+    """Return the waits for the device in the steps of a rank.
 
     ``stalled_ns``: time in the wait, or until 1 ms after it, in which the device was idle because of it, or
     only copied.
@@ -262,14 +262,17 @@ def make_wait_columns(timeline: RankTimeline, result: RankResult, shares: IdleSh
     step = steps.step_at(begin)
     step = np.where(step < 0, steps.step_at(end - 1), step)
     rows = np.flatnonzero(np.isin(step, np.unique(steps.number)))
-    return {
-        "rank": np.full(len(rows), timeline.rank, dtype=np.int64),
-        "step": step[rows],
-        "operator": np.array([*waits.names, ""], dtype=object)[waits.operator[rows]],
-        "kind": np.array(list(WaitKind), dtype=object)[waits.kind[rows]],
-        "wait_ns": (end - begin)[rows],
-        "stalled_ns": covered(stalled, begin[rows], until[rows]),
-    }
+    operator = Texts(waits.names, waits.operator[rows])
+    return Columns(
+        {
+            "rank": np.full(len(rows), timeline.rank, dtype=np.int64),
+            "step": step[rows],
+            "operator": operator.with_text(~operator.known, ""),
+            "kind": Texts(tuple(WaitKind), waits.kind[rows]),
+            "wait_ns": (end - begin)[rows],
+            "stalled_ns": covered(stalled, begin[rows], until[rows]),
+        }
+    )
 
 
 def _find_exposed_copies(timeline: RankTimeline, result: RankResult) -> Intervals:

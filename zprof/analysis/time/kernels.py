@@ -10,15 +10,12 @@ the outermost operators of the main thread are used instead of kernels, and a co
 arrival on.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from zprof.analysis.columns import Column, Columns, Floats, Texts
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, union
 from zprof.analysis.time.activity import NamedWork
-from zprof.analysis.time.collective_rows import CollectiveRows, decode_collectives
 from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.timeline import RankTimeline
 
@@ -51,18 +48,16 @@ KERNEL_COLUMNS = (
     "uncovered_ns",
 )
 _ROLES = ("compute", "copy", "memcpy")
-_Floats = npt.NDArray[np.float64]
-KernelColumns = dict[str, "npt.NDArray[np.generic] | list[str]"]
 
 
-def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame | CollectiveRows) -> KernelColumns:
-    """Return the columns of one rank; times are on the common clock."""
+def sum_kernels(timeline: RankTimeline, collectives: Columns) -> Columns:
+    """Return the rows of one rank, with ``KERNEL_COLUMNS``; times are on the common clock."""
     work, named = timeline.activity, timeline.activity.named
     launch, start, end = named.times.T
     in_steps = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
     duration = (end - start)[in_steps]
     concurrent = covered(
-        _find_running(decode_collectives(collectives), work.on_device, work.nameless),
+        _find_running(collectives, work.on_device, work.nameless),
         start[in_steps],
         end[in_steps],
     )
@@ -78,10 +73,10 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame | CollectiveRo
 
     times = named.times[in_steps, 1:]
     other = union(named.times[~named.copies, 1:])
-    return {
+    columns: dict[str, Column] = {
         "rank": np.full(size, timeline.rank, dtype=np.int64),
-        "name": names,
-        "role": roles,
+        "name": Texts.of(names),
+        "role": Texts.of(roles),
         "count": total(None),
         "total_ns": total(duration),
         "beside_ns": total(concurrent),
@@ -96,27 +91,17 @@ def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame | CollectiveRo
             np.where(named.copies[in_steps], times[:, 1] - times[:, 0] - covered(other, *times.T), 0)
         ),
     }
+    return Columns({name: columns[name] for name in KERNEL_COLUMNS})
 
 
-def make_kernel_frame(ranks: Sequence[KernelColumns]) -> pd.DataFrame:
-    """Return the rows of all ranks as one table."""
-    columns = {
-        name: [text for rank in ranks for text in rank[name]]
-        if name in ("name", "role")
-        else np.concatenate([np.asarray(rank[name]) for rank in ranks])
-        for name in KERNEL_COLUMNS
-    }
-    return pd.DataFrame(columns)
-
-
-def _find_running(collectives: CollectiveRows, on_device: bool, nameless: Intervals) -> Intervals:
+def _find_running(collectives: Columns, on_device: bool, nameless: Intervals) -> Intervals:
     """Return the intervals in which a collective competed with compute."""
     end = collectives.ints("end_ns")
     begin = collectives.ints("start_ns" if on_device else "arrival_ns")
     return union(intervals(np.minimum(begin, end), end), nameless)
 
 
-def _measure_excess(kind: Int64s, duration: Int64s, is_alone: Mask) -> _Floats:
+def _measure_excess(kind: Int64s, duration: Int64s, is_alone: Mask) -> Floats:
     """Return the extra duration of each kernel compared with running alone; NaN if unknown."""
     kinds = int(kind.max()) + 1 if len(kind) else 0
     normal = group_medians(kind[is_alone], duration[is_alone], kinds)

@@ -10,14 +10,14 @@ overlapped + exposed_wait + exposed_transfer. This module also provides the inte
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import fields
 
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, subtract, union
 from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, RankExposure
 from zprof.analysis.time.clocks.rank_clock import RankClock
@@ -33,11 +33,10 @@ _MIN_UNSPLIT_RATIO = 0.01
 #: Profiler overhead at each edge of an interval.
 STAMP_NS = 1_000
 _MIN_STEPS = 3
-StepColumns = Mapping[str, Int64s]
 
 
-def make_step_columns(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> StepColumns:
-    """Return the columns ``STEP_COLUMNS``, with one entry per step of a rank."""
+def make_step_columns(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> Columns:
+    """Return the steps of a rank, with ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
     running = union(blocking.running)
     copies, unknown = _find_copies_and_unknown(timeline, blocking, exposure)
@@ -63,7 +62,7 @@ def make_step_columns(timeline: RankTimeline, blocking: Blocking, exposure: Rank
         "collective_ns": inside(running),
         "memcpy_ns": inside(activity.copies),
     }
-    return {name: rows[name] for name in STEP_COLUMNS}
+    return Columns({name: rows[name] for name in STEP_COLUMNS})
 
 
 def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: RankExposure) -> Intervals:
@@ -86,7 +85,7 @@ def _find_copies_and_unknown(
 
 
 def average_rank_time(
-    rows: StepColumns, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
+    rows: Columns, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
 ) -> RankTime:
     """Return means over the steps of one rank, in integer nanoseconds that still sum.
 
@@ -97,25 +96,25 @@ def average_rank_time(
         first_wait_ns: Exposed wait of the first collective of each group, summed over all steps.
         unsplit_ns: Exposed time in collectives that are missing some ranks, summed over all steps.
     """
-    count = len(rows["step"])
-    means = divide_evenly([int(rows[term].sum()) for term in LEDGER_TERMS], count)
+    count = len(rows)
+    means = divide_evenly([int(rows.ints(term).sum()) for term in LEDGER_TERMS], count)
     terms = dict(zip(LEDGER_TERMS, means, strict=True))
-    collective, overlapped = int(rows["collective_ns"].sum()), int(rows["overlapped_ns"].sum())
+    collective, overlapped = int(rows.ints("collective_ns").sum()), int(rows.ints("overlapped_ns").sum())
     exposed_ns = terms["exposed_wait_ns"] + terms["exposed_transfer_ns"]
     unsplit_ns = min(unsplit_ns // count, exposed_ns)
     is_upper = method in (UPPER_BOUND, MIXED)
     return RankTime(
-        rank=int(rows["rank"][0]),
+        rank=int(rows.ints("rank")[0]),
         steps=count,
-        wall_ns=int(rows["wall_ns"].sum()) // count,
-        wall_median_ns=int(np.median(rows["wall_ns"])),
+        wall_ns=int(rows.ints("wall_ns").sum()) // count,
+        wall_median_ns=int(np.median(rows.ints("wall_ns"))),
         collective_ns=collective // count,
         overlapped_ns=overlapped // count,
         overlap_ratio=overlapped / collective if collective else None,
         method=method,
         noise_floor_ns=noise_floor_ns,
         upper_bound=is_upper,
-        memcpy_ns=int(rows["memcpy_ns"].sum()) // count,
+        memcpy_ns=int(rows.ints("memcpy_ns").sum()) // count,
         first_wait_ns=min(first_wait_ns // count, terms["exposed_wait_ns"]),
         unsplit_ns=unsplit_ns,
         bounds=find_ledger_bounds(exposed_ns, unsplit_ns, is_upper=is_upper),
@@ -144,7 +143,7 @@ def is_unsplit(exposed_ns: int, unsplit_ns: int) -> bool:
     return unsplit_ns > _MIN_UNSPLIT_RATIO * exposed_ns
 
 
-def list_step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:
+def list_step_times(rows: Columns) -> tuple[StepTime, ...]:
     """Convert the step rows to leaves of the report."""
     names = [field.name for field in fields(StepTime)]
     columns = [rows[name].tolist() for name in names]
@@ -173,16 +172,16 @@ def estimate_noise_floor(
     return max(STAMP_NS, (edges * STAMP_NS + clocks) // max(1, len(timeline.steps)))
 
 
-def estimate_step_noise(steps: pd.DataFrame) -> int | None:
+def estimate_step_noise(steps: Columns) -> int | None:
     """Return the 95 % half width of the difference between two recordings' mean step times.
 
     The standard deviation is computed from ``steps``, with one row per rank and step. None for fewer than
     three steps.
     """
-    walls = steps.groupby("step")["wall_ns"].mean()
+    walls = Groups(steps.ints("step")).mean(steps.ints("wall_ns"))
     if len(walls) < _MIN_STEPS:
         return None
-    return round(1.96 * sqrt(2 / len(walls)) * float(walls.std()))
+    return round(1.96 * sqrt(2 / len(walls)) * float(walls.std(ddof=1)))
 
 
 class RankTracks(Struct, frozen=True, kw_only=True):

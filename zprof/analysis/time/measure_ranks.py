@@ -8,16 +8,14 @@ ranks, keeps their timelines while this one matches the collectives, measures th
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Mask, OptionalInts
 from zprof.analysis.time.clocks.rank_clock import Clocks
-from zprof.analysis.time.collective_rows import CollectiveRows, Mask, RankColumns
 from zprof.analysis.time.host_calls import HostCalls, measure_host_pace
 from zprof.analysis.time.host_idle import make_host_columns, make_wait_columns, split_idle
-from zprof.analysis.time.kernels import KernelColumns
 from zprof.analysis.time.ledger import RankTracks, make_rank_tracks
 from zprof.analysis.time.passes.table import PassRank, make_pass_rank
 from zprof.analysis.time.rank import (
@@ -33,7 +31,7 @@ from zprof.analysis.time.timeline import (
     RankWindow,
     join_collective_tables,
     load_timeline,
-    make_collective_frame,
+    make_collective_rows,
     report_unequal_steps,
 )
 from zprof.analysis.time.transfer.decomposition import decompose_collectives
@@ -70,16 +68,16 @@ class RankSummary(Struct, frozen=True, kw_only=True):
 
     window: RankWindow
     time: RankTime
-    steps: RankColumns
+    steps: Columns
     in_steps: Mask
-    columns: RankColumns
-    pace: pd.arrays.IntegerArray
+    columns: Columns
+    pace: OptionalInts
     work: RankWork
     calls: HostCalls
-    kernels: KernelColumns
-    host: RankColumns
-    waits: RankColumns
-    limiter: RankColumns
+    kernels: Columns
+    host: Columns
+    waits: Columns
+    limiter: Columns
     passes: PassRank
     tracks: RankTracks
     outside_ns: int
@@ -93,7 +91,7 @@ class MeasuredRanks(Struct, frozen=True, kw_only=True):
     """
 
     ranks: list[RankSummary]
-    rows: pd.DataFrame
+    rows: Columns
     synced: SynchronisedRun
     gaps: list[Gap]
 
@@ -152,7 +150,7 @@ class LoadedPart(Struct, frozen=True, kw_only=True):
 class PartRows(Struct, frozen=True, kw_only=True):
     """The collectives of a part, matched, by rank and start; and when each rank of the job was recording."""
 
-    rows: pd.DataFrame
+    rows: Columns
     uncertainty_ns: int
     recording_start_ns: Mapping[int, int]
 
@@ -187,13 +185,15 @@ class RankPart:
 
     def measure(self, part: PartRows) -> list[RankSummary]:
         """Measure the ranks, and forget them one by one."""
-        rows, starts = CollectiveRows(part.rows), RecordingStarts(part.recording_start_ns)
-        rank = part.rows["rank"].to_numpy(np.int64)
+        starts = RecordingStarts(part.recording_start_ns)
+        rank = part.rows.ints("rank")
         summaries = []
         self._timelines.reverse()
         while self._timelines:
             timeline = self._timelines.pop()
-            own_rows = rows.select(*np.searchsorted(rank, (timeline.rank, timeline.rank + 1)).tolist())
+            own_rows = part.rows.at(
+                slice(*np.searchsorted(rank, (timeline.rank, timeline.rank + 1)).tolist())
+            )
             result = analyse_rank(timeline, own_rows, part.uncertainty_ns, starts.find_start_ns)
             summaries.append(_summarize(timeline, result, self._clocks))
         return summaries
@@ -205,19 +205,19 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
     gaps = [*(gap for part in loaded for gap in part.gaps), *report_unequal_steps(windows)]
     if not windows:
         return gaps
-    collectives = make_collective_frame([part.collectives for part in loaded if part.collectives is not None])
+    collectives = make_collective_rows([part.collectives for part in loaded if part.collectives is not None])
     synced = synchronise(collectives, windows, run.manifest.world_size)
     clocks = synced.clocks
     moved = workers.call(RankPart.move_to, [clocks] * parts)
     rows = decompose_collectives(synced.collectives, clocks)
-    rows = rows.iloc[np.lexsort([rows[name].to_numpy() for name in ("end_ns", "start_ns", "rank")])]
-    rank = rows["rank"].to_numpy(np.int64)
+    rows = rows.at(np.lexsort([rows.ints(name) for name in ("end_ns", "start_ns", "rank")])).renumber()
+    rank = rows.ints("rank")
     recording_start_ns = {rank: start for starts in moved for rank, start in starts.items()}
     jobs = [
         PartRows(
-            rows=rows.iloc[slice(*np.searchsorted(rank, (min(starts), max(starts) + 1)))]
-            if starts
-            else rows[:0],
+            rows=rows.at(
+                slice(*np.searchsorted(rank, (min(starts), max(starts) + 1)).tolist()) if starts else slice(0)
+            ),
             uncertainty_ns=clocks.uncertainty_ns,
             recording_start_ns=recording_start_ns,
         )
@@ -227,7 +227,7 @@ def _measure_parts(run: Run, workers: Workers[RankPart], parts: int) -> Measured
     return MeasuredRanks(
         ranks=[summary for part in measured for summary in part],
         rows=rows,
-        synced=replace(synced, collectives=rows[:0]),
+        synced=replace(synced, collectives=rows.at(slice(0))),
         gaps=gaps,
     )
 
@@ -241,7 +241,7 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
     work = result.work
     pace_ns = measure_host_pace(launch, known, timeline.calls, work.blocked, work.begin_ns)
     rows = result.collectives
-    is_gather = result.in_steps & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
+    is_gather = result.in_steps & rows.texts("kind").equals(CollectiveKind.ALL_GATHER)
     gather_ends = np.sort(rows.ints("end_ns")[is_gather])
     return RankSummary(
         window=timeline.window,
@@ -249,7 +249,7 @@ def _summarize(timeline: RankTimeline, result: RankResult, clocks: Clocks) -> Ra
         steps=result.steps,
         in_steps=result.in_steps,
         columns=result.columns,
-        pace=pd.arrays.IntegerArray(pace_ns, ~known),
+        pace=OptionalInts(pace_ns, known),
         work=result.work,
         calls=HostCalls(
             allocator=calls.allocator, sync=calls.sync, loader=calls.loader, has_stacks=calls.has_stacks

@@ -13,15 +13,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals
 from zprof.analysis.time.activity_from_events import read_host_activity
 from zprof.analysis.time.host_calls import PYTHON_CATEGORY, filter_by_text, read_host_calls, read_loader_spans
 from zprof.analysis.user_code import make_user_location, parse_profiler_call
 from zprof.model.errors import BadInput
 from zprof.model.findings import SourceLocation
+from zprof.run.arrow_arrays import read_numbers
 from zprof.run.reader import Run
 
 #: A collective that is waited for this soon after a scalar was read was waited for by the read.
@@ -159,21 +160,21 @@ class _SampledLines(Struct, frozen=True, dict=True):
         return self._vote(self._stacks[~self._is_read], self._caller_of_backward)
 
     @cached_property
-    def _table(self) -> pa.Table:
-        return self.run.table(self.rank, "host_sample").sort_by("time_ns")
+    def _samples(self) -> Columns:
+        samples = Columns.from_arrow(self.run.table(self.rank, "host_sample"))
+        return samples.at(np.argsort(samples.ints("time_ns"), kind="stable"))
 
     @cached_property
     def _times(self) -> Int64s:
-        return np.asarray(self._table.column("time_ns").to_numpy(), dtype=np.int64)
+        return self._samples.ints("time_ns")
 
     @cached_property
     def _stacks(self) -> Int64s:
-        return np.asarray(self._table.column("stack").to_numpy(), dtype=np.int64)
+        return self._samples.ints("stack")
 
     @cached_property
     def _is_read(self) -> npt.NDArray[np.bool_]:
-        kinds = self._table.column("kind").cast(pa.string())
-        return np.asarray(pc.equal(kinds, _READ).to_numpy(), dtype=np.bool_)
+        return self._samples.texts("kind").equals(_READ)
 
     @cached_property
     def _frames(self) -> Mapping[int, Sequence[_Frame]]:
@@ -271,8 +272,8 @@ class _TracedLines(Struct, frozen=True, dict=True):
 
     def find_backward(self) -> SourceLocation | None:
         rows = filter_by_text(self._python_calls, "name", _is_backward_call)
-        start = rows.column("start_ns").to_numpy()
-        return self.find_callers(intervals(start, start + rows.column("duration_ns").to_numpy()))
+        start, duration = (read_numbers(rows.column(name)) for name in ("start_ns", "duration_ns"))
+        return self.find_callers(intervals(start, start + duration))
 
     @cached_property
     def _python_calls(self) -> pa.Table:
@@ -283,13 +284,13 @@ class _TracedLines(Struct, frozen=True, dict=True):
     def _user_calls(self) -> "_UserCalls":
         folder = self.run.manifest.folder
         rows = filter_by_text(self._python_calls, "name", lambda name: parse_profiler_call(name, folder))
-        start = np.asarray(rows.column("start_ns").to_numpy(), dtype=np.int64)
+        start, duration = (read_numbers(rows.column(name)) for name in ("start_ns", "duration_ns"))
         names = rows.column("name").cast(pa.string()).to_pylist()
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         locations = [parse_profiler_call(name, folder) for name in numbers]
         return _UserCalls(
             begin_ns=start,
-            end_ns=start + np.asarray(rows.column("duration_ns").to_numpy(), dtype=np.int64),
+            end_ns=start + duration,
             number=np.array([numbers[name] for name in names], dtype=np.int64),
             locations=[location for location in locations if location is not None],
         )

@@ -3,19 +3,14 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Mask, OptionalInts
 from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.blocking import BEFORE_ALL_NS, RankExposure, attribute_exposure, find_blocking
-from zprof.analysis.time.collective_rows import (
-    CollectiveRows,
-    Mask,
-    RankColumns,
-    parse_group_ranks,
-)
-from zprof.analysis.time.kernels import KernelColumns, sum_kernels
+from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.analysis.time.kernels import sum_kernels
 from zprof.analysis.time.ledger import (
     average_rank_time,
     estimate_noise_floor,
@@ -110,13 +105,13 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """
 
     time: RankTime
-    steps: RankColumns
-    collectives: CollectiveRows
+    steps: Columns
+    collectives: Columns
     in_steps: Mask
-    columns: RankColumns
+    columns: Columns
     exposure: RankExposure
     work: RankWork
-    kernels: KernelColumns
+    kernels: Columns
     idle: Intervals
     collective_spans: Intervals
     wait_before_ns: int
@@ -125,7 +120,7 @@ class RankResult(Struct, frozen=True, kw_only=True):
 
 def analyse_rank(
     timeline: RankTimeline,
-    rows: CollectiveRows,
+    rows: Columns,
     uncertainty_ns: int,
     recording_start_ns: Callable[[str], int],
 ) -> RankResult:
@@ -146,23 +141,25 @@ def analyse_rank(
     step_columns = make_step_columns(timeline, blocking, exposure)
     noise_floor_ns = estimate_noise_floor(timeline, blocking, int(in_steps.sum()), uncertainty_ns)
     first_wait_ns = int(exposure.wait_ns[in_steps & first_of_window].sum())
-    unsplit_ns = int((exposure.wait_ns + exposure.transfer_ns)[in_steps & rows.flags("bound")].sum())
+    unsplit_ns = int((exposure.wait_ns + exposure.transfer_ns)[in_steps & rows.bools("bound")].sum())
     return RankResult(
         time=average_rank_time(step_columns, blocking.method, noise_floor_ns, first_wait_ns, unsplit_ns),
         steps=step_columns,
         collectives=rows,
         in_steps=in_steps,
-        columns={
-            "step": step,
-            "first_of_window": first_of_window,
-            **launch.make_columns(rows),
-            "blocked_ns": measure_blocked(rows, launch, activity.named),
-            **measure_prefetch(rows, activity.compute, exposure.moving, step),
-            "exposed_wait_ns": exposure.wait_ns,
-            "exposed_transfer_ns": exposure.transfer_ns,
-            "hidden_ns": covered(activity.compute, rows.ints("start_ns"), rows.ints("end_ns")),
-            "compute_before_wait_ns": _measure_compute_before_wait(timeline, rows),
-        },
+        columns=Columns(
+            {
+                "step": step,
+                "first_of_window": first_of_window,
+                **launch.make_columns(rows),
+                "blocked_ns": measure_blocked(rows, launch, activity.named),
+                **measure_prefetch(rows, activity.compute, exposure.moving, step),
+                "exposed_wait_ns": exposure.wait_ns,
+                "exposed_transfer_ns": exposure.transfer_ns,
+                "hidden_ns": covered(activity.compute, rows.ints("start_ns"), rows.ints("end_ns")),
+                "compute_before_wait_ns": _measure_compute_before_wait(timeline, rows),
+            }
+        ),
         exposure=exposure,
         work=make_rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
         idle=find_idle_spans(timeline, blocking, exposure),
@@ -174,7 +171,7 @@ def analyse_rank(
 
 
 def _find_steps(
-    timeline: RankTimeline, rows: CollectiveRows, recording_start_ns: Callable[[str], int]
+    timeline: RankTimeline, rows: Columns, recording_start_ns: Callable[[str], int]
 ) -> tuple[Int64s, Mask]:
     """Return the step that launched each collective, and mark those whose wait includes profiler start-up.
 
@@ -192,14 +189,15 @@ def _find_steps(
     return step, _find_first_of_groups(rows, (step >= 0) | earlier)
 
 
-def _find_startup_waits(rows: CollectiveRows, step: Int64s, recording_start_ns: Callable[[str], int]) -> Mask:
+def _find_startup_waits(rows: Columns, step: Int64s, recording_start_ns: Callable[[str], int]) -> Mask:
     """Mark collectives that waited mostly before all their ranks were recording.
 
     The trace shows why a rank was late only from the start of its recording.
     """
-    group, groups = rows.codes("group")
-    used, position = np.unique(group, return_inverse=True)
-    start_by_group = np.array([recording_start_ns(groups[code]) for code in used.tolist()], dtype=np.int64)
+    groups = rows.texts("group")
+    used, position = np.unique(groups.codes, return_inverse=True)
+    starts = [recording_start_ns(groups.words[code]) for code in used.tolist()]
+    start_by_group = np.array(starts, dtype=np.int64)
     recording_start = start_by_group[position]
     arrival = rows.ints("arrival_ns")
     wait_start = rows.ints("start_ns") - rows.ints("lateness_ns")
@@ -243,30 +241,27 @@ def find_recording_start(timeline: RankTimeline) -> int:
     return int(activity.coverage[0, 0]) + host_only_ns
 
 
-def _find_first_of_groups(rows: CollectiveRows, recorded: Mask) -> Mask:
+def _find_first_of_groups(rows: Columns, recorded: Mask) -> Mask:
     """Mark the rows with the lowest sequence number of their group among the ``recorded`` rows."""
     sequence = rows.ints("sequence")
-    (group, _), (method, methods) = rows.codes("group"), rows.codes("method")
-    keys, key = np.unique(group * len(methods) + method, return_inverse=True)
+    group, method = rows.texts("group"), rows.texts("method")
+    keys, key = np.unique(group.codes * len(method.words) + method.codes, return_inverse=True)
     min_sequence = np.full(len(keys), np.iinfo(np.int64).max)
     np.minimum.at(min_sequence, key[recorded], sequence[recorded])
     first: Mask = recorded & (sequence == min_sequence[key])
     return first
 
 
-def _measure_compute_before_wait(timeline: RankTimeline, rows: CollectiveRows) -> pd.arrays.IntegerArray:
+def _measure_compute_before_wait(timeline: RankTimeline, rows: Columns) -> OptionalInts:
     between = covered(timeline.activity.compute, rows.ints("launch_end_ns"), rows.ints("wait_start_ns"))
-    return pd.arrays.IntegerArray(between, ~(rows.known("launch_end_ns") & rows.known("wait_start_ns")))
+    return OptionalInts(between, rows.known("launch_end_ns") & rows.known("wait_start_ns"))
 
 
-def _find_wait_before_steps(rows: CollectiveRows, before: Mask) -> int:
-    return int(rows.ints("wait_ns")[before & rows.flags("matched")].max(initial=0))
+def _find_wait_before_steps(rows: Columns, before: Mask) -> int:
+    return int(rows.ints("wait_ns")[before & rows.bools("matched")].max(initial=0))
 
 
-def sum_unsplit_exposed(collectives: pd.DataFrame) -> int:
+def sum_unsplit_exposed(collectives: Columns) -> int:
     """Return the exposed time in collectives that are missing some ranks."""
-    bound = collectives["bound"].to_numpy(bool)
-    waits, transfers = (
-        collectives[name].to_numpy(np.int64)[bound] for name in ("exposed_wait_ns", "exposed_transfer_ns")
-    )
-    return int(waits.sum() + transfers.sum())
+    bound = collectives.at(collectives.bools("bound"))
+    return int((bound.ints("exposed_wait_ns") + bound.ints("exposed_transfer_ns")).sum())

@@ -5,16 +5,13 @@ on that stream.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.clocks.rank_clock import RankClock
@@ -28,8 +25,6 @@ _NONE = np.empty(0, dtype=np.int64)
 _LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
 #: Placeholder for a launch that is not in the trace; as a time, it is before all steps.
 UNKNOWN_NS = -(1 << 62)
-#: Columns of a ``mark`` table; a missing number is None.
-Marks = pd.DataFrame | Mapping[str, npt.NDArray[Any]]
 
 
 class StepWindows(Struct, frozen=True, kw_only=True):
@@ -68,7 +63,7 @@ class StepWindows(Struct, frozen=True, kw_only=True):
         return np.where(inside, self.number[np.maximum(index, 0)], -1).astype(np.int64)
 
 
-def read_step_windows(marks: Marks, steps: Sequence[int]) -> StepWindows:
+def read_step_windows(marks: Columns, steps: Sequence[int]) -> StepWindows:
     """Return the ``steps`` that have both marks and a positive length."""
     begins, ends = read_mark_times(marks, "step_begin"), read_mark_times(marks, "step_end")
     both = sorted(
@@ -107,27 +102,10 @@ def move_to_work_end(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -
     return replace(host, begin_ns=move_boundary(host.begin_ns), end_ns=move_boundary(host.end_ns))
 
 
-def decode_marks(marks: pa.Table) -> Marks:
-    """Return a ``mark`` table as numpy columns; a DataFrame of so few rows takes much longer to make."""
-    return {name: _decode_column(marks.column(name)) for name in marks.column_names}
-
-
-def _decode_column(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    if pa.types.is_dictionary(column.type):
-        encoded = column.unify_dictionaries().combine_chunks()
-        texts = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-        decoded: npt.NDArray[Any] = texts[encoded.indices.to_numpy(zero_copy_only=False)]
-        return decoded
-    if column.null_count:
-        return np.array(column.to_pylist(), dtype=object)
-    return np.asarray(column.to_numpy())
-
-
-def read_mark_times(marks: Marks, kind: str) -> dict[int, int]:
+def read_mark_times(marks: Columns, kind: str) -> dict[int, int]:
     """Return the times of one kind of mark, by its number."""
-    is_kind = np.asarray(marks["kind"], dtype=object) == kind
-    numbers, times = (np.asarray(marks[name])[is_kind].tolist() for name in ("number", "time_ns"))
-    return dict(zip(numbers, times, strict=True))
+    rows = marks.at(marks.texts("kind").equals(kind))
+    return dict(zip(rows.ints("number").tolist(), rows.ints("time_ns").tolist(), strict=True))
 
 
 class ThreadTimes(Struct, frozen=True, kw_only=True):
@@ -140,10 +118,10 @@ class ThreadTimes(Struct, frozen=True, kw_only=True):
     queued_ns: int
 
 
-def read_thread_times(marks: Marks) -> dict[int, ThreadTimes]:
+def read_thread_times(marks: Columns) -> dict[int, ThreadTimes]:
     """Return the times of the training loop's thread in each step that has them."""
     kinds, numbers, cpu_times, queued_times = (
-        np.asarray(marks[name]).tolist() for name in ("kind", "number", "thread_cpu_ns", "thread_queued_ns")
+        marks[name].tolist() for name in ("kind", "number", "thread_cpu_ns", "thread_queued_ns")
     )
     times_by_kind: dict[str, dict[int, tuple[int, int]]] = {"step_begin": {}, "step_end": {}}
     for kind, number, cpu_ns, queued_ns in zip(kinds, numbers, cpu_times, queued_times, strict=True):
@@ -176,7 +154,7 @@ class RankSteps(Struct, frozen=True, kw_only=True):
     unknown: tuple[int, ...] = ()
 
 
-def find_step_windows(marks: Marks, steps: Sequence[int], activity: RankActivity) -> RankSteps:
+def find_step_windows(marks: Columns, steps: Sequence[int], activity: RankActivity) -> RankSteps:
     """Return the steps by their marks; on a device, boundaries move to the end of the work of each step."""
     source = _read_source(marks)
     if activity.on_device and source == WHOLE_TRACE:
@@ -203,7 +181,7 @@ def find_trace_windows(activity: RankActivity) -> RankSteps:
     return RankSteps(steps=steps, host_steps=_span_step(activity.coverage), source=WHOLE_TRACE)
 
 
-def find_program_steps(marks: Marks, steps: Sequence[int]) -> StepWindows | None:
+def find_program_steps(marks: Columns, steps: Sequence[int]) -> StepWindows | None:
     """Return the steps that the program marked, or None if it marked none."""
     return None if _read_source(marks) == WHOLE_TRACE else read_step_windows(marks, steps)
 
@@ -214,9 +192,9 @@ def _span_step(spans: Intervals) -> StepWindows:
     return make_single_step(0, int(spans[:, 0].min()), int(spans[:, 1].max()))
 
 
-def _read_source(marks: Marks) -> str:
-    begins = np.flatnonzero(np.asarray(marks["kind"], dtype=object) == "step_begin")
-    return str(np.asarray(marks["name"])[begins[0]]) or RECORDER if len(begins) else RECORDER
+def _read_source(marks: Columns) -> str:
+    begins = np.flatnonzero(marks.texts("kind").equals("step_begin"))
+    return marks.texts("name")[begins[0]] or RECORDER if len(begins) else RECORDER
 
 
 class Launches(Struct, frozen=True, kw_only=True):

@@ -9,10 +9,9 @@ match the others.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from zprof.analysis.intervals import Int64s
+from zprof.analysis.columns import Column, Columns, Groups, OptionalInts
 from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks
 from zprof.analysis.time.clocks.bounds import ClockTable, make_ping_table
 from zprof.analysis.time.clocks.rank_clock import Clocks
@@ -46,7 +45,7 @@ class SynchronisedRun(Struct, frozen=True, kw_only=True):
     repaired.
     """
 
-    collectives: pd.DataFrame
+    collectives: Columns
     clocks: Clocks
     shifts: Mapping[int, int]
     excluded: tuple[int, ...]
@@ -54,7 +53,7 @@ class SynchronisedRun(Struct, frozen=True, kw_only=True):
 
 
 def synchronise(
-    collectives: pd.DataFrame, timelines: Sequence[RankWindow], world_size: int | None = None
+    collectives: Columns, timelines: Sequence[RankWindow], world_size: int | None = None
 ) -> SynchronisedRun:
     """Move the collectives of ``timelines`` to one clock.
 
@@ -76,16 +75,16 @@ def synchronise(
     )
     matching = join_matchings(matching, ordered)
     clocks, clock_gaps = align_clocks(hosts, base, _list_sources(pings, matching.tables(rows)))
-    frame = add_instances(collectives, matching)
-    gaps = list_matching_gaps(frame, lanes, matching, ranks)
-    frame = _move_to_common_clock(frame, clocks)
-    frame, impossible = refuse_impossible(frame, rows, clocks.uncertainty_ns)
+    collectives = add_instances(collectives, matching)
+    gaps = list_matching_gaps(collectives, lanes, matching, ranks)
+    collectives = _move_to_common_clock(collectives, clocks)
+    collectives, impossible = refuse_impossible(collectives, rows, clocks.uncertainty_ns)
     return SynchronisedRun(
-        collectives=frame,
+        collectives=collectives,
         clocks=clocks,
         shifts=matching.shifts,
         excluded=matching.excluded,
-        gaps=(*gaps, *clock_gaps, *impossible, *list_step_gaps(frame, rows)),
+        gaps=(*gaps, *clock_gaps, *impossible, *list_step_gaps(collectives, rows)),
     )
 
 
@@ -98,24 +97,20 @@ def _list_sources(pings: ClockTable, tables: Sequence[ClockTable]) -> list[Clock
     )
 
 
-def _move_to_common_clock(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
+def _move_to_common_clock(collectives: Columns, clocks: Clocks) -> Columns:
     """Shift all times to the common clock, and refuse matches with a rank whose clock is unknown."""
-    unknown = frame.loc[~frame["rank"].isin(list(clocks.of_rank)), "instance"].unique()
-    frame = refuse_rows(frame, frame["instance"].isin(unknown))
-    rows_by_rank = {
-        int(str(rank)): np.asarray(where) for rank, where in frame.groupby("rank").indices.items()
-    }
-    return frame.assign(
-        **{column: _move_times(frame[column], rows_by_rank, clocks) for column in TIME_COLUMNS}
-    )
-
-
-def _move_times(times: pd.Series, rows_by_rank: Mapping[int, Int64s], clocks: Clocks) -> pd.Series:
-    local = times.fillna(0).to_numpy(dtype=np.int64)
-    shift = np.zeros(len(local), dtype=np.int64)
-    for rank, rows in rows_by_rank.items():
-        shift[rows] = local[rows] - clocks.of(rank).common(local[rows])
-    return times - shift
+    rank, instance = collectives.ints("rank"), collectives.ints("instance")
+    has_clock = np.isin(rank, list(clocks.of_rank))
+    collectives = refuse_rows(collectives, np.isin(instance, instance[~has_clock]))
+    by_rank = Groups(rank)
+    clock_rows = [(clocks.of(int(rank[rows[0]])), rows) for rows in by_rank.split()]
+    moved: dict[str, Column] = {}
+    for name in TIME_COLUMNS:
+        column, times = collectives[name], collectives.ints(name).copy()
+        for clock, rows in clock_rows:
+            times[rows] = clock.common(times[rows])
+        moved[name] = OptionalInts(times, column.known) if isinstance(column, OptionalInts) else times
+    return collectives.with_columns(**moved)
 
 
 def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]) -> Hints:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, measure, subtract
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import (
@@ -21,11 +21,9 @@ from zprof.analysis.time.event_columns import EventColumns
 from zprof.analysis.time.host_calls import HostCalls, select_host_calls
 from zprof.analysis.time.passes.phases import PhaseEvidence, collect_phase_evidence
 from zprof.analysis.time.steps import (
-    Marks,
     RankSteps,
     StepWindows,
     ThreadTimes,
-    decode_marks,
     find_program_steps,
     find_step_windows,
     find_trace_windows,
@@ -36,10 +34,9 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.formatting import printable
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import WindowPolicy
-from zprof.run.arrow_arrays import make_array, make_masked
+from zprof.run.arrow_arrays import make_array, make_masked, read_known, read_numbers
 from zprof.run.reader import Run
 from zprof.run.schema import TEXT
-from zprof.run.table_reader import as_frame
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes")
 _TABLES = ("events", "collectives", "mark")
@@ -152,9 +149,9 @@ def load_timeline(run: Run, rank: int, policy: WindowPolicy) -> tuple[RankTimeli
     return None, gaps if unknown else report_missing_rank(run, rank, absent)
 
 
-def load_collectives(timelines: Sequence[RankTimeline]) -> pd.DataFrame:
+def load_collectives(timelines: Sequence[RankTimeline]) -> Columns:
     """Return the collectives of these ranks, on their own clocks, in one table with a ``rank`` column."""
-    return make_collective_frame([join_collective_tables(timelines)])
+    return make_collective_rows([join_collective_tables(timelines)])
 
 
 def join_collective_tables(timelines: Sequence[RankTimeline]) -> pa.Table:
@@ -162,7 +159,7 @@ def join_collective_tables(timelines: Sequence[RankTimeline]) -> pa.Table:
     tables = [
         t.collectives.append_column(
             pa.field("rank", pa.int64(), nullable=False),
-            pa.array(np.full(t.collectives.num_rows, t.rank, dtype=np.int64)),
+            make_array(np.full(t.collectives.num_rows, t.rank, dtype=np.int64), pa.int64()),
         )
         for t in timelines
         if t.collectives is not None
@@ -170,18 +167,15 @@ def join_collective_tables(timelines: Sequence[RankTimeline]) -> pa.Table:
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
-def make_collective_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
-    """Return tables of collectives as one DataFrame, without rows that end before they start."""
-    frame = as_frame(pa.concat_tables(tables).unify_dictionaries())
-    # as objects: numpy strings would use the length of the longest group in every row
-    text_columns = ["kind", "group", "dtype", "method", "unit"]
-    frame[text_columns] = frame[text_columns].astype(object)
-    return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
+def make_collective_rows(tables: Sequence[pa.Table]) -> Columns:
+    """Return tables of collectives as one, without rows that end before they start."""
+    rows = Columns.from_arrow(pa.concat_tables(tables).unify_dictionaries())
+    return rows.at(rows.ints("end_ns") >= rows.ints("start_ns")).renumber()
 
 
 def _load_rank(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     """Read the tables of a rank, once, and keep what is needed of its events."""
-    marks = decode_marks(run.table(rank, "mark"))
+    marks = Columns.from_arrow(run.table(rank, "mark"))
     events = EventColumns(run.table(rank, "events", _EVENT_COLUMNS))
     collectives, unknown_kinds = _replace_unknown(run.table(rank, "collectives"))
     activity = _read_activity(events, collectives)
@@ -216,11 +210,11 @@ def _replace_unknown(collectives: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
         pair = [collectives.column(name) for name in (start, end)]
         if pair[0].null_count == pair[1].null_count == 0:
             continue
-        is_unknown = np.isnan(pair[0].to_numpy()) | np.isnan(pair[1].to_numpy())
+        is_unknown = ~(read_known(pair[0]) & read_known(pair[1]))
         for name, column in zip((start, end), pair, strict=True):
             if column.null_count != np.count_nonzero(is_unknown):
-                values = np.asarray(column.fill_null(0).to_numpy())
-                collectives = _set_column(collectives, name, make_masked(values, pa.int64(), is_unknown))
+                values = make_masked(read_numbers(column), pa.int64(), is_unknown)
+                collectives = _set_column(collectives, name, values)
     kinds = collectives.column("kind").unify_dictionaries()
     words = kinds.chunk(0).dictionary.to_pylist() if kinds.num_chunks else []
     unknown = tuple(sorted(set(words) - set(CollectiveKind)))
@@ -242,7 +236,7 @@ def _read_activity(events: EventColumns, collectives: pa.Table) -> RankActivity 
 
 
 def _read_windows(
-    run: Run, rank: int, policy: WindowPolicy, marks: Marks, activity: RankActivity
+    run: Run, rank: int, policy: WindowPolicy, marks: Columns, activity: RankActivity
 ) -> RankSteps:
     steps = run.rank_manifests[rank].time_steps
     if policy is WindowPolicy.TRACE:

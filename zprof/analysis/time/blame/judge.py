@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.blame.late_arrivals import (
     LateCases,
@@ -23,28 +23,25 @@ from zprof.analysis.time.blame.late_arrivals import (
     measure_lag,
 )
 from zprof.analysis.time.blame.reasons import ReadCalls, Reasons, find_reasons
-from zprof.analysis.time.collective_rows import Mask
+from zprof.analysis.time.collective_rows import mark_full_syncs
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
-from zprof.model.collectives import FULL_SYNC
 from zprof.model.time import Blame, LateReason, StepLateness, WaitShares
 
 #: Maximum rounds of pointer jumping; the jump length doubles per round, so no chain needs more.
 _MAX_ROUNDS = 64
 Key = TypeVar("Key", str, int)
-_FULL_SYNC_KINDS = [str(kind) for kind in FULL_SYNC]
 
 
-def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: ReadCalls) -> pd.DataFrame:
+def judge_lateness(collectives: Columns, work: Mapping[int, RankWork], calls: ReadCalls) -> Columns:
     """Add judged, blamed_rank, late_reason and origin_rank (-1 and "" if no rank is blamed).
 
     Args:
-        frame: Collectives of all ranks, decomposed and exposed, on the common clock.
+        collectives: Collectives of all ranks, decomposed and exposed, on the common clock.
         work: Work of each of their ranks.
         calls: Returns the host calls of a rank; called for few ranks.
     """
-    frame = frame.reset_index(drop=True)
-    rows = make_late_rows(frame)
+    rows = make_late_rows(collectives)
     cases = find_cases(rows)
     begins = {rank: rank_work.begin_ns for rank, rank_work in work.items()}
     compared = find_compared_intervals(rows, cases, measure_lag(rows, work), begins)
@@ -53,11 +50,15 @@ def judge_lateness(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: Rea
     blamed = rows.blamed != UNKNOWN_RANK
     case = np.where(blamed, cases.case_of_row, -1)
     known = case >= 0
-    reason = np.where(blamed, str(LateReason.UNKNOWN), "").astype(object)
+    words = ("", *(reason.value for reason in LateReason))
+    code = {word: place for place, word in enumerate(words)}
+    reason = np.where(blamed, code[LateReason.UNKNOWN], 0)
     origin = rows.blamed.copy()
-    reason[known] = [str(reason_name) for reason_name in origins.reason[case[known]]]
+    reason[known] = [code[each] for each in origins.reason[case[known]]]
     origin[known] = origins.rank[case[known]]
-    return frame.assign(judged=rows.judged, blamed_rank=rows.blamed, late_reason=reason, origin_rank=origin)
+    return collectives.with_columns(
+        judged=rows.judged, blamed_rank=rows.blamed, late_reason=Texts(words, reason), origin_rank=origin
+    )
 
 
 class Origins(Struct, frozen=True, kw_only=True):
@@ -141,25 +142,25 @@ def find_largest_within(values: Int64s, low: Int64s, high: Int64s) -> Int64s:
     return result
 
 
-def sum_wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> WaitShares:
+def sum_wait_shares(collectives: Columns, ranks: Sequence[int], steps: int) -> WaitShares:
     """Return sums per step, sorted by the exposed wait charged to each rank, largest first.
 
     Args:
-        frame: Collectives of all ranks with judged, blamed_rank, late_reason, origin_rank.
+        collectives: Collectives of all ranks with judged, blamed_rank, late_reason, origin_rank.
         ranks: The loaded ranks.
         steps: Number of steps of the window.
     """
     rows = _BlameRows(
-        rank=frame["rank"].to_numpy(np.int64),
-        instance=frame["instance"].to_numpy(np.int64),
-        wait=frame["wait_ns"].to_numpy(np.int64),
-        exposed=frame["exposed_wait_ns"].to_numpy(np.int64),
-        reason=frame["late_reason"].to_numpy(dtype=object),
-        origin=frame["origin_rank"].to_numpy(np.int64),
+        rank=collectives.ints("rank"),
+        instance=collectives.ints("instance"),
+        wait=collectives.ints("wait_ns"),
+        exposed=collectives.ints("exposed_wait_ns"),
+        reason=collectives.texts("late_reason"),
+        origin=collectives.ints("origin_rank"),
     )
-    blamed_rank = frame["blamed_rank"].to_numpy(np.int64)
+    blamed_rank = collectives.ints("blamed_rank")
     blamed = blamed_rank != UNKNOWN_RANK
-    judged = frame["judged"].to_numpy(np.bool_) & (rows.instance >= 0)
+    judged = collectives.bools("judged") & (rows.instance >= 0)
     blamed_rows = np.flatnonzero(blamed)
     rows_by_blamed = {rank: blamed_rows[at] for rank, at in group_by_rank(blamed_rank[blamed_rows])}
     own_rows = dict(group_by_rank(rows.rank))
@@ -181,7 +182,7 @@ class _BlameRows(Struct, frozen=True, kw_only=True):
     instance: Int64s
     wait: Int64s
     exposed: Int64s
-    reason: np.ndarray[tuple[int], np.dtype[np.object_]]
+    reason: Texts
     origin: Int64s
 
 
@@ -199,7 +200,7 @@ def _make_blame(rank: int, rows: _BlameRows, blamed: Int64s, own: Int64s, judged
         exposed_wait_ns=exposed_ns // steps,
         last_ratio=min(1.0, last_instances / judged_instances) if judged_instances else 0.0,
         own_wait_ns=int(rows.exposed[own].sum()) // steps,
-        reasons=_sum_by_key(map(str, rows.reason[exposed].tolist()), rows.exposed[exposed], steps),
+        reasons=_sum_by_key(rows.reason.at(exposed), rows.exposed[exposed], steps),
         waiting_ranks=waiting,
         wait_per_rank_ns=wait_ns // shared,
         exposed_wait_per_rank_ns=exposed_ns // shared,
@@ -220,18 +221,23 @@ def _sum_by_key(keys: Iterable[Key], exposed: Int64s, steps: int) -> dict[Key, i
     return {key: sums[key] // steps for key in largest_first if sums[key] >= steps}
 
 
-def measure_lateness(frame: pd.DataFrame) -> tuple[StepLateness, ...]:
+def measure_lateness(collectives: Columns) -> tuple[StepLateness, ...]:
     """Return one entry per rank and step with a judged full-sync collective, sorted by rank and step.
 
     Args:
-        frame: Collectives of all ranks with rank, step, kind, judged, lateness_ns.
+        collectives: Collectives of all ranks with rank, step, kind, judged, lateness_ns.
     """
-    rows = frame[frame["judged"].to_numpy(bool) & frame["kind"].isin(_FULL_SYNC_KINDS).to_numpy(bool)]
-    if not len(rows):
-        return ()
-    sums = rows.groupby(["rank", "step"])["lateness_ns"].agg(["size", "sum", "max"]).reset_index()
-    columns = [sums[name].tolist() for name in ("rank", "step", "size", "sum", "max")]
+    rows = collectives.at(collectives.bools("judged") & mark_full_syncs(collectives))
+    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    lateness_ns = rows.ints("lateness_ns")
+    columns = (
+        rows.ints("rank")[steps.first],
+        rows.ints("step")[steps.first],
+        steps.sizes,
+        steps.sum(lateness_ns),
+        steps.max(lateness_ns),
+    )
     return tuple(
         StepLateness(rank=rank, step=step, collectives=count, mean_ns=total // count, largest_ns=largest)
-        for rank, step, count, total, largest in zip(*columns, strict=True)
+        for rank, step, count, total, largest in zip(*(column.tolist() for column in columns), strict=True)
     )

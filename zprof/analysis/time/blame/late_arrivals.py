@@ -7,14 +7,13 @@ interval starts at the last earlier collective of the group at which the rank ha
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder, factorize_texts
+from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
 from zprof.analysis.time.rank import RankWork
 from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
-from zprof.model.collectives import FULL_SYNC
 
 #: Maximum share of the lateness that may already be present when an interval starts.
 _MAX_LEFT_RATIO = 0.25
@@ -67,36 +66,34 @@ class LateCases(Struct, frozen=True, kw_only=True):
         return len(self.instance)
 
 
-def make_late_rows(frame: pd.DataFrame) -> LateRows:
+def make_late_rows(collectives: Columns) -> LateRows:
     """Return the columns of a table of collectives as arrays, with the blamed rank of each row."""
-    instance, rank = _read_ints(frame, "instance"), _read_ints(frame, "rank")
+    instance, rank = collectives.ints("instance"), collectives.ints("rank")
     instances = Instances(instance)
-    start = _read_ints(frame, "start_ns")
+    start = collectives.ints("start_ns")
     base = start.min(initial=np.iinfo(np.int64).max)
-    first = frame["first_of_window"].to_numpy(np.bool_)
+    first = collectives.bools("first_of_window")
     first = instances.broadcast(instances.reduce(np.logical_or, first), first)
-    judged = (instance >= 0) & ~first & ~frame["bound"].to_numpy(np.bool_)
-    judged &= _read_ints(frame, "group_size") != 1
+    judged = (instance >= 0) & ~first & ~collectives.bools("bound") & (collectives.ints("group_size") != 1)
     return LateRows(
         instances=instances,
         finder=RowFinder(instance, rank),
         instance=instance,
         rank=rank,
-        group=factorize_texts(frame["group"])[0],
+        group=collectives.texts("group").codes,
         start=start,
         late=(start - base) - instances.median_of_others(start - base),
-        arrival=_read_ints(frame, "arrival_ns"),
-        launch=_read_ints(frame, "launch_ns"),
-        launch_known=frame["launch_start_ns"].notna().to_numpy(np.bool_),
-        computed=_read_ints(frame, "computed_ns"),
-        previous=_read_ints(frame, "previous_ns"),
-        previous_instance=_read_ints(frame, "previous_instance"),
-        wait=_read_ints(frame, "wait_ns"),
-        exposed_wait=_read_ints(frame, "exposed_wait_ns"),
-        is_full_sync=frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
-        & (instance >= 0),
+        arrival=collectives.ints("arrival_ns"),
+        launch=collectives.ints("launch_ns"),
+        launch_known=collectives.known("launch_start_ns"),
+        computed=collectives.ints("computed_ns"),
+        previous=collectives.ints("previous_ns"),
+        previous_instance=collectives.ints("previous_instance"),
+        wait=collectives.ints("wait_ns"),
+        exposed_wait=collectives.ints("exposed_wait_ns"),
+        is_full_sync=mark_full_syncs(collectives) & (instance >= 0),
         judged=judged,
-        blamed=np.where(judged, _read_ints(frame, "last_rank"), UNKNOWN_RANK),
+        blamed=np.where(judged, collectives.ints("last_rank"), UNKNOWN_RANK),
     )
 
 
@@ -116,10 +113,6 @@ def find_cases(rows: LateRows) -> LateCases:
         late_ns=np.nan_to_num(rows.late[row[has_case]]),
         case_of_row=case_of_row,
     )
-
-
-def _read_ints(frame: pd.DataFrame, column: str) -> Int64s:
-    return frame[column].to_numpy(np.int64)
 
 
 class ComparedIntervals(Struct, frozen=True, kw_only=True):
@@ -232,14 +225,15 @@ class CaseExcess:
         self._cases = len(cases)
         self._case = compared.case
         self._is_blamed = compared.rank == cases.blamed[compared.case]
+        self._others = Groups(self._case[~self._is_blamed])
 
     def of(self, values: Int64s) -> Floats:
         """Return the excess from one value per interval; -inf without the blamed rank or without others."""
         blamed_values = np.full(self._cases, np.nan)
         blamed_values[self._case[self._is_blamed]] = values[self._is_blamed]
-        others = pd.Series(values[~self._is_blamed]).groupby(self._case[~self._is_blamed]).median()
         median = np.full(self._cases, np.nan)
-        median[others.index.to_numpy(np.int64)] = others.to_numpy(np.float64)
+        cases_with_others = self._case[~self._is_blamed][self._others.first]
+        median[cases_with_others] = self._others.median(values[~self._is_blamed])
         excess: Floats = np.nan_to_num(blamed_values - median, nan=_NO_EXCESS)
         return excess
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.blame.late_arrivals import (
     CaseExcess,
@@ -24,7 +25,6 @@ from zprof.analysis.time.blame.late_arrivals import (
     LateRows,
     group_by_rank,
 )
-from zprof.analysis.time.collective_rows import Floats, Mask
 from zprof.analysis.time.host_calls import HostCalls
 from zprof.analysis.time.rank import RankWork
 from zprof.model.time import LateReason

@@ -14,10 +14,10 @@ stays unmatched, and no rank is blamed for it.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Mask, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import (
     Bools,
@@ -144,30 +144,31 @@ def _concatenate(parts: Sequence[Int64s]) -> Int64s:
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def add_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
+def add_instances(collectives: Columns, matching: Matching) -> Columns:
     """Add ``instance`` (equal on all rows of a match, -1 if unmatched), ``matched`` and ``rung``."""
-    instance = np.full(len(frame), ALONE, dtype=np.int64)
-    rung = np.full(len(frame), str(Rung.ALONE), dtype=object)
-    size = np.zeros(len(frame), dtype=np.int64)
+    instance = np.full(len(collectives), ALONE, dtype=np.int64)
+    rungs = tuple(Rung)
+    rung = np.full(len(collectives), rungs.index(Rung.ALONE), dtype=np.int64)
+    size = np.zeros(len(collectives), dtype=np.int64)
     used = 0
     for placement in matching.placements:
         placed = placement.slot >= 0
         rows = placement.lane.rows[placed]
         instance[rows] = placement.slot[placed] + used
-        rung[rows] = str(placement.rung)
+        rung[rows] = rungs.index(placement.rung)
         size[rows] = placement.lane.size
         used += int(placement.slot.max(initial=ALONE)) + 1
     present = np.bincount(instance + 1, minlength=used + 1)[instance + 1]
     matched = (instance >= 0) & (present == size)
-    return frame.assign(instance=instance, matched=matched, rung=rung)
+    return collectives.with_columns(instance=instance, matched=matched, rung=Texts(rungs, rung))
 
 
-def refuse_rows(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
-    """Return the frame with these rows unmatched."""
-    return frame.assign(
-        instance=frame["instance"].where(~rows, ALONE),
-        matched=frame["matched"] & ~rows,
-        rung=frame["rung"].where(~rows, str(Rung.ALONE)),
+def refuse_rows(collectives: Columns, rows: Mask) -> Columns:
+    """Return the collectives with these rows unmatched."""
+    return collectives.with_columns(
+        instance=np.where(rows, ALONE, collectives.ints("instance")),
+        matched=collectives.bools("matched") & ~rows,
+        rung=collectives.texts("rung").with_text(rows, Rung.ALONE),
     )
 
 

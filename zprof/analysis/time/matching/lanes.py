@@ -9,25 +9,25 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct, field
 
+from zprof.analysis.columns import Columns, Floats, Groups, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable, Floats
+from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable
+from zprof.analysis.time.collective_rows import mark_full_syncs
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow
-from zprof.model.collectives import FULL_SYNC, CollectiveKind
+from zprof.model.collectives import CollectiveKind
 
 #: For these kinds each rank records its own bytes, which may differ, or no tensor at all.
-_OWN_BYTES = [str(k) for k in (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)]
-_MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
+_OWN_BYTES = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+_MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 #: A clock that differs more than this from the first rank's has another origin.
 _MAX_SAME_ORIGIN_NS = 10**12
 NO_STEP = -1
 _STREAM = "stream:"
 #: Name of a lane whose ranks are unknown.
 UNKNOWN_RANKS = "of unknown ranks"
-_SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
 class Rung(StrEnum):
@@ -64,14 +64,11 @@ class MatchRows(Struct, frozen=True, kw_only=True):
     counting: Int64s
 
 
-def is_full_sync(frame: pd.DataFrame) -> pd.Series:
-    """Mark the rows of kinds that no rank can leave before all have entered."""
-    return frame["kind"].isin([str(kind) for kind in FULL_SYNC])
-
-
-def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankWindow]) -> dict[int, int]:
+def choose_bases(collectives: Columns, timelines: Sequence[RankWindow]) -> dict[int, int]:
     """Return the reference time of each rank: the same instant for all clocks of one origin."""
-    first = {int(str(rank)): int(time) for rank, time in frame.groupby("rank")["start_ns"].min().items()}
+    by_rank = Groups(collectives.ints("rank"))
+    ranks_with_rows = collectives.ints("rank")[by_rank.first].tolist()
+    first = dict(zip(ranks_with_rows, by_rank.min(collectives.ints("start_ns")).tolist(), strict=True))
     for timeline in timelines:
         times = (begin for begin, _ in timeline.pings.values())
         known = [*times, *([first[timeline.rank]] if timeline.rank in first else [])]
@@ -84,71 +81,61 @@ def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankWindow]) -> dict[i
 
 
 def make_match_rows(
-    frame: pd.DataFrame, timelines: Sequence[RankWindow], base: Mapping[int, int]
+    collectives: Columns, timelines: Sequence[RankWindow], base: Mapping[int, int]
 ) -> MatchRows:
-    """Return the rows of a frame as columns for matching."""
-    rank = frame["rank"].to_numpy(dtype=np.int64)
-    moved = frame["rank"].map(base).to_numpy(dtype=np.int64)
-    peer = _read_peers(frame)
-    kind = frame["kind"].to_numpy()
-    send, recv = kind == str(CollectiveKind.SEND), kind == str(CollectiveKind.RECV)
-    source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NO_ROW))
-    group = number_values(frame["group"])
-    method = number_values(frame["method"])
+    """Return the rows of a table of collectives as columns for matching."""
+    rank, kind = collectives.ints("rank"), collectives.texts("kind")
+    ranks, place = np.unique(rank, return_inverse=True)
+    moved = np.array([base[each] for each in ranks.tolist()], dtype=np.int64)[place]
+    peer = collectives.ints("peer_rank", NO_ROW)
+    takes_from_peer = kind.equals(CollectiveKind.RECV, CollectiveKind.BROADCAST)
+    group = number_values(collectives.texts("group").codes)
+    method = number_values(collectives.texts("method").codes)
     return MatchRows(
         rank=rank,
-        sequence=frame["sequence"].to_numpy(dtype=np.int64),
-        signature=_encode_signatures(frame),
-        start=(frame["start_ns"].to_numpy(dtype=np.int64) - moved).astype(np.float64),
-        end=(frame["end_ns"].to_numpy(dtype=np.int64) - moved).astype(np.float64),
-        step=_find_steps(frame, timelines),
-        sync=is_full_sync(frame).to_numpy(dtype=bool),
+        sequence=collectives.ints("sequence"),
+        signature=_encode_signatures(collectives),
+        start=(collectives.ints("start_ns") - moved).astype(np.float64),
+        end=(collectives.ints("end_ns") - moved).astype(np.float64),
+        step=_find_steps(collectives, timelines),
+        sync=mark_full_syncs(collectives),
         peer=peer,
-        source=source.astype(np.int64),
-        sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NO_ROW).astype(np.int64),
+        source=np.where(kind.equals(CollectiveKind.SEND), rank, np.where(takes_from_peer, peer, NO_ROW)),
+        sink=np.where(kind.equals(CollectiveKind.REDUCE), peer, NO_ROW),
         group=group,
-        counting=number_values(pd.Series(group * (int(method.max(initial=0)) + 1) + method)),
+        counting=number_values(group * (int(method.max(initial=0)) + 1) + method),
     )
 
 
-def number_values(values: pd.Series) -> Int64s:
-    """Return an integer code per value, in order of first appearance.
-
-    A group name with a thousand ranks is long: pandas would hash the text of each row, a dict hashes each
-    string object only once.
-    """
-    code_by_value: dict[object, int] = {}
-    return np.array(
-        [code_by_value.setdefault(value, len(code_by_value)) for value in values.tolist()], dtype=np.int64
-    )
+def number_values(values: Int64s) -> Int64s:
+    """Return an integer code per value, in order of first appearance."""
+    _, first, place = np.unique(values, return_index=True, return_inverse=True)
+    number = np.empty(len(first), dtype=np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[place]
 
 
-def _read_peers(frame: pd.DataFrame) -> Int64s:
-    if "peer_rank" not in frame:
-        return np.full(len(frame), NO_ROW, dtype=np.int64)
-    known: Int64s = frame["peer_rank"].fillna(NO_ROW).to_numpy(dtype=np.int64)
-    return known
-
-
-def _encode_signatures(frame: pd.DataFrame) -> Int64s:
+def _encode_signatures(collectives: Columns) -> Int64s:
     """Return a code per signature; send and recv share one, as the two sides of a message."""
-    kind = frame["kind"].where(~frame["kind"].isin(_MESSAGES), "message")
-    size = frame["bytes"].where(~frame["kind"].isin(_OWN_BYTES), 0)
-    dtype = frame["dtype"].where(~frame["kind"].isin(_OWN_BYTES), "")
-    columns = {"kind": kind, "dtype": dtype, "bytes": size, "group_size": frame["group_size"]}
-    codes = [pd.factorize(column)[0].astype(np.int64) for column in columns.values()]
-    combined = codes[0]
-    for code in codes[1:]:
-        combined = pd.factorize(combined * (int(code.max(initial=0)) + 1) + code)[0].astype(np.int64)
+    kind = collectives.texts("kind")
+    has_own_bytes = kind.equals(*_OWN_BYTES)
+    columns = (
+        np.where(kind.equals(*_MESSAGES), len(kind.words), kind.codes),
+        np.where(has_own_bytes, -1, collectives.texts("dtype").codes),
+        np.where(has_own_bytes, 0, collectives.ints("bytes")),
+        collectives.ints("group_size"),
+    )
+    combined = number_values(columns[0])
+    for column in columns[1:]:
+        code = number_values(column)
+        combined = number_values(combined * (int(code.max(initial=0)) + 1) + code)
     return combined
 
 
-def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankWindow]) -> Int64s:
-    step = np.full(len(frame), NO_STEP, dtype=np.int64)
-    launch = frame["launch_start_ns"]
-    known = launch.notna().to_numpy()
-    times = launch.fillna(0).to_numpy(dtype=np.int64)
-    rank = frame["rank"].to_numpy()
+def _find_steps(collectives: Columns, timelines: Sequence[RankWindow]) -> Int64s:
+    step = np.full(len(collectives), NO_STEP, dtype=np.int64)
+    known, times = collectives.known("launch_start_ns"), collectives.ints("launch_start_ns")
+    rank = collectives.ints("rank")
     for timeline in timelines:
         if timeline.source != WHOLE_TRACE:  # a single step does not help to order rows
             rows = np.flatnonzero(known & (rank == timeline.rank))
@@ -172,15 +159,16 @@ class GroupLane(Struct, frozen=True, kw_only=True):
 
 
 def split_lanes(
-    frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
+    collectives: Columns, rows: MatchRows, ranks: Sequence[int], world_size: int | None
 ) -> list[GroupLane]:
     """Return all lanes of groups whose ranks are known, and of the streams that all ranks have."""
-    message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
+    message = collectives.texts("kind").equals(*_MESSAGES)
     rows_in_groups = np.flatnonzero(~message)
-    sizes = frame["group_size"].to_numpy(dtype=np.int64)
+    groups, methods = collectives.texts("group"), collectives.texts("method")
+    sizes = collectives.ints("group_size")
     lanes = []
     for lane_rows in _split_by_code(rows_in_groups, rows.counting[rows_in_groups]):
-        group, method = str(frame["group"].iat[lane_rows[0]]), str(frame["method"].iat[lane_rows[0]])
+        group, method = groups[lane_rows[0]], methods[lane_rows[0]]
         members = list_members(group, ranks)
         if members:
             lane = GroupLane(
@@ -191,9 +179,8 @@ def split_lanes(
                 rows=_sort_rows(lane_rows, rows),
             )
             lanes.append(lane)
-    lanes = lanes
-    lanes += _make_message_lanes(frame, rows, np.flatnonzero(message), ranks)
-    return lanes + _make_stream_lanes(frame, rows, ranks, world_size)
+    lanes += _make_message_lanes(collectives, rows, np.flatnonzero(message), ranks)
+    return lanes + _make_stream_lanes(groups, rows, ranks, world_size)
 
 
 def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
@@ -205,36 +192,27 @@ def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _make_message_lanes(
-    frame: pd.DataFrame, rows: MatchRows, message_rows: Int64s, ranks: Sequence[int]
+    collectives: Columns, rows: MatchRows, message_rows: Int64s, ranks: Sequence[int]
 ) -> list[GroupLane]:
     """Return one lane per group, sender and receiver; rows with an unknown peer are left out."""
     message_rows = message_rows[rows.peer[message_rows] >= 0]
-    if not len(message_rows):
-        return []
-    sends = (frame["kind"].iloc[message_rows] == _SEND).to_numpy()
-    ends = pd.DataFrame(
-        {
-            "group": rows.group[message_rows],
-            "sender": np.where(sends, rows.rank[message_rows], rows.peer[message_rows]),
-            "receiver": np.where(sends, rows.peer[message_rows], rows.rank[message_rows]),
-        }
-    )
+    sends = collectives.texts("kind").equals(CollectiveKind.SEND)[message_rows]
+    own, peer = rows.rank[message_rows], rows.peer[message_rows]
+    sender, receiver = np.where(sends, own, peer), np.where(sends, peer, own)
     lanes = []
-    for lane_rows in _split_by_code(
-        np.arange(len(message_rows)),
-        ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64),
-    ):
-        _, sender, receiver = ends.iloc[lane_rows[0]]
-        group = str(frame["group"].iat[int(message_rows[lane_rows[0]])])
-        members = tuple(sorted({int(sender), int(receiver)} & set(ranks)))
-        if sender != receiver:
-            lane_rows = _sort_rows(message_rows[lane_rows], rows)
+    code = number_values(Groups(rows.group[message_rows], sender, receiver).codes)
+    for places in _split_by_code(np.arange(len(message_rows)), code):
+        ends = {int(sender[places[0]]), int(receiver[places[0]])}
+        if len(ends) > 1:
+            lane_rows = _sort_rows(message_rows[places], rows)
+            group = collectives.texts("group")[message_rows[places[0]]]
+            members = tuple(sorted(ends & set(ranks)))
             lanes.append(GroupLane(group=group, members=members, size=2, stated=False, rows=lane_rows))
     return lanes
 
 
 def _make_stream_lanes(
-    frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
+    names: Texts, rows: MatchRows, ranks: Sequence[int], world_size: int | None
 ) -> list[GroupLane]:
     """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
 
@@ -242,7 +220,7 @@ def _make_stream_lanes(
     several groups, whose ranks are known only if all ranks are loaded: two ranks of many may share no group.
     """
     first = np.unique(rows.group, return_index=True)[1]
-    streams = [int(rows.group[row]) for row in first if str(frame["group"].iat[row]).startswith(_STREAM)]
+    streams = [int(rows.group[row]) for row in first if names[row].startswith(_STREAM)]
     stream_rows = np.flatnonzero(np.isin(rows.group, streams))
     if not len(stream_rows) or len(ranks) < 2:
         return []
@@ -257,9 +235,7 @@ def _make_stream_lanes(
         return []
     return [
         GroupLane(
-            group=UNKNOWN_RANKS
-            if len(parts) == 1
-            else f"{UNKNOWN_RANKS} ({frame['group'].iat[lane_rows[0]]})",
+            group=UNKNOWN_RANKS if len(parts) == 1 else f"{UNKNOWN_RANKS} ({names[lane_rows[0]]})",
             members=tuple(sorted(ranks)),
             size=world_size if world_size == len(ranks) else 0,
             stated=False,

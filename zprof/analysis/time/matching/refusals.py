@@ -3,60 +3,65 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
-from zprof.analysis.time.clocks.bounds import Bools
+from zprof.analysis.columns import Columns, Groups, Mask
+from zprof.analysis.time.collective_rows import mark_full_syncs
 from zprof.analysis.time.matching.ladder import Matching, refuse_rows
-from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows, is_full_sync
+from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows
 from zprof.analysis.time.matching.slots import MAX_CONFLICT_SHARE
+from zprof.analysis.time.steps import UNKNOWN_NS
 from zprof.model.gaps import Gap, GapKind
 
 _REMEDY = "record again; no rank is blamed for waits in these collectives"
 
 
 def refuse_impossible(
-    frame: pd.DataFrame, rows: MatchRows, uncertainty_ns: int
-) -> tuple[pd.DataFrame, list[Gap]]:
+    collectives: Columns, rows: MatchRows, uncertainty_ns: int
+) -> tuple[Columns, list[Gap]]:
     """Refuse matches in which, on the common clock, a rank left before a rank it waits for had entered."""
-    grouped = frame.groupby("instance")
+    start, end, instance = (collectives.ints(name) for name in ("start_ns", "end_ns", "instance"))
+    instances = Groups(instance)
     slack = 2 * uncertainty_ns
-    sync = is_full_sync(frame) & (
-        grouped["end_ns"].transform("min") < grouped["start_ns"].transform("max") - slack
-    )
-    impossible = (frame["instance"] >= 0) & (sync | _find_one_sided(frame, rows, slack))
+    is_sync = mark_full_syncs(collectives)
+    is_early = is_sync & (instances.min(end) < instances.max(start) - slack)[instances.codes]
+    impossible = (instance >= 0) & (is_early | _find_one_sided(collectives, rows, instances, slack))
     # Mark all rows of groups with more bad matches than chance explains.
     # Kinds that one rank can leave early show nothing about the others: then only the kind is marked.
-    sync_share = impossible.where(is_full_sync(frame)).groupby(rows.counting).transform("mean")
-    kind_share = impossible.groupby([rows.counting, frame["kind"].astype(str)]).transform("mean")
-    is_bad = (sync_share > MAX_CONFLICT_SHARE) | (kind_share > MAX_CONFLICT_SHARE)
-    impossible |= is_bad & (frame["instance"] >= 0)
-    return refuse_rows(frame, impossible), _make_group_gaps(
-        frame, impossible.to_numpy(), "a rank left before another had entered"
+    countings, kinds = Groups(rows.counting), Groups(rows.counting, collectives.texts("kind"))
+    syncs = np.maximum(1, countings.sum(is_sync.astype(np.int64)))
+    sync_share = countings.sum((impossible & is_sync).astype(np.int64)) / syncs
+    is_bad = (sync_share > MAX_CONFLICT_SHARE)[countings.codes]
+    is_bad |= (kinds.mean(impossible) > MAX_CONFLICT_SHARE)[kinds.codes]
+    impossible |= is_bad & (instance >= 0)
+    return refuse_rows(collectives, impossible), _make_group_gaps(
+        collectives, impossible, "a rank left before another had entered"
     )
 
 
-def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Series[bool]":
+def _find_one_sided(collectives: Columns, rows: MatchRows, instances: Groups, slack: int) -> Mask:
     """Mark rows of matches in which a rank left before the rank that it waits for had entered."""
-    own_rank = rows.rank
-    root_start = frame["start_ns"].where(rows.source == own_rank).groupby(frame["instance"]).transform("max")
-    root_end = frame["end_ns"].where(rows.sink == own_rank).groupby(frame["instance"]).transform("max")
-    early = (rows.source >= 0) & (frame["end_ns"] < root_start - slack)
-    late = (rows.sink >= 0) & (root_end < frame["start_ns"] - slack)
-    bad: pd.Series[bool] = ~is_full_sync(frame) & (early | late)
-    in_bad_match: pd.Series[bool] = bad.groupby(frame["instance"]).transform("any")
-    return in_bad_match
+    start, end = collectives.ints("start_ns"), collectives.ints("end_ns")
+    source_start, sink_end = (
+        instances.max(np.where(is_root, times, UNKNOWN_NS))[instances.codes]
+        for is_root, times in ((rows.source == rows.rank, start), (rows.sink == rows.rank, end))
+    )
+    early = (rows.source >= 0) & (source_start != UNKNOWN_NS) & (end < source_start - slack)
+    late = (rows.sink >= 0) & (sink_end != UNKNOWN_NS) & (sink_end < start - slack)
+    is_bad = ~mark_full_syncs(collectives) & (early | late)
+    return instances.max(is_bad)[instances.codes]
 
 
-def list_step_gaps(frame: pd.DataFrame, rows: MatchRows) -> list[Gap]:
+def list_step_gaps(collectives: Columns, rows: MatchRows) -> list[Gap]:
     """Return a gap if the ranks divide the same collectives into different steps.
 
     Args:
-        frame: The matched collectives, as of ``refuse_impossible``.
+        collectives: The matched collectives, as of ``refuse_impossible``.
         rows: The same rows.
     """
-    is_placed = (frame["instance"] >= 0).to_numpy() & (rows.step != NO_STEP) & rows.sync
-    steps = pd.Series(rows.step[is_placed]).groupby(frame["instance"].to_numpy()[is_placed])
-    differs = steps.nunique()[steps.size() > 1] > 1
+    instance = collectives.ints("instance")
+    is_placed = (instance >= 0) & (rows.step != NO_STEP) & rows.sync
+    instances = Groups(instance[is_placed])
+    differs = instances.count_distinct(rows.step[is_placed])[instances.sizes > 1] > 1
     if not len(differs) or differs.mean() <= MAX_CONFLICT_SHARE:
         return []
     return [
@@ -71,54 +76,55 @@ def list_step_gaps(frame: pd.DataFrame, rows: MatchRows) -> list[Gap]:
 
 
 def list_matching_gaps(
-    frame: pd.DataFrame, lanes: Sequence[GroupLane], matching: Matching, ranks: Sequence[int]
+    collectives: Columns, lanes: Sequence[GroupLane], matching: Matching, ranks: Sequence[int]
 ) -> list[Gap]:
     """List the unmatched collectives, one gap per reason."""
-    conflict = np.zeros(len(frame), dtype=bool)
+    conflict = np.zeros(len(collectives), dtype=bool)
     conflict[matching.conflicts] = True
-    is_excluded = np.zeros(len(frame), dtype=bool)
-    rank = frame["rank"].to_numpy()
+    is_excluded = np.zeros(len(collectives), dtype=bool)
+    rank = collectives.ints("rank")
     for placement in matching.placements:
         if placement.excluded:
             lane_rows = placement.lane.rows
             is_excluded[lane_rows[np.isin(rank[lane_rows], placement.excluded)]] = True
-    is_ordered = np.zeros(len(frame), dtype=bool)
+    is_ordered = np.zeros(len(collectives), dtype=bool)
     for lane in lanes:
         if not lane.stated:
             is_ordered[lane.rows] = True
-    unplaced = is_ordered & (frame["instance"].to_numpy(dtype=np.int64) == ALONE) & ~is_excluded
+    unplaced = is_ordered & (collectives.ints("instance") == ALONE) & ~is_excluded
     return [
-        *_make_group_gaps(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
+        *_make_group_gaps(collectives, conflict, "the ranks disagree on kind, dtype or bytes"),
         *_list_exclusion_gaps(matching),
-        *_make_group_gaps(frame, unplaced, "neither order nor times identify matching calls"),
+        *_make_group_gaps(collectives, unplaced, "neither order nor times identify matching calls"),
         *_make_group_gaps(
-            frame, _find_partial(frame, lanes), "some ranks have no event for these collectives"
+            collectives, _find_partial(collectives, lanes), "some ranks have no event for these collectives"
         ),
         *_list_stream_gaps(lanes),
-        *_list_unknown_group_gaps(frame, lanes, ranks),
+        *_list_unknown_group_gaps(collectives, lanes, ranks),
         *_list_partial_group_gaps(lanes),
     ]
 
 
-def _find_partial(frame: pd.DataFrame, lanes: Sequence[GroupLane]) -> Bools:
-    expected = np.zeros(len(frame), dtype=np.int64)
+def _find_partial(collectives: Columns, lanes: Sequence[GroupLane]) -> Mask:
+    expected = np.zeros(len(collectives), dtype=np.int64)
     for lane in lanes:
         expected[lane.rows] = len(lane.members)
-    instance = frame["instance"].to_numpy()
+    instance = collectives.ints("instance")
     present = np.bincount(instance + 1)[instance + 1] if len(instance) else instance
-    is_partial: Bools = (instance >= 0) & (present < expected)
+    is_partial: Mask = (instance >= 0) & (present < expected)
     return is_partial
 
 
-def _make_group_gaps(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
+def _make_group_gaps(collectives: Columns, rows: Mask, reason: str) -> list[Gap]:
     """Return one gap that counts the collectives (not rows) and names up to two groups."""
-    bad = frame[rows]
+    bad = collectives.at(rows)
     if not len(bad):
         return []
-    per_rank = bad.groupby(["group", "method", "rank"], sort=True).size()
-    counts = per_rank.groupby(level=0).max()
-    groups = _format_groups([str(group) for group in counts.index])
-    return [_make_matching_gap(f"{int(counts.sum())} in {groups}: {reason}")]
+    per_rank = Groups(bad.texts("group"), bad.texts("method"), bad.ints("rank"))
+    names = bad.texts("group").at(per_rank.first)
+    groups = Groups(names)
+    count = int(groups.max(per_rank.sizes).sum())
+    return [_make_matching_gap(f"{count} in {_format_groups(list(names.at(groups.first)))}: {reason}")]
 
 
 def _format_groups(groups: Sequence[str]) -> str:
@@ -167,16 +173,16 @@ def _list_stream_gaps(lanes: Sequence[GroupLane]) -> list[Gap]:
 
 
 def _list_unknown_group_gaps(
-    frame: pd.DataFrame, lanes: Sequence[GroupLane], ranks: Sequence[int]
+    collectives: Columns, lanes: Sequence[GroupLane], ranks: Sequence[int]
 ) -> list[Gap]:
     """Report rows of multi-rank runs that are in no lane."""
-    known = np.zeros(len(frame), dtype=bool)
+    known = np.zeros(len(collectives), dtype=bool)
     for lane in lanes:
         known[lane.rows] = True
-    lost = frame[~known]
+    lost = collectives.at(~known)
     if not len(lost) or len(ranks) < 2:
         return []
-    groups = _format_groups([str(group) for group in lost["group"].unique()])
+    groups = _format_groups(lost.texts("group").list_distinct())
     reason = f"{len(lost)} rows of {groups} do not record the participating ranks and were not matched"
     return [
         Gap(

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.event_columns import EventColumns, Mask
 from zprof.analysis.time.event_roles import EventView
-from zprof.analysis.time.steps import Marks
 from zprof.model.training import Phase
 
 _FSDP1 = r"FullyShardedDataParallel\._?"
@@ -108,7 +108,7 @@ class PhaseEvidence(Struct, frozen=True, kw_only=True):
 
 
 def collect_phase_evidence(
-    events: pa.Table | EventColumns, marks: Marks, clock: RankClock = _LOCAL
+    events: pa.Table | EventColumns, marks: Columns, clock: RankClock = _LOCAL
 ) -> PhaseEvidence:
     """Collect the phase evidence from the tables of one rank; each distinct name is tested once."""
     view = EventView(events, ("user_annotation", "cpu_op"))
@@ -199,19 +199,18 @@ def _find_busiest(threads: Int64s) -> int:
     return int(numbers[np.argmax(counts)])
 
 
-def _read_marked_phases(marks: Marks, begin_ns: int) -> dict[Phase, Intervals]:
+def _read_marked_phases(marks: Columns, begin_ns: int) -> dict[Phase, Intervals]:
     """Return the spans from each mark of a phase to the next; a recomputation is part of its backward.
 
     Only marks since the first event count, because a recorder may mark phases only in its memory window,
     which does not help for the timed steps.
     """
-    kinds, times = np.asarray(marks["kind"], dtype=object), np.asarray(marks["time_ns"], dtype=np.int64)
-    rows = np.flatnonzero((kinds == "phase") & (times >= begin_ns))
-    rows = rows[np.argsort(times[rows], kind="stable")]
-    times, names = times[rows], np.asarray(marks["name"], dtype=object)[rows].astype(str)
+    rows = marks.at(marks.texts("kind").equals("phase") & (marks.ints("time_ns") >= begin_ns))
+    rows = rows.at(np.argsort(rows.ints("time_ns"), kind="stable"))
+    times, names = rows.ints("time_ns"), rows.texts("name")
     spans = np.column_stack((times[:-1], times[1:])) if len(times) > 1 else EMPTY
-    names = np.where(names == Phase.RECOMPUTE.value, Phase.BACKWARD.value, names)[: len(spans)]
-    return {phase: spans[names == phase.value] for phase in Phase}
+    names = names.with_text(names.equals(Phase.RECOMPUTE.value), Phase.BACKWARD.value)
+    return {phase: spans[names.equals(phase.value)[: len(spans)]] for phase in Phase}
 
 
 def _merge_rows(*sets: Intervals) -> Int64s:

@@ -21,19 +21,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts
 from zprof.analysis.intervals import Int64s, Intervals, covered
-from zprof.analysis.time.collective_rows import factorize_texts
 from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.collectives import CollectiveKind
 from zprof.model.training import Phase
 
-Mask = npt.NDArray[np.bool_]
 GATHER = CollectiveKind.ALL_GATHER.value
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 _SMALL_RATIO = 0.01
@@ -41,11 +38,11 @@ _SMALL_RATIO = 0.01
 #: forward, but the last reduction of a backward, launched after its end, appears to be in the next forward:
 #: at most one of three.
 _FORWARD_RATIO = 0.4
-_MICRO_BATCH = ["rank", "step", "micro_batch"]
 PASS_COLUMNS = (
     "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
     "compute_between_ns", "updates", "method",
 )  # fmt: skip
+_TEXTS = ("kind", "unit", "phase", "method")
 BY_ORDER = "order"
 #: Names of passes, not of units, in FSDP1 and DDP.
 _NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
@@ -56,7 +53,6 @@ _MOVE_NAMES = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _MAX_NAME = 2_000
-_UNIT_OF_STEP = ["rank", "step", "kind", "unit"]
 _MIN_UNITS = 2
 #: With more backward gathers per forward gather than this, units are gathered twice.
 _REPEATED_RATIO = 1.5
@@ -65,24 +61,24 @@ _RECENT_UNITS = 2
 _NO_RUN = range(0)
 
 
-def find_candidates(frame: pd.DataFrame) -> Mask:
+def find_candidates(collectives: Columns) -> Mask:
     """Mark rows that may be a gather or a reduction of a pass, by kind and size."""
-    kind = frame["kind"].astype(str)
-    is_pass_kind = kind.isin([GATHER, *REDUCTIONS]) & (frame["group_size"] != 1)
-    sizes = frame["bytes"].where(is_pass_kind, 0)
-    largest = sizes.groupby(kind == GATHER).transform("max")
-    mask: Mask = (is_pass_kind & (sizes >= _SMALL_RATIO * largest)).to_numpy(bool)
+    kind = collectives.texts("kind")
+    is_pass_kind = kind.equals(GATHER, *REDUCTIONS) & (collectives.ints("group_size") != 1)
+    sizes = np.where(is_pass_kind, collectives.ints("bytes"), 0)
+    gathers = Groups(kind.equals(GATHER))
+    mask: Mask = is_pass_kind & (sizes >= _SMALL_RATIO * gathers.max(sizes)[gathers.codes])
     return mask
 
 
-def _is_before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
+def _is_before_backward(table: Columns) -> Mask:
     """Mark rows launched before the first reduction in the backward of their micro-batch."""
-    reduces = frame["kind"].isin(REDUCTIONS)
-    first_reduction = frame["launched_ns"].where(reduces & (frame["phase"] == Phase.BACKWARD.value))
-    first_reduction = first_reduction.groupby([frame[name] for name in _MICRO_BATCH], dropna=False).transform(
-        "min"
-    )
-    return frame["launched_ns"] < first_reduction.fillna(frame["launched_ns"] + 1)
+    launched = table.ints("launched_ns")
+    is_reduction = table.texts("kind").equals(*REDUCTIONS) & table.texts("phase").equals(Phase.BACKWARD)
+    micro_batches = Groups(table.ints("rank"), table.ints("step"), table.ints("micro_batch", -1))
+    first_reduction = micro_batches.min(np.where(is_reduction, launched, np.iinfo(np.int64).max))
+    is_before: Mask = launched < first_reduction[micro_batches.codes]
+    return is_before
 
 
 class PassRank(Struct, frozen=True, kw_only=True):
@@ -122,58 +118,50 @@ def make_pass_rank(timeline: RankTimeline) -> PassRank:
 RankPart = tuple[PassRank, slice]
 
 
-_NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
-
-
-def make_pass_table(collectives: pd.DataFrame, ranks: Sequence[PassRank]) -> pd.DataFrame:
+def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
     """Return the table of passes; all inputs must be on the common clock."""
-    table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], ranks)
-    if not len(table):
-        return pd.DataFrame(columns=list(PASS_COLUMNS))
+    table, bounds = _sort_by_launch(collectives.at(find_candidates(collectives)), ranks)
     parts = [(rank, slice(*span)) for rank, span in zip(ranks, bounds, strict=True) if span[0] < span[1]]
+    if not parts:
+        none = np.empty(0, dtype=np.int64)
+        return Columns({name: Texts((), none) if name in _TEXTS else none for name in PASS_COLUMNS})
     table = _infer_units(_add_phases(table, parts), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
     # Leave out groups that transfer activations.
     # The remaining reductions belong to a backward, even if an engine launches them after its end.
-    frame = _number_passes(table, parts)
-    reduces = frame["kind"].astype(str).isin(REDUCTIONS)
-    forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
-    share = forward.astype(float).groupby(factorize_texts(frame["group"])[0]).transform("mean").fillna(0.0)
-    remaining = frame[share <= _FORWARD_RATIO]
-    is_late = remaining["kind"].isin(REDUCTIONS) & (remaining["phase"] == Phase.FORWARD.value)
-    remaining = remaining.assign(phase=remaining["phase"].mask(is_late, Phase.BACKWARD.value))
-    return remaining.reset_index(drop=True)[list(PASS_COLUMNS)]
+    table = _number_passes(table, parts)
+    reduces = table.texts("kind").equals(*REDUCTIONS)
+    forward = reduces & table.texts("phase").equals(Phase.FORWARD)
+    groups = Groups(table.texts("group"))
+    reductions = np.maximum(1, groups.sum(reduces.astype(np.int64)))
+    share = groups.sum((forward & _is_before_backward(table)).astype(np.int64)) / reductions
+    table = table.with_columns(phase=table.texts("phase").with_text(forward, Phase.BACKWARD.value))
+    return table.at(share[groups.codes] <= _FORWARD_RATIO).pick(PASS_COLUMNS).renumber()
 
 
-def _sort_by_launch(
-    rows: pd.DataFrame, ranks: Sequence[PassRank]
-) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
-    """Return the rows by rank and launch, and the start and end row of each rank.
-
-    All ranks share one table, because each of a thousand small tables would cost as much as this one.
-    """
-    launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
-    rank_position = (
-        rows["rank"]
-        .map({each.rank: rank_position for rank_position, each in enumerate(ranks)})
-        .to_numpy(np.float64)
-    )
-    order = np.lexsort((launched, rank_position))
-    order = order[~np.isnan(rank_position[order])]
-    table = rows[["rank", "step", "kind", "group", "bytes", "start_ns", "end_ns"]].assign(
-        row=rows.index,
-        kind=rows["kind"].astype(str),
-        unit=rows["unit"].map(_clean_unit).astype(object),
+def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, list[tuple[int, int]]]:
+    """Return the rows by rank and launch, and the start and end row of each rank."""
+    known = rows.known("launch_start_ns")
+    launched = np.where(known, rows.ints("launch_start_ns"), rows.ints("start_ns"))
+    place_by_rank = {each.rank: place for place, each in enumerate(ranks)}
+    numbers, codes = np.unique(rows.ints("rank"), return_inverse=True)
+    place = np.array([place_by_rank.get(rank, -1) for rank in numbers.tolist()], dtype=np.int64)[codes]
+    order = np.lexsort((launched, place))
+    order = order[place[order] >= 0]
+    unit = rows.texts("unit")
+    table = rows.pick(("rank", "step", "kind", "group", "bytes", "start_ns", "end_ns")).with_columns(
+        row=rows.row,
+        unit=unit.with_text(~unit.match(_is_unit), None),
         launched_ns=launched,
-        known=rows["launch_start_ns"].notna().to_numpy(bool),
+        known=known,
     )
-    edges = np.searchsorted(rank_position[order], np.arange(len(ranks) + 1)).tolist()
-    return table.iloc[order].reset_index(drop=True), list(itertools.pairwise(edges))
+    edges = np.searchsorted(place[order], np.arange(len(ranks) + 1)).tolist()
+    return table.at(order).renumber(), list(itertools.pairwise(edges))
 
 
-def _add_phases(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
+def _add_phases(table: Columns, parts: Sequence[RankPart]) -> Columns:
     """Add phase, micro-batch and method from the evidence of each rank."""
-    launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
+    launched, step, known = table.ints("launched_ns"), table.ints("step"), table.bools("known")
     located = [
         locate_instants(rank.evidence, launched[rank_rows], _find_step_spans(rank, step[rank_rows]))
         for rank, rank_rows in parts
@@ -181,44 +169,56 @@ def _add_phases(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
     updates = [
         np.searchsorted(rank.evidence.optimizer[:, 1], launched[rank_rows]) for rank, rank_rows in parts
     ]
-    known = table["known"].to_numpy(bool)
     micro_batch = np.concatenate([instants.micro_batch for instants in located])
-    return table.assign(
-        phase=np.where(known, np.concatenate([instants.phase for instants in located]), UNKNOWN_PHASE),
-        method=np.where(known, np.concatenate([instants.method for instants in located]), UNKNOWN_PHASE),
-        micro_batch=pd.arrays.IntegerArray(micro_batch, ~known | (micro_batch < 0)),
+    phase, method = (
+        Texts.of(text for instants in located for text in getattr(instants, name)).with_text(
+            ~known, UNKNOWN_PHASE
+        )
+        for name in ("phase", "method")
+    )
+    return table.with_columns(
+        phase=phase,
+        method=method,
+        micro_batch=OptionalInts(micro_batch, known & (micro_batch >= 0)),
         updates=np.concatenate(updates).astype(np.int64),
     )
 
 
-def _infer_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
+def _infer_units(table: Columns, parts: Sequence[RankPart]) -> Columns:
     """Infer the units of gathers from their position in the forward, if no gather has a recorded unit."""
-    gathers = table[(table["kind"] == GATHER) & table["micro_batch"].notna()]
-    if gathers.empty or table.loc[table["kind"] == GATHER, "unit"].notna().any():
+    is_gather = table.texts("kind").equals(GATHER)
+    gathers = np.flatnonzero(is_gather & table.known("micro_batch"))
+    if not len(gathers) or (is_gather & table.known("unit")).any():
         return table
-    units = table["unit"].copy()
-    computed = pd.Series(_find_computed_before(table, parts), index=table.index)
-    for _, step_rows in gathers.groupby(["rank", "step"], sort=False):
-        forward = gathers.iloc[:0]
-        for _, rows in step_rows.groupby("micro_batch"):
-            gathered = rows[rows["phase"] == Phase.FORWARD.value]
-            reused = (
-                forward if gathered.empty else gathered.iloc[:0]
-            )  # units kept since an earlier micro-batch
-            both = pd.concat([reused, rows])
+    units = table.texts("unit").tolist()
+    phases, sizes = table.texts("phase").tolist(), table.ints("bytes").tolist()
+    computed, is_forward = _find_computed_before(table, parts), table.texts("phase").equals(Phase.FORWARD)
+    steps = Groups(table.ints("rank")[gathers], table.ints("step")[gathers])
+    for step_rows in (gathers[places] for places in steps.split()):
+        forward = gathers[:0]
+        for places in Groups(table.ints("micro_batch")[step_rows]).split():
+            rows = step_rows[places]
+            gathered = rows[is_forward[rows]]
+            # units kept since an earlier micro-batch
+            reused = gathered[:0] if len(gathered) else forward
+            both = [*reused.tolist(), *rows.tolist()]
             unit_names = infer_units_by_order(
-                both["phase"].tolist(), both["bytes"].tolist(), computed[both.index].tolist()
+                [str(phases[row]) for row in both],
+                [sizes[row] for row in both],
+                [bool(computed[row]) for row in both],
             )
-            names = dict(zip(unit_names, units[reused.index].tolist(), strict=False))
-            units.loc[rows.index] = [names.get(name, name) for name in unit_names[len(reused) :]]
-            forward = forward if gathered.empty else gathered
-    inferred = units.notna() & table["unit"].isna()
-    return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
+            names = dict(zip(unit_names, (units[row] for row in reused.tolist()), strict=False))
+            for row, name in zip(rows.tolist(), unit_names[len(reused) :], strict=True):
+                units[row] = names.get(name, name)
+            forward = gathered if len(gathered) else forward
+    unit = Texts.of(units)
+    inferred = unit.known & ~table.known("unit")
+    return table.with_columns(unit=unit, method=table.texts("method").with_text(inferred, BY_ORDER))
 
 
-def _find_computed_before(table: pd.DataFrame, parts: Sequence[RankPart]) -> Mask:
+def _find_computed_before(table: Columns, parts: Sequence[RankPart]) -> Mask:
     """Mark the rows for which the rank launched compute since the previous row."""
-    launched = table["launched_ns"].to_numpy(np.int64)
+    launched = table.ints("launched_ns")
     computed = np.ones(len(table), dtype=np.bool_)
     for rank, rank_rows in parts:
         launched_kernels = np.searchsorted(rank.launches, launched[rank_rows])
@@ -226,8 +226,8 @@ def _find_computed_before(table: pd.DataFrame, parts: Sequence[RankPart]) -> Mas
     return computed
 
 
-def _clean_unit(unit: object) -> str | None:
-    return unit if isinstance(unit, str) and unit and not _NO_UNIT.fullmatch(unit) else None
+def _is_unit(unit: str) -> bool:
+    return bool(unit) and not _NO_UNIT.fullmatch(unit)
 
 
 def _find_step_spans(rank: PassRank, steps: Int64s) -> Intervals:
@@ -236,92 +236,123 @@ def _find_step_spans(rank: PassRank, steps: Int64s) -> Intervals:
     return rank.host_steps.spans[order[np.searchsorted(rank.host_steps.number[order], steps)]]
 
 
-def _fill_by_order(table: pd.DataFrame) -> pd.DataFrame:
+def _fill_by_order(table: Columns) -> Columns:
     """Infer unknown phases from the order of the units, step by step."""
-    gathers = table[(table["kind"] == GATHER) & table["unit"].notna()]
-    step = [gathers["rank"], gathers["step"]]
-    has_evidence = (gathers["phase"] != UNKNOWN_PHASE).groupby(step).transform("any")
-    has_evidence &= gathers["micro_batch"].notna().groupby(step).transform("any")
-    for _, rows in gathers[~has_evidence].groupby(["rank", "step"]):
-        passes = infer_passes_by_order([str(unit) for unit in rows["unit"]])
+    phase, unit = table.texts("phase"), table.texts("unit")
+    gathers = np.flatnonzero(table.texts("kind").equals(GATHER) & unit.known)
+    steps = Groups(table.ints("rank")[gathers], table.ints("step")[gathers])
+    has_evidence = steps.max(~phase.equals(UNKNOWN_PHASE)[gathers])
+    has_evidence &= steps.max(table.known("micro_batch")[gathers])
+    micro_batch, known = table.ints("micro_batch").copy(), table.known("micro_batch").copy()
+    is_forward, is_filled = np.zeros(len(table), dtype=np.bool_), np.zeros(len(table), dtype=np.bool_)
+    for places, is_known in zip(steps.split(), has_evidence.tolist(), strict=True):
+        rows = gathers[places]
+        passes = None if is_known else infer_passes_by_order(list(unit.at(rows)))
         if passes is not None:
-            table.loc[rows.index, "phase"] = [phase for phase, _ in passes]
-            table.loc[rows.index, "micro_batch"] = [number for _, number in passes]
-            table.loc[rows.index, "method"] = BY_ORDER
-    return table
+            is_filled[rows] = True
+            is_forward[rows] = [phase == Phase.FORWARD.value for phase, _ in passes]
+            micro_batch[rows] = [number for _, number in passes]
+    phase = phase.with_text(is_filled, Phase.BACKWARD.value).with_text(is_forward, Phase.FORWARD.value)
+    return table.with_columns(
+        phase=phase,
+        micro_batch=OptionalInts(micro_batch, known | is_filled),
+        method=table.texts("method").with_text(is_filled, BY_ORDER),
+    )
 
 
-def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
+def _group_units(table: Columns, *more: Int64s) -> Groups:
+    """Group rows by unit and step, and by further keys."""
+    keys = (table.ints("rank"), table.ints("step"), table.texts("kind"), table.texts("unit"))
+    return Groups(*keys, *more)
+
+
+def _mark_pieces(table: Columns, parts: Sequence[RankPart]) -> Columns:
     """Add ``piece``: True if the gather continues the previous one of the same unit and micro-batch."""
-    launched_ns = table["launched_ns"].astype("Int64")  # a float64 of these has a resolution of 256 ns
-    before = launched_ns.groupby([table[name] for name in (*_UNIT_OF_STEP, "micro_batch")]).shift()
-    likely = (before.notna() & (table["kind"] == GATHER) & table["known"]).to_numpy(bool)
-    previous_launch, own_launch = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
+    launched = table.ints("launched_ns")
+    previous = np.full(len(table), -1, dtype=np.int64)
+    named = np.flatnonzero(table.known("unit") & table.known("micro_batch"))
+    rows = table.at(named)
+    before = _group_units(rows, rows.ints("micro_batch")).find_previous()
+    previous[named] = np.where(before >= 0, named[before], -1)
+    likely = (previous >= 0) & table.texts("kind").equals(GATHER) & table.bools("known")
+    previous_launch = launched[previous]
     piece = np.zeros(len(table), dtype=np.bool_)
     for rank, rank_rows in parts:
         if len(rank.launches):
-            computed = np.searchsorted(rank.launches, own_launch[rank_rows]) - np.searchsorted(
+            computed = np.searchsorted(rank.launches, launched[rank_rows]) - np.searchsorted(
                 rank.launches, previous_launch[rank_rows]
             )
             piece[rank_rows] = likely[rank_rows] & (computed == 0)
-    return table.assign(piece=piece)
+    return table.with_columns(piece=piece)
 
 
-def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
+def _drop_evaluations(table: Columns) -> Columns:
     """Clear the micro-batch of gathers in forwards without a following backward.
 
     Such a forward ends the step, or precedes the forward of a micro-batch and gathers the same units.
     """
-    step = [table["rank"], table["step"]]
-    forward = (
-        (table["kind"] == GATHER) & (table["phase"] == Phase.FORWARD.value) & table["micro_batch"].notna()
-    )
-    backward = table["phase"].isin([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
-    backward |= (table["phase"] == UNKNOWN_PHASE) & (table["kind"] != GATHER)
-    last = table["launched_ns"].astype("Int64").where(backward).groupby(step).transform("max")
-    after_last_backward = forward & (table["launched_ns"] > last).fillna(False).astype(bool)
-    rows = table[forward & ~after_last_backward & ~table["piece"] & table["unit"].notna()]
-    keys = [rows["rank"], rows["step"], rows["micro_batch"]]
-    position = pd.Series(np.arange(len(rows)), index=rows.index)
-    last_of_unit = position.groupby([*keys, rows["unit"]]).transform("max")
-    begin = last_of_unit.groupby(keys).transform("min")
-    units = rows["unit"].groupby(keys).transform("nunique")
-    repeated = rows["unit"].where(position < begin).groupby(keys).transform("nunique") == units
-    is_evaluation = after_last_backward.copy()
-    is_evaluation.loc[rows.index] |= repeated & (position < begin)
+    launched, piece, phase = table.ints("launched_ns"), table.bools("piece"), table.texts("phase")
+    is_gather, has_micro_batch = table.texts("kind").equals(GATHER), table.known("micro_batch")
+    forward = is_gather & phase.equals(Phase.FORWARD) & has_micro_batch
+    backward = phase.equals(Phase.BACKWARD, Phase.RECOMPUTE) | (phase.equals(UNKNOWN_PHASE) & ~is_gather)
+    steps = Groups(table.ints("rank"), table.ints("step"))
+    last = steps.max(np.where(backward, launched, np.iinfo(np.int64).min))[steps.codes]
+    is_evaluation = forward & steps.max(backward)[steps.codes] & (launched > last)
+    places = np.flatnonzero(forward & ~is_evaluation & ~piece & table.known("unit"))
+    is_evaluation[places] |= _is_repeated_forward(table.at(places))
     # pieces go with their gather
-    number = (~table["piece"]).groupby([table[name] for name in _UNIT_OF_STEP]).cumsum()
-    gather = [*(table[name] for name in _UNIT_OF_STEP), number]
-    is_evaluation |= (is_evaluation & ~table["piece"]).groupby(gather, dropna=False).transform("max")
-    return table.assign(micro_batch=table["micro_batch"].mask(is_evaluation), trains=~is_evaluation)
+    number = _group_units(table).cumsum((~piece).astype(np.int64))
+    gathers = _group_units(table, np.where(table.known("unit"), number, 0))
+    is_evaluation |= gathers.max(is_evaluation & ~piece)[gathers.codes]
+    micro_batch = OptionalInts(table.ints("micro_batch"), has_micro_batch & ~is_evaluation)
+    return table.with_columns(micro_batch=micro_batch, trains=~is_evaluation)
 
 
-def _number_passes(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
+def _is_repeated_forward(rows: Columns) -> Mask:
+    """Mark the gathers before the last forward of a micro-batch, if they are of all of its units."""
+    unit, position = rows.texts("unit"), np.arange(len(rows))
+    micro_batches = Groups(rows.ints("rank"), rows.ints("step"), rows.ints("micro_batch"))
+    units = Groups(micro_batches.codes, unit)
+    last_of_unit = units.max(position)[units.codes]
+    is_early = position < micro_batches.min(last_of_unit)[micro_batches.codes]
+    early_codes = micro_batches.codes[is_early]
+    early_units = early_codes[Groups(early_codes, unit.at(is_early)).first]
+    is_complete = np.bincount(early_units, minlength=len(micro_batches)) == micro_batches.count_distinct(unit)
+    repeated: Mask = is_complete[micro_batches.codes] & is_early
+    return repeated
+
+
+def _number_passes(table: Columns, parts: Sequence[RankPart]) -> Columns:
     """Number the gathers and reductions of each unit, and add the compute between two gathers of a unit."""
-    rows = table[table["unit"].notna() & table["trains"]]
-    begins = (~rows["piece"]).astype("int64")
-    numbers = pd.DataFrame(
-        {
-            "number": begins.groupby([rows[name] for name in _UNIT_OF_STEP]).cumsum(),
-            "in_micro_batch": begins.groupby(
-                [rows[name] for name in (*_UNIT_OF_STEP, "micro_batch")]
-            ).cumsum(),
-            "last_end": rows["end_ns"].astype("Int64").groupby([rows[n] for n in _UNIT_OF_STEP]).shift(),
-        }
-    ).reindex(table.index)
-    is_repeated = (numbers["last_end"].notna() & ~table["piece"] & (table["kind"] == GATHER)).to_numpy(bool)
-    start_ns = table["start_ns"].to_numpy(np.int64)
-    previous_end = np.where(is_repeated, numbers["last_end"].fillna(0).to_numpy(np.int64), start_ns)
+    places = np.flatnonzero(table.known("unit") & table.bools("trains"))
+    rows = table.at(places)
+    begins = (~rows.bools("piece")).astype(np.int64)
+    units, micro_batches = _group_units(rows), _group_units(rows, rows.ints("micro_batch", -1))
+    number, in_micro_batch = units.cumsum(begins), micro_batches.cumsum(begins)
+    previous = units.find_previous()
+    is_repeated = (previous >= 0) & ~rows.bools("piece") & rows.texts("kind").equals(GATHER)
+    start_ns = table.ints("start_ns")
+    previous_end = start_ns.copy()
+    previous_end[places[is_repeated]] = rows.ints("end_ns")[previous[is_repeated]]
     between = np.concatenate(
         [covered(rank.compute, previous_end[rank_rows], start_ns[rank_rows]) for rank, rank_rows in parts]
+    )[places]
+    # The pieces of a gather have its number and its time.
+    gathers = _group_units(rows, number)
+    first = gathers.min(np.where(is_repeated, np.arange(len(rows)), len(rows)))[gathers.codes]
+    between = np.append(between, 0)[np.where(is_repeated, np.arange(len(rows)), first)]
+    return table.with_columns(
+        number=_spread(number, places, len(table)),
+        in_micro_batch=_spread(in_micro_batch, places, len(table), rows.known("micro_batch")),
+        compute_between_ns=_spread(between, places, len(table), first < len(rows)),
     )
-    table = table.assign(
-        number=numbers["number"],
-        in_micro_batch=numbers["in_micro_batch"].where(table["micro_batch"].notna()),
-        compute_between_ns=pd.Series(between, index=table.index).where(is_repeated),
-    ).astype(dict.fromkeys(_NULLABLE, "Int64"))
-    pieces = table.groupby([*_UNIT_OF_STEP, "number"])["compute_between_ns"]
-    return table.assign(compute_between_ns=table["compute_between_ns"].fillna(pieces.transform("first")))
+
+
+def _spread(values: Int64s, places: Int64s, length: int, known: Mask | bool = True) -> OptionalInts:
+    """Return the ``known`` values at their places in a column; the rest of it is unknown."""
+    spread, is_known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.bool_)
+    spread[places], is_known[places] = values, known
+    return OptionalInts(spread, is_known)
 
 
 def infer_passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:

@@ -8,8 +8,8 @@ median over the window without its first collectives; None if T is below the clo
 import math
 
 import numpy as np
-import pandas as pd
 
+from zprof.analysis.columns import Columns, Floats, OptionalInts
 from zprof.analysis.time.collective_rows import StepCounts, group_rows_by_text
 from zprof.analysis.time.ledger import is_unsplit
 from zprof.model.collectives import CollectiveKind, bus_factor
@@ -28,104 +28,109 @@ _SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], d
 _UNIT_COLUMNS = ("rank", "bytes", "bound", "exposed_wait_ns", "exposed_transfer_ns")
 
 
-def sum_collective_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[CollectiveTime, ...]:
+def sum_collective_times(collectives: Columns, steps: StepCounts) -> tuple[CollectiveTime, ...]:
     """Return one entry per kind, group and dtype, sorted by exposed time, largest first.
 
     Args:
-        frame: Collectives of the window's steps.
+        collectives: Collectives of the window's steps.
         steps: Steps of the window by rank.
     """
     entries = [
         _make_collective_time(kind, group, dtype, rows, steps.sum_for_group(group, rows))
-        for (kind, group, dtype), rows in group_rows_by_text(frame, ("kind", "group", "dtype"), _SUM_COLUMNS)
+        for (kind, group, dtype), rows in group_rows_by_text(
+            collectives, ("kind", "group", "dtype"), _SUM_COLUMNS
+        )
     ]
     return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
 
 
-def select_resolved(rows: pd.DataFrame) -> pd.DataFrame:
+def select_resolved(rows: Columns) -> Columns:
     """Return the rows whose intrinsic time exceeds the clock uncertainty and excludes profiler start-up."""
-    good = (rows["intrinsic_ns"] > rows["offset_uncertainty_ns"]) & ~rows["first_of_window"]
-    return rows[good]
+    is_long = rows.floats("intrinsic_ns") > rows.ints("offset_uncertainty_ns")
+    return rows.at(is_long & ~rows.bools("first_of_window"))
 
 
-def compute_algorithm_bandwidth(rows: pd.DataFrame) -> float | None:
+def compute_algorithm_bandwidth(rows: Columns) -> float | None:
     """Return the median bandwidth of the resolved rows in bytes per second; None if there are none."""
     good = select_resolved(rows)
-    good = good[good["bytes"] > 0]
+    good = good.at(good.ints("bytes") > 0)
     if not len(good):
         return None
-    median = float((good["bytes"] / good["intrinsic_ns"]).median())
+    median = float(np.median(good.ints("bytes") / good.floats("intrinsic_ns")))
     return median * 1e9 if math.isfinite(median) else None
 
 
-def compute_bus_bandwidth(rows: pd.DataFrame, kind: str, algorithm: float | None) -> float | None:
+def compute_bus_bandwidth(rows: Columns, kind: str, algorithm: float | None) -> float | None:
     """Return the bus bandwidth of rows of one kind and group."""
-    factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
+    factor = bus_factor(CollectiveKind(kind), int(rows.ints("group_size")[0]))
     return algorithm * factor if algorithm is not None and factor > 0 else None
 
 
 def _make_collective_time(
-    kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: int
+    kind: str, group: str, dtype: str, rows: Columns, rank_steps: int
 ) -> CollectiveTime:
     algorithm = compute_algorithm_bandwidth(rows)
-    steady = rows[~rows["first_of_window"]]
+    steady = rows.at(~rows.bools("first_of_window"))
+    start = rows.ints("start_ns")
+    launch_delay = OptionalInts(start - rows.ints("launch_start_ns"), rows.known("launch_start_ns"))
     return CollectiveTime(
         kind=kind,
         group=group,
         dtype=dtype,
         count=len(rows) / rank_steps,
-        launch_delay_ns=_median_or_none(rows["start_ns"] - rows["launch_start_ns"]),
+        launch_delay_ns=_median_or_none(launch_delay.to_floats()),
         algbw_bytes_per_s=algorithm,
         busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, algorithm),
         method=_describe_method(kind, rows),
-        group_size=int(rows["group_size"].iloc[0]),
-        bound=bool(rows["bound"].any()),
-        dependency_ns=_median_or_none(rows["dependency_ns"]),
-        tail_ns=_median_or_none(steady["tail_ns"]),
-        intrinsic_ns=_median_or_none(select_resolved(rows)["intrinsic_ns"]),
-        bytes=int(rows["bytes"].sum()) // rank_steps,
-        total_ns=int((rows["end_ns"] - rows["start_ns"]).sum()) // rank_steps,
+        group_size=int(rows.ints("group_size")[0]),
+        bound=bool(rows.bools("bound").any()),
+        dependency_ns=_median_or_none(rows.floats("dependency_ns")),
+        tail_ns=_median_or_none(steady.floats("tail_ns")),
+        intrinsic_ns=_median_or_none(select_resolved(rows).floats("intrinsic_ns")),
+        bytes=int(rows.ints("bytes").sum()) // rank_steps,
+        total_ns=int((rows.ints("end_ns") - start).sum()) // rank_steps,
         exposed_ns=sum_exposed(rows) // rank_steps,
-        exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
-        exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
-        wait_ns=int(rows["wait_ns"].sum()) // rank_steps,
-        transfer_ns=int(rows["transfer_ns"].sum()) // rank_steps,
+        exposed_wait_ns=int(rows.ints("exposed_wait_ns").sum()) // rank_steps,
+        exposed_transfer_ns=int(rows.ints("exposed_transfer_ns").sum()) // rank_steps,
+        wait_ns=int(rows.ints("wait_ns").sum()) // rank_steps,
+        transfer_ns=int(rows.ints("transfer_ns").sum()) // rank_steps,
     )
 
 
-def sum_exposed(rows: pd.DataFrame) -> int:
+def sum_exposed(rows: Columns) -> int:
     """Return the total exposed time of the rows."""
-    return int(sum(rows[name].sum() for name in _EXPOSED_COLUMNS))
+    return sum(int(rows.ints(name).sum()) for name in _EXPOSED_COLUMNS)
 
 
-def _median_or_none(values: "pd.Series[float]") -> int | None:
-    known = values.dropna()
-    return int(known.median()) if len(known) else None
+def _median_or_none(values: Floats) -> int | None:
+    known = values[~np.isnan(values)]
+    return int(np.median(known)) if len(known) else None
 
 
-def _describe_method(kind: str, rows: pd.DataFrame) -> str:
+def _describe_method(kind: str, rows: Columns) -> str:
     """Describe how the rows were found, and whether their waits are exact or bounds."""
-    description = ", ".join(sorted(set(rows["method"])))
-    if kind == CollectiveKind.REDUCE_SCATTER and rows["method"].str.startswith("gloo").any():
+    methods = sorted(rows.texts("method").list_distinct())
+    description = ", ".join(methods)
+    if kind == CollectiveKind.REDUCE_SCATTER and any(method.startswith("gloo") for method in methods):
         description += (
             " (gloo implements reduce-scatter as all-reduce: the link carries twice the bus bandwidth)"
         )
-    matched = int(rows["matched"].sum())
-    if matched == len(rows) or not rows["bound"].any():
+    matched = int(rows.bools("matched").sum())
+    if matched == len(rows) or not rows.bools("bound").any():
         return description
     if not matched:
         return f"{description}; not matched across all ranks: wait is a lower bound, transfer an upper bound"
     return f"{description}; {matched} of {len(rows)} matched across all ranks, bounds for the others"
 
 
-def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSizes, ...]:
+def sum_message_sizes(collectives: Columns, steps: StepCounts) -> tuple[MessageSizes, ...]:
     """Return one entry per kind, group and size bin that occurs, sorted by these."""
     entries = []
-    for (kind, group), group_rows in group_rows_by_text(frame, ("kind", "group"), _MESSAGE_COLUMNS):
-        size = group_rows["bytes"].to_numpy(np.int64)
+    for (kind, group), group_rows in group_rows_by_text(collectives, ("kind", "group"), _MESSAGE_COLUMNS):
+        size = group_rows.ints("bytes")
         size_bin = np.searchsorted(_SIZE_EDGES, np.maximum(size, 0), side="right") - 1
         for number in np.unique(size_bin).tolist():
-            rows, is_last = group_rows[size_bin == number], number + 1 == len(_SIZE_EDGES)
+            rows, is_last = group_rows.at(size_bin == number), number + 1 == len(_SIZE_EDGES)
             rank_steps = steps.sum_for_group(group, rows)
             entries.append(
                 MessageSizes(
@@ -141,19 +146,19 @@ def sum_message_sizes(frame: pd.DataFrame, steps: StepCounts) -> tuple[MessageSi
     return tuple(sorted(entries, key=lambda entry: (entry.kind, entry.group, entry.at_least_bytes)))
 
 
-def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ...]:
+def sum_unit_times(collectives: Columns, steps: StepCounts) -> tuple[UnitTime, ...]:
     """Return one entry per unit, kind and group, largest exposed time first, for rows with a unit."""
-    named = frame[frame["unit"].notna()]
+    named = collectives.at(collectives.known("unit"))
     entries = [
         UnitTime(
             unit=unit,
             kind=kind,
             group=group,
             count=len(rows) / (rank_steps := steps.sum_for_group(group, rows)),
-            bytes=int(rows["bytes"].sum()) // rank_steps,
-            exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
-            exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
-            bound=bool(rows["bound"].any()),
+            bytes=int(rows.ints("bytes").sum()) // rank_steps,
+            exposed_wait_ns=int(rows.ints("exposed_wait_ns").sum()) // rank_steps,
+            exposed_transfer_ns=int(rows.ints("exposed_transfer_ns").sum()) // rank_steps,
+            bound=bool(rows.bools("bound").any()),
         )
         for (unit, kind, group), rows in group_rows_by_text(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
         if unit
@@ -166,22 +171,22 @@ def sum_unit_times(frame: pd.DataFrame, steps: StepCounts) -> tuple[UnitTime, ..
     )
 
 
-def sum_exposed_in_collectives(frame: pd.DataFrame, steps: StepCounts) -> ExposedInCollectives | None:
+def sum_exposed_in_collectives(collectives: Columns, steps: StepCounts) -> ExposedInCollectives | None:
     """Return means per step over the loaded ranks; None if no collective was seen.
 
     Args:
-        frame: Collectives of the window's steps.
+        collectives: Collectives of the window's steps.
         steps: Steps of the window by rank.
     """
     steps_by_rank = {rank: count for rank, count in steps.by_rank.items() if count > 0}
-    if not len(frame) or not steps_by_rank:
+    if not len(collectives) or not steps_by_rank:
         return None
-    rank = frame["rank"].to_numpy(np.int64)
+    rank = collectives.ints("rank")
     weight = np.zeros(max(int(rank.max()), *steps_by_rank) + 1)
     weight[list(steps_by_rank)] = [1 / (count * len(steps_by_rank)) for count in steps_by_rank.values()]
     waits, transfers = (
-        float(weight[rank] @ frame[name].to_numpy(np.float64))
-        for name in ("exposed_wait_ns", "exposed_transfer_ns")
+        float(weight[rank] @ collectives.floats(name)) for name in ("exposed_wait_ns", "exposed_transfer_ns")
     )
-    bound = is_unsplit(sum_exposed(frame), sum_exposed(frame[frame["bound"].astype(bool)]))
+    is_bound = collectives.bools("bound")
+    bound = is_unsplit(sum_exposed(collectives), sum_exposed(collectives.at(is_bound)))
     return ExposedInCollectives(wait_ns=round(waits), transfer_ns=round(transfers), bound=bound)

@@ -19,12 +19,12 @@ upper bound.
 """
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.rank_clock import Clocks
-from zprof.analysis.time.collective_rows import Instances, Mask, RowFinder
+from zprof.analysis.time.collective_rows import Instances, RowFinder, mark_full_syncs
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
 UNKNOWN_RANK = -1
@@ -33,24 +33,23 @@ _TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
 _MESSAGES = (CollectiveKind.SEND, CollectiveKind.RECV)
 
 
-def decompose_collectives(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
+def decompose_collectives(collectives: Columns, clocks: Clocks) -> Columns:
     """Add the columns that relate the ranks of a collective to each other.
 
     arrival_ns (S), wait_ns, transfer_ns, bound, lateness_ns (relative to the first rank), last_rank (-1 if
     ranks are missing or the last two are tied), offset_uncertainty_ns (twice the clock uncertainty), and, NaN
     if unknown, tail_ns and intrinsic_ns.
     """
-    instances = Instances(frame["instance"].to_numpy(np.int64))
-    arrivals = find_arrivals(frame, clocks, instances)
-    start, end = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
+    instances = Instances(collectives.ints("instance"))
+    arrivals = find_arrivals(collectives, clocks, instances)
+    start, end = collectives.ints("start_ns"), collectives.ints("end_ns")
     wait = (np.minimum(arrivals.arrival_ns, end) - start).clip(min=0)
-    is_full_sync = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(bool)
-    is_full_sync &= frame["instance"].to_numpy(np.int64) >= 0
+    is_full_sync = mark_full_syncs(collectives) & (collectives.ints("instance") >= 0)
     first = instances.broadcast(instances.reduce(np.minimum, start), start)
     last_end = instances.broadcast(instances.reduce(np.maximum, end), end)
     transfer_times = np.where(arrivals.waits, (end - arrivals.arrival_ns).astype(np.float64), np.nan)
     # The minimum known value of each instance, on all of its rows.
-    return frame.assign(
+    return collectives.with_columns(
         arrival_ns=arrivals.arrival_ns,
         wait_ns=wait,
         transfer_ns=end - start - wait,
@@ -80,28 +79,25 @@ class Arrivals(Struct, frozen=True, kw_only=True):
     offset_uncertainty_ns: Int64s
 
 
-def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> Arrivals:
+def find_arrivals(collectives: Columns, clocks: Clocks, instances: Instances) -> Arrivals:
     """Return the arrivals of the rows of all ranks, on the common clock."""
-    start, rank = frame["start_ns"].to_numpy(np.int64), frame["rank"].to_numpy(np.int64)
+    start, rank, instance = (collectives.ints(name) for name in ("start_ns", "rank", "instance"))
     # The uncertainty of each row's clock; the maximum over ranks if the rank's own is unknown.
     known = clocks.rank_uncertainty_ns
     numbers, codes = np.unique(rank, return_inverse=True)
     uncertainties = [known.get(int(number), clocks.uncertainty_ns) for number in numbers]
     uncertainty = np.array(uncertainties, dtype=np.int64)[codes]
-    peer = frame["peer_rank"].fillna(UNKNOWN_RANK).to_numpy(np.int64)
-    waits_for_all = _is_kind(frame, *FULL_SYNC) | (_is_kind(frame, *_TO_ROOT) & (rank == peer))
-    waits_for_one = (_is_kind(frame, *_FROM_ROOT) & (rank != peer)) | _is_kind(frame, *_MESSAGES)
-    last = instances.broadcast(instances.find_largest_rows(start), np.full(len(frame), -1))
-    row = np.where(
-        waits_for_one, RowFinder(_read_instance(frame), rank).find(_read_instance(frame), peer), last
-    )
-    is_buffered = (
-        _is_kind(frame, CollectiveKind.SEND) & (row >= 0) & (frame["end_ns"].to_numpy() < start[row])
-    )
+    peer = collectives.ints("peer_rank", UNKNOWN_RANK)
+    kind = collectives.texts("kind")
+    waits_for_all = kind.equals(*FULL_SYNC) | (kind.equals(*_TO_ROOT) & (rank == peer))
+    waits_for_one = (kind.equals(*_FROM_ROOT) & (rank != peer)) | kind.equals(*_MESSAGES)
+    last = instances.broadcast(instances.find_largest_rows(start), np.full(len(rank), -1))
+    row = np.where(waits_for_one, RowFinder(instance, rank).find(instance, peer), last)
+    is_buffered = kind.equals(CollectiveKind.SEND) & (row >= 0) & (collectives.ints("end_ns") < start[row])
     waits_for_one &= ~is_buffered
-    complete = (waits_for_all & frame["matched"].to_numpy(bool)) | (waits_for_one & (row >= 0))
+    complete = (waits_for_all & collectives.bools("matched")) | (waits_for_one & (row >= 0))
     has_awaited_row = (waits_for_all | waits_for_one) & (row >= 0)
-    awaited_row = np.where(has_awaited_row, row, np.arange(len(frame)))
+    awaited_row = np.where(has_awaited_row, row, np.arange(len(rank)))
     is_clearly_last = np.where(
         waits_for_one,
         start[awaited_row] - start > 2 * np.maximum(uncertainty, uncertainty[awaited_row]),
@@ -111,13 +107,13 @@ def find_arrivals(frame: pd.DataFrame, clocks: Clocks, instances: Instances) -> 
     may_wait = (
         waits_for_all
         | waits_for_one
-        | _is_kind(frame, CollectiveKind.OTHER)
-        | (_is_kind(frame, *_TO_ROOT) & (peer < 0))
+        | kind.equals(CollectiveKind.OTHER)
+        | (kind.equals(*_TO_ROOT) & (peer < 0))
     )
     return Arrivals(
         arrival_ns=np.maximum(start, start[awaited_row]),
         waits=complete,
-        bound=may_wait & ~complete & (frame["group_size"].to_numpy(np.int64) != 1),
+        bound=may_wait & ~complete & (collectives.ints("group_size") != 1),
         last_rank=np.where(complete & is_clearly_last, rank[awaited_row], UNKNOWN_RANK),
         offset_uncertainty_ns=instances.broadcast(
             instances.reduce(np.maximum, 2 * uncertainty), 2 * uncertainty
@@ -132,12 +128,3 @@ def _find_clearly_last(start: Int64s, uncertainty: Int64s, instances: Instances)
     lead = np.where(last == np.arange(len(start)), np.iinfo(np.int64).max, lead)
     clear = (instances.reduce(np.minimum, lead) > 0) & (instances.counts > 1)
     return instances.broadcast(clear, np.zeros(len(start), dtype=np.bool_))
-
-
-def _is_kind(frame: pd.DataFrame, *kinds: CollectiveKind) -> Mask:
-    mask: Mask = frame["kind"].isin([str(kind) for kind in kinds]).to_numpy(bool)
-    return mask
-
-
-def _read_instance(frame: pd.DataFrame) -> Int64s:
-    return frame["instance"].to_numpy(np.int64)

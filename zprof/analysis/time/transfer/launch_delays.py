@@ -8,13 +8,11 @@ was computing, free compute that a prefetch could have overlapped with, and dela
 """
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
-from pandas.arrays import IntegerArray
 
+from zprof.analysis.columns import Column, Columns, OptionalInts
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.activity import NamedWork, RankActivity
-from zprof.analysis.time.collective_rows import CollectiveRows, decode_collectives
 from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
 
@@ -44,31 +42,28 @@ class CollectiveLaunches(Struct, frozen=True, kw_only=True):
     previous_ns: Int64s
     previous: Int64s
 
-    def make_columns(self, frame: pd.DataFrame | CollectiveRows) -> dict[str, "Int64s | IntegerArray"]:
+    def make_columns(self, rows: Columns) -> dict[str, Column]:
         """Return the times as columns, with dependency_ns, which is null if no launch was recorded."""
         ready = np.maximum(self.computed_ns, self.previous_ns)
-        instance = decode_collectives(frame).ints("instance")
+        instance = rows.ints("instance")
         previous = instance[self.previous] if len(instance) else self.previous
         return {
             "launch_ns": self.launch_ns,
             "computed_ns": self.computed_ns,
             "previous_ns": self.previous_ns,
             "previous_instance": np.where(self.previous >= 0, previous, -1),
-            "dependency_ns": IntegerArray(np.maximum(0, ready - self.launch_ns), ~self.known),
+            "dependency_ns": OptionalInts(np.maximum(0, ready - self.launch_ns), self.known),
         }
 
 
-def find_collective_launches(
-    frame: pd.DataFrame | CollectiveRows, kernels: Int64s, kernel_stream: Int64s
-) -> CollectiveLaunches:
+def find_collective_launches(rows: Columns, kernels: Int64s, kernel_stream: Int64s) -> CollectiveLaunches:
     """Return the launches of the collectives of one rank.
 
     Args:
-        frame: Rows of the rank.
+        rows: Collectives of the rank.
         kernels: Launch, start and end of its compute kernels.
         kernel_stream: The stream of each kernel.
     """
-    rows = decode_collectives(frame)
     start, end = rows.ints("start_ns"), rows.ints("end_ns")
     known = rows.known("launch_start_ns")
     launch = np.where(known, rows.ints("launch_start_ns"), start)
@@ -85,7 +80,6 @@ def find_collective_launches(
         position = np.searchsorted(end[by_end], latest, side="right") - 1
         position -= (position >= 0) & (by_end[np.maximum(position, 0)] == queue_rows)
         previous[queue_rows] = np.where(position >= 0, by_end[np.maximum(position, 0)], -1)
-    previous = previous
     return CollectiveLaunches(
         launch_ns=launch,
         known=known,
@@ -97,10 +91,10 @@ def find_collective_launches(
     )
 
 
-def _number_queues(rows: CollectiveRows) -> Int64s:
+def _number_queues(rows: Columns) -> Int64s:
     """Return the stream of each row, or a code of its group if it has no stream."""
     stream, known = rows.ints("stream", NEVER_NS), rows.known("stream")
-    return stream if known.all() else np.where(known, stream, rows.codes("group")[0] + _NO_STREAM)
+    return stream if known.all() else np.where(known, stream, rows.texts("group").codes + _NO_STREAM)
 
 
 def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
@@ -123,16 +117,13 @@ def find_latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_strea
     return latest_end
 
 
-def measure_blocked(
-    frame: pd.DataFrame | CollectiveRows, launch: CollectiveLaunches, named: NamedWork
-) -> IntegerArray:
+def measure_blocked(rows: Columns, launch: CollectiveLaunches, named: NamedWork) -> OptionalInts:
     """Measure the delay of each all-gather of a rank by the computing unit's own kernels.
 
     0 if nothing blocked the gather; null if unknown, and for other kinds.
     """
-    rows = decode_collectives(frame)
     start = rows.ints("start_ns")
-    known = launch.known & rows.matches("kind", CollectiveKind.ALL_GATHER.value)
+    known = launch.known & rows.texts("kind").equals(CollectiveKind.ALL_GATHER.value)
     pass_index = np.searchsorted(named.passes, launch.launch_ns, side="right")
     known &= pass_index > 0
     pass_start = np.concatenate(([NEVER_NS], named.passes))[pass_index]
@@ -141,23 +132,22 @@ def measure_blocked(
     own = find_latest_end(launch.launch_ns, start, named.times[~named.copies], named.stream[~named.copies])
     ready = np.maximum.reduce([launch.launch_ns, launch.previous_ns, earlier, copied])
     was_blocked = (own > ready) & (start - own <= _MAX_START_NS)
-    return IntegerArray(np.where(was_blocked, own - ready, 0), ~known)
+    return OptionalInts(np.where(was_blocked, own - ready, 0), known)
 
 
 def measure_prefetch(
-    frame: pd.DataFrame | CollectiveRows, compute: Intervals, moving: Intervals, step: Int64s | None = None
+    rows: Columns, compute: Intervals, moving: Intervals, step: Int64s | None = None
 ) -> dict[str, Int64s]:
     """Return free_compute_ns and queued_exposed_ns for the collectives of one rank, sorted by start.
 
     Both are 0 for rows that are not an all_gather.
 
     Args:
-        frame: Rows with kind, group, start_ns and end_ns.
+        rows: Rows with kind, group, start_ns and end_ns.
         compute: When the rank computes, disjoint.
         moving: Its exposed transfer, disjoint.
         step: The step of each row; default: the column ``step``.
     """
-    rows = decode_collectives(frame)
     start = rows.ints("start_ns")
     running = union(intervals(start, rows.ints("end_ns")))
     gather_end = _find_previous_gather_end(rows, rows.ints("step") if step is None else step)
@@ -170,13 +160,13 @@ def measure_prefetch(
     }
 
 
-def _find_previous_gather_end(rows: CollectiveRows, step: Int64s) -> Int64s:
+def _find_previous_gather_end(rows: Columns, step: Int64s) -> Int64s:
     """Return the end of the previous all_gather in the same group and step; the row's own start if none."""
     gather_end, end = rows.ints("start_ns").copy(), rows.ints("end_ns")
-    gathers = np.flatnonzero(rows.matches("kind", CollectiveKind.ALL_GATHER.value))
+    gathers = np.flatnonzero(rows.texts("kind").equals(CollectiveKind.ALL_GATHER.value))
     if not len(gathers):
         return gather_end
-    group = rows.codes("group")[0][gathers]
+    group = rows.texts("group").codes[gathers]
     order = np.lexsort((step[gathers], group))
     gathers, group = gathers[order], group[order]
     is_first = np.concatenate(([True], (np.diff(group) != 0) | (np.diff(step[gathers]) != 0)))
@@ -196,8 +186,8 @@ def _find_last_compute_end(compute: Intervals, start: Int64s) -> Int64s:
 
 def make_limiter_columns(
     rank: int, limiter: Intervals, activity: RankActivity, steps: StepWindows, gather_ends: Int64s
-) -> dict[str, Int64s]:
-    """Return the columns of the limiter delays in steps: rank, step, start_ns, end_ns and idle_ns.
+) -> Columns:
+    """Return the limiter delays in steps, with rank, step, start_ns, end_ns and idle_ns.
 
     Args:
         rank: The rank.
@@ -209,13 +199,15 @@ def make_limiter_columns(
     delays = limiter[limiter[:, 1] - limiter[:, 0] >= _MIN_DELAY_NS]
     in_step = steps.step_at(delays[:, 0])
     keep = (in_step >= 0) & activity.on_device
-    return {
-        "rank": np.full(int(keep.sum()), rank, dtype=np.int64),
-        "step": in_step[keep],
-        "start_ns": delays[keep, 0],
-        "end_ns": delays[keep, 1],
-        "idle_ns": _measure_idle_after(delays[keep], activity.compute, gather_ends),
-    }
+    return Columns(
+        {
+            "rank": np.full(int(keep.sum()), rank, dtype=np.int64),
+            "step": in_step[keep],
+            "start_ns": delays[keep, 0],
+            "end_ns": delays[keep, 1],
+            "idle_ns": _measure_idle_after(delays[keep], activity.compute, gather_ends),
+        }
+    )
 
 
 def _measure_idle_after(delays: Intervals, compute: Intervals, gather_ends: Int64s) -> Int64s:

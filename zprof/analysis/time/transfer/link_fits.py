@@ -8,10 +8,10 @@ weight 1 / T. Neither is negative. One size gives no fit, nor do sizes within a 
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
-from zprof.analysis.time.collective_rows import Floats, group_rows_by_text
+from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.time.collective_rows import group_rows_by_text
 from zprof.analysis.time.transfer.collective_times import BANDWIDTH_COLUMNS, select_resolved
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import LinkFit
@@ -32,21 +32,22 @@ class FittedLine(Struct, frozen=True, kw_only=True):
         return self.latency_ns + self.ns_per_byte * sizes
 
 
-def fit_links(frame: pd.DataFrame) -> tuple[LinkFit, ...]:
+def fit_links(collectives: Columns) -> tuple[LinkFit, ...]:
     """Return one entry per kind and group with enough data, sorted by kind and group."""
-    return tuple(sorted(_iterate_fits(frame), key=lambda fit: (fit.kind, fit.group)))
+    return tuple(sorted(_iterate_fits(collectives), key=lambda fit: (fit.kind, fit.group)))
 
 
-def _iterate_fits(frame: pd.DataFrame) -> Iterator[LinkFit]:
+def _iterate_fits(collectives: Columns) -> Iterator[LinkFit]:
     for (kind, group), group_rows in group_rows_by_text(
-        frame, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")
+        collectives, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")
     ):
         good = select_resolved(group_rows)
-        rows = good[(good["bytes"] > 0) & (good["instance"] >= 0)].drop_duplicates("instance")
-        sizes, times = rows["bytes"].to_numpy(np.float64), rows["intrinsic_ns"].to_numpy(np.float64)
+        rows = good.at((good.ints("bytes") > 0) & (good.ints("instance") >= 0))
+        rows = rows.at(np.sort(Groups(rows.ints("instance")).first))
+        sizes, times = rows.floats("bytes"), rows.floats("intrinsic_ns")
         line = fit_line(sizes, times)
         if line is not None:
-            factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
+            factor = bus_factor(CollectiveKind(kind), int(rows.ints("group_size")[0]))
             yield _make_link_fit(kind, group, line, sizes, times, factor)
 
 
@@ -72,10 +73,10 @@ def fit_line(sizes: Floats, times: Floats, min_spread: float = _MIN_SPREAD) -> F
 
     ``min_spread``: minimum ratio of the largest to the smallest size.
     """
-    distinct_sizes, codes = np.unique(sizes, return_inverse=True)
+    distinct_sizes = np.unique(sizes)
     if len(distinct_sizes) < 2 or distinct_sizes[-1] < min_spread * distinct_sizes[0]:
         return None
-    typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
+    typical = Groups(sizes).median(times)
     selected = np.unique(
         np.linspace(0, len(distinct_sizes) - 1, min(len(distinct_sizes), _MAX_SIZES)).astype(np.int64)
     )

@@ -7,9 +7,9 @@ the number of replicas is known, and reported as a gap if not.
 """
 
 import numpy as np
-import pandas as pd
 
-from zprof.analysis.time.collective_rows import Mask, StepCounts, parse_group_ranks
+from zprof.analysis.columns import Columns, Mask, Texts
+from zprof.analysis.time.collective_rows import StepCounts, parse_group_ranks
 from zprof.analysis.zero_formulas import (
     compute_engine_volume,
     compute_expected_volume,
@@ -27,7 +27,7 @@ _MIN_REPORTED_RATIO = 0.01
 
 
 def measure_volume(
-    frame: pd.DataFrame, training: TrainingFacts, steps: StepCounts
+    collectives: Columns, training: TrainingFacts, steps: StepCounts
 ) -> tuple[Volume | None, list[Gap]]:
     """Return the mean over the steps of ranks with transfers, or None with the reason as a gap."""
     expected = compute_expected_volume(training)
@@ -41,24 +41,23 @@ def measure_volume(
         return None, [_make_volume_gap("no time window was recorded")]
     if expected == 0:
         return None, []
-    is_point_to_point = frame["kind"].isin([str(kind) for kind in _POINT_TO_POINT]).to_numpy(bool)
     counted = (
-        (frame["group_size"] != 1).to_numpy()
-        & ~is_point_to_point
-        & _is_data_parallel(frame["group"], training)
+        (collectives.ints("group_size") != 1)
+        & ~collectives.texts("kind").equals(*_POINT_TO_POINT)
+        & _is_data_parallel(collectives.texts("group"), training)
     )
-    is_replicating = counted & _find_replicating(frame, training, counted)
-    unsized = int((counted & _find_rows_without_size(frame)).sum())
+    is_replicating = counted & _find_replicating(collectives, training, counted)
+    unsized = int((counted & _find_rows_without_size(collectives)).sum())
     if unsized:
         return None, [_make_no_sizes_gap(unsized, int(counted.sum()))]
-    is_shard_sized = counted & _find_gathers_of_unknown_group(frame)
+    is_shard_sized = counted & _find_gathers_of_unknown_group(collectives)
     if is_shard_sized.any():
         if training.replica_ranks is None:
             return None, [_make_unknown_group_gap(int(is_shard_sized.sum()), int(counted.sum()))]
         # Hybrid sharding gathers within the shard group only.
-        whole = frame["bytes"].to_numpy() * np.where(is_shard_sized, training.shard_ranks or 1, 1)
-        frame = frame.assign(bytes=whole)
-    seen_bytes = _mean_bytes(frame, counted & ~is_replicating, steps)
+        whole = collectives.ints("bytes") * np.where(is_shard_sized, training.shard_ranks or 1, 1)
+        collectives = collectives.with_columns(bytes=whole)
+    seen_bytes = _mean_bytes(collectives, counted & ~is_replicating, steps)
     return (
         Volume(
             expected_bytes=expected,
@@ -67,21 +66,24 @@ def measure_volume(
             parameter_bytes=compute_wire_parameter_bytes(training),
             engine_bytes=compute_engine_volume(training),
         ),
-        _list_replication_gaps(_mean_bytes(frame, is_replicating, steps), expected),
+        _list_replication_gaps(_mean_bytes(collectives, is_replicating, steps), expected),
     )
 
 
-def _find_rows_without_size(frame: pd.DataFrame) -> Mask:
+def _find_rows_without_size(collectives: Columns) -> Mask:
     """Mark rows that transfer data of an unknown size."""
-    moves = (frame["kind"] != str(CollectiveKind.BARRIER)).to_numpy(bool)
-    return moves & (frame["bytes"] == 0).to_numpy(bool)
+    is_barrier = collectives.texts("kind").equals(CollectiveKind.BARRIER)
+    has_no_size: Mask = ~is_barrier & (collectives.ints("bytes") == 0)
+    return has_no_size
 
 
-def _find_gathers_of_unknown_group(frame: pd.DataFrame) -> Mask:
+def _find_gathers_of_unknown_group(collectives: Columns) -> Mask:
     """Mark gloo's all-gathers of which only the size of a rank's part is known."""
-    gathers = (frame["kind"] == str(CollectiveKind.ALL_GATHER)).to_numpy(bool)
-    is_unknown = (frame["group"].astype(str) == UNKNOWN_GROUP).to_numpy(bool)
-    return gathers & is_unknown & (frame["group_size"] == 0).to_numpy(bool)
+    gathers = collectives.texts("kind").equals(CollectiveKind.ALL_GATHER)
+    is_unknown: Mask = collectives.texts("group").equals(UNKNOWN_GROUP) & (
+        collectives.ints("group_size") == 0
+    )
+    return gathers & is_unknown
 
 
 def _make_unknown_group_gap(unknown: int, counted: int) -> Gap:
@@ -103,21 +105,20 @@ def _make_no_sizes_gap(unsized: int, counted: int) -> Gap:
     )
 
 
-def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: StepCounts) -> int:
+def _mean_bytes(collectives: Columns, rows: Mask, steps: StepCounts) -> int:
     """Return bytes per step of the rows, as the mean over the ranks that have any."""
-    times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
-    total = int((frame["bytes"].to_numpy() * times)[rows].sum())
-    ranks = frame["rank"].to_numpy()[rows]
+    times = np.where(collectives.texts("kind").equals(CollectiveKind.ALL_REDUCE), 2, 1)
+    total = int((collectives.ints("bytes") * times)[rows].sum())
+    ranks = collectives.ints("rank")[rows]
     return total // max(1, sum(steps.by_rank.get(int(rank), 0) for rank in np.unique(ranks)))
 
 
-def _is_data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
+def _is_data_parallel(groups: Texts, training: TrainingFacts) -> Mask:
     """Mark rows of groups whose ranks have the same model part; all rows without tensor parallelism."""
     stride = training.model_parallel_ranks
     if stride == 1:
         return np.ones(len(groups), dtype=bool)
-    same_part = {group: _has_same_model_part(str(group), stride) for group in groups.unique()}
-    return groups.map(same_part).to_numpy(dtype=bool)
+    return groups.match(lambda group: _has_same_model_part(group, stride))
 
 
 def _has_same_model_part(group: str, stride: int) -> bool:
@@ -125,17 +126,17 @@ def _has_same_model_part(group: str, stride: int) -> bool:
     return bool(ranks) and len({rank % stride for rank in ranks}) == 1
 
 
-def _find_replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
+def _find_replicating(collectives: Columns, training: TrainingFacts, counted: Mask) -> Mask:
     """Mark all-reduces in groups whose size differs from that of the sharding group.
 
     If the number of replicas is known, the formula includes them.
     """
     if training.replica_ranks is not None:
-        return np.zeros(len(frame), dtype=bool)
-    sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
+        return np.zeros(len(collectives), dtype=bool)
+    sharing: Mask = collectives.ints("group_size") == training.shard_ranks
     if not training.stage or not (sharing & counted).any():
-        return np.zeros(len(frame), dtype=bool)
-    return ~sharing & (frame["kind"] == str(CollectiveKind.ALL_REDUCE)).to_numpy(bool)
+        return np.zeros(len(collectives), dtype=bool)
+    return ~sharing & collectives.texts("kind").equals(CollectiveKind.ALL_REDUCE)
 
 
 def _list_replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
