@@ -233,6 +233,11 @@ class Columns:
             {each.name: _read_arrow(table.column(each.name), nullable=each.nullable) for each in table.schema}
         )
 
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> "Columns":
+        """Return these values of each row; a column of None only is of texts."""
+        return cls({name: make_column([row[name] for row in rows]) for name in names})
+
     def list_rows(self) -> list[dict[str, Any]]:
         """Return each row as a dictionary of plain values; None for what is not known."""
         values = [
@@ -338,6 +343,18 @@ class Groups:
             return values[:0]
         reduced: npt.NDArray[_Scalar] = operation.reduceat(values[self.order], self.starts)
         return reduced
+
+
+def make_column(values: Sequence[Any]) -> Column:
+    """Return texts, or numbers of one kind, as a column; None is unknown."""
+    known = [value for value in values if value is not None]
+    if all(isinstance(value, str) for value in known):
+        return Texts.of(values)
+    if all(isinstance(value, bool) for value in values):
+        return np.array(values, dtype=np.bool_)
+    if all(isinstance(value, int) for value in known):
+        return np.array(values, dtype=np.int64) if len(known) == len(values) else OptionalInts.of(values)
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def concat_columns(parts: Sequence[Column]) -> Column:

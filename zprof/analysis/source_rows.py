@@ -4,27 +4,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import asdict
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.tables import equals_text, pick_most_exposed, select_rows
+from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts
+from zprof.analysis.tables import pick_most_exposed, select_rows
 from zprof.model.collectives import CollectiveKind
 from zprof.model.memory import Allocation, RankMemory
 from zprof.model.paths import EVERY, Path
 from zprof.model.tenants import DISPLAY_ORDER
-from zprof.model.time import LEDGER_TERMS, LateReason
+from zprof.model.time import LEDGER_TERMS, LateReason, LinkFit, MessageSizes, UnitTime
 
 #: The indices of a leaf, ``EVERY`` for all entries.
 Indices = tuple[int, ...]
 #: Returns the source rows of a number, for an analysis and the indices of its leaf: at most a few dozen, the
 #: most relevant first.
-Rows = Callable[[RunAnalysis, Indices], pd.DataFrame]
+Rows = Callable[[RunAnalysis, Indices], Columns]
 _MAX_ROWS = 20
 Entry = TypeVar("Entry")
 
 
-def find_source_rows(leaf: Path, analysis: RunAnalysis) -> pd.DataFrame | None:
+def find_source_rows(leaf: Path, analysis: RunAnalysis) -> Columns | None:
     """Return the rows that a leaf was measured from, the most relevant first; None if there are none."""
     rows = _ROWS.get(leaf.pattern)
     return rows(analysis, leaf.indices) if rows else None
@@ -36,12 +36,11 @@ def _find_entry(entries: Sequence[Entry], indices: Indices) -> Entry | None:
     return entries[index] if index != EVERY and index < len(entries) else None
 
 
-def _pick_top_rows(rows: pd.DataFrame, names: Sequence[str], by: str) -> pd.DataFrame:
+def _pick_top_rows(rows: Columns, names: Sequence[str], by: str) -> Columns:
     """Return the `_MAX_ROWS` rows with the largest values of ``by``, limited to the columns that exist."""
-    columns = [name for name in names if name in rows.columns]
-    if by in rows.columns:
-        rows = rows.sort_values(by, ascending=False, kind="stable")
-    return rows[columns].head(_MAX_ROWS)
+    if by in rows:
+        rows = rows.at(np.argsort(-rows.floats(by), kind="stable")[:_MAX_ROWS])
+    return rows.pick(name for name in names if name in rows).at(slice(_MAX_ROWS))
 
 
 _COLLECTIVE_COLUMNS = (
@@ -53,16 +52,16 @@ _HOST_COLUMNS = (
 )  # fmt: skip
 
 
-def _select_rank(rows: pd.DataFrame, analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_rank(rows: Columns, analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the rows of the rank at this index of the report; all rows for ``[*]``."""
     entry = _find_entry(analysis.time.per_rank, at)
-    return rows if rows.empty or entry is None else rows[rows["rank"] == entry.rank]
+    return rows if not len(rows) or entry is None else rows.at(rows.ints("rank") == entry.rank)
 
 
 def _make_step_rows(term: str) -> Rows:
     """Select the steps with the largest values of a term."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         names = tuple(dict.fromkeys(("step", "rank", term, "wall_ns", *LEDGER_TERMS)))
         return _pick_top_rows(_select_rank(analysis.steps, analysis, at), names, term)
 
@@ -72,13 +71,13 @@ def _make_step_rows(term: str) -> Rows:
 def _make_rank_collectives(column: str) -> Rows:
     """Select the collectives with the largest values of a column."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         return _pick_top_rows(_select_rank(analysis.collectives, analysis, at), _COLLECTIVE_COLUMNS, column)
 
     return rows
 
 
-def _select_host_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_host_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the host's activity during idle time, or the steps if host activity was not recorded."""
     rows = _select_rank(analysis.host, analysis, at)
     return (
@@ -91,22 +90,22 @@ def _select_host_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 _STEP_COLLECTIVE_COLUMNS = ["kind", "unit", "bytes", "last_rank"]
 
 
-def _select_step(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_step(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the row of this step in the table of steps."""
     rows, entry = analysis.steps, _find_entry(analysis.time.steps, at)
     if entry is None:
-        return rows.head(_MAX_ROWS)
-    return rows[(rows["rank"] == entry.rank) & (rows["step"] == entry.step)]
+        return rows.at(slice(_MAX_ROWS))
+    return rows.at((rows.ints("rank") == entry.rank) & (rows.ints("step") == entry.step))
 
 
 def _make_step_collectives(by: Sequence[str]) -> Rows:
     """Select this rank's collectives of this step, largest value of ``by[0]`` first."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-        frame, entry = analysis.collectives, _find_entry(analysis.time.steps, at)
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
+        rows, entry = analysis.collectives, _find_entry(analysis.time.steps, at)
         if entry is None:
-            return frame.head(0)
-        own_rows = frame[(frame["rank"] == entry.rank) & (frame["step"] == entry.step)]
+            return rows.at(slice(0))
+        own_rows = rows.at((rows.ints("rank") == entry.rank) & (rows.ints("step") == entry.step))
         return _pick_top_rows(own_rows, (*by, *_STEP_COLLECTIVE_COLUMNS), by[0])
 
     return rows
@@ -157,28 +156,28 @@ _WAIT_COLUMNS = (
 )
 
 
-def _select_late_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_late_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the matched collectives of this rank and step, the largest lateness first."""
     rows, entry = analysis.collectives, _find_entry(analysis.time.lateness, at)
     if entry is not None:
-        rows = rows[(rows["rank"] == entry.rank) & (rows["step"] == entry.step)]
-    return _pick_top_rows(rows[rows["matched"].astype(bool)], _WAIT_COLUMNS, "lateness_ns")
+        rows = rows.at((rows.ints("rank") == entry.rank) & (rows.ints("step") == entry.step))
+    return _pick_top_rows(rows.at(rows.bools("matched")), _WAIT_COLUMNS, "lateness_ns")
 
 
-def _select_caused_waits(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_caused_waits(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the waits that this rank caused, longest first."""
     rows, rank = analysis.collectives, _find_blamed_rank(analysis, at)
-    rows = rows[rows["blamed_rank"] == rank] if rank is not None else rows[rows["blamed_rank"] >= 0]
-    return _pick_longest(rows)
+    blamed = rows.ints("blamed_rank")
+    return _pick_longest(rows.at(blamed >= 0 if rank is None else blamed == rank))
 
 
-def _select_suffered_waits(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_suffered_waits(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the waits that this rank suffered, longest first."""
     rows, rank = analysis.collectives, _find_blamed_rank(analysis, at)
-    return _pick_longest(rows if rank is None else rows[rows["rank"] == rank])
+    return _pick_longest(rows if rank is None else rows.at(rows.ints("rank") == rank))
 
 
-def _pick_longest(rows: pd.DataFrame) -> pd.DataFrame:
+def _pick_longest(rows: Columns) -> Columns:
     return _pick_top_rows(rows, (*_WAIT_COLUMNS, "blamed_rank", "origin_rank"), "exposed_wait_ns")
 
 
@@ -207,13 +206,11 @@ _VOLUME_COLUMNS = ("kind", "group", "dtype", "count", "bytes")
 def _make_collective_rows(columns: Sequence[str], by: str) -> Rows:
     """Select rows of ``time.collectives[i]``, largest ``by`` first; all collectives for ``[*]``."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         if not at or at[0] == EVERY:
             return _pick_messages(analysis.collectives, columns, by)
         entry = _find_entry(analysis.time.collectives, at)
-        return (
-            _pick_messages(select_rows(analysis, entry), columns, by) if entry is not None else pd.DataFrame()
-        )
+        return _pick_messages(select_rows(analysis, entry), columns, by) if entry is not None else Columns({})
 
     return rows
 
@@ -221,12 +218,12 @@ def _make_collective_rows(columns: Sequence[str], by: str) -> Rows:
 def _make_unit_rows(columns: Sequence[str], by: str) -> Rows:
     """Select rows of ``time.units[i]``, largest ``by`` first."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-        frame, entry = analysis.collectives, _find_entry(analysis.time.units, at)
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
+        table, entry = analysis.collectives, _find_entry(analysis.time.units, at)
         if entry is None:
-            return pd.DataFrame()
-        same_group = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
-        return _pick_messages(frame[same_group & equals_text(frame["unit"], entry.unit)], columns, by)
+            return Columns({})
+        is_unit = _is_same_group(table, entry) & table.texts("unit").equals(entry.unit)
+        return _pick_messages(table.at(is_unit), columns, by)
 
     return rows
 
@@ -234,79 +231,96 @@ def _make_unit_rows(columns: Sequence[str], by: str) -> Rows:
 def _make_message_rows(columns: Sequence[str], by: str) -> Rows:
     """Select rows of ``time.messages[i]``, largest ``by`` first."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-        frame, entry = analysis.collectives, _find_entry(analysis.time.messages, at)
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
+        table, entry = analysis.collectives, _find_entry(analysis.time.messages, at)
         if entry is None:
-            return pd.DataFrame()
-        size = frame["bytes"].to_numpy(np.int64)
-        same_group = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
-        return _pick_messages(
-            frame[same_group & (size >= entry.at_least_bytes) & (size < entry.below_bytes)], columns, by
-        )
+            return Columns({})
+        size = table.ints("bytes")
+        is_in_bin = (size >= entry.at_least_bytes) & (size < entry.below_bytes)
+        return _pick_messages(table.at(_is_same_group(table, entry) & is_in_bin), columns, by)
 
     return rows
 
 
-def _select_fit_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_fit_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the data points of ``time.fits[i]``: number and median time of messages by size."""
-    frame, entry = analysis.collectives, _find_entry(analysis.time.fits, at)
+    table, entry = analysis.collectives, _find_entry(analysis.time.fits, at)
     if entry is None:
-        return pd.DataFrame()
-    same_group = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
-    is_usable = ~frame["first_of_window"].to_numpy(bool) & (frame["instance"].to_numpy() >= 0)
-    messages = frame[same_group & is_usable].drop_duplicates("instance")
-    sizes: pd.DataFrame = messages.groupby("bytes")["intrinsic_ns"].agg(["count", "median"]).reset_index()
-    sizes.columns = pd.Index(["bytes", "messages", "intrinsic_ns"])
-    return sizes.tail(_MAX_MESSAGES)
+        return Columns({})
+    is_usable = ~table.bools("first_of_window") & (table.ints("instance") >= 0)
+    messages = table.at(_is_same_group(table, entry) & is_usable)
+    messages = messages.at(Groups(messages.ints("instance")).first)
+    sizes, time = Groups(messages.ints("bytes")), messages.floats("intrinsic_ns")
+    known = messages.known("intrinsic_ns")
+    timed = Groups(sizes.codes[known])
+    median = np.full(len(sizes), np.nan)
+    median[sizes.codes[known][timed.first]] = timed.median(time[known])
+    return Columns(
+        {
+            "bytes": messages.ints("bytes")[sizes.first],
+            "messages": sizes.sum(known.astype(np.int64)),
+            "intrinsic_ns": median,
+        }
+    ).at(slice(-_MAX_MESSAGES, None))
 
 
-def _select_volume_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _is_same_group(table: Columns, entry: UnitTime | MessageSizes | LinkFit) -> Mask:
+    """Mark the collectives of the entry's kind and group."""
+    return table.texts("kind").equals(entry.kind) & table.texts("group").equals(entry.group)
+
+
+def _select_volume_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return counts and bytes per step of the kinds and groups with the most bytes."""
     entries = sorted(analysis.time.collectives, key=lambda entry: -entry.bytes)[:_MAX_MESSAGES]
-    rows = [{name: getattr(entry, name) for name in _VOLUME_COLUMNS} for entry in entries]
-    factors = [2 if entry.kind == CollectiveKind.ALL_REDUCE else 1 for entry in entries]
-    return pd.DataFrame(rows, columns=list(_VOLUME_COLUMNS)).assign(counted_times=factors)
+    rows = [
+        {
+            **{name: getattr(entry, name) for name in _VOLUME_COLUMNS},
+            "counted_times": 2 if entry.kind == CollectiveKind.ALL_REDUCE else 1,
+        }
+        for entry in entries
+    ]
+    return Columns.from_rows(rows, (*_VOLUME_COLUMNS, "counted_times"))
 
 
-def _select_clock_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_clock_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return each rank's offset to the common clock, the most uncertain first."""
     alignment = analysis.time.alignment
     if alignment is None:
-        return pd.DataFrame()
+        return Columns({})
     ranks = sorted(alignment.offsets_ns, key=lambda rank: -alignment.rank_uncertainty_ns.get(rank, 0))
-    return pd.DataFrame(
-        [
-            {
-                "rank": rank,
-                "offset_ns": alignment.offsets_ns[rank],
-                "uncertainty_ns": alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns),
-            }
-            for rank in ranks[:_MAX_MESSAGES]
-        ]
-    )
+    rows = [
+        {
+            "rank": rank,
+            "offset_ns": alignment.offsets_ns[rank],
+            "uncertainty_ns": alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns),
+        }
+        for rank in ranks[:_MAX_MESSAGES]
+    ]
+    return Columns.from_rows(rows, ("rank", "offset_ns", "uncertainty_ns"))
 
 
-def _select_matching_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_matching_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the number of collectives that each matching method matched across ranks."""
     alignment = analysis.time.alignment
     rungs = alignment.rungs if alignment is not None else {}
-    return pd.DataFrame([{"matched by": rung, "collectives": count} for rung, count in rungs.items()])
+    rows = [{"matched by": rung, "collectives": count} for rung, count in rungs.items()]
+    return Columns.from_rows(rows, ("matched by", "collectives"))
 
 
-def _pick_messages(rows: pd.DataFrame, columns: Sequence[str], by: str) -> pd.DataFrame:
+def _pick_messages(rows: Columns, columns: Sequence[str], by: str) -> Columns:
     if not len(rows):
-        return pd.DataFrame()
-    full = rows.assign(
-        duration_ns=rows["end_ns"] - rows["start_ns"],
-        launch_delay_ns=rows["start_ns"] - rows["launch_start_ns"],
-        exposed_ns=rows["exposed_wait_ns"] + rows["exposed_transfer_ns"],
+        return Columns({})
+    start = rows.ints("start_ns")
+    full = rows.with_columns(
+        duration_ns=rows.ints("end_ns") - start,
+        launch_delay_ns=OptionalInts(start - rows.ints("launch_start_ns"), rows.known("launch_start_ns")),
+        exposed_ns=rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns"),
     )
     if by == "exposed_ns":
         top_rows = pick_most_exposed(full, _MAX_MESSAGES)
     else:
-        order = np.argsort(-full[by].fillna(-1).to_numpy(np.float64), kind="stable")
-        top_rows = full.iloc[order[:_MAX_MESSAGES]]
-    return top_rows[[*_ID_COLUMNS, *(name for name in columns if name not in _ID_COLUMNS)]]
+        top_rows = full.at(np.argsort(-full.floats(by), kind="stable")[:_MAX_MESSAGES])
+    return top_rows.pick((*_ID_COLUMNS, *(name for name in columns if name not in _ID_COLUMNS)))
 
 
 _SPLIT = ("exposed_wait_ns", "exposed_transfer_ns")
@@ -371,11 +385,13 @@ _COMMUNICATION_ROWS: Mapping[str, Rows] = {
 def _make_kind_rows(tenant: str = "") -> Rows:
     """Select the parts of a rank's peak by kind, of all tenants or of one."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         rank = _find_entry(analysis.memory.per_rank, at)
         parts = [part for part in (rank.parts if rank else ()) if part.tenant == tenant or not tenant]
         parts.sort(key=lambda part: -part.bytes)
-        return _make_frame([asdict(part) for part in parts], ("tenant", "sub", "bytes", "basis"))
+        return Columns.from_rows(
+            [asdict(part) for part in parts[:_MAX_ROWS]], ("tenant", "sub", "bytes", "basis")
+        )
 
     return rows
 
@@ -383,7 +399,7 @@ def _make_kind_rows(tenant: str = "") -> Rows:
 def _make_allocation_rows(tenant: str) -> Rows:
     """Select the rank's largest allocations at its peak, of all tenants or of one."""
 
-    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    def rows(analysis: RunAnalysis, at: Indices) -> Columns:
         memory = analysis.memory
         entries: Sequence[RankMemory | Allocation] = memory.per_rank if tenant else memory.top
         selected = _find_entry(entries, at)
@@ -394,51 +410,51 @@ def _make_allocation_rows(tenant: str) -> Rows:
             and entry.rank == selected.rank
             and entry.tenant in (tenant or entry.tenant,)
         ]
-        return _make_frame(
-            allocations, ("bytes", "count", "total_bytes", "tenant", "sub", "module", "where", "operator")
+        return Columns.from_rows(
+            allocations[:_MAX_ROWS],
+            ("bytes", "count", "total_bytes", "tenant", "sub", "module", "where", "operator"),
         )
 
     return rows
 
 
-def _select_phase_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_phase_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the rank's phases."""
     phases = _select_rank_entries(analysis.memory.phases, at)
-    return _make_frame([asdict(entry) for entry in phases], ("phase", "step", "peak_bytes", "untagged_bytes"))
+    return Columns.from_rows(
+        [asdict(entry) for entry in phases[:_MAX_ROWS]], ("phase", "step", "peak_bytes", "untagged_bytes")
+    )
 
 
-def _select_module_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_module_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the rank's modules, those with the most live bytes at its peak first."""
     modules = sorted(
         _select_rank_entries(analysis.memory.modules, at), key=lambda entry: -entry.at_rank_peak_bytes
     )
-    return _make_frame([asdict(entry) for entry in modules], ("module", "at_rank_peak_bytes", "peak_bytes"))
+    return Columns.from_rows(
+        [asdict(entry) for entry in modules[:_MAX_ROWS]], ("module", "at_rank_peak_bytes", "peak_bytes")
+    )
 
 
-def _select_formula_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_formula_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the same model state on all ranks, the most unexplained bytes first."""
     state = _find_entry(analysis.memory.laws, at)
     checks = [entry for entry in analysis.memory.laws if state is not None and entry.tenant == state.tenant]
     checks.sort(key=lambda entry: -abs(entry.unexplained_bytes))
     columns = ("rank", "law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
-    return _make_frame([asdict(entry) for entry in checks], (*columns, "cause"))
+    return Columns.from_rows([asdict(entry) for entry in checks[:_MAX_ROWS]], (*columns, "cause"))
 
 
-def _select_fact_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+def _select_fact_rows(analysis: RunAnalysis, at: Indices) -> Columns:
     """Return the inputs of the ZeRO formula."""
     sizes = ("stage", "parameters", "shard_ranks", "parameter_bytes", "gradient_bytes")
     extras = ("optimizer_state_bytes", "padding_elements", "step_counters")
-    return _make_frame([asdict(analysis.training)], (*sizes, *extras))
+    return Columns.from_rows([asdict(analysis.training)], (*sizes, *extras))
 
 
 def _select_rank_entries(entries: Sequence[Any], at: Indices) -> list[Any]:
     selected = _find_entry(entries, at)
     return [entry for entry in entries if selected is not None and entry.rank == selected.rank]
-
-
-def _make_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    records = [{name: row[name] for name in columns} for row in rows[:_MAX_ROWS]]
-    return pd.DataFrame(records, columns=list(columns))
 
 
 _PEAK_PARTS = ("peak_bytes", *(f"tenants.{tenant.value}" for tenant in DISPLAY_ORDER))

@@ -1,16 +1,13 @@
 """Make the tables of a measured run: its steps, its single collectives, and its memory.
 
 The rows are those that the report's leaves are sums of: nothing is measured here. Times are integer
-nanoseconds, sizes integer bytes; what is unknown is missing (``NA``), never 0.
+nanoseconds, sizes integer bytes; what is unknown is missing, never 0.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import Mask, factorize_texts
+from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts, make_column
 from zprof.analysis.time.ledger import STEP_COLUMNS
 from zprof.analysis.time.passes.phases import UNKNOWN_PHASE
 from zprof.model.collectives import is_unknown_size
@@ -19,12 +16,6 @@ from zprof.model.tenants import DISPLAY_ORDER, UNTAGGED_NAME
 from zprof.model.time import CollectiveTime, LateReason
 
 STEP_TABLE_COLUMNS = (*STEP_COLUMNS[:2], "start_ns", *STEP_COLUMNS[2:], "upper_bound")
-#: Columns of the table of collectives that are taken over unchanged.
-_MEASURED = (
-    "rank", "step", "kind", "group", "group_size", "dtype", "unit", "start_ns", "end_ns", "wait_ns",
-    "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "bound", "matched",
-    "first_of_window",
-)  # fmt: skip
 COLLECTIVE_TABLE_COLUMNS = (
     "rank", "step", "kind", "group", "group_size", "unit", "phase", "micro_batch", "dtype", "bytes",
     "start_ns", "start_in_step_ns", "duration_ns", "exposed_ns", "hidden_ns", "wait_ns", "transfer_ns",
@@ -41,19 +32,19 @@ MEMORY_GROUP_COLUMNS = (
 MEMORY_TIMELINE_COLUMNS = ("rank", "device", "time_ns", *(f"{name}_bytes" for name in _TENANTS))
 
 
-def make_step_table(analysis: RunAnalysis) -> pd.DataFrame:
+def make_step_table(analysis: RunAnalysis) -> Columns:
     """Return one row per rank and step; columns are ``STEP_TABLE_COLUMNS``.
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained. The mean of a
     term over the rows of a rank is the report's term of that rank, which is rounded to a nanosecond.
     """
     rows = analysis.steps
-    return rows.assign(
+    return rows.with_columns(
         start_ns=_find_step_starts(analysis, rows), upper_bound=_mark_upper_bounds(analysis, rows)
-    )[list(STEP_TABLE_COLUMNS)]
+    ).pick(STEP_TABLE_COLUMNS)
 
 
-def make_collective_table(analysis: RunAnalysis, rows: pd.DataFrame | None = None) -> pd.DataFrame:
+def make_collective_table(analysis: RunAnalysis, rows: Columns | None = None) -> Columns:
     """Return one row per rank, step and collective; columns are ``COLLECTIVE_TABLE_COLUMNS``.
 
     ``start_ns`` is on the common clock of all ranks, ``start_in_step_ns`` counts from the start of the
@@ -64,55 +55,42 @@ def make_collective_table(analysis: RunAnalysis, rows: pd.DataFrame | None = Non
         rows: A part of its ``collectives``; default: all.
     """
     rows = analysis.collectives if rows is None else rows
-    passes = analysis.passes.drop_duplicates("row").set_index("row") if len(analysis.passes) else None
-    exposed = rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]
-    launches = rows["launch_start_ns"].astype("Int64")
-    sizes = rows["bytes"].astype("Int64")
-    codes, kinds = factorize_texts(rows["kind"])
-    can_be_zero = ~np.array([is_unknown_size(kind, 0) for kind in kinds], dtype=bool)[codes]
-    return (
-        rows[list(_MEASURED)]
-        .assign(
-            duration_ns=rows["end_ns"] - rows["start_ns"],
-            exposed_ns=exposed.astype(np.int64),
-            start_in_step_ns=rows["start_ns"] - _find_step_starts(analysis, rows),
-            launch_delay_ns=rows["start_ns"] - launches,
-            bytes=sizes.where((sizes != 0) | can_be_zero),
-            phase=_hide_unknown_texts(_pick_pass_value(passes, "phase", rows.index), (UNKNOWN_PHASE,)),
-            micro_batch=_pick_pass_value(passes, "micro_batch", rows.index).astype("Int64"),
-            last_rank=rows["last_rank"].astype("Int64").where(rows["last_rank"] >= 0),
-            origin_rank=rows["origin_rank"].astype("Int64").where(rows["origin_rank"] >= 0),
-            late_reason=_hide_unknown_texts(rows["late_reason"], ("", LateReason.UNKNOWN)),
-            upper_bound=_mark_upper_bounds(analysis, rows),
-        )
-        .loc[:, list(COLLECTIVE_TABLE_COLUMNS)]
-    )
+    start, size, kind = rows.ints("start_ns"), rows.ints("bytes"), rows.texts("kind")
+    step_start = _find_step_starts(analysis, rows)
+    is_unknown = kind.match(lambda word: is_unknown_size(word, 0)) & (size == 0)
+    reason = rows.texts("late_reason")
+    phase, micro_batch = _find_passes(analysis, rows)
+    return rows.with_columns(
+        duration_ns=rows.ints("end_ns") - start,
+        exposed_ns=rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns"),
+        start_in_step_ns=OptionalInts(start - step_start.values, step_start.known),
+        launch_delay_ns=OptionalInts(start - rows.ints("launch_start_ns"), rows.known("launch_start_ns")),
+        bytes=OptionalInts(size, ~is_unknown),
+        phase=phase,
+        micro_batch=micro_batch,
+        **{
+            name: OptionalInts(rows.ints(name), rows.ints(name) >= 0) for name in ("last_rank", "origin_rank")
+        },
+        late_reason=reason.with_text(reason.equals("", LateReason.UNKNOWN), None),
+        upper_bound=_mark_upper_bounds(analysis, rows),
+    ).pick(COLLECTIVE_TABLE_COLUMNS)
 
 
-def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
+def select_rows(analysis: RunAnalysis, entry: CollectiveTime) -> Columns:
     """Return all rows of ``analysis.collectives`` of a kind, group and element type."""
-    frame = analysis.collectives
-    mask: Mask = np.ones(len(frame), dtype=bool)
-    for name, text in (("kind", entry.kind), ("group", entry.group), ("dtype", entry.dtype)):
-        mask &= equals_text(frame[name], text)
-    return frame[mask]
+    rows = analysis.collectives
+    same = (rows.texts(name).equals(getattr(entry, name)) for name in ("kind", "group", "dtype"))
+    return rows.at(np.logical_and.reduce(list(same)))
 
 
-def equals_text(column: "pd.Series[str]", text: str) -> Mask:
-    """Return a mask of the rows that equal a text, for a column with few distinct texts."""
-    codes, texts = factorize_texts(column)
-    mask: Mask = codes == (texts.index(text) if text in texts else -1)
-    return mask
-
-
-def pick_most_exposed(rows: pd.DataFrame, max_rows: int) -> pd.DataFrame:
+def pick_most_exposed(rows: Columns, max_rows: int) -> Columns:
     """Return the rows of ``analysis.collectives`` with the most exposed time, ties by duration."""
-    exposed = rows["exposed_wait_ns"].to_numpy(np.int64) + rows["exposed_transfer_ns"].to_numpy(np.int64)
-    duration = rows["end_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
-    return rows.iloc[np.lexsort((-duration, -exposed))[:max_rows]]
+    exposed = rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns")
+    duration = rows.ints("end_ns") - rows.ints("start_ns")
+    return rows.at(np.lexsort((-duration, -exposed))[:max_rows])
 
 
-def make_memory_table(memory: Memory) -> pd.DataFrame:
+def make_memory_table(memory: Memory) -> Columns:
     """Return one row per rank and tenant, at the rank's peak; columns are ``MEMORY_TABLE_COLUMNS``.
 
     The bytes of a rank, with those of the tenant ``untagged``, add up to the report's peak; a tenant of a
@@ -129,14 +107,18 @@ def make_memory_table(memory: Memory) -> pd.DataFrame:
             (UNTAGGED_NAME, rank.untagged_bytes),
         )
     ]
-    table = pd.DataFrame(rows, columns=list(MEMORY_TABLE_COLUMNS))
-    steps, sizes = table["step"].astype("Int64"), table["bytes"]
-    if sizes.isna().any():
-        table = table.assign(bytes=sizes.astype("Int64"))
-    return table.assign(step=steps.where(steps >= 0), phase=_hide_unknown_texts(table["phase"], ("",)))
+    values = zip(*rows, strict=True) if rows else [()] * len(MEMORY_TABLE_COLUMNS)
+    table = Columns(
+        {name: make_column(each) for name, each in zip(MEMORY_TABLE_COLUMNS, values, strict=True)}
+    )
+    phase = table.texts("phase")
+    return table.with_columns(
+        step=OptionalInts.of(row[2] if row[2] >= 0 else None for row in rows),
+        phase=phase.with_text(phase.equals(""), None),
+    )
 
 
-def make_memory_group_table(memory: Memory) -> pd.DataFrame:
+def make_memory_group_table(memory: Memory) -> Columns:
     """Return one row per owner and place of allocation; columns are ``MEMORY_GROUP_COLUMNS``.
 
     The rows of a rank of a snapshot add up to its peak; those with ``groups`` > 1 are the smallest, merged
@@ -152,60 +134,59 @@ def make_memory_group_table(memory: Memory) -> pd.DataFrame:
         }
         for entry in memory.top
     ]
-    return pd.DataFrame(rows, columns=list(MEMORY_GROUP_COLUMNS))
+    return Columns.from_rows(rows, MEMORY_GROUP_COLUMNS)
 
 
-def make_memory_timeline_table(memory: Memory) -> pd.DataFrame:
+def make_memory_timeline_table(memory: Memory) -> Columns:
     """Return one row per rank and instant, one column per tenant; columns are ``MEMORY_TIMELINE_COLUMNS``.
 
     ``time_ns`` counts from the start of the rank's window. A row holds until the next one; of many changes,
     the highest of each interval is kept. Of a job with many ranks, only the ranks with the largest peaks and
     the smallest one are there.
     """
-    frames = [
-        pd.DataFrame(
+    parts = [
+        Columns(
             {
-                "rank": timeline.rank,
-                "device": timeline.device,
-                "time_ns": timeline.time_ns,
-                **{f"{name}_bytes": timeline.tenants[name] for name in _TENANTS},
+                "rank": np.full(len(timeline.time_ns), timeline.rank, dtype=np.int64),
+                "device": Texts((timeline.device,), np.zeros(len(timeline.time_ns), dtype=np.int64)),
+                "time_ns": np.array(timeline.time_ns, dtype=np.int64),
+                **{f"{name}_bytes": np.array(timeline.tenants[name], dtype=np.int64) for name in _TENANTS},
             }
         )
         for timeline in memory.timelines
     ]
-    if not frames:
-        return pd.DataFrame(columns=list(MEMORY_TIMELINE_COLUMNS))
-    return pd.concat(frames, ignore_index=True)[list(MEMORY_TIMELINE_COLUMNS)]
+    return Columns.concat(parts) if parts else Columns.from_rows((), MEMORY_TIMELINE_COLUMNS)
 
 
-def _find_step_starts(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[int]":
-    """Return the start of the step of each row, on the common clock; missing without a timed step."""
-    ranks, steps, starts = (
-        np.concatenate([np.empty(0, dtype=np.int64), *parts])
-        for parts in (
-            [np.full(len(track.steps), track.rank) for track in analysis.tracks],
-            [track.steps.number for track in analysis.tracks],
-            [track.steps.begin_ns for track in analysis.tracks],
-        )
-    )
-    index = pd.MultiIndex.from_arrays([ranks, steps])
-    # nullable, because floats are too coarse for nanoseconds since 1970
-    known = pd.Series(starts, index=index, dtype="Int64")
-    found = known.reindex(pd.MultiIndex.from_arrays([rows["rank"], rows["step"]]))
-    return pd.Series(found.array, index=rows.index)
+def _find_step_starts(analysis: RunAnalysis, rows: Columns) -> OptionalInts:
+    """Return the start of the step of each row, on the common clock; unknown without a timed step."""
+    windows = [(track.rank, track.steps) for track in analysis.tracks]
+    none = np.empty(0, dtype=np.int64)
+    starts = np.concatenate([none, *(steps.begin_ns for _, steps in windows)])
+    ranks = np.concatenate([none, *(np.full(len(steps), rank) for rank, steps in windows), rows.ints("rank")])
+    numbers = np.concatenate([none, *(steps.number for _, steps in windows), rows.ints("step")])
+    steps = Groups(ranks, numbers)
+    start, known = np.zeros(len(steps), dtype=np.int64), np.zeros(len(steps), dtype=np.bool_)
+    timed, wanted = np.split(steps.codes, [len(starts)])
+    start[timed], known[timed] = starts, True
+    return OptionalInts(start[wanted], known[wanted])
 
 
-def _mark_upper_bounds(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
+def _mark_upper_bounds(analysis: RunAnalysis, rows: Columns) -> Mask:
     """Mark the rows of ranks whose exposed times are upper bounds, because not every wait was recorded."""
-    return rows["rank"].isin([rank.rank for rank in analysis.time.per_rank if rank.upper_bound])
+    return np.isin(rows.ints("rank"), [rank.rank for rank in analysis.time.per_rank if rank.upper_bound])
 
 
-def _pick_pass_value(passes: pd.DataFrame | None, name: str, rows: pd.Index) -> "pd.Series[str]":
-    """Return a column of the pass table for rows of the collectives; missing if a row is of no pass."""
-    if passes is None:
-        return pd.Series([None] * len(rows), index=rows, dtype=object)
-    return passes[name].reindex(rows).astype(object)
-
-
-def _hide_unknown_texts(texts: "pd.Series[str]", unknown: Sequence[str]) -> "pd.Series[str]":
-    return texts.astype(object).where(~texts.isin(list(unknown)), None)
+def _find_passes(analysis: RunAnalysis, rows: Columns) -> tuple[Texts, OptionalInts]:
+    """Return phase and micro-batch of rows of the collectives; unknown for a row of no pass."""
+    passes = analysis.passes
+    if not len(passes):
+        return Texts.of([None] * len(rows)), OptionalInts.of([None] * len(rows))
+    first = Groups(passes.ints("row")).first
+    place = np.full(len(analysis.collectives), -1, dtype=np.int64)
+    place[passes.ints("row")[first]] = first
+    place = place[rows.row]
+    phase = passes.texts("phase")
+    phase = phase.with_text(phase.equals(UNKNOWN_PHASE), None).at(place).with_text(place < 0, None)
+    micro_batch, known = passes.ints("micro_batch"), passes.known("micro_batch")
+    return phase, OptionalInts(micro_batch[place], known[place] & (place >= 0))

@@ -63,7 +63,7 @@ class AnalysedRun(Run):
         """
         from zprof.analysis.tables import make_step_table
 
-        return make_step_table(self.analysis)
+        return make_step_table(self.analysis).to_frame()
 
     def collectives(self) -> "pd.DataFrame":
         """Return one row per rank, step and collective, with its exposed, hidden, wait and transfer time.
@@ -72,26 +72,26 @@ class AnalysedRun(Run):
         """
         from zprof.analysis.tables import make_collective_table
 
-        return make_collective_table(self.analysis)
+        return make_collective_table(self.analysis).to_frame()
 
     def memory(self) -> "pd.DataFrame":
         """Return the bytes of each tenant at each rank's peak; those of a rank add up to the peak."""
         from zprof.analysis.tables import make_memory_table
 
-        return make_memory_table(self.analysis.memory)
+        return make_memory_table(self.analysis.memory).to_frame()
 
     def memory_groups(self) -> "pd.DataFrame":
         """Return what is live at each rank's peak by owner and place of allocation, largest first."""
         from zprof.analysis.tables import make_memory_group_table
 
-        return make_memory_group_table(self.analysis.memory)
+        return make_memory_group_table(self.analysis.memory).to_frame()
 
     def memory_timeline(self, rank: int | None = None) -> "pd.DataFrame":
         """Return live bytes over time, a column per tenant, of one rank or of all that the report keeps."""
         from zprof.analysis.tables import make_memory_timeline_table
 
         table = make_memory_timeline_table(self.analysis.memory)
-        return table if rank is None else table[table["rank"] == rank].reset_index(drop=True)
+        return (table if rank is None else table.at(table.ints("rank") == rank).renumber()).to_frame()
 
     @property
     def plot(self) -> RunPlots:

@@ -126,6 +126,14 @@ def test_arrow_tables_are_read_as_pandas_reads_them(rows: list[Any], skip: int, 
     np.testing.assert_array_equal(read.floats("share"), frame["launch"].astype("float64") / 7)
 
 
+@given(ROWS)
+def test_rows_are_told_and_read_back(rows: list[Any]) -> None:
+    columns, _ = columns_and_frame(rows)
+    listed = columns.list_rows()
+    assert [tuple(row.values()) for row in listed] == rows
+    assert Columns.from_rows(listed, columns.names).list_rows() == listed
+
+
 def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="lengths"):
         Columns({"a": np.arange(2), "b": np.arange(3)})

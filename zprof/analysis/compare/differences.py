@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.compare.intervals import Samples, compute_bootstrap_interval
 from zprof.analysis.memory.group_changes import compare_groups, find_group_phases
 from zprof.model.formatting import name_ranks
@@ -102,7 +102,7 @@ def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
 
 def _find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     """Return a gap if the times of the two runs cannot be compared, else None."""
-    untimed_runs = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
+    untimed_runs = [run.run.name for run in (a, b) if not len(run.steps) or not run.time.per_rank]
     single_interval_runs = [run for run in (a, b) if _is_single_interval(run)]
     counts = [len(run.run.steps) for run in single_interval_runs]
     if untimed_runs:
@@ -155,11 +155,9 @@ def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dic
     return {name: None if name in unknown else after[name] - before[name] for name in after}
 
 
-def _mean_step_times(steps: pd.DataFrame) -> Samples:
+def _mean_step_times(steps: Columns) -> Samples:
     """Return the duration of each step in nanoseconds: the mean over the ranks that ran it."""
-    if steps.empty:
-        return np.empty(0)
-    return steps.groupby("step")["wall_ns"].mean().to_numpy(dtype=np.float64)
+    return Groups(steps.ints("step")).mean(steps.ints("wall_ns")) if len(steps) else np.empty(0)
 
 
 def _max_over_ranks(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:

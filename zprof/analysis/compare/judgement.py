@@ -10,11 +10,10 @@ interval. Fits, samples, bounds and rates have no interval and are not judged.
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.compare.differences import MIN_STEPS
 from zprof.analysis.compare.intervals import Interval, compute_difference_interval, find_side
 from zprof.analysis.time.ledger import STEP_COLUMNS
@@ -140,7 +139,7 @@ _WITHOUT_STEP_INTERVAL = (SectionKind.LINK, SectionKind.CLOCKS, SectionKind.LATE
 _HIDDEN_SHARE = "overlap_ratio"
 
 #: The timed steps of a and b, one row per rank and step.
-StepTables = tuple[pd.DataFrame, pd.DataFrame]
+StepTables = tuple[Columns, Columns]
 
 
 def make_judge(
@@ -152,7 +151,7 @@ def make_judge(
     sample, summed over all ranks; both runs' work must be known.
     """
     uncertainty = find_uncertainty(report, per_token=per_work)
-    if steps is not None and (not _has_intervals(report) or any(table.empty for table in steps)):
+    if steps is not None and (not _has_intervals(report) or not all(map(len, steps))):
         steps = None
 
     def judge(place: RowPlace) -> JudgedRow:
@@ -282,10 +281,10 @@ def _find_share_interval(report: Report, place: RowPlace, steps: StepTables | No
         return None
     shares = []
     for table in steps:
-        ranks = _select_rank(table, place.section.rank)
-        sums = ranks.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
-        sums = sums[sums["collective_ns"] > 0]
-        shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy(dtype=np.float64))
+        rows = _select_rank(table, place.section.rank)
+        by_step = Groups(rows.ints("step"))
+        overlapped, total = (by_step.sum(rows.ints(name)) for name in ("overlapped_ns", "collective_ns"))
+        shares.append(overlapped[total > 0] / total[total > 0])
     if min(map(len, shares)) < MIN_STEPS:
         return None
     return compute_difference_interval(shares[0], shares[1], 0.95)
@@ -305,8 +304,9 @@ def _find_term_interval(
     is_term = kind in (SectionKind.STEP, SectionKind.RANK) and name in STEP_COLUMNS and not is_total
     if not is_term or steps is None or comparison is None:
         return None
-    means = [_select_rank(table, place.section.rank).groupby("step")[name].mean() for table in steps]
-    a, b = (scale * mean.to_numpy(dtype=np.float64) for scale, mean in zip(scales, means, strict=True))
+    rows = [_select_rank(table, place.section.rank) for table in steps]
+    means = (Groups(table.ints("step")).mean(table.ints(name)) for table in rows)
+    a, b = (scale * mean for scale, mean in zip(scales, means, strict=True))
     if min(len(a), len(b)) < MIN_STEPS:
         return None
     low, high = compute_difference_interval(a, b, 0.95)
@@ -316,9 +316,9 @@ def _find_term_interval(
     return min(low, change - noise_ns), max(high, change + noise_ns)
 
 
-def _select_rank(steps: pd.DataFrame, rank: int | None) -> pd.DataFrame:
+def _select_rank(steps: Columns, rank: int | None) -> Columns:
     """Return the steps of one rank, or of all if None."""
-    return steps if rank is None else steps[steps["rank"] == rank]
+    return steps if rank is None else steps.at(steps.ints("rank") == rank)
 
 
 class StepChange(Struct, frozen=True, kw_only=True):

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import pandas as pd
 from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups
 from zprof.model.findings import Cause
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.metrics.metric import find_unit
@@ -37,7 +37,6 @@ _VOLUME_FIELDS = ("seen_bytes", "expected_bytes", "ratio")
 _ALL_RANKS = "all ranks"
 _TIME, _COLLECTIVE, _MEMORY = "time.per_rank[]", "time.collectives[]", "memory.per_rank[]"
 _MEMORY_FIELDS = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
-_KERNEL_COLUMNS = {"name", "total_ns"}
 _MANIFEST_FIELDS = ("zprof_version", "source", "world_size", "device", "backend")
 _MAX_LISTED = 12
 #: Value of a variable that is absent from a recorded environment.
@@ -240,11 +239,12 @@ def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> ComparedSection:
 
 
 def _sum_kernel_times(run: RunAnalysis) -> dict[str, int]:
-    table: pd.DataFrame = run.kernels
-    if table.empty or not set(table.columns) >= _KERNEL_COLUMNS or run.steps.empty:
+    table = run.kernels
+    if not len(table) or not len(run.steps):
         return {}
-    sums: Any = table.groupby(table["name"].astype(str), sort=False)["total_ns"].sum()
-    return {str(name): round(total / len(run.steps)) for name, total in sums.items()}
+    names = Groups(table.texts("name"))
+    sums = zip(names.first.tolist(), names.sum(table.ints("total_ns")).tolist(), strict=True)
+    return {table.texts("name")[row]: round(total / len(run.steps)) for row, total in sorted(sums)}
 
 
 def build_finding_section(a: Report, b: Report) -> ComparedSection:

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups, OptionalInts
 from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
 from zprof.analysis.step_timeline.lane import (
     Cover,
@@ -39,6 +39,7 @@ from zprof.analysis.time.passes.phases import (
     locate_instants,
 )
 from zprof.model.errors import MissingData
+from zprof.run.arrow_arrays import make_array, read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
 from zprof.run.reader import Run
 
@@ -107,14 +108,19 @@ def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> S
     collective_spans = _find_collective_spans(collective_rows, classified, tracks, begin, end)
     summary_lanes = [
         make_phase_lane(
-            table, run.frame(rank, "mark"), tracks.clock, begin, end, on_device=classified.on_device
+            table,
+            Columns.from_arrow(run.table(rank, "mark")),
+            tracks.clock,
+            begin,
+            end,
+            on_device=classified.on_device,
         ),
         make_unit_lane(classified, row_times.start_ns, row_times.end_ns, row_times.inside, end - begin),
         make_collective_lane(collectives, collective_spans, exposed),
     ]
     row_mask = np.zeros(table.num_rows, dtype=np.bool_)
     row_mask[classified.view.rows[selected_rows]] = True
-    events = table.filter(pa.array(row_mask))
+    events = table.filter(make_array(row_mask, pa.bool_()))
     return StepTimeline(
         rank=rank,
         step=step,
@@ -125,7 +131,7 @@ def build_step_model(run: Run, analysis: RunAnalysis, rank: int, step: int) -> S
         gaps=union(exposed.waiting, exposed.moving),
         collectives=collectives,
         events=events,
-        starts_ns=tracks.clock.common(events.column("start_ns").to_numpy()) - begin,
+        starts_ns=tracks.clock.common(read_numbers(events.column("start_ns"))) - begin,
     )
 
 
@@ -179,20 +185,20 @@ def _select_rows(classified: ClassifiedEvents, row_times: RowTimes) -> Mask:
     return row_times.inside | calls
 
 
-def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
+def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> Columns:
     """Return this rank's collectives, sorted by start, with times relative to the step.
 
     ``last_lateness_ns`` is the lateness of the last rank to arrive; ``lateness_ns`` is this rank's own.
     """
     rows = analysis.collectives
-    overlaps = (rows["rank"] == rank) & (rows["start_ns"] < end) & (rows["end_ns"] > begin)
-    collectives = rows[overlaps].sort_values("start_ns", kind="stable").reset_index(drop=True)
-    times = ["start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns"]
-    all_ranks = rows[rows["instance"].isin(collectives["instance"])]
-    latest = all_ranks.groupby("instance")["lateness_ns"].max()
-    return collectives.assign(
-        **{name: collectives[name] - begin for name in times},
-        last_lateness_ns=collectives["instance"].map(latest),
+    instances = Groups(rows.ints("instance"))
+    latest = instances.max(rows.ints("lateness_ns"))[instances.codes]
+    overlaps = (rows.ints("rank") == rank) & (rows.ints("start_ns") < end) & (rows.ints("end_ns") > begin)
+    rows = rows.with_columns(last_lateness_ns=latest).at(overlaps).sort_by("start_ns").renumber()
+    launches = ("launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
+    return rows.with_columns(
+        **{name: rows.ints(name) - begin for name in ("start_ns", "end_ns")},
+        **{name: OptionalInts(rows.ints(name) - begin, rows.known(name)) for name in launches},
     )
 
 
@@ -200,11 +206,10 @@ def _find_collective_spans(
     table: pa.Table, classified: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
 ) -> Intervals:
     """Return intervals of collectives that can block this rank, including collectives outside any step."""
-    rows = table.to_pandas()
-    rows = rows[rows["end_ns"] >= rows["start_ns"]]
-    if classified.on_device:
-        rows = rows[rows["stream"].notna()]
-    return clip(tracks.clock.common(intervals(rows["start_ns"], rows["end_ns"])), begin, end) - begin
+    rows = Columns.from_arrow(table)
+    start, stop = rows.ints("start_ns"), rows.ints("end_ns")
+    is_blocking = (stop >= start) & (rows.known("stream") | (not classified.on_device))
+    return clip(tracks.clock.common(intervals(start, stop)[is_blocking]), begin, end) - begin
 
 
 def _make_work_lanes(
@@ -294,7 +299,7 @@ def make_work_lane(
 
 
 def make_collective_lane(
-    collectives: pd.DataFrame, collective_spans: Intervals, exposed: ExposedTime
+    collectives: Columns, collective_spans: Intervals, exposed: ExposedTime
 ) -> TimelineLane | None:
     """Return the lane of all collectives (wait, transfer, hidden), or None if there are none."""
     parts = {
@@ -305,7 +310,7 @@ def make_collective_lane(
     covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
     if not covers:
         return None
-    start, end = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    start, end = (collectives.ints(name) for name in ("start_ns", "end_ns"))
     kinds = np.full(len(start), EventKind.COLLECTIVE, dtype=np.int8)
     return TimelineLane(
         key="collectives",
@@ -409,7 +414,7 @@ def _is_communication(name: str) -> bool:
 
 
 def make_phase_lane(
-    events: pa.Table, marks: pd.DataFrame, clock: RankClock, begin_ns: int, end_ns: int, *, on_device: bool
+    events: pa.Table, marks: Columns, clock: RankClock, begin_ns: int, end_ns: int, *, on_device: bool
 ) -> TimelineLane | None:
     """Return the lane of host phases (forward, backward, optimizer), or None if they are unknown."""
     evidence = collect_phase_evidence(events, marks, clock)

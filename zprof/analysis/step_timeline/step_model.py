@@ -4,11 +4,11 @@ Times are since the start of the step.
 """
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import TimelineLane
 from zprof.analysis.time.event_roles import CALL_CATEGORIES
@@ -42,7 +42,7 @@ class StepTimeline(Struct, frozen=True, kw_only=True, eq=False):
     lanes: tuple[TimelineLane, ...]
     omitted_lanes: int
     gaps: Intervals
-    collectives: pd.DataFrame
+    collectives: Columns
     events: pa.Table
     starts_ns: "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
@@ -128,11 +128,10 @@ def get_gap(model: StepTimeline, index: int) -> ExposedGap:
     )
 
 
-def _find_blocking_collective(collectives: pd.DataFrame, begin: int, end: int) -> int | None:
+def _find_blocking_collective(collectives: Columns, begin: int, end: int) -> int | None:
     """Return the row of the exposed collective that covers most of the gap, or None."""
-    start, stop = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    inside = np.minimum(stop, end) - np.maximum(start, begin)
-    exposed = (collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]).to_numpy(np.int64)
+    inside = np.minimum(collectives.ints("end_ns"), end) - np.maximum(collectives.ints("start_ns"), begin)
+    exposed = collectives.ints("exposed_wait_ns") + collectives.ints("exposed_transfer_ns")
     inside = np.where(exposed > 0, np.minimum(inside, exposed), -1)
     if not len(inside) or inside.max() <= 0:
         return None
