@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
-import pandas as pd
+import numpy as np
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.source_rows import find_source_rows
 from zprof.model.cursor import follow, read
 from zprof.model.formatting import printable, shorten
@@ -120,7 +121,7 @@ def _format_inputs(leaf: Path, names: tuple[str, ...], loaded: LoadedRun) -> lis
     return ["inputs", *lines] if figures else []
 
 
-def find_rows(number: Value, loaded: LoadedRun) -> pd.DataFrame | None:
+def find_rows(number: Value, loaded: LoadedRun) -> Columns | None:
     """Return the rows that the number was measured from, or None if none are available."""
     if not number.leaves:
         return None
@@ -132,35 +133,25 @@ _MAX_ROWS = 50
 _FIRST_COLUMNS = ("step", "rank")
 
 
-def build_rows_table(rows: pd.DataFrame, first_column: str = "") -> Table:
+def build_rows_table(rows: Columns, first_column: str = "") -> Table:
     """Return a table of the first `_MAX_ROWS` rows: step, rank, ``first_column``, then the others.
 
     Its numbers have no leaves, because they are the source that leaves are computed from.
     """
-    shown = rows.head(_MAX_ROWS)
-    first = [name for name in (*_FIRST_COLUMNS, first_column) if name in shown.columns]
-    shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
-    names = [str(name) for name in shown.columns]
+    shown = rows.at(slice(_MAX_ROWS))
+    first = [name for name in (*_FIRST_COLUMNS, first_column) if name in shown]
+    names = [*first, *(name for name in shown.names if name not in first)]
     columns = tuple(
-        Column(
-            title=strip_unit(name),
-            kind=Kind.NUMBER if pd.api.types.is_numeric_dtype(shown[name].dtype) else Kind.TEXT,
-        )
+        Column(title=strip_unit(name), kind=Kind.TEXT if isinstance(shown[name], Texts) else Kind.NUMBER)
         for name in names
     )
-    lines = [
-        Row(
-            key=str(index),
-            cells=tuple(_make_cell(name, value) for name, value in zip(names, row, strict=True)),
-        )
-        for index, row in enumerate(shown.itertuples(index=False))
-    ]
+    cells = ([_make_cell(name, value) for value in shown[name].tolist()] for name in names)
+    lines = [Row(key=str(index), cells=row) for index, row in enumerate(zip(*cells, strict=True))]
     note = f"first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
     return Table(name="rows", title="measured from", columns=columns, rows=tuple(lines), note=note)
 
 
-def _make_cell(name: str, value: object) -> Cell:
-    if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "item")):
-        return "" if value is None or value is pd.NA else str(value)
-    number = None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
-    return Value(number=number, unit=find_unit(name), leaves=())
+def _make_cell(name: str, value: str | float | None) -> Cell:
+    if value is None or isinstance(value, bool | str):
+        return "" if value is None else str(value)
+    return Value(number=None if np.isnan(value) else float(value), unit=find_unit(name), leaves=())

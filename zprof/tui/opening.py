@@ -6,16 +6,16 @@ screen.
 Collectives are shown as the most exposed individual ones of one kind, group and element type.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import pandas as pd
 from msgspec.structs import replace
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.analysis.tables import make_collective_table, pick_most_exposed, select_rows
 from zprof.model.cursor import follow, get
 from zprof.model.formatting import printable, shorten
@@ -256,26 +256,25 @@ def build_instance_table(analysis: RunAnalysis, entry: CollectiveTime) -> Table:
         title=name_collective(entry),
         columns=_COLUMNS,
         rows=tuple(
-            Row(key=str(number), cells=_make_cells(row))
-            for number, row in enumerate(worst.to_dict("records"))
+            Row(key=str(number), cells=_make_cells(row)) for number, row in enumerate(worst.list_rows())
         ),
         help=_HELP,
         note=f"{len(worst)} of {len(rows)}, most exposed first; {_format_matched(rows)}; ? explains why late",
     )
 
 
-def _make_cells(row: Mapping[Hashable, Any]) -> tuple[Cell, ...]:
+def _make_cells(row: Mapping[str, Any]) -> tuple[Cell, ...]:
     bounds = SPLIT_BOUNDS if row["bound"] else {}
     return (
         _make_value(row, "rank"),
         _make_value(row, "step"),
-        _to_text(row["unit"]),
+        row["unit"] or "",
         _make_value(row, "exposed_ns", in_ms=True),
         _make_value(row, "wait_ns", bounds, in_ms=True),
         _make_value(row, "transfer_ns", bounds, in_ms=True),
         _format_last_rank(row),
         _format_late_reason(row),
-        ("" if pd.isna(row["origin_rank"]) else str(row["origin_rank"])),
+        ("" if row["origin_rank"] is None else str(row["origin_rank"])),
         _make_value(row, "start_in_step_ns", in_ms=True),
         _make_value(row, "bytes"),
         _make_value(row, "launch_delay_ns"),
@@ -284,33 +283,29 @@ def _make_cells(row: Mapping[Hashable, Any]) -> tuple[Cell, ...]:
 
 
 def _make_value(
-    row: Mapping[Hashable, Any], name: str, bounds: Bounds | None = None, *, in_ms: bool = False
+    row: Mapping[str, Any], name: str, bounds: Bounds | None = None, *, in_ms: bool = False
 ) -> Value:
     return Value(
-        number=None if pd.isna(row[name]) else float(row[name]),
+        number=None if row[name] is None else float(row[name]),
         unit=find_unit(name),
         bound=(bounds or {}).get(name, Bound.EXACT),
         in_ms=in_ms,
     )
 
 
-def _to_text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _format_last_rank(row: Mapping[Hashable, Any]) -> str:
-    if not pd.isna(row["last_rank"]):
+def _format_last_rank(row: Mapping[str, Any]) -> str:
+    if row["last_rank"] is not None:
         return str(row["last_rank"])
     return "tied" if row["matched"] else "unknown"
 
 
-def _format_late_reason(row: Mapping[Hashable, Any]) -> str:
+def _format_late_reason(row: Mapping[str, Any]) -> str:
     if row["first_of_window"]:
         return "profiler start"
-    reason = _to_text(row["late_reason"])
+    reason = row["late_reason"] or ""
     return _REASONS.get(reason, reason)
 
 
-def _format_matched(rows: pd.DataFrame) -> str:
-    matched = int(rows["matched"].to_numpy(bool).sum())
+def _format_matched(rows: Columns) -> str:
+    matched = int(rows.bools("matched").sum())
     return "all matched" if matched == len(rows) else f"{matched} matched"

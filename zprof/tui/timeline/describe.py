@@ -3,11 +3,12 @@
 Times are of single events, not leaves of the report. All names are made printable.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.step_timeline.lane import ROLE_NAMES, EventKind, LaneKind, TimelineLane
 from zprof.analysis.step_timeline.step_model import ExposedGap, StepTimeline, TimelineEvent, find_gap
 from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
@@ -15,7 +16,7 @@ from zprof.model.kernels import parse_function_name
 from zprof.model.time import LateReason
 from zprof.tui.timeline.view import CursorTarget
 
-Row = Mapping[Hashable, Any]
+Row = Mapping[str, Any]
 MAX_NAME = 400
 _MAX_GROUP = 40
 
@@ -37,31 +38,27 @@ def describe_collective(row: Row) -> list[str]:
         f"{_format_optional_ns(row, 'exposed_transfer_ns')}"
     )
     # Format the group's name (long rank lists are shortened) and its size if it was recorded.
-    size = int(row["group_size"])
+    size = row["group_size"]
     lines = [
-        format_fact("collective", f"{format_collective_name(row)}, sequence {int(row['sequence'])}"),
+        format_fact("collective", f"{format_collective_name(row)}, sequence {row['sequence']}"),
         format_fact(
             "group",
-            (f"{shorten(str(row['group']), _MAX_GROUP)} ({f'{size} ranks' if size > 0 else 'size unknown'})"),
+            (f"{shorten(row['group'], _MAX_GROUP)} ({f'{size} ranks' if size > 0 else 'size unknown'})"),
         ),
-        format_fact(
-            "bytes", f"{format_bytes(int(row['bytes']))} {row['dtype']}" if row["bytes"] else "unknown"
-        ),
-        format_fact("start", f"{format_offset(int(row['start_ns']))} after the start of the timeline"),
-        format_fact("duration", format_ns(int(row["end_ns"]) - int(row["start_ns"]))),
+        format_fact("bytes", f"{format_bytes(row['bytes'])} {row['dtype']}" if row["bytes"] else "unknown"),
+        format_fact("start", f"{format_offset(row['start_ns'])} after the start of the timeline"),
+        format_fact("duration", format_ns(row["end_ns"] - row["start_ns"])),
         format_fact("wait", wait),
         format_fact("transfer", transfer),
         format_fact("hidden", f"{_format_optional_ns(row, 'hidden_ns')} behind compute"),
         format_fact("last rank", _format_last_rank(row)),
     ]
-    if not pd.isna(row["launch_start_ns"]):
-        delay = format_ns(int(row["start_ns"]) - int(row["launch_start_ns"]))
+    if row["launch_start_ns"] is not None:
+        delay = format_ns(row["start_ns"] - row["launch_start_ns"])
         lines.append(
-            format_fact(
-                "launch", f"at {format_offset(int(row['launch_start_ns']))}, {delay} before its start"
-            )
+            format_fact("launch", f"at {format_offset(row['launch_start_ns'])}, {delay} before its start")
         )
-    if not pd.isna(row["dependency_ns"]) and row["dependency_ns"]:
+    if row["dependency_ns"]:
         lines.append(
             format_fact(
                 "",
@@ -74,31 +71,30 @@ def describe_collective(row: Row) -> list[str]:
 def _format_last_rank(row: Row) -> str:
     if row["last_rank"] < 0:
         return "unknown: not all ranks could be matched"
-    blamed = int(row["blamed_rank"])
-    if blamed < 0:
-        return f"rank {int(row['last_rank'])}, within the clock uncertainty"
-    reason = str(row["late_reason"] or LateReason.UNKNOWN).replace("_", " ")
+    if row["blamed_rank"] < 0:
+        return f"rank {row['last_rank']}, within the clock uncertainty"
+    reason = (row["late_reason"] or LateReason.UNKNOWN.value).replace("_", " ")
     cause = "reason unknown" if reason == LateReason.UNKNOWN else f"for {reason}"
-    return f"rank {int(row['last_rank'])}, {format_ns(int(row['last_lateness_ns']))} after the first; {cause}"
+    return f"rank {row['last_rank']}, {format_ns(row['last_lateness_ns'])} after the first; {cause}"
 
 
 def format_collective_name(row: Row) -> str:
     """Return the collective's kind and unit."""
-    unit: str = "" if pd.isna(row["unit"]) else f" of {row['unit']}"
+    unit = "" if row["unit"] is None else f" of {row['unit']}"
     return printable(f"{row['kind']}{unit}"[:MAX_NAME])
 
 
 def describe_exposure(row: Row) -> str:
     """Format the exposed part of a collective; if unmatched, its transfer is an upper bound."""
-    waited, moved = int(row["exposed_wait_ns"]), int(row["exposed_transfer_ns"])
-    late = f" for rank {int(row['last_rank'])}" if waited and row["last_rank"] >= 0 else ""
+    waited, moved = row["exposed_wait_ns"], row["exposed_transfer_ns"]
+    late = f" for rank {row['last_rank']}" if waited and row["last_rank"] >= 0 else ""
     parts = [f"waits {format_ns(waited)}{late}"] if waited else []
     bound = "at most " if row["bound"] else ""
     return ", ".join([*parts, f"transfers {bound}{format_ns(moved)}"])
 
 
 def _format_optional_ns(row: Row, name: str) -> str:
-    return "unknown" if pd.isna(row[name]) else format_ns(int(row[name]))
+    return "unknown" if row[name] is None else format_ns(row[name])
 
 
 def format_fact(name: str, text: str) -> str:
@@ -142,7 +138,7 @@ def describe_gap(model: StepTimeline, gap: ExposedGap | None) -> str:
     )
     if gap.collective is None:
         return f"{description}, no collective of this step blocks it"
-    row = model.collectives.iloc[gap.collective].to_dict()
+    row = _get_row(model.collectives, gap.collective)
     return f"{description}, blocked by {format_collective_name(row)} ({describe_exposure(row)})"
 
 
@@ -151,9 +147,8 @@ def describe_event(model: StepTimeline, lane: TimelineLane, index: int) -> tuple
     row = int(lane.items.row[index])
     start, end = int(lane.items.start_ns[index]), int(lane.items.end_ns[index])
     if lane.kind is LaneKind.COLLECTIVES:
-        return _get_item_name(model, lane, row), "\n".join(
-            describe_collective(model.collectives.iloc[row].to_dict())
-        )
+        lines = describe_collective(_get_row(model.collectives, row))
+        return _get_item_name(model, lane, row), "\n".join(lines)
     if lane.is_named:
         facts = [format_fact("start", format_offset(start)), format_fact("duration", format_ns(end - start))]
         return _get_item_name(model, lane, row), "\n".join(facts)
@@ -183,7 +178,7 @@ def _shorten_name(model: StepTimeline, lane: TimelineLane, row: int) -> str:
 
 def _get_item_name(model: StepTimeline, lane: TimelineLane, row: int) -> str:
     if lane.kind is LaneKind.COLLECTIVES:
-        return format_collective_name(model.collectives.iloc[row].to_dict())
+        return format_collective_name(_get_row(model.collectives, row))
     if lane.is_named:
         return printable(lane.names[row])
     return printable(str(model.events.column("name")[row].as_py())[:MAX_NAME])
@@ -228,11 +223,15 @@ def _format_gap_before(model: StepTimeline, lane: TimelineLane, index: int) -> l
 def _find_collective(model: StepTimeline, start: int, end: int) -> Row | None:
     """Return the collective that a stream or thread event runs or waits for, or None."""
     rows = model.collectives
-    exact = rows[(rows["start_ns"] == start) & (rows["end_ns"] == end)]
-    waits = rows[rows["wait_start_ns"] == start]
-    inside = rows[(rows["start_ns"] < end) & (rows["end_ns"] > start)]
+    starts, ends = rows.ints("start_ns"), rows.ints("end_ns")
+    exact = (starts == start) & (ends == end)
+    waits = rows.known("wait_start_ns") & (rows.ints("wait_start_ns") == start)
+    inside = (starts < end) & (ends > start)
     for matches in (exact, waits, inside):
-        if len(matches):
-            row: Row = matches.iloc[0].to_dict()
-            return row
+        if matches.any():
+            return _get_row(rows, int(np.argmax(matches)))
     return None
+
+
+def _get_row(rows: Columns, place: int) -> Row:
+    return rows.at(slice(place, place + 1)).list_rows()[0]
