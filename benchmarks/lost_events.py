@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
-import pandas as pd
+import numpy as np
 from msgspec.structs import replace
 
 from benchmarks.conditions import conditions, today
@@ -41,6 +41,7 @@ from benchmarks.diagnosis_own import healthy_plan
 from benchmarks.jobs import draw_job, write_job
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import analyse_time_only
+from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.analysis.time.synchronise import synchronise
 from zprof.analysis.time.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.integrations.imports.import_paths import import_paths
@@ -58,10 +59,12 @@ _COMPARED = frozenset({"low_bus_bandwidth"})
 #: Jobs of the independent simulator; the vendors are forms of the other one.
 _JOBS = "jobs"
 BEDS = (_JOBS, *(str(vendor) for vendor in Vendor))
+#: End of the name of a method that counts by order.
+_ORDER = "_order"
 _EXECUTIONS = ("nccl", "rccl", "gloo:")
 
 
-_Recording = tuple[pd.DataFrame, list[RankTimeline]]
+_Recording = tuple[Columns, list[RankTimeline]]
 FORMS = ("recorded", "unnumbered", "unmarked")
 #: At most this share of the rows is lost.
 _MAX_LOST_RATIO = 0.125
@@ -177,7 +180,7 @@ def _diagnose_job(case: LossCase, lost: int) -> Diagnosis | None:
     return Diagnosis(lost=lost, is_first=outcome.is_first, leader=leader)
 
 
-def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, pd.DataFrame]:
+def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, Columns]:
     """Diagnose a job of a vendor's form; also return its collectives."""
     cause = case.cause or NONE
     simulate(plant(base(case.seed, Vendor(case.bed)), cause), folder / "traces")
@@ -189,12 +192,11 @@ def _diagnose_form(case: LossCase, lost: int, folder: Path) -> tuple[Diagnosis, 
     return Diagnosis(lost=lost, is_first=leader == case.cause, leader=leader), analysis.collectives
 
 
-def _judge_import(lost: int, before: pd.DataFrame, after: pd.DataFrame) -> Loss:
+def _judge_import(lost: int, before: Columns, after: Columns) -> Loss:
     """Compare the matched rows with those that are left if each event costs another collective."""
-    rows = int(before["matched"].sum() - lost * before["group_size"].max())
-    return Loss(
-        form="imported", lost=lost, rows=rows, matched=min(rows, int(after["matched"].sum())), wrong=0
-    )
+    rows = int(before.bools("matched").sum() - lost * before.ints("group_size").max())
+    matched = min(rows, int(after.bools("matched").sum()))
+    return Loss(form="imported", lost=lost, rows=rows, matched=matched, wrong=0)
 
 
 def _record(case: LossCase, folder: Path) -> _Recording:
@@ -208,43 +210,46 @@ def _record(case: LossCase, folder: Path) -> _Recording:
     run = load(folder / "run.zprof")
     timelines, _ = load_timelines(run)
     rows = load_collectives(timelines)
-    rows["true"] = rows.groupby(["group", "sequence"]).ngroup()
-    return rows, timelines
+    return rows.with_columns(true=Groups(rows.texts("group"), rows.ints("sequence")).codes), timelines
 
 
 def _change_form(form: str, recording: _Recording) -> _Recording:
     rows, timelines = recording
     if form != "recorded":
-        is_ordered = rows["method"].str.endswith("_order")
-        rows = rows.assign(method=rows["method"].where(is_ordered, rows["method"] + "_order"))
+        methods = (f"{method.removesuffix(_ORDER)}{_ORDER}" for method in rows.texts("method"))
+        rows = rows.with_columns(method=Texts.of(methods))
     if form == "unmarked":
         timelines = [replace(timeline, source="whole trace", host="") for timeline in timelines]
     return rows, timelines
 
 
-def _judge_loss(
-    case: LossCase, form: str, lost: int, rows: pd.DataFrame, timelines: list[RankTimeline]
-) -> Loss:
+def _judge_loss(case: LossCase, form: str, lost: int, rows: Columns, timelines: list[RankTimeline]) -> Loss:
     count = min(lost, int(_MAX_LOST_RATIO * len(rows)))
     gone = random.Random(f"{case.seed} {lost}").sample(range(len(rows)), count)
-    left = _number_again(rows.drop(rows.index[gone]).reset_index(drop=True))
+    left = _number_again(rows.at(np.delete(np.arange(len(rows)), gone)).renumber())
     seen = synchronise(left, timelines, len(timelines)).collectives
-    is_whole = seen["true"].map(seen["true"].value_counts()) == seen["true"].map(rows["true"].value_counts())
-    collectives = seen[seen["instance"] >= 0].groupby("instance")["true"].nunique()
-    wrong = collectives[collectives > 1].index
+    true, instance = seen.ints("true"), seen.ints("instance")
+    is_whole = (np.bincount(true)[true]) == np.bincount(rows.ints("true"))[true]
+    instances = Groups(instance)
+    is_mixed = (instances.count_distinct(true) > 1) & (instance[instances.first] >= 0)
     return Loss(
         form=form,
         lost=lost,
         rows=int(is_whole.sum()),
-        matched=int((seen["matched"] & is_whole & ~seen["instance"].isin(wrong)).sum()),
-        wrong=len(wrong),
+        matched=int((seen.bools("matched") & is_whole & ~is_mixed[instances.codes]).sum()),
+        wrong=int(is_mixed.sum()),
     )
 
 
-def _number_again(rows: pd.DataFrame) -> pd.DataFrame:
+def _number_again(rows: Columns) -> Columns:
     """Return the rows with orders counted as the import counts them; stated numbers stay."""
-    order = rows.groupby(["rank", "group", "method"])["sequence"].rank(method="first").astype("int64") - 1
-    return rows.assign(sequence=rows["sequence"].where(~rows["method"].str.endswith("_order"), order))
+    rank, sequence, method = rows.ints("rank"), rows.ints("sequence"), rows.texts("method")
+    lanes = Groups(rank, rows.texts("group"), method)
+    order = np.empty(len(rows), dtype=np.int64)
+    by_sequence = Groups(lanes.codes, sequence).order
+    order[by_sequence] = np.arange(len(rows)) - np.repeat(lanes.starts, lanes.sizes)
+    is_ordered = method.match(lambda word: word.endswith(_ORDER))
+    return rows.with_columns(sequence=np.where(is_ordered, order, sequence))
 
 
 def lose_events(folder: Path, count: int, seed: int) -> None:
