@@ -19,6 +19,7 @@ from zprof.model.doctor import Doctor
 from zprof.model.formatting import escape_surrogates
 from zprof.model.json_format import to_tree
 from zprof.model.report import Report
+from zprof.run.arrow_arrays import make_texts
 from zprof.run.manifest import RankManifest
 from zprof.run.reader import Run
 from zprof.version import __version__
@@ -169,5 +170,5 @@ def redact_collectives(run: Run, rank: int, names: Pseudonyms) -> bytes:
 def _map_texts(column: pa.ChunkedArray, redact: Callable[[str], str]) -> pa.Array:
     """Apply ``redact`` once to each distinct text of a dictionary column."""
     encoded = column.unify_dictionaries().combine_chunks()
-    words = pa.array([redact(word) for word in encoded.dictionary.to_pylist()], pa.string())
+    words = make_texts([redact(word) for word in encoded.dictionary.to_pylist()])
     return pa.DictionaryArray.from_arrays(encoded.indices, words).cast(pa.string())

@@ -1,10 +1,9 @@
 """The worst instances of a collective: all of its own, most exposed first, with who came last and why."""
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from tests.support.tui_memory import with_analysis
+from zprof.analysis.columns import Columns, OptionalInts, make_column
 from zprof.analysis.tables import select_rows
 from zprof.model.quantities import Value
 from zprof.reports.table import Table
@@ -21,17 +20,23 @@ def column(table: Table, title: str) -> list[str]:
 
 
 def with_rows(loaded: LoadedRun, **changes: object) -> LoadedRun:
-    rows = loaded.analysis.collectives.assign(**changes)
-    return with_analysis(loaded, collectives=rows)
+    rows = loaded.analysis.collectives
+    columns = {
+        name: OptionalInts.of([value] * len(rows))
+        if isinstance(rows[name], OptionalInts)
+        else make_column([value] * len(rows))
+        for name, value in changes.items()
+    }
+    return with_analysis(loaded, collectives=rows.with_columns(**columns))
 
 
 def test_rows_are_those_of_the_leaf(loaded: LoadedRun) -> None:
     for entry in loaded.report.time.collectives:
         rows = select_rows(loaded.analysis, entry)
-        assert set(rows["kind"]) == {entry.kind}
+        assert set(rows.texts("kind")) == {entry.kind}
         steps = sum(rank.steps for rank in loaded.report.time.per_rank)
         assert len(rows) / steps == entry.count
-        exposed = rows["exposed_wait_ns"].sum() + rows["exposed_transfer_ns"].sum()
+        exposed = rows.ints("exposed_wait_ns").sum() + rows.ints("exposed_transfer_ns").sum()
         assert exposed / steps == pytest.approx(entry.exposed_ns, abs=1)
 
 
@@ -47,7 +52,7 @@ def test_the_most_exposed_come_first_and_start_within_their_step(loaded: LoadedR
 
 
 def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
-    rows = pd.concat([loaded.analysis.collectives] * 4, ignore_index=True)
+    rows = Columns.concat([loaded.analysis.collectives] * 4)
     table = build_instance_table(
         with_analysis(loaded, collectives=rows).analysis, loaded.report.time.collectives[0]
     )
@@ -66,7 +71,7 @@ def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
         ({"late_reason": "previous_collective", "last_rank": 1}, "why late", "previous collective"),
         ({"late_reason": "memcpy"}, "why late", "copies"),
         ({"late_reason": "unknown"}, "why late", ""),
-        ({"launch_start_ns": pd.NA}, "launch delay", "unknown"),
+        ({"launch_start_ns": None}, "launch delay", "unknown"),
         ({"bytes": 0}, "bytes", "unknown"),
         ({"unit": None}, "unit", ""),
     ],
@@ -74,13 +79,8 @@ def test_at_most_two_hundred_are_listed(loaded: LoadedRun) -> None:
 def test_who_came_last_and_why_is_told_or_unknown(
     loaded: LoadedRun, changes: dict[str, object], title: str, shown: str
 ) -> None:
-    count = len(loaded.analysis.collectives)
-    plain = {"first_of_window": np.zeros(count, dtype=bool)}
-    full = {
-        name: pd.array([value] * count, dtype="Int64") if value is pd.NA else value
-        for name, value in (plain | changes).items()
-    }
-    table = build_instance_table(with_rows(loaded, **full).analysis, loaded.report.time.collectives[0])
+    changed = with_rows(loaded, **({"first_of_window": False} | changes))
+    table = build_instance_table(changed.analysis, loaded.report.time.collectives[0])
     assert set(column(table, title)) == {shown}
     if changes.get("bound"):
         assert all(text.startswith("≥ ") for text in column(table, "wait"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from tests.support.full_times import full_time
 from tests.support.tui_leaves import read_leaves
 from tests.support.tui_memory import with_analysis
+from zprof.analysis.columns import Columns
 from zprof.model.json_format import to_tree
 from zprof.model.metrics.catalogue import METRICS, find_metric
 from zprof.model.metrics.communication import COMMUNICATION
@@ -71,8 +73,9 @@ def list_figures(loaded: LoadedRun) -> Iterator[Value]:
 
 def rows_of(loaded: LoadedRun, number: Value) -> pd.DataFrame:
     rows = find_rows(number, loaded)
+    assert rows is not None
     assert len(rows), number
-    return rows
+    return rows.to_frame()
 
 
 def test_help_is_registered_once_and_its_inputs_are_leaves_of_the_report(loaded: LoadedRun) -> None:
@@ -111,8 +114,9 @@ def test_rows_of_a_unit_and_of_a_size_are_its_own(loaded: LoadedRun) -> None:
         assert isinstance(line.cells[-1], Value)
         assert set(rows_of(loaded, line.cells[-1])["unit"]) == {get_text(line.cells[0])}
     rows = loaded.analysis.collectives
-    for exposed in (rows["bytes"], rows["bytes"].max() - rows["bytes"]):
-        skewed = rows.assign(exposed_wait_ns=0, exposed_transfer_ns=exposed)
+    size = rows.ints("bytes")
+    for exposed in (size, size.max() - size):
+        skewed = rows.with_columns(exposed_wait_ns=np.zeros_like(size), exposed_transfer_ns=exposed)
         changed = with_analysis(loaded, collectives=skewed)
         for place, entry in enumerate(loaded.report.time.messages):
             number = read_leaves(loaded.report, f"time.messages[{place}].exposed_ns")
@@ -141,8 +145,9 @@ def test_rows_of_the_whole_are_of_all_ranks_of_its_run(loaded: LoadedRun, stem: 
 def test_rows_of_exposed_transfer_are_collectives_the_worst_first(loaded: LoadedRun) -> None:
     rows = rows_of(loaded, read_leaves(loaded.report, "time.per_rank[0].exposed_transfer_ns"))
     known = loaded.analysis.collectives
+    longest_ns = known.ints("exposed_transfer_ns")[known.ints("rank") == 0].max()
     assert rows["exposed_transfer_ns"].is_monotonic_decreasing
-    assert rows["exposed_transfer_ns"].iloc[0] == known[known["rank"] == 0]["exposed_transfer_ns"].max()
+    assert rows["exposed_transfer_ns"].iloc[0] == longest_ns
     step = loaded.report.time.steps[0]
     own = rows_of(loaded, read_leaves(loaded.report, "time.steps[0].exposed_transfer_ns"))
     assert own["exposed_transfer_ns"].sum() == step.exposed_transfer_ns
@@ -151,7 +156,7 @@ def test_rows_of_exposed_transfer_are_collectives_the_worst_first(loaded: Loaded
 
 def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun) -> None:
     number = MetricGrids(alone).of(RankMetric.LATENESS).figure_at(1, 2)
-    rows = find_rows(number, alone)
+    rows = rows_of(alone, number)
     entry = alone.report.time.lateness[number.leaves[0].indices[0]]
     assert (set(rows["rank"]), set(rows["step"])) == ({1}, {entry.step})
     assert rows["lateness_ns"].iloc[0] == entry.largest_ns == rows["lateness_ns"].max()
@@ -160,7 +165,7 @@ def test_rows_of_a_lateness_and_of_a_wait_are_those_of_the_rank(alone: LoadedRun
     (line,) = [line for line in table.rows if line.key == "0"]
     titles = [column.title for column in table.columns]
     caused, own = (
-        find_rows(line.cells[titles.index(title)], alone) for title in ("wait caused", "exposed wait")
+        rows_of(alone, line.cells[titles.index(title)]) for title in ("wait caused", "exposed wait")
     )
     assert set(caused["blamed_rank"]) == set(own["rank"]) == {0}
     assert caused["exposed_wait_ns"].is_monotonic_decreasing
@@ -175,8 +180,7 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
         assert sum(term.number or 0 for term in terms) == entry.wall_ns
         assert {leaf.name for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
     for number in (wall, *terms, hidden):
-        rows = find_rows(number, alone)
-        assert len(rows)
+        rows = rows_of(alone, number)
         if "rank" in rows.columns:
             assert rows["rank"].tolist() == [entry.rank]
             assert rows[number.leaves[0].name].tolist() == [number.number]
@@ -186,10 +190,10 @@ def test_the_ledger_of_a_step_sums_and_has_the_rows_of_its_rank(alone: LoadedRun
 
 def test_rows_begin_with_step_rank_and_what_was_opened_the_first_ones_first(loaded: LoadedRun) -> None:
     found = find_rows(read_leaves(loaded.report, "time.per_rank[0].exposed_transfer_ns"), loaded)
-    rows = pd.concat([found] * 5)
+    rows = Columns.concat([found] * 5)
     table = build_rows_table(rows, "exposed_transfer_ns")
     assert [column.title for column in table.columns][:3] == ["step", "rank", "exposed transfer"]
-    assert len(table.columns) == len(rows.columns)
+    assert len(table.columns) == len(rows.names)
     shown = [line.cells[2].number for line in table.rows]
-    assert shown == rows["exposed_transfer_ns"].tolist()[: len(shown)]
+    assert shown == rows.ints("exposed_transfer_ns").tolist()[: len(shown)]
     assert len(shown) < len(rows)

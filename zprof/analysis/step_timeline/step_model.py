@@ -5,13 +5,13 @@ Times are since the start of the step.
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import TimelineLane
 from zprof.analysis.time.event_roles import CALL_CATEGORIES
+from zprof.run.arrow_arrays import read_known, read_numbers
 
 
 class TimelineEvent(Struct, frozen=True, kw_only=True):
@@ -69,8 +69,9 @@ class StepTimeline(Struct, frozen=True, kw_only=True, eq=False):
         """Return the host call that launched a device event, or None if it is not in the trace."""
         if event.stream is None or not event.correlation:
             return None
-        matches = pc.fill_null(pc.equal(self.events.column("correlation"), event.correlation), False)
-        for row in np.flatnonzero(matches.to_numpy()).tolist():
+        correlation = self.events.column("correlation")
+        matches = read_known(correlation) & (read_numbers(correlation) == event.correlation)
+        for row in np.flatnonzero(matches).tolist():
             call = self.event(row)
             if call.category in CALL_CATEGORIES:
                 return call

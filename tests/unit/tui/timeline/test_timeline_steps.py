@@ -162,7 +162,7 @@ def test_a_collective_says_wait_transfer_hidden_part_and_bytes(device: StepTimel
         assert "200 ns" in rows["transfer"]
         assert "100 ns" in rows["hidden"]
         assert "4.0 KiB bf16" in rows["bytes"]
-    row = device.collectives.iloc[0].to_dict()
+    row = device.collectives.list_rows()[0]
     many = {**row, "group": ",".join(map(str, range(300))), "group_size": 300}
     (group,) = (line for line in describe_collective(many) if line.startswith("group"))
     assert "300 ranks" in group
@@ -172,9 +172,10 @@ def test_a_collective_says_wait_transfer_hidden_part_and_bytes(device: StepTimel
 def test_the_rank_that_came_last_is_named_with_its_lateness(device_job: LoadedRun) -> None:
     step = next(s for s in device_job.report.time.steps if s.rank == 0 and s.exposed_wait_ns > 0)
     model = build_step_model(device_job.run, device_job.analysis, 0, step.step)
-    late = model.collectives[(model.collectives["blamed_rank"] == 2) & (model.collectives["wait_ns"] > 0)]
+    rows = model.collectives
+    late = rows.at((rows.ints("blamed_rank") == 2) & (rows.ints("wait_ns") > 0))
     assert len(late)
-    for row in late.to_dict("records"):
+    for row in late.list_rows():
         assert row["last_lateness_ns"] >= row["wait_ns"] > 0
         assert row["lateness_ns"] < row["last_lateness_ns"]
         assert any("rank 2" in line for line in describe_collective(row) if line.startswith("last rank"))
