@@ -10,6 +10,7 @@ import pandas as pd
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tests.support.tables import as_columns, changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, union
 from zprof.analysis.time.ledger import estimate_step_noise
@@ -143,8 +144,8 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
         ),
         memory=Memory(),
         volume=Volume(expected_bytes=3 * _parameters(plan), seen_bytes=3 * _parameters(plan), ratio=1.0),
-        steps=frame,
-        collectives=collectives,
+        steps=as_columns(frame),
+        collectives=as_columns(collectives),
         gaps=(),
     )
 
@@ -172,12 +173,14 @@ def _parameters(plan: Scenario) -> int:
 def without_rank(analysis: RunAnalysis, rank: int) -> RunAnalysis:
     """The same run as it looks when a rank's recording is missing."""
     loaded = tuple(r for r in analysis.run.ranks_loaded if r != rank)
-    rows = analysis.collectives[analysis.collectives["rank"] != rank]
+    steps, rows = (
+        selected(each, each.ints("rank") != rank) for each in (analysis.steps, analysis.collectives)
+    )
     return replace(
         analysis,
         run=replace(analysis.run, ranks_loaded=loaded),
-        steps=analysis.steps[analysis.steps["rank"] != rank],
-        collectives=rows.assign(matched=False, last_rank=-1),
+        steps=steps,
+        collectives=changed(rows, matched=False, last_rank=-1),
         time=replace(
             analysis.time,
             per_rank=tuple(entry for entry in analysis.time.per_rank if entry.rank != rank),

@@ -5,7 +5,9 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import run_of
+from tests.support.tables import as_columns, changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Mask
 from zprof.analysis.time.host_idle import HOST_COLUMNS
 
 WALL_NS = 100 * MS
@@ -19,16 +21,10 @@ def hosts(
     pairs = [{"rank": rank, "step": step} for rank in range(ranks) for step in range(steps)]
     table = pd.DataFrame(pairs).reindex(columns=list(HOST_COLUMNS), fill_value=0)
     table = table.assign(on_device=on_device, launches_seen=True, loads=1).assign(**columns)
-    flat = made.steps.assign(wall_ns=WALL_NS, compute_ns=WALL_NS // 2, overlapped_ns=overlapped_ns)
-    return replace(made, host=table, steps=flat)
+    flat = changed(made.steps, wall_ns=WALL_NS, compute_ns=WALL_NS // 2, overlapped_ns=overlapped_ns)
+    return replace(made, host=as_columns(table), steps=flat)
 
 
-def with_rows(
-    analysis: RunAnalysis, chosen: "pd.Series[bool] | None" = None, **columns: float
-) -> RunAnalysis:
+def with_rows(analysis: RunAnalysis, chosen: Mask | None = None, **columns: float) -> RunAnalysis:
     """Return the same with other values in some rows of the hosts, or in all."""
-    table = analysis.host.copy()
-    for name, value in columns.items():
-        keep = table["rank"] < 0 if chosen is None else ~chosen
-        table[name] = table[name].astype(object).where(keep, value).infer_objects()
-    return replace(analysis, host=table)
+    return replace(analysis, host=changed(analysis.host, chosen, **columns))

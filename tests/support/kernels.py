@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import run_of
+from tests.support.tables import as_columns
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.kernels import KERNEL_COLUMNS
 
@@ -27,7 +28,7 @@ def with_kernels(
     return replace(
         analysis,
         run=replace(analysis.run, device=device),
-        kernels=pd.DataFrame(made, columns=list(KERNEL_COLUMNS)),
+        kernels=as_columns(pd.DataFrame(made, columns=list(KERNEL_COLUMNS))),
     )
 
 

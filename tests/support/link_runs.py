@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
+from tests.support.tables import as_columns
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 
@@ -66,8 +67,8 @@ def link_run(
         run=replace(
             base.run, device=device, world_size=len(ranks), backend="gloo" if device == "cpu" else "nccl"
         ),
-        collectives=table.astype({"wait_start_ns": "Int64", "wait_end_ns": "Int64"}),
-        steps=steps,
+        collectives=as_columns(table.astype({"wait_start_ns": "Int64", "wait_end_ns": "Int64"})),
+        steps=as_columns(steps),
     )
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN
 from tests.support.rule_runs import run_of
+from tests.support.tables import as_columns, changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import DeviceMemory, Memory
 
@@ -69,13 +70,13 @@ def analysis_with(
     collectives = pd.DataFrame(
         [_collective(move, step, place) for step in range(steps) for place, move in enumerate(moves)]
     ).astype({"wait_start_ns": "Int64"})
-    walls = run.steps.assign(wall_ns=WALL_NS, compute_ns=60 * MS, rank=0)
+    walls = changed(run.steps, wall_ns=WALL_NS, compute_ns=60 * MS, rank=0)
     rank = replace(run.time.per_rank[0], wall_ns=WALL_NS, noise_floor_ns=noise_floor_ns)
     return replace(
         run,
         run=replace(run.run, device="cuda", world_size=2),
-        passes=passes,
-        collectives=collectives,
+        passes=as_columns(passes),
+        collectives=as_columns(collectives),
         steps=walls,
         time=replace(run.time, per_rank=(rank,)),
         memory=Memory(devices=(_device(free_bytes),) if free_bytes is not None else ()),

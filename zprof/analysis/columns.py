@@ -123,6 +123,12 @@ class Texts(Sequence[str]):
         codes, first = np.unique(self.codes, return_index=True)
         return [self.words[code] for code in codes[np.argsort(first)].tolist() if code >= 0]
 
+    def map(self, change: Callable[[str], str]) -> "Texts":
+        """Return the texts with another one in place of each word; those of several words may be equal."""
+        numbers: dict[str, int] = {}
+        codes = [numbers.setdefault(change(word), len(numbers)) for word in self.words]
+        return Texts(tuple(numbers), np.array([*codes, _NO_TEXT], dtype=np.int64)[self.codes])
+
     def with_text(self, rows: Rows, text: str | None) -> "Texts":
         """Return the texts with another one in these rows; None is unknown."""
         words = self.words if text is None or text in self.words else (*self.words, text)
@@ -355,6 +361,15 @@ def make_column(values: Sequence[Any]) -> Column:
     if all(isinstance(value, int) for value in known):
         return np.array(values, dtype=np.int64) if len(known) == len(values) else OptionalInts.of(values)
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def find_places(wanted: Sequence[npt.NDArray[Any]], among: Sequence[npt.NDArray[Any]]) -> Int64s:
+    """Return the place of the row of ``among`` with the same keys as each row of ``wanted``; -1 if none has."""
+    keys = Groups(*(np.concatenate(pair) for pair in zip(among, wanted, strict=True)))
+    count = len(among[0])
+    places = np.full(len(keys), -1, dtype=np.int64)
+    places[keys.codes[:count]] = np.arange(count)
+    return places[keys.codes[count:]]
 
 
 def concat_columns(parts: Sequence[Column]) -> Column:

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
@@ -132,7 +133,7 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
         return _make_replay_gap("the ranks compute on the CPU")
     # The longest run of consecutive steps that all ranks have.
     steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
-    common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps["step"].tolist()))
+    common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps.ints("step").tolist()))
     run_start, longest_run = 0, range(0)
     for place, number in enumerate(common):
         if number != common[run_start] + place - run_start:
@@ -171,10 +172,11 @@ def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] 
     assert analysis.source is not None
     windows = [tracks.host_steps.only(steps) for tracks in analysis.tracks]
     origin = min(int(window.begin_ns[0]) for window in windows)
-    rows = {rank: mine for rank, mine in analysis.collectives.groupby("rank")}
+    ranks = Groups(analysis.collectives.ints("rank"))
+    rows = {int(analysis.collectives.ints("rank")[places[0]]): places for places in ranks.split()}
     found = []
     for tracks, window in zip(analysis.tracks, windows, strict=True):
-        mine = rows.get(tracks.rank, analysis.collectives.iloc[:0])
+        mine = analysis.collectives.at(rows.get(tracks.rank, np.zeros(0, dtype=np.int64)))
         tasks, unlaunched_ratio = read_tasks(analysis.source, tracks, mine, window, origin)
         if unlaunched_ratio > _MAX_UNLAUNCHED_RATIO:
             return _make_replay_gap(
@@ -192,9 +194,8 @@ def _connect_ranks(
     rows = analysis.collectives
     if not apart:
         tasks = fill_lost_members(tasks, rows)
-    rank_of_row = dict(zip(rows.index.tolist(), rows["rank"].tolist(), strict=True))
-    instance_of_row = dict(zip(rows.index.tolist(), rows["instance"].tolist(), strict=True))
-    kinds = dict(zip(rows.index.tolist(), rows["kind"].astype(str).tolist(), strict=True))
+    rank_of_row = np.append(rows.ints("rank"), NONE)
+    instance_of_row = rows.ints("instance").tolist()
     numbers: dict[object, int] = {}
     collective = []
     for each in tasks:
@@ -213,12 +214,11 @@ def _connect_ranks(
             ends[mine[at]].append(each.work[at, 1])
     arrival = np.array([max(times) for times in starts])
     finish = np.array([min(times) for times in ends])
-    groups = {str(name): number for number, name in enumerate(sorted(set(rows["group"].astype(str))))}
-    group_of_row = dict(zip(rows.index.tolist(), rows["group"].astype(str).tolist(), strict=True))
+    group_of_row = Groups(rows.texts("group")).codes
     lane = np.full(len(numbers), NONE, dtype=np.int64)
     for each, mine in zip(tasks, collective, strict=True):
-        for at in np.flatnonzero(mine != NONE).tolist():
-            lane[mine[at]] = groups[group_of_row[int(each.row[at])]]
+        inside = mine != NONE
+        lane[mine[inside]] = group_of_row[each.row[inside]]
     windows = {tracks.rank: tracks.host_steps.only(steps) for tracks in analysis.tracks}
     origin = min(int(window.begin_ns[0]) for window in windows.values())
     lanes_in_order = {
@@ -229,17 +229,15 @@ def _connect_ranks(
     lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
     copies = _gather_copy_names(analysis)
-    unit_names = rows["unit"].dropna().astype(str)
-    units = dict(zip(unit_names.index.tolist(), unit_names.tolist(), strict=True))
     ranks = tuple(
         _build_rank(
             each,
             mine,
             arrival,
-            kinds,
+            rows.texts("kind"),
             copies,
-            units,
-            np.array([rank_of_row.get(row, each.rank) != each.rank for row in each.row.tolist()]),
+            rows.texts("unit"),
+            (each.row != NONE) & (rank_of_row[each.row] != each.rank),
             (float(windows[each.rank].begin_ns[0] - origin), float(windows[each.rank].end_ns[-1] - origin)),
             float(device_steps[each.rank].begin_ns[0] - origin),
             steps[0],
@@ -256,16 +254,16 @@ def _connect_ranks(
         ),
         steps=len(steps),
         origin_ns=origin,
-        has_start=bool(rows.loc[rows["step"] == steps[0], "first_of_window"].any()),
+        has_start=bool(rows.bools("first_of_window")[rows.ints("step") == steps[0]].any()),
     )
 
 
 def _gather_copy_names(analysis: RunAnalysis) -> frozenset[str]:
     """Return the names of the kernels that copy parameters out of gathered buffers."""
     kernels = analysis.kernels
-    if kernels.empty:
+    if not len(kernels):
         return frozenset()
-    names = set(kernels.loc[kernels["role"] != "compute", "name"].astype(str))
+    names = kernels.texts("name").at(~kernels.texts("role").equals("compute")).list_distinct()
     return frozenset(name for name in names if COPIES_GRADIENTS not in name)
 
 
@@ -285,9 +283,9 @@ def _build_rank(
     tasks: RankTasks,
     collective: Int64s,
     arrival: Floats,
-    kinds: Mapping[int, str],
+    kinds: Texts,
     copies: frozenset[str],
-    units: Mapping[int, str],
+    units: Texts,
     is_estimated: Bools,
     host: tuple[float, float],
     device_begin: float,

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import covered, union
 from zprof.replay.graph import Graph
 from zprof.replay.tasks import NONE, Floats
@@ -42,9 +43,7 @@ class _ConcurrentMessages(Struct, frozen=True):
     beside_ns: Floats
 
 
-def infer_link_sharing(
-    graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
-) -> Graph:
+def infer_link_sharing(graph: Graph, collectives: Columns) -> Graph:
     """Return the graph with the transfer times of messages alone, and the loss of each communicator.
 
     The graph is returned unchanged if messages of different communicators do not overlap or do not slow each
@@ -52,7 +51,7 @@ def infer_link_sharing(
     """
     if len(np.unique(graph.lane[graph.lane != NONE])) < 2:
         return graph
-    messages = _read_messages(graph, bytes_of_row, kind_of_row)
+    messages = _read_messages(graph, collectives)
     fits = ((lane, _fit_lost_ratio(graph, messages, lane)) for lane in np.unique(graph.lane).tolist())
     lost = {lane: min(ratio, _MAX_LOST_RATIO) for lane, ratio in fits if ratio >= _LOST_RATIO}
     if not lost:
@@ -67,16 +66,14 @@ def infer_link_sharing(
     return replace(graph, ranks=tuple(ranks), transfer_ns=graph.transfer_ns - excess_ns, lost=lost)
 
 
-def _read_messages(
-    graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
-) -> _ConcurrentMessages:
+def _read_messages(graph: Graph, collectives: Columns) -> _ConcurrentMessages:
     beside, sizes = np.zeros(len(graph.transfer_ns)), np.zeros(len(graph.transfer_ns))
-    kinds = [""] * len(sizes)
+    kinds = np.full(len(sizes), "", dtype=object)
     for rank in graph.ranks:
         at = np.flatnonzero(rank.collective != NONE)
         numbers = rank.collective[at]
-        for number, row in zip(numbers.tolist(), rank.tasks.row[at].tolist(), strict=True):
-            sizes[number], kinds[number] = bytes_of_row.get(row, 0), kind_of_row[row]
+        rows = collectives.at(rank.tasks.row[at])
+        sizes[numbers], kinds[numbers] = rows.ints("bytes"), list(rows.texts("kind"))
         end = rank.tasks.work[at, 1]
         spans = np.rint(np.stack([end - graph.transfer_ns[numbers], end], axis=1)).astype(np.int64)
         lanes = graph.lane[numbers]
@@ -84,7 +81,7 @@ def _read_messages(
             mine, others = lanes == lane, (lanes != lane) & (lanes != NONE)
             own = covered(union(spans[others]), spans[mine, 0], spans[mine, 1])
             beside[numbers[mine]] = np.maximum(beside[numbers[mine]], own)
-    return _ConcurrentMessages(np.array(kinds), sizes, beside)
+    return _ConcurrentMessages(kinds.astype(np.str_), sizes, beside)
 
 
 def _fit_lost_ratio(graph: Graph, messages: _ConcurrentMessages, lane: int) -> float:

@@ -12,10 +12,10 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Groups
 from zprof.replay.tasks import NONE, RankTasks
 from zprof.replay.waits import find_pick_up
 
@@ -52,7 +52,7 @@ class _CollectiveTasks(Struct, kw_only=True):
     first_end_ns: float = np.inf
 
 
-def fill_lost_members(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> list[RankTasks]:
+def fill_lost_members(tasks: Sequence[RankTasks], rows: Columns) -> list[RankTasks]:
     """Return the tasks of all ranks with the work of collectives that a rank lost.
 
     The row of such work is that of another rank.
@@ -63,7 +63,11 @@ def fill_lost_members(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> list[Ra
     """
     collectives = _collect(tasks, rows)
     incomplete = {each.group for each in collectives.values() if not each.is_complete}
-    ranks_of = rows[rows["instance"] >= 0].groupby("instance")["rank"].agg(set).to_dict()
+    instance, rank_of_row = rows.ints("instance"), rows.ints("rank")
+    instances = Groups(instance)
+    ranks_of = {
+        int(instance[members[0]]): set(rank_of_row[members].tolist()) for members in instances.split()
+    }
     usual_ns = _find_usual_transfers(collectives.values())
     filled = list(tasks)
     for group in sorted(incomplete):
@@ -90,24 +94,23 @@ def fill_lost_members(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> list[Ra
     return filled
 
 
-def _collect(tasks: Sequence[RankTasks], rows: pd.DataFrame) -> dict[int, _CollectiveTasks]:
+def _collect(tasks: Sequence[RankTasks], rows: Columns) -> dict[int, _CollectiveTasks]:
     """Return the collectives of several ranks by instance."""
-    columns = {name: rows[name].tolist() for name in ("instance", "group", "kind", "matched")}
-    sizes = rows["bytes"].fillna(0).astype("int64").tolist()
-    place_of_row = {row: place for place, row in enumerate(rows.index.tolist())}
+    instances, sizes, matched = (rows.ints(name).tolist() for name in ("instance", "bytes", "matched"))
+    groups, kinds = rows.texts("group"), rows.texts("kind")
     found: dict[int, _CollectiveTasks] = {}
     for place, rank in enumerate(tasks):
         for at in np.flatnonzero(rank.row != NONE).tolist():
             row = int(rank.row[at])
-            instance, group, kind, matched = (column[place_of_row[row]] for column in columns.values())
+            instance, group = instances[row], groups[row]
             if instance < 0:
                 continue
             each = found.setdefault(
                 instance,
                 _CollectiveTasks(
-                    group=str(group),
-                    signature=(str(group), str(kind), sizes[place_of_row[row]]),
-                    is_complete=bool(matched),
+                    group=group,
+                    signature=(group, kinds[row], sizes[row]),
+                    is_complete=bool(matched[row]),
                     row=row,
                     kernel=rank.kernel[at],
                 ),
@@ -171,4 +174,5 @@ def _add_work(
     start_ns = min(end_ns, max(earliest_ns, seen.last_start_ns, end_ns - usual_transfer_ns))
     work, streams, rows = rank.work.copy(), rank.stream.copy(), rank.row.copy()
     work[at], streams[at], rows[at] = (start_ns, end_ns), stream, seen.row
-    return replace(rank, work=work, stream=streams, row=rows, kernel=rank.kernel.with_name(at, seen.kernel))
+    kernel = rank.kernel.with_text(np.array([at]), seen.kernel)
+    return replace(rank, work=work, stream=streams, row=rows, kernel=kernel)

@@ -1,11 +1,12 @@
 """Find the block and the dependencies of each collective of a rank, and the compute left to hide a gather."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import find_blocks, is_compute, main_stream_of_rank
@@ -62,9 +63,7 @@ class RankMessages(Struct, frozen=True, kw_only=True):
         return float(np.median(counts)) if len(counts) else 0.0
 
 
-def read_messages(
-    rank: RankGraph, kinds: Mapping[int, str], groups: Mapping[int, str], copies: Collection[str]
-) -> RankMessages:
+def read_messages(rank: RankGraph, kinds: Texts, groups: Texts, copies: Collection[str]) -> RankMessages:
     """Return the collectives of a rank with their blocks.
 
     Args:
@@ -74,7 +73,7 @@ def read_messages(
         copies: Names of kernels that only copy into and out of communication buffers.
     """
     at = np.flatnonzero(rank.collective != NONE)
-    kind = tuple(kinds[int(row)] for row in rank.tasks.row[at])
+    kind = tuple(kinds.at(rank.tasks.row[at]))
     works = is_compute(rank, copies)
     blocks = find_blocks(rank, copies)
     computing = np.flatnonzero(works)
@@ -89,7 +88,7 @@ def read_messages(
     return RankMessages(
         at=at,
         kind=kind,
-        group=tuple(groups[int(row)] for row in rank.tasks.row[at]),
+        group=tuple(groups.at(rank.tasks.row[at])),
         block=blocks[served],
         unit=unit,
         ahead=np.where(gathers, _count_units_ahead(at, gathers, needed, unit), 0),

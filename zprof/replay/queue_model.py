@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import factorize_texts, parse_group_ranks
+from zprof.analysis.columns import Columns, Groups, Texts, find_places
+from zprof.analysis.time.collective_rows import parse_group_ranks
 
 #: Maximum time between the end of a collective and the start of the next one in its queue.
 _TOUCHING_NS = 60_000
@@ -39,14 +39,13 @@ _Ints = npt.NDArray[np.int64]
 _Bools = npt.NDArray[np.bool_]
 
 
-def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Series[float]") -> float:
+def estimate_transfer_saving_ns(analysis: RunAnalysis, new_transfer_ns: _Floats) -> float:
     """Return the mean saving per rank and step, in ns, for new transfer times; never below 0.
 
     ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``.
     """
-    transfer_ns = np.asarray(new_transfer_ns.reindex(analysis.collectives.index), dtype=np.float64)
     savings = [
-        _play_step(step, step.scale_work(transfer_ns)) - ahead_ns
+        _play_step(step, step.scale_work(new_transfer_ns)) - ahead_ns
         for step, ahead_ns in analysis.compute_once(_measure_steps)
     ]
     return max(0.0, float(np.mean(savings))) if savings else 0.0
@@ -65,9 +64,9 @@ def _measure_steps(analysis: RunAnalysis) -> list[tuple["_MeasuredStep", float]]
     return [(step, _play_step(step, step.work)) for step in steps]
 
 
-def _sample_steps(rows: pd.DataFrame) -> list[_Ints]:
+def _sample_steps(rows: Columns) -> list[_Ints]:
     """Return the rows of each sampled rank and step."""
-    rank, step = (rows[name].to_numpy(np.int64) for name in ("rank", "step"))
+    rank, step = rows.ints("rank"), rows.ints("step")
     kept = np.flatnonzero(
         np.isin(rank, _sample_values(rank, _MAX_RANKS)) & np.isin(step, _sample_values(step, _MAX_STEPS))
     )
@@ -84,29 +83,30 @@ def _sample_values(values: _Ints, max_values: int) -> _Ints:
 def _assign_links(analysis: RunAnalysis) -> Mapping[str, int]:
     """Return the link of each group: the network if its ranks span several hosts, else that of its host."""
     hosts, rows = analysis.hosts, analysis.collectives
-    names = [str(name) for name in rows["group"].unique()] if "group" in rows else []
+    names = rows.texts("group").list_distinct() if "group" in rows else []
     spans = {name: {hosts.get(rank) for rank in parse_group_ranks(name)} - {None} for name in names}
     return {name: int(len(found) > 1) for name, found in spans.items()}
 
 
 def _are_shared(analysis: RunAnalysis, measured: Sequence["_MeasuredStep"]) -> bool:
     """Return True if concurrent messages take longer than similar ones alone, or if unknown."""
-    alike = ["kind", "group", "bytes"]
     rows = analysis.collectives
-    if not measured or not set(alike) <= set(rows.columns):
+    if not measured or not {"kind", "group", "bytes"} <= set(rows.names):
         return True
     transfer = np.concatenate([step.transfer for step in measured])
     work = np.concatenate([step.work for step in measured])
     is_concurrent = work < _ALONE_RATIO * transfer
     if not is_concurrent.any():
         return True
-    table = rows.loc[:, alike].iloc[np.concatenate([step.row for step in measured])]
-    table = table.astype({"kind": str, "group": str}).assign(transfer=transfer, work=work)
-    alone = table[~is_concurrent].groupby(alike)["transfer"].median().rename("alone")
-    concurrent = table[is_concurrent].join(alone, on=alike, how="inner")
+    table = rows.at(np.concatenate([step.row for step in measured]))
+    alike = Groups(table.texts("kind"), table.texts("group"), table.ints("bytes")).codes
+    alone = Groups(alike[~is_concurrent])
+    places = find_places([alike], [alike[~is_concurrent][alone.first]])
+    compared = is_concurrent & (places >= 0)
+    transfer, alone_ns = transfer[compared], alone.median(transfer[~is_concurrent])[places[compared]]
     # on a shared link they take transfer / work times as long as alone; on separate links, as long as alone
-    middle = (concurrent["alone"] * (1 + concurrent["transfer"] / concurrent["work"].clip(lower=1.0))) / 2
-    return bool(concurrent.empty or concurrent["transfer"].sum() > middle.sum())
+    middle = (alone_ns * (1 + transfer / np.maximum(1.0, work[compared]))) / 2
+    return bool(not len(transfer) or transfer.sum() > middle.sum())
 
 
 class _Collectives(Struct, frozen=True, kw_only=True):
@@ -125,22 +125,20 @@ class _Collectives(Struct, frozen=True, kw_only=True):
     has_wait: _Bools
 
     @classmethod
-    def of(cls, rows: pd.DataFrame) -> "_Collectives":
-        group = rows["group"] if "group" in rows else pd.Series("", index=rows.index)
-        codes, groups = factorize_texts(group)
-        launch, wait = (rows[name].astype("Int64") for name in ("launch_start_ns", "wait_start_ns"))
+    def of(cls, rows: Columns) -> "_Collectives":
+        group = rows.texts("group") if "group" in rows else Texts(("",), np.zeros(len(rows), dtype=np.int64))
         return cls(
             row=np.arange(len(rows)),
-            group=codes,
-            groups=tuple(groups),
-            start=rows["start_ns"].to_numpy(np.int64),
-            end=rows["end_ns"].to_numpy(np.int64),
-            transfer=rows["transfer_ns"].to_numpy(np.float64),
-            blocked=(rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.float64),
-            launch=np.asarray(launch.fillna(0), dtype=np.int64),
-            has_launch=launch.notna().to_numpy(np.bool_),
-            wait_start=np.asarray(wait.fillna(0), dtype=np.int64),
-            has_wait=wait.notna().to_numpy(np.bool_),
+            group=group.codes,
+            groups=group.words,
+            start=rows.ints("start_ns"),
+            end=rows.ints("end_ns"),
+            transfer=rows.floats("transfer_ns"),
+            blocked=rows.floats("exposed_wait_ns") + rows.floats("exposed_transfer_ns"),
+            launch=rows.ints("launch_start_ns"),
+            has_launch=rows.known("launch_start_ns"),
+            wait_start=rows.ints("wait_start_ns"),
+            has_wait=rows.known("wait_start_ns"),
         )
 
     def at(self, rows: _Ints) -> "_Collectives":
@@ -175,7 +173,7 @@ class _MeasuredStep(Struct, frozen=True, kw_only=True):
         arrival = end - rows.transfer
         lane, queued = _assign_queues(rows.group, arrival, end)
         # a separate link if unknown
-        link = np.array([links[name] for name in rows.groups])[rows.group] if links else -1 - lane
+        link = np.array([links.get(name, 0) for name in rows.groups])[rows.group] if links else -1 - lane
         launch = np.where(rows.has_launch, (rows.launch - origin).astype(np.float64), np.nan)
         wait_start = np.where(rows.has_wait, (rows.wait_start - origin).astype(np.float64), np.nan)
         # a hidden collective may block if the rank waits for it earlier: known if its wait was recorded

@@ -6,11 +6,12 @@ from the usual structure of these programs. They are used only if the recording 
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 
 import numpy as np
 
+from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.tasks import NONE, Bools, RankTasks
@@ -86,7 +87,7 @@ def find_work_behind(
 
 
 def find_copies_out(
-    tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int, units: Mapping[int, str]
+    tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int, units: Texts
 ) -> Int64s:
     """Return for each gather the copy out of its buffer, ``NONE`` if there is none.
 
@@ -99,10 +100,11 @@ def find_copies_out(
     computes = (tasks.stream == stream) & ~np.isnan(tasks.work[:, 0])
     outs = [at for at in np.flatnonzero(computes).tolist() if tasks.kernel[at] in copies]
     done = np.cumsum(computes)
+    unit = np.where(units.known[tasks.row], units.codes[tasks.row], -1 - np.arange(len(tasks)))
     pieces = max(1, round(len(gathers) / max(1, len(outs))))
     for entries in (
         [[at] for at in gathers],
-        _group_consecutive(gathers, lambda at: units.get(int(tasks.row[at]), at)),
+        _group_consecutive(gathers, lambda at: int(unit[at])),
         _group_consecutive(gathers, lambda at: int(done[at])),
         [list(gathers[at : at + pieces]) for at in range(0, len(gathers), pieces)],
     ):
@@ -185,7 +187,7 @@ def find_closing_gathers(
     return frozenset(at for at in gathers if at > last.get(int(tasks.step[at]), len(tasks)))
 
 
-def select_kinds(tasks: RankTasks, kinds: Mapping[int, str], chosen: Collection[str]) -> list[int]:
+def select_kinds(tasks: RankTasks, kinds: Texts, chosen: Collection[str]) -> list[int]:
     """Return the tasks that are collectives of the chosen kinds."""
     places = np.flatnonzero(tasks.row != NONE)
     rows = zip(places.tolist(), tasks.row[places].tolist(), strict=True)

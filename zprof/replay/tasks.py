@@ -5,14 +5,13 @@ nanoseconds on the common clock, counted from the start of the first replayed st
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, EventView
 from zprof.analysis.time.ledger import RankTracks
@@ -26,49 +25,6 @@ _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "
 #: Calls that can block the host until device work is done.
 _BLOCKING_CALLS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
 NONE = -1
-
-
-class Names(Sequence[str]):
-    """The name of each task, as a code into the distinct names: a predicate runs once per distinct name."""
-
-    __slots__ = ("codes", "words")
-
-    def __init__(self, words: Sequence[str], codes: Int64s) -> None:
-        self.words = tuple(words)
-        self.codes = codes
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> "Names":
-        """Return these names, coded in the order of their first task."""
-        numbers: dict[str, int] = {}
-        codes = [numbers.setdefault(name, len(numbers)) for name in names]
-        return cls(tuple(numbers), np.array(codes, dtype=np.int64))
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, index: int) -> str:  # type: ignore[override]
-        return self.words[int(self.codes[index])]
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self.words.__getitem__, self.codes.tolist())
-
-    def match(self, predicate: Callable[[str], object]) -> Bools:
-        """Return a mask of the tasks for whose name the predicate returns something true."""
-        is_match = np.array([bool(predicate(word)) for word in self.words] or [False], dtype=np.bool_)
-        chosen: Bools = is_match[self.codes]
-        return chosen
-
-    def at(self, indices: Int64s) -> "Names":
-        """Return the names of the tasks at these indices, in that order."""
-        return Names(self.words, self.codes[indices])
-
-    def with_name(self, at: int, name: str) -> "Names":
-        """Return the names with another one for the task ``at``."""
-        codes = self.codes.copy()
-        words = self.words if name in self.words else (*self.words, name)
-        codes[at] = words.index(name)
-        return Names(words, codes)
 
 
 class RankTasks(Struct, frozen=True, kw_only=True):
@@ -86,12 +42,12 @@ class RankTasks(Struct, frozen=True, kw_only=True):
 
     rank: int
     thread: Int64s
-    name: Names
+    name: Texts
     blocks: Bools
     call: Floats
     work: Floats
     stream: Int64s
-    kernel: Names
+    kernel: Texts
     row: Int64s
     step: Int64s
 
@@ -115,7 +71,7 @@ class RankTasks(Struct, frozen=True, kw_only=True):
 
 
 def read_tasks(
-    run: Run, tracks: RankTracks, rows: pd.DataFrame, host_steps: StepWindows, origin_ns: int
+    run: Run, tracks: RankTracks, rows: Columns, host_steps: StepWindows, origin_ns: int
 ) -> tuple[RankTasks, float]:
     """Return the tasks of one rank in ``host_steps``, and the share of device time without a recorded launch.
 
@@ -169,7 +125,7 @@ def _make_tasks(
     spans: Int64s,
     calls: Int64s,
     work: Int64s,
-    rows: pd.DataFrame,
+    rows: Columns,
     host_steps: StepWindows,
     origin_ns: int,
 ) -> RankTasks:
@@ -179,7 +135,7 @@ def _make_tasks(
     is_repeat[1:] = calls[1:] == calls[:-1]
     call[is_repeat, 0] = call[is_repeat, 1]
     work_spans = np.where(has_work[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
-    names = Names(*view.coded(calls))
+    names = Texts(*view.coded(calls))
     kernels, kernel = view.coded(work[has_work])
     kernel_codes = np.full(len(work), len(kernels), dtype=np.int64)
     kernel_codes[has_work] = kernel
@@ -191,7 +147,7 @@ def _make_tasks(
         call=call,
         work=work_spans,
         stream=np.where(has_work, view.stream[work], NONE),
-        kernel=Names((*kernels, ""), kernel_codes),
+        kernel=Texts((*kernels, ""), kernel_codes),
         row=_find_rows(spans, work, rows),
         step=host_steps.step_at(spans[calls, 0]),
     )
@@ -220,18 +176,18 @@ def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
     return np.where((known[at] == expected) & (expected > 0), order[at], NONE).astype(np.int64)
 
 
-def _find_rows(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
+def _find_rows(spans: Int64s, work: Int64s, rows: Columns) -> Int64s:
     """Return the collective row of each piece of work, matched by equal start and end, or ``NONE``."""
     known = dict(
         zip(
-            zip(rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True),
-            rows.index.tolist(),
+            zip(rows.ints("start_ns").tolist(), rows.ints("end_ns").tolist(), strict=True),
+            rows.row.tolist(),
             strict=True,
         )
     )
     found = np.full(len(work), NONE, dtype=np.int64)
     # few kernels are collectives: only those that start as one does are looked up
-    candidates = np.flatnonzero((work != NONE) & np.isin(spans[work, 0], rows["start_ns"].to_numpy(np.int64)))
+    candidates = np.flatnonzero((work != NONE) & np.isin(spans[work, 0], rows.ints("start_ns")))
     keys = map(tuple, spans[work[candidates]].tolist())
     found[candidates] = [known.get(key, NONE) for key in keys]
     return found

@@ -8,11 +8,11 @@ just ended. The remainder is its own lag.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.structure import (
@@ -139,7 +139,7 @@ def _count_pending(tasks: RankTasks, device_tasks: Int64s) -> Int64s:
 def find_device_waits(
     tasks: RankTasks,
     collective: Int64s,
-    kinds: Mapping[int, str],
+    kinds: Texts,
     copy_in: Int64s,
     copy_out: Int64s,
     compute_stream: int,

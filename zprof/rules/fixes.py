@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import ceil, floor, log10
 from string import Template
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
@@ -79,7 +79,7 @@ def _choose_form(fix: Fix, engine: Engine | None, *, gathers: bool) -> str:
 
 def _gathers(analysis: RunAnalysis) -> bool:
     rows = analysis.collectives
-    return rows.empty or bool((rows["kind"].astype(str) == CollectiveKind.ALL_GATHER.value).any())
+    return not len(rows) or bool(rows.texts("kind").equals(CollectiveKind.ALL_GATHER.value).any())
 
 
 _MIB = 1 << 20
@@ -118,11 +118,11 @@ def measure_sizes(analysis: RunAnalysis, times: float = 1.0) -> dict[str, int | 
 def _find_message_bytes(analysis: RunAnalysis, kinds: tuple[str, ...]) -> float:
     """Return the median size of the messages at least half as large as the largest; 0 if none is large."""
     rows = analysis.collectives
-    if rows.empty:
+    if not len(rows):
         return 0.0
-    sizes: pd.Series[float] = rows.loc[rows["kind"].astype(str).isin(kinds), "bytes"].astype(float)
-    large = sizes[sizes >= max(_MIN_MESSAGE_BYTES, sizes.max() / 2)]
-    return float(large.median()) if len(large) else 0.0
+    sizes = rows.ints("bytes")[rows.texts("kind").equals(*kinds)]
+    large = sizes[sizes >= max(_MIN_MESSAGE_BYTES, sizes.max(initial=0) / 2)]
+    return float(np.median(large)) if len(large) else 0.0
 
 
 def round_up(value: float) -> int:

@@ -18,11 +18,11 @@ There are five signs. A sign that invalidates the times has high severity.
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.ledger import RankTracks
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.formatting import format_ns, format_percent
@@ -30,6 +30,7 @@ from zprof.model.gaps import Gap
 from zprof.rules.evidence import START_COST_PER_STEP, Fact, make_fact
 from zprof.rules.rule import (
     MIN_GAIN_RATIO,
+    count_steps,
     get_clock_uncertainty_ns,
     make_finding,
     max_noise_floor_ns,
@@ -63,7 +64,7 @@ class _Sign(Struct, frozen=True, kw_only=True):
 
 def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Return a note, or a warning with high severity that the times cannot be trusted."""
-    if analysis.steps.empty:
+    if not len(analysis.steps):
         if analysis.run.source == "snapshot":
             return None  # a snapshot never has steps
         return untested_gap(Cause.MEASUREMENT_ARTIFACT, "no step was timed", "record with the time window on")
@@ -86,7 +87,8 @@ def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
 
 
 def _find_window_mismatch(analysis: RunAnalysis) -> _Sign | None:
-    steps = analysis.steps.groupby("rank")["step"].agg(frozenset)
+    by_rank, step = Groups(analysis.steps.ints("rank")), analysis.steps.ints("step")
+    steps = [frozenset(step[rows].tolist()) for rows in by_rank.split()]
     common_steps = frozenset.intersection(*steps)
     all_steps = frozenset().union(*steps)
     if common_steps == all_steps:
@@ -105,10 +107,10 @@ def _find_window_mismatch(analysis: RunAnalysis) -> _Sign | None:
 
 
 def _find_clock_uncertainty(analysis: RunAnalysis) -> _Sign | None:
-    if analysis.collectives.empty or analysis.time.alignment is None:
+    if not len(analysis.collectives) or analysis.time.alignment is None:
         return None
     uncertainty = get_clock_uncertainty_ns(analysis)
-    wait = mean_per_step(analysis, analysis.collectives["wait_ns"].sum())
+    wait = mean_per_step(analysis, analysis.collectives.ints("wait_ns").sum())
     wall = mean_wall_ns(analysis)
     if uncertainty <= wait or uncertainty <= _MAX_CLOCK_UNCERTAINTY_RATIO * wall:
         return None
@@ -128,14 +130,14 @@ def _find_clock_uncertainty(analysis: RunAnalysis) -> _Sign | None:
 def _find_start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     basis = analysis.time.basis
     rows = analysis.collectives
-    if rows.empty:
+    if not len(rows):
         return None
-    total = float(rows["exposed_wait_ns"].sum())
-    costs = _start_costs_ns(rows).clip(upper=_max_start_skew_ns(analysis))
+    total = float(rows.ints("exposed_wait_ns").sum())
+    costs = np.minimum(_start_costs_ns(rows), _max_start_skew_ns(analysis))
     first_ns = float(costs.sum())
     if first_ns <= _MIN_FIRST_WAIT_RATIO * total or first_ns <= max_noise_floor_ns(analysis):
         return None
-    steps = analysis.steps["step"].nunique()
+    steps = count_steps(analysis)
     per_step_ns = float(costs.max()) / max(1, steps)
     wall = mean_wall_ns(analysis)
     confidence = Confidence.MEDIUM if per_step_ns > MIN_GAIN_RATIO * wall else Confidence.LOW
@@ -166,42 +168,46 @@ def _max_start_skew_ns(analysis: RunAnalysis) -> float:
     return float(max(opened) - min(opened))
 
 
-def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
+def _start_costs_ns(rows: Columns) -> Floats:
     """Measure each rank's exposed wait for the other ranks' profilers to start.
 
     Only collectives that are the first on all of their ranks count. If a rank lost an event, its first
     recorded collective is a later one, and waiting there is not start-up.
     """
-    is_first = rows["first_of_window"].astype(bool)
-    first_rows = rows[is_first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)]
-    is_first_step = rows["step"].isin(first_rows["step"])
-    first_of_step = rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()
-    later_rows = rows[~is_first_step]
-    later_first_rows = later_rows[later_rows.index.isin(first_of_step)]
-    immediate = _sum_beyond_usual(first_rows, later_first_rows, "exposed_wait_ns")
-    if later_first_rows.empty:
+    ranks, instances = np.unique(rows.ints("rank")), Groups(rows.ints("instance"))
+    is_first = instances.min(rows.bools("first_of_window"))[instances.codes] & rows.bools("matched")
+    is_first_step = np.isin(rows.ints("step"), rows.ints("step")[is_first])
+    groups = Groups(rows.ints("rank"), rows.texts("group"), rows.ints("step"))
+    first_of_step = np.zeros(len(rows), dtype=np.bool_)
+    first_of_step[np.lexsort((rows.ints("start_ns"), groups.codes))[groups.starts]] = True
+    first_rows, later_rows = rows.at(is_first), rows.at(~is_first_step)
+    later_first_rows = rows.at(first_of_step & ~is_first_step)
+    immediate = _sum_beyond_usual(ranks, first_rows, later_first_rows, "exposed_wait_ns")
+    if not len(later_first_rows):
         return immediate
-    waited_ns = _sum_beyond_usual(first_rows, later_first_rows, "wait_ns")
-    exposed_ns = _sum_beyond_usual(rows[is_first_step], later_rows, "exposed_wait_ns")
-    return immediate.combine(waited_ns.combine(exposed_ns, min, fill_value=0.0), max, fill_value=0.0)
+    waited_ns = _sum_beyond_usual(ranks, first_rows, later_first_rows, "wait_ns")
+    exposed_ns = _sum_beyond_usual(ranks, rows.at(is_first_step), later_rows, "exposed_wait_ns")
+    return np.maximum(immediate, np.minimum(waited_ns, exposed_ns))
 
 
-def _sum_beyond_usual(rows: pd.DataFrame, later_rows: pd.DataFrame, column: str) -> "pd.Series[float]":
+def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column: str) -> Floats:
     """Return each rank's sum in excess of the usual sum: the largest of any rank in later steps (median).
 
     The reference is the largest rank because a different rank may wait in each step, if ranks take turns
     being late. The excess is zero if a further step like the later ones reaches the sum by chance.
     """
-    sums = rows.groupby("rank")[column].sum().astype(float)
-    steps = rows.groupby("rank")["step"].nunique()
+    rank = np.searchsorted(ranks, rows.ints("rank"))
+    sums: Floats = np.bincount(rank, rows.floats(column), minlength=len(ranks))
+    steps = np.bincount(rank[Groups(rank, rows.ints("step")).first], minlength=len(ranks))
     if not len(later_rows):
         return sums
-    later = later_rows.groupby(["step", "rank"])[column].sum().groupby("step").max().to_numpy(float)
-    excess: pd.Series[float] = sums - float(np.median(later)) * steps
-    return excess.where(sums > steps * _max_likely_sum(later), 0.0).clip(lower=0.0)
+    each = Groups(later_rows.ints("step"), later_rows.ints("rank"))
+    later = Groups(later_rows.ints("step")[each.first]).max(each.sum(later_rows.floats(column)))
+    excess = np.where(sums > steps * _max_likely_sum(later), sums - float(np.median(later)) * steps, 0.0)
+    return np.maximum(0.0, excess)
 
 
-def _max_likely_sum(later: npt.NDArray[np.float64]) -> float:
+def _max_likely_sum(later: Floats) -> float:
     """Return what one more step reaches in at most 1 % of cases.
 
     Waits have heavier tails than Student's t allows for, so it is no less than the largest of these steps
@@ -216,15 +222,17 @@ def _max_likely_sum(later: npt.NDArray[np.float64]) -> float:
 
 def _find_skew_before_first_step(analysis: RunAnalysis) -> _Sign | None:
     """Detect start-up skew before the first step, which the means exclude."""
-    if analysis.steps.empty or not analysis.tracks:
+    if not len(analysis.steps) or not analysis.tracks:
         return None
-    walls = analysis.steps.groupby("rank")["wall_ns"].median()
+    by_rank = Groups(analysis.steps.ints("rank"))
+    wall_ns = by_rank.median(analysis.steps.ints("wall_ns")).tolist()
+    walls = dict(zip(analysis.steps.ints("rank")[by_rank.first].tolist(), wall_ns, strict=True))
     time_before = {tracks.rank: _recorded_before_first_step_ns(tracks) for tracks in analysis.tracks}
     lost = max(
-        min(tracks.wait_before_ns, time_before[tracks.rank] - float(walls.get(tracks.rank, 0.0)))
+        min(tracks.wait_before_ns, time_before[tracks.rank] - walls.get(tracks.rank, 0.0))
         for tracks in analysis.tracks
     )
-    recorded = analysis.steps["step"].nunique() + 1
+    recorded = count_steps(analysis) + 1
     if lost <= max_noise_floor_ns(analysis) or lost <= MIN_GAIN_RATIO * recorded * mean_wall_ns(analysis):
         return None
     return _Sign(
@@ -254,13 +262,13 @@ def matched_ratio(analysis: RunAnalysis) -> float | None:
     A rank without a complete step is missing, too: its collectives are not in the window.
     """
     rows = analysis.collectives
-    if rows.empty:  # what a hang leaves has no columns either
+    if not len(rows):  # what a hang leaves has no columns either
         return None
-    rows = rows[rows["group_size"] != 1]
-    ranks = min(len(analysis.run.ranks_loaded), analysis.steps["rank"].nunique())
-    if rows.empty or ranks < analysis.run.world_size:
+    rows = rows.at(rows.ints("group_size") != 1)
+    ranks = min(len(analysis.run.ranks_loaded), len(np.unique(analysis.steps.ints("rank"))))
+    if not len(rows) or ranks < analysis.run.world_size:
         return None
-    return float(rows["matched"].astype(bool).mean())
+    return float(rows.bools("matched").mean())
 
 
 def do_recordings_match(analysis: RunAnalysis) -> bool:
@@ -271,9 +279,9 @@ def do_recordings_match(analysis: RunAnalysis) -> bool:
 
 def has_lost_events(analysis: RunAnalysis) -> bool:
     """Return True if recordings do not match because events, including collective launches, were lost."""
-    if analysis.collectives.empty or do_recordings_match(analysis):
+    if not len(analysis.collectives) or do_recordings_match(analysis):
         return False
-    return float(analysis.collectives["launch_start_ns"].isna().mean()) > _MAX_UNLAUNCHED_RATIO
+    return float((~analysis.collectives.known("launch_start_ns")).mean()) > _MAX_UNLAUNCHED_RATIO
 
 
 def _find_unmatched_collectives(analysis: RunAnalysis) -> _Sign | None:

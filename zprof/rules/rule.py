@@ -7,11 +7,13 @@ A rule is a pure function from the analysis to a finding, a gap or None. A rule 
 from collections.abc import Sequence
 from typing import Protocol
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
@@ -151,24 +153,26 @@ def rate_severity(saving: float, total: float) -> Severity:
 INSTANCE = "instance"
 
 
-def select_steady_rows(analysis: RunAnalysis) -> pd.DataFrame:
+def select_steady_rows(analysis: RunAnalysis) -> Columns:
     """Return the collectives without the first of the window, which contain the profilers' start-up skew."""
     rows = analysis.collectives
-    return rows[~rows["first_of_window"].astype(bool)]
+    return rows.at(~rows.bools("first_of_window"))
 
 
-def select_kind(rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
-    """Return the rows of one kind of collective."""
-    return rows[rows["kind"].astype(str) == kind.value]
+def select_kind(rows: Columns, *kinds: CollectiveKind) -> Columns:
+    """Return the rows of these kinds of collectives."""
+    return rows.at(rows.texts("kind").equals(*(kind.value for kind in kinds)))
 
 
-def measure_queueing_ns(rows: pd.DataFrame) -> "pd.Series[int]":
+def measure_queueing_ns(rows: Columns) -> Int64s:
     """Measure how long the host was blocked on each collective before it started, queued behind others.
 
     0 if the recording has no wait span.
     """
-    blocked = rows[["start_ns", "wait_end_ns"]].min(axis=1) - rows["wait_start_ns"]
-    return blocked.clip(lower=0).fillna(0).astype("int64")
+    start = rows.ints("start_ns")
+    until = np.where(rows.known("wait_end_ns"), np.minimum(start, rows.ints("wait_end_ns")), start)
+    blocked = np.maximum(0, until - rows.ints("wait_start_ns"))
+    return np.where(rows.known("wait_start_ns"), blocked, 0)
 
 
 def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
@@ -178,7 +182,12 @@ def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
 
 def mean_wall_ns(analysis: RunAnalysis) -> float:
     """Return the mean wall time of a step over ranks and steps, in ns."""
-    return float(analysis.steps["wall_ns"].mean()) if len(analysis.steps) else 0.0
+    return float(analysis.steps.ints("wall_ns").mean()) if len(analysis.steps) else 0.0
+
+
+def count_steps(analysis: RunAnalysis) -> int:
+    """Return the number of steps of the window, over all ranks."""
+    return len(np.unique(analysis.steps.ints("step"))) if len(analysis.steps) else 0
 
 
 def max_noise_floor_ns(analysis: RunAnalysis) -> int:
@@ -194,7 +203,7 @@ def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
 
 def has_no_collectives(analysis: RunAnalysis) -> bool:
     """Return True if several ranks ran but no collectives were recorded."""
-    return analysis.run.world_size > 1 and analysis.collectives.empty
+    return analysis.run.world_size > 1 and not len(analysis.collectives)
 
 
 def can_replay(analysis: RunAnalysis) -> bool:
@@ -206,30 +215,30 @@ def can_replay(analysis: RunAnalysis) -> bool:
 GRADIENT_COPY_KERNEL = "chunk_cat"
 
 
-def select_copy_kernels(analysis: RunAnalysis) -> pd.DataFrame:
+def select_copy_kernels(analysis: RunAnalysis) -> Columns:
     """Return the rows of kernels that are copies."""
     kernels = analysis.kernels
-    return kernels if kernels.empty else kernels[kernels["role"] != "compute"]
+    return kernels.at(~kernels.texts("role").equals("compute")) if len(kernels) else kernels
 
 
 def list_copy_names(analysis: RunAnalysis) -> frozenset[str]:
     """Return the names of the kernels that are copies."""
     rows = select_copy_kernels(analysis)
-    return frozenset(rows["name"].astype(str)) if len(rows) else frozenset()
+    return frozenset(rows.texts("name").list_distinct()) if len(rows) else frozenset()
 
 
-def estimate_gather_copies_ns(analysis: RunAnalysis, gathers: pd.DataFrame) -> float:
+def estimate_gather_copies_ns(analysis: RunAnalysis, gathers: Columns) -> float:
     """Estimate the mean time per rank and step to copy these all_gathers out, by their share of the bytes."""
     rows = select_copy_kernels(analysis)
-    if rows.empty:
+    if not len(rows):
         return 0.0
-    out = rows[~rows["name"].astype(str).str.contains(GRADIENT_COPY_KERNEL)]
+    out = rows.at(~rows.texts("name").match(lambda name: GRADIENT_COPY_KERNEL in name))
     own_bytes, total_bytes = (
-        float(select_kind(each, CollectiveKind.ALL_GATHER)["bytes"].sum())
+        float(select_kind(each, CollectiveKind.ALL_GATHER).ints("bytes").sum())
         for each in (gathers, analysis.collectives)
     )
     return (
-        mean_per_step(analysis, float(out["uncovered_ns"].sum())) * own_bytes / total_bytes
+        mean_per_step(analysis, float(out.ints("uncovered_ns").sum())) * own_bytes / total_bytes
         if total_bytes
         else 0.0
     )

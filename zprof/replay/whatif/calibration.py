@@ -14,7 +14,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import BYTES_PER_ELEMENT
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
-from zprof.replay.schedule import GATHER, EnginePolicy, Pass, PassPhase, UnitSize, list_passes
+from zprof.replay.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes
 from zprof.replay.tasks import Floats
 from zprof.replay.whatif.engine_policy import detect_policy
 from zprof.replay.whatif.links import Link, MessageCosts, fit_link, measure_costs
@@ -25,6 +25,7 @@ from zprof.replay.whatif.unit_messages import (
     detect_order,
     launch_times_ns,
     select_messages,
+    select_reductions,
 )
 from zprof.replay.whatif.unit_replay import PassWork, StepPasses
 
@@ -62,8 +63,8 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
             "record the same steps on all ranks: profiler.step()",
         )
     rows = messages.sharding
-    rows = rows.assign(at=launch_times_ns(rows))
-    order = detect_order(rows[rows["step"].isin(messages.steps)])
+    rows = rows.with_columns(at=launch_times_ns(rows))
+    order = detect_order(rows.at(np.isin(rows.ints("step"), messages.steps)))
     if order is None:
         return _calibration_gap(
             "no gradient reduction was recorded", "record complete steps, including the backward"
@@ -88,11 +89,10 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
 
 def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) -> int | None:
     """Return the bytes per reduced gradient element, from messages or program settings; None if unknown."""
-    rows = messages.sharding
-    types = rows.loc[rows["kind"] != GATHER, "dtype"].astype(str)
-    sizes = types[types.str.contains("float")].map(BYTES_PER_ELEMENT).dropna()
-    if len(sizes):
-        return int(sizes.median())
+    types = select_reductions(messages.sharding).texts("dtype")
+    sizes = [BYTES_PER_ELEMENT[name] for name in types if "float" in name and name in BYTES_PER_ELEMENT]
+    if sizes:
+        return int(np.median(sizes))
     return analysis.training.reduction_bytes or analysis.training.communication_bytes
 
 
@@ -109,8 +109,8 @@ def _fit_step_passes(
     by_rank = [
         collect_rank_rows(
             tracks[rank],
-            messages.sharding[messages.sharding["rank"] == rank],
-            messages.others[messages.others["rank"] == rank],
+            messages.sharding.at(messages.sharding.ints("rank") == rank),
+            messages.others.at(messages.others.ints("rank") == rank),
             device=device,
         )
         for rank in ranks

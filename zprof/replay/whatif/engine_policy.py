@@ -1,10 +1,11 @@
 """Detect how the engine of a run schedules its messages: prefetch, reductions in flight, waits."""
 
 import numpy as np
-import pandas as pd
 
-from zprof.replay.schedule import GATHER, UNLIMITED, EnginePolicy
-from zprof.replay.whatif.unit_messages import UnitOrder
+from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.intervals import Int64s
+from zprof.replay.schedule import UNLIMITED, EnginePolicy
+from zprof.replay.whatif.unit_messages import UnitOrder, select_gathers, select_reductions
 
 #: Reductions in flight if the run does not show them (the reference engine's default from stage 2 on).
 DEFAULT_IN_FLIGHT = 2
@@ -13,10 +14,10 @@ _IMMEDIATE_NS = 20_000
 _EXPOSED_RATIO = 0.9
 
 
-def detect_policy(rows: pd.DataFrame, order: UnitOrder, stage: int | None) -> EnginePolicy:
+def detect_policy(rows: Columns, order: UnitOrder, stage: int | None) -> EnginePolicy:
     """Return the policy shown by the order of launches and waits; ``stage`` is the run's own, or None."""
     detected_stage = _detect_stage(rows, order) if stage is None else stage
-    reduces = rows[rows["kind"] != GATHER]
+    reduces = select_reductions(rows)
     limit = _detect_in_flight(reduces)
     return EnginePolicy(
         stage=detected_stage,
@@ -30,7 +31,7 @@ def detect_policy(rows: pd.DataFrame, order: UnitOrder, stage: int | None) -> En
     )
 
 
-def _detect_stage(rows: pd.DataFrame, order: UnitOrder) -> int:
+def _detect_stage(rows: Columns, order: UnitOrder) -> int:
     if order.gathers_before_passes:
         return 3
     return 2 if order.has_gathers else 0
@@ -43,18 +44,21 @@ def _detect_kept_units(order: UnitOrder) -> str:
     return "all" if inner <= order.not_resharded and len(inner) > 1 else "last"
 
 
-def _detect_prefetch(rows: pd.DataFrame, order: UnitOrder) -> int:
+def _detect_prefetch(rows: Columns, order: UnitOrder) -> int:
     """Return the number of prefetched gathers in the backward, as a median over steps."""
     enclosing = {unit.name for unit in order.units if unit.encloses}
     depths = []
-    for _, step in rows.groupby(["rank", "step"]):
-        step = step[step["micro_batch"].isna() | (step["micro_batch"] == 0)].sort_values("at", kind="stable")
-        gathers = step[(step["kind"] == GATHER) & (step["phase"] != "forward")]
-        names, launched = gathers["unit"].tolist(), gathers["at"].to_numpy(np.int64)
-        reduces = step[step["kind"] != GATHER]
+    for places in _group_by_step(rows).split():
+        step = rows.at(places)
+        step = step.at(step.ints("micro_batch") == 0)
+        step = step.at(np.argsort(step.ints("at"), kind="stable"))
+        gathers = select_gathers(step)
+        gathers = gathers.at(~gathers.texts("phase").equals("forward"))
+        names, launched = gathers.texts("unit").tolist(), gathers.ints("at")
+        reduces = select_reductions(step)
         ahead = [
             int((launched < at).sum()) - names.index(name) - 1
-            for name, at in zip(reduces["unit"], reduces["at"], strict=True)
+            for name, at in zip(reduces.texts("unit").tolist(), reduces.ints("at").tolist(), strict=True)
             if name in names and name not in enclosing
         ]
         if len(names) > 1 and ahead:
@@ -64,31 +68,38 @@ def _detect_prefetch(rows: pd.DataFrame, order: UnitOrder) -> int:
     return round(float(np.median(depths))) if depths else 1
 
 
-def _awaits_gathers_immediately(rows: pd.DataFrame) -> bool:
+def _group_by_step(rows: Columns) -> Groups:
+    return Groups(rows.ints("rank"), rows.ints("step"))
+
+
+def _awaits_gathers_immediately(rows: Columns) -> bool:
     """Return True if almost every gather is awaited right after its launch, as in FSDP2 on CPU ranks."""
-    gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna() & rows["launch_end_ns"].notna()]
-    if gathers.empty:
+    gathers = select_gathers(rows)
+    gathers = gathers.at(gathers.known("wait_start_ns") & gathers.known("launch_end_ns"))
+    if not len(gathers):
         return False
-    gap = (gathers["wait_start_ns"] - gathers["launch_end_ns"]).astype("float64")
+    gap = gathers.ints("wait_start_ns") - gathers.ints("launch_end_ns")
     return float((gap < 10 * _IMMEDIATE_NS).mean()) > _EXPOSED_RATIO
 
 
-def _detect_forward_prefetch(step: pd.DataFrame) -> int:
+def _detect_forward_prefetch(step: Columns) -> int:
     """Return the number of gathers launched before the first wait, excluding the first gather."""
-    gathers = step[(step["kind"] == GATHER) & (step["phase"] == "forward")]
-    waits = gathers["wait_start_ns"].dropna()
-    if waits.empty:
+    gathers = select_gathers(step)
+    gathers = gathers.at(gathers.texts("phase").equals("forward"))
+    waits = gathers.ints("wait_start_ns")[gathers.known("wait_start_ns")]
+    if not len(waits):
         return 1
-    return max(0, int((gathers["at"] < int(waits.min())).sum()) - 1)
+    return max(0, int((gathers.ints("at") < waits.min()).sum()) - 1)
 
 
-def _detect_in_flight(reduces: pd.DataFrame) -> int:
+def _detect_in_flight(reduces: Columns) -> int:
     """Return the number of reductions in flight when the oldest is awaited, until the last launch."""
     max_pending, limited = 1, False
-    for _, step in reduces[reduces["wait_start_ns"].notna()].groupby(["rank", "step"]):
-        at = np.sort(step["at"].to_numpy(np.int64))
-        order = np.argsort(step["at"].to_numpy(np.int64), kind="stable")
-        waits = step["wait_start_ns"].astype("int64").to_numpy()[order]
+    known = reduces.at(reduces.known("wait_start_ns"))
+    for places in _group_by_step(known).split():
+        launched = known.ints("at")[places]
+        order = np.argsort(launched, kind="stable")
+        at, waits = launched[order], known.ints("wait_start_ns")[places][order]
         for index, wait in enumerate(waits):
             pending = int((at < wait).sum()) - index
             if int((at > wait).sum()):
@@ -97,27 +108,29 @@ def _detect_in_flight(reduces: pd.DataFrame) -> int:
     return max_pending if limited else UNLIMITED
 
 
-def _awaits_reductions_immediately(reduces: pd.DataFrame) -> bool:
-    known = reduces[reduces["wait_start_ns"].notna() & reduces["launch_end_ns"].notna()]
-    if known.empty:
-        return False
-    last = known.groupby(["rank", "step"])["at"].transform("max")
-    early = known[known["at"] < last]
-    gap = (early["wait_start_ns"] - early["launch_end_ns"]).astype("float64")
-    return bool(len(gap)) and float(gap.median()) < 10 * _IMMEDIATE_NS
+def _awaits_reductions_immediately(reduces: Columns) -> bool:
+    known = reduces.at(reduces.known("wait_start_ns") & reduces.known("launch_end_ns"))
+    early = known.at(known.ints("at") < _last_launch_ns(known))
+    gap = early.ints("wait_start_ns") - early.ints("launch_end_ns")
+    return bool(len(gap)) and float(np.median(gap)) < 10 * _IMMEDIATE_NS
 
 
-def _awaits_gathers_before_end(rows: pd.DataFrame) -> bool:
+def _last_launch_ns(rows: Columns) -> Int64s:
+    """Return for each message the last launch in its step."""
+    steps = _group_by_step(rows)
+    return steps.max(rows.ints("at"))[steps.codes]
+
+
+def _awaits_gathers_before_end(rows: Columns) -> bool:
     """Return True if stages 1 and 2 wait for gathers of new parameters before the next step starts."""
-    gathers = rows[rows["kind"] == GATHER]
-    waits = gathers[gathers["wait_start_ns"].notna()]
-    if len(waits) < len(gathers) / 2 or gathers.empty:
+    gathers = select_gathers(rows)
+    waits = gathers.at(gathers.known("wait_start_ns"))
+    if len(waits) < len(gathers) / 2 or not len(gathers):
         # without recorded waits: if the gathers are exposed, they are awaited immediately
-        exposed = float((gathers["exposed_transfer_ns"] + gathers["exposed_wait_ns"]).sum())
-        return bool(len(gathers)) and exposed > _EXPOSED_RATIO * float(
-            (gathers["transfer_ns"] + gathers["wait_ns"]).sum()
+        exposed, elapsed = (
+            float(sum(gathers.ints(name).sum() for name in names))
+            for names in (("exposed_transfer_ns", "exposed_wait_ns"), ("transfer_ns", "wait_ns"))
         )
-    last = waits.groupby(["rank", "step"])["at"].transform("max")
-    gap = (waits["wait_start_ns"] - last).astype("float64")
-    typical_duration = (waits["end_ns"] - waits["start_ns"]).astype("float64").median()
-    return bool(gap.max() < typical_duration)
+        return bool(len(gathers)) and exposed > _EXPOSED_RATIO * elapsed
+    gap = waits.ints("wait_start_ns") - _last_launch_ns(waits)
+    return bool(gap.max() < np.median(waits.ints("end_ns") - waits.ints("start_ns")))

@@ -10,12 +10,11 @@ covers both ends. A kind that the run does not send uses the bus bandwidth of a 
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import factorize_texts
+from zprof.analysis.columns import Columns, Groups
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change, FittedLink
 from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER
@@ -130,30 +129,30 @@ class Link(Struct, frozen=True, kw_only=True):
 def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     """Fit the link of the sharding's messages; None if no message time is known."""
     rows = messages.all_sharding
-    rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
-    each = rows.drop_duplicates("instance")
-    each = each[each["intrinsic_ns"].notna()]
-    each = each[each["intrinsic_ns"] > 0]
-    if each.empty:
-        each = rows.assign(intrinsic_ns=rows["transfer_ns"])
-        each = each[each["intrinsic_ns"] > 0]
-    if each.empty:
+    rows = rows.at(rows.bools("matched") & ~rows.bools("first_of_window"))
+    each = rows.at(np.sort(Groups(rows.ints("instance")).first))
+    each = each.at(each.floats("intrinsic_ns") > 0)
+    if not len(each):
+        each = rows.with_columns(intrinsic_ns=rows.floats("transfer_ns"))
+        each = each.at(each.floats("intrinsic_ns") > 0)
+    if not len(each):
         return None
     lines, fitted = {}, []
     # The time of tiny messages (a norm, the loss) in groups of the same size; None if too few.
     tiny = messages.others
-    tiny = tiny[(tiny["group_size"] == messages.group_size) & tiny["matched"].astype(bool)]
-    tiny = tiny[(tiny["bytes"] > 0) & (tiny["bytes"] <= _TINY_BYTES) & (tiny["intrinsic_ns"] > 0)]
-    min_latency = float(tiny["intrinsic_ns"].median()) if len(tiny) >= _MIN_TINY else None
-    for kind, kind_rows in each.groupby("kind", observed=True):
-        line, fitted_link = _fit_line(analysis, str(kind), kind_rows, min_latency)
-        lines[str(kind)] = line
-        fitted.append(
-            replace(fitted_link, busbw_bytes_per_s=_bus_bandwidth(line, str(kind), messages.group_size))
-        )
+    tiny = tiny.at((tiny.ints("group_size") == messages.group_size) & tiny.bools("matched"))
+    is_tiny = (tiny.ints("bytes") > 0) & (tiny.ints("bytes") <= _TINY_BYTES)
+    tiny_ns = tiny.floats("intrinsic_ns")[is_tiny & (tiny.floats("intrinsic_ns") > 0)]
+    min_latency = float(np.median(tiny_ns)) if len(tiny_ns) >= _MIN_TINY else None
+    kinds, sizes = each.texts("kind"), each.ints("bytes")
+    for places in Groups(kinds).split():
+        kind = kinds[places[0]]
+        line, fitted_link = _fit_line(analysis, kind, each.at(places), min_latency)
+        lines[kind] = line
+        fitted.append(replace(fitted_link, busbw_bytes_per_s=_bus_bandwidth(line, kind, messages.group_size)))
     seen = {
-        (str(kind), float(str(size))): _robust_mean_ns(kind_rows["intrinsic_ns"].to_numpy(np.float64))
-        for (kind, size), kind_rows in each.groupby(["kind", "bytes"], observed=True)
+        (kinds[places[0]], float(sizes[places[0]])): _robust_mean_ns(each.floats("intrinsic_ns")[places])
+        for places in Groups(kinds, sizes).split()
     }
     return Link(lines=lines, seen=seen, group_size=messages.group_size, fitted=tuple(fitted))
 
@@ -164,13 +163,13 @@ def _robust_mean_ns(times: Floats) -> float:
 
 
 def _fit_line(
-    analysis: RunAnalysis, kind: str, rows: pd.DataFrame, min_latency: float | None
+    analysis: RunAnalysis, kind: str, rows: Columns, min_latency: float | None
 ) -> tuple[LinkLine, FittedLink]:
-    group = str(rows["group"].iloc[0])
+    groups = rows.texts("group").list_distinct()
     good = [
         fit
         for fit in analysis.time.fits
-        if fit.kind == kind and fit.group in set(rows["group"]) and fit.residual_ratio <= _RESIDUAL_RATIO
+        if fit.kind == kind and fit.group in groups and fit.residual_ratio <= _RESIDUAL_RATIO
     ]
     good = [fit for fit in good if fit.algbw_bytes_per_s]
     if good:
@@ -180,11 +179,11 @@ def _fit_line(
         )
         residual, how = fit.residual_ratio, f"fit over {fit.sizes} sizes"
     else:
-        times, sizes = rows["intrinsic_ns"].astype(float), rows["bytes"].astype(float)
-        latency = min(min_latency or 0.0, float(times.median()))
+        times, sizes = rows.floats("intrinsic_ns"), rows.floats("bytes")
+        latency = min(min_latency or 0.0, float(np.median(times)))
         line = LinkLine(
             latency_ns=latency,
-            ns_per_byte=float(np.median((times - latency).clip(lower=0.0) / sizes)),
+            ns_per_byte=float(np.median(np.maximum(0.0, times - latency) / sizes)),
             known=min_latency is not None,
         )
         residual = float(np.median(np.abs(times - line.latency_ns - line.ns_per_byte * sizes) / times))
@@ -193,7 +192,7 @@ def _fit_line(
             how = "single size, latency from messages of a few bytes"
     return line, FittedLink(
         kind=kind,
-        group=group,
+        group=groups[0],
         latency_ns=round(line.latency_ns),
         busbw_bytes_per_s=None,
         messages=len(rows),
@@ -230,20 +229,21 @@ class MessageCosts(Struct, frozen=True, kw_only=True):
     lanes: bool
 
 
-def measure_costs(rows: pd.DataFrame, *, device: bool) -> MessageCosts:
+def measure_costs(rows: Columns, *, device: bool) -> MessageCosts:
     """Return the median costs over all messages."""
-    launch, start, end = (
-        rows[name].astype("float64").to_numpy() for name in ("launch_end_ns", "start_ns", "end_ns")
-    )
+    launch, start, end = (rows.floats(name) for name in ("launch_end_ns", "start_ns", "end_ns"))
     before, lanes = _previous_ends(rows)
     idle = ~np.isnan(launch) & (before < launch)
     queued = ~np.isnan(launch) & (before >= launch)
-    wait, woken = (rows[name].astype("float64").to_numpy() for name in ("wait_start_ns", "wait_end_ns"))
+    wait, woken = (rows.floats(name) for name in ("wait_start_ns", "wait_end_ns"))
     slept = ~np.isnan(wait) & (wait < end - _NO_SLEEP_NS)
-    calls = (rows["launch_end_ns"] - rows["launch_start_ns"]).astype("float64")
-    each = calls.groupby(rows["kind"]).median().fillna(0.0)
+    calls_ns = rows.ints("launch_end_ns") - rows.ints("launch_start_ns")
+    calls_ns = np.where(rows.known("launch_end_ns") & rows.known("launch_start_ns"), calls_ns, np.nan)
     return MessageCosts(
-        launch_ns={str(kind): 0.0 if device else float(ns) for kind, ns in each.items()},
+        launch_ns={
+            kind: 0.0 if device else _median_call_ns(calls_ns[rows.texts("kind").equals(kind)])
+            for kind in rows.texts("kind").list_distinct()
+        },
         pick_up_ns=0.0 if device else _median_or((start - launch)[idle]),
         queue_ns=0.0 if device else _median_or((start - before)[queued]),
         wake_ns=_median_or((woken - end)[slept], 0.0 if device else _WAKE_NS),
@@ -255,11 +255,16 @@ def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", default: 
     return max(0.0, float(np.median(values))) if len(values) else default
 
 
-def _previous_ends(rows: pd.DataFrame) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
+def _median_call_ns(calls_ns: Floats) -> float:
+    known = calls_ns[~np.isnan(calls_ns)]
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _previous_ends(rows: Columns) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
     """Return the end of the previous message on the same rank, and True if kinds run concurrently."""
     before = np.full(len(rows), -np.inf)
-    rank, kind = rows["rank"].to_numpy(np.int64), factorize_texts(rows["kind"])[0]
-    start, end = rows["start_ns"].to_numpy(np.float64), rows["end_ns"].to_numpy(np.float64)
+    rank, kind = rows.ints("rank"), rows.texts("kind").codes
+    start, end = rows.floats("start_ns"), rows.floats("end_ns")
     overlap_ns = total = 0.0
     for each_rank in np.unique(rank):
         indices = np.flatnonzero(rank == each_rank)

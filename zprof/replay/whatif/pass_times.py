@@ -7,14 +7,14 @@ instants, all time in which the thread neither waits for nor launches sharding m
 """
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
-from zprof.replay.schedule import GATHER, Pass, PassPhase
+from zprof.replay.schedule import Pass, PassPhase
 from zprof.replay.tasks import Floats
-from zprof.replay.whatif.unit_messages import UnitOrder, launch_times_ns, list_unit_names
+from zprof.replay.whatif.unit_messages import UnitOrder, select_gathers, select_reductions, sort_by_launch
 
 #: A thread that waited for a message resumes within this time after it.
 _MAX_RESUME_NS = 200_000
@@ -25,7 +25,7 @@ _QUEUED_NS = 3_000
 class RankTraffic(Struct, frozen=True, kw_only=True):
     """One rank's messages by launch, blocked intervals and steps; ``device`` is False for CPU ranks."""
 
-    rows: pd.DataFrame
+    rows: Columns
     blocked: Intervals
     begins: dict[int, int]
     ends: dict[int, int]
@@ -36,23 +36,18 @@ class RankTraffic(Struct, frozen=True, kw_only=True):
         return np.asarray((end_ns - start_ns) - covered(self.blocked, start_ns, end_ns), dtype=np.float64)
 
 
-def collect_rank_rows(
-    tracks: RankTracks, sharding: pd.DataFrame, others: pd.DataFrame, *, device: bool
-) -> RankTraffic:
+def collect_rank_rows(tracks: RankTracks, sharding: Columns, others: Columns, *, device: bool) -> RankTraffic:
     """Collect the rows of one rank; ``sharding`` are its sharding messages."""
-    waits = sharding[sharding["wait_start_ns"].notna()]
+    waits = sharding.at(sharding.known("wait_start_ns"))
     spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
     if len(waits) < len(sharding) / 2:
-        other_messages = union(intervals(others["start_ns"], others["end_ns"]))
+        other_messages = union(intervals(others.ints("start_ns"), others.ints("end_ns")))
         spans = subtract(union(tracks.waiting, tracks.moving), other_messages)
-    launches = sharding[sharding["launch_end_ns"].notna()]
+    launches = sharding.at(sharding.known("launch_end_ns"))
     calls = spans[:0] if device else union(_spans(launches, "launch_start_ns", "launch_end_ns"))
-    ordered = sharding.assign(at=launch_times_ns(sharding), name=list_unit_names(sharding)).sort_values(
-        "at", kind="stable"
-    )
     numbers = [int(number) for number in tracks.steps.number]
     return RankTraffic(
-        rows=ordered,
+        rows=sort_by_launch(sharding),
         blocked=union(spans, calls),
         begins=dict(zip(numbers, tracks.steps.begin_ns.tolist(), strict=True)),
         ends=dict(zip(numbers, tracks.steps.end_ns.tolist(), strict=True)),
@@ -60,8 +55,8 @@ def collect_rank_rows(
     )
 
 
-def _spans(rows: pd.DataFrame, begin: str, end: str) -> Intervals:
-    return intervals(rows[begin].astype("int64"), rows[end].astype("int64"))
+def _spans(rows: Columns, begin: str, end: str) -> Intervals:
+    return intervals(rows.ints(begin), rows.ints(end))
 
 
 def pass_starts(
@@ -69,12 +64,13 @@ def pass_starts(
 ) -> Floats:
     """Return the start of each pass and, last, the end of the last one; NaN if not visible."""
     starts = np.full(len(passes) + 1, np.nan)
-    rows = rank.rows[rank.rows["step"] == step]
+    rows = rank.rows.at(rank.rows.ints("step") == step)
     _mark_backward_ends(starts, rank, rows, order, passes)
     if order.gathers_before_passes and order.has_unit_names:
         # Mark stage 3 passes, which start with the wait for their gather.
-        gathers = rows[rows["kind"] == GATHER]
-        phases = np.where(gathers["phase"] == "forward", PassPhase.FORWARD.value, PassPhase.BACKWARD.value)
+        gathers = select_gathers(rows)
+        is_forward = gathers.texts("phase").equals("forward")
+        phases = np.where(is_forward, PassPhase.FORWARD.value, PassPhase.BACKWARD.value)
         ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)
         for phase in PassPhase:
             places: dict[str, list[int]] = {}
@@ -82,9 +78,8 @@ def pass_starts(
                 if each.phase is phase and each.needs:
                     places.setdefault(order.units[each.unit].name, []).append(index)
             phase_rows = np.flatnonzero(phases == phase.value)
-            served = [
-                places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[phase_rows]
-            ]
+            names = gathers.texts("unit").at(phase_rows)
+            served = [places[name].pop(0) if places.get(name) else -1 for name in names]
             for position, (row, index) in enumerate(zip(phase_rows, served, strict=True)):
                 if index < 0:
                     continue
@@ -105,18 +100,18 @@ def pass_starts(
 
 
 def _mark_backward_ends(
-    starts: Floats, rank: RankTraffic, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
+    starts: Floats, rank: RankTraffic, rows: Columns, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
     """Mark ends of backward passes: a reduction is launched when its pass ends and the next one starts."""
-    reduces = rows[rows["kind"] != GATHER]
+    reduces = select_reductions(rows)
     at = _ready_times(rank, reduces)
     if order.has_unit_names:
         expected = [(index, order.units[each.unit].name) for index, each in enumerate(passes) if each.reduces]
         counted: dict[tuple[str, int], int] = {}
         queue: dict[str, list[float]] = {}
-        batch = reduces["micro_batch"].tolist()
-        for name, instant, number in zip(reduces["name"], at, batch, strict=True):
-            key = (name, -1 if pd.isna(number) else int(number))
+        batch = reduces.ints("micro_batch", -1).tolist()
+        for name, instant, number in zip(reduces.texts("unit"), at, batch, strict=True):
+            key = (name, number)
             if key not in counted:  # further pieces of the same unit add nothing
                 counted[key] = 1
                 queue.setdefault(name, []).append(instant)
@@ -129,24 +124,23 @@ def _mark_backward_ends(
         starts[index] = instant
 
 
-def _ready_times(rank: RankTraffic, rows: pd.DataFrame) -> list[float]:
+def _ready_times(rank: RankTraffic, rows: Columns) -> list[float]:
     """Return launch times; on a device, start times, with NaN for messages that were queued."""
     if not rank.device:
-        return [float(instant) for instant in rows["at"]]
-    start = rows["start_ns"].to_numpy(np.int64)
-    ends = np.sort(rank.rows["end_ns"].to_numpy(np.int64))
+        return [float(instant) for instant in rows.ints("at").tolist()]
+    start = rows.ints("start_ns")
+    ends = np.sort(rank.rows.ints("end_ns"))
     place = np.searchsorted(ends, start, side="right") - 1
     before = np.where(place >= 0, ends[np.maximum(place, 0)], np.iinfo(np.int64).min // 2)
     return [float(s) if s - b > _QUEUED_NS else np.nan for s, b in zip(start, before, strict=True)]
 
 
-def _wait_times(rank: RankTraffic, gathers: pd.DataFrame) -> Floats:
+def _wait_times(rank: RankTraffic, gathers: Columns) -> Floats:
     """Return when the thread started to wait for each gather, or resumed as it ended; NaN if unknown."""
-    waits = gathers["wait_start_ns"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
-    known = np.asarray(waits, dtype=np.float64)
+    known = gathers.floats("wait_start_ns")
     if not len(rank.blocked):
         return known
-    end = gathers["end_ns"].to_numpy(np.int64)
+    end = gathers.ints("end_ns")
     place = np.minimum(np.searchsorted(rank.blocked[:, 1], end - _QUEUED_NS), len(rank.blocked) - 1)
     start, resumed = rank.blocked[place, 0], rank.blocked[place, 1]
     is_match = (resumed >= end - _QUEUED_NS) & (resumed <= end + _MAX_RESUME_NS) & (start < end)
@@ -157,16 +151,15 @@ def _mark_awaited_passes(
     starts: Floats, rank: RankTraffic, step: int, order: UnitOrder, passes: tuple[Pass, ...]
 ) -> None:
     """Mark forwards of stages 1 and 2, which wait for the gathers of the previous step."""
-    waits = rank.rows[(rank.rows["kind"] == GATHER) & rank.rows["wait_start_ns"].notna()]
-    begin, end = rank.begins[step], rank.ends[step]
-    inside = waits[
-        (waits["wait_start_ns"] >= begin) & (waits["wait_start_ns"] < end) & (waits["step"] < step)
-    ]
+    gathers = select_gathers(rank.rows)
+    waits = gathers.at(gathers.known("wait_start_ns"))
+    begin, end, instants = rank.begins[step], rank.ends[step], waits.ints("wait_start_ns")
+    inside = waits.at((instants >= begin) & (instants < end) & (waits.ints("step") < step))
     names = {
         order.units[each.unit].name: index
         for index, each in reversed(list(enumerate(passes)))
         if each.phase is PassPhase.FORWARD
     }
-    for name, instant in zip(inside["name"], inside["wait_start_ns"], strict=True):
+    for name, instant in zip(inside.texts("unit"), inside.ints("wait_start_ns").tolist(), strict=True):
         if name in names:
             starts[names[name]] = float(instant)

@@ -12,6 +12,7 @@ same job.
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -190,11 +191,11 @@ def _model_run(analysis: RunAnalysis) -> ModelledRun | Gap:
     model = calibrate(analysis)
     if isinstance(model, Gap):
         return model
-    modelled_steps = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
-    modelled_steps = modelled_steps[modelled_steps["step"].isin(model.skeleton.steps)]
     rows = analysis.steps
-    measured = {name: float(rows[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
-    sampled = {name: float(modelled_steps[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
+    is_modelled = np.isin(rows.ints("rank"), model.skeleton.ranks)
+    is_modelled &= np.isin(rows.ints("step"), model.skeleton.steps)
+    measured = {name: float(rows.ints(name).mean()) for name in (_WALL, *LEDGER_TERMS)}
+    sampled = {name: float(rows.ints(name)[is_modelled].mean()) for name in (_WALL, *LEDGER_TERMS)}
     played = _replay_change(model, Change(), model.link)
     # the modelled ranks and steps are a sample: their difference from the mean of all is not a model error
     modelled = {

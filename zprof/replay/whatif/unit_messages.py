@@ -9,13 +9,13 @@ Messages without a unit name are buckets: each counts as a unit, in the reverse 
 """
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts
+from zprof.analysis.intervals import Int64s
 from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER, UnitSize
 
 _MAX_RANKS, _MAX_STEPS = 8, 12
@@ -34,9 +34,9 @@ class ShardingMessages(Struct, frozen=True, kw_only=True):
     step with sharding traffic.
     """
 
-    sharding: pd.DataFrame
-    others: pd.DataFrame
-    all_sharding: pd.DataFrame
+    sharding: Columns
+    others: Columns
+    all_sharding: Columns
     group_size: int
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
@@ -49,68 +49,70 @@ def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     if not is_sharding.any():
         return None
     # Ranks spread evenly over the order of compute time, including the slowest and the median.
-    compute_ns = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
-    order = [int(str(rank)) for rank in compute_ns.index]
+    by_rank = Groups(analysis.steps.ints("rank"))
+    order = by_rank.first[np.argsort(by_rank.mean(analysis.steps.ints("compute_ns")))]
+    order = analysis.steps.ints("rank")[order].tolist()
     indices = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
     ranks = tuple(sorted({order[index] for index in indices} | {order[len(order) // 2]}))
-    steps = _select_steps(analysis, ranks, rows[is_sharding])
+    steps = _select_steps(analysis, ranks, rows.at(is_sharding))
     before = [step - 1 for step in steps[:1]]
-    is_modelled = (rows["rank"].isin(ranks) & rows["step"].isin([*before, *steps])).to_numpy(bool)
+    is_modelled = np.isin(rows.ints("rank"), ranks) & np.isin(rows.ints("step"), [*before, *steps])
     return ShardingMessages(
-        sharding=rows[is_sharding & is_modelled],
-        others=rows[~is_sharding & is_modelled],
-        all_sharding=rows[is_sharding],
-        group_size=int(rows.loc[is_sharding, "group_size"].median()),
+        sharding=rows.at(is_sharding & is_modelled),
+        others=rows.at(~is_sharding & is_modelled),
+        all_sharding=rows.at(is_sharding),
+        group_size=int(np.median(rows.ints("group_size")[is_sharding])),
         ranks=ranks,
         steps=steps,
     )
 
 
-def _add_phases(analysis: RunAnalysis) -> pd.DataFrame:
-    rows = analysis.collectives
-    rows = rows.assign(kind=rows["kind"].astype(str), group=rows["group"].astype(str))
-    if not len(analysis.passes):
-        return rows.assign(phase="unknown", micro_batch=np.nan)
-    phases = analysis.passes.set_index("row")[["phase", "micro_batch"]]
-    phases = phases[~phases.index.duplicated()]
-    return rows.assign(
-        phase=phases["phase"].reindex(rows.index).fillna("unknown").astype(str),
-        micro_batch=phases["micro_batch"].reindex(rows.index),
+def _add_phases(analysis: RunAnalysis) -> Columns:
+    rows, passes = analysis.collectives, analysis.passes
+    pass_of_row = np.full(len(rows), -1, dtype=np.int64)
+    if not len(passes):
+        nothing = OptionalInts(pass_of_row, pass_of_row >= 0)
+        return rows.with_columns(phase=Texts(("unknown",), np.zeros(len(rows), dtype=np.int64)), micro_batch=nothing)
+    numbers, first = np.unique(passes.ints("row"), return_index=True)
+    pass_of_row[numbers] = first
+    is_known = pass_of_row >= 0
+    phase = passes.texts("phase").at(np.maximum(pass_of_row, 0))
+    micro_batch = passes.ints("micro_batch")[pass_of_row], passes.known("micro_batch")[pass_of_row]
+    return rows.with_columns(
+        phase=phase.with_text(~(is_known & phase.known), "unknown"),
+        micro_batch=OptionalInts(micro_batch[0], micro_batch[1] & is_known),
     )
 
 
-def _is_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    has_peers = (rows["group_size"] > 1).to_numpy(bool)
+def _is_sharding(rows: Columns) -> Mask:
+    has_peers, sizes = rows.ints("group_size") > 1, rows.ints("bytes")
     for kind in (GATHER, SCATTER, ALL_REDUCE):
-        candidates = rows[has_peers & (rows["kind"] == kind).to_numpy(bool)]
-        if not len(candidates) or candidates["bytes"].max() <= 0:
+        candidates = rows.at(has_peers & rows.texts("kind").equals(kind))
+        max_bytes = candidates.ints("bytes").max(initial=0)
+        if max_bytes <= 0 or (kind == ALL_REDUCE and max_bytes < 1024):
             continue
-        if kind == ALL_REDUCE and candidates["bytes"].max() < 1024:
-            continue
-        moved = candidates.groupby(["rank", "group"], observed=True)["bytes"].sum()
-        groups = {group for _, group in moved.groupby(level="rank").idxmax()}
+        moved = Groups(candidates.ints("rank"), candidates.texts("group"))
+        rank = candidates.ints("rank")[moved.first]
+        order = np.lexsort((-moved.sum(candidates.ints("bytes")), rank))
+        groups = candidates.texts("group").at(moved.first[order[Groups(rank[order]).first]])
         kinds = (GATHER, SCATTER) if kind != ALL_REDUCE else (ALL_REDUCE,)
-        in_group = (
-            has_peers & rows["group"].isin(groups).to_numpy(bool) & rows["kind"].isin(kinds).to_numpy(bool)
-        )
-        min_bytes = _MIN_SIZE_RATIO * rows.loc[in_group, "bytes"].max()
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = in_group & (rows["bytes"] > min_bytes).to_numpy(
-            bool
-        )
+        in_group = has_peers & rows.texts("group").equals(*groups) & rows.texts("kind").equals(*kinds)
+        found: Mask = in_group & (sizes > _MIN_SIZE_RATIO * sizes[in_group].max())
         return found
-    return np.zeros(len(rows), dtype=bool)
+    return np.zeros(len(rows), dtype=np.bool_)
 
 
-def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: pd.DataFrame) -> tuple[int, ...]:
+def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: Columns) -> tuple[int, ...]:
     """Return the last steps that all of these ranks timed and in which one has sharding traffic.
 
     A marked step may have no traffic; none may be left.
     """
-    timed, moved = (rows[rows["rank"].isin(ranks)] for rows in (analysis.steps, sharding))
-    ranks_per_step = timed.groupby("step")["rank"].nunique()
-    common = ranks_per_step.index[ranks_per_step == timed["rank"].nunique()]
-    steps = sorted({int(step) for step in np.intersect1d(common, moved["step"])})
-    messages_per_step = max(1, len(moved) // max(1, int(timed["step"].isin(steps).sum())))
+    timed, moved = (rows.at(np.isin(rows.ints("rank"), ranks)) for rows in (analysis.steps, sharding))
+    by_step = Groups(timed.ints("step"))
+    in_all_ranks = by_step.count_distinct(timed.ints("rank")) == len(np.unique(timed.ints("rank")))
+    common = timed.ints("step")[by_step.first[in_all_ranks]]
+    steps = np.intersect1d(common, moved.ints("step")).tolist()
+    messages_per_step = max(1, len(moved) // max(1, int(np.isin(timed.ints("step"), steps).sum())))
     return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // messages_per_step)) :])
 
 
@@ -131,39 +133,39 @@ class UnitOrder(Struct, frozen=True, kw_only=True):
     reduce_each: bool
 
 
-def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
+def detect_order(rows: Columns) -> UnitOrder | None:
     """Detect the order of units from the sharding's messages; None if no step has a reduction."""
     step = _typical_step(rows)
-    gathers, reduces = step[step["kind"] == GATHER], step[step["kind"] != GATHER]
-    if reduces.empty:
+    gathers, reduces = select_gathers(step), select_reductions(step)
+    if not len(reduces):
         return None
-    has_names = bool(reduces["unit"].notna().all())
-    if not has_names:
+    if not reduces.known("unit").all():
         return _order_buckets(gathers, reduces)
-    reduced = _unique_names(reduces["unit"])
-    backward_gathers = gathers[gathers["phase"].isin(["backward", "recompute"])]
-    forward_gathers = gathers[gathers["phase"] == "forward"]
+    reduced = reduces.texts("unit").list_distinct()
+    backward_gathers = gathers.at(gathers.texts("phase").equals("backward", "recompute"))
+    forward_gathers = gathers.at(gathers.texts("phase").equals("forward"))
     gathers_before = bool(len(backward_gathers)) or (
-        bool(len(forward_gathers)) and bool(forward_gathers["at"].iloc[0] < reduces["at"].iloc[0])
+        bool(len(forward_gathers)) and bool(forward_gathers.ints("at")[0] < reduces.ints("at")[0])
     )
-    forward = _unique_names((forward_gathers if gathers_before else gathers)["unit"]) or reduced[::-1]
-    forward = _add_missing(forward, reduced)
+    gathered = forward_gathers if gathers_before else gathers
+    forward = _add_missing(gathered.texts("unit").list_distinct() or reduced[::-1], reduced)
+    backward_names = backward_gathers.texts("unit").list_distinct()
     root = _find_root(
         forward,
         reduced,
-        _unique_names(backward_gathers["unit"]),
+        backward_names,
         gathers_before and bool(len(backward_gathers)),
     )
     sizes = [_measure_unit(unit, gathers, reduces, encloses=unit == root) for unit in forward]
-    count = max(1, max(Counter(reduces["unit"]).values()))
-    batches = max(count, max(Counter(forward_gathers["unit"]).values(), default=1) if gathers_before else 1)
+    count = max(1, max(Counter(reduces.texts("unit")).values()))
+    batches = max(
+        count, max(Counter(forward_gathers.texts("unit")).values(), default=1) if gathers_before else 1
+    )
     return UnitOrder(
         units=tuple(sizes),
         backward=tuple(forward.index(unit) for unit in reduced if unit != root),
         not_resharded=frozenset(
-            forward.index(unit)
-            for unit in forward
-            if gathers_before and unit not in set(backward_gathers["unit"])
+            forward.index(unit) for unit in forward if gathers_before and unit not in backward_names
         ),
         gathers_before_passes=gathers_before,
         has_gathers=bool(len(gathers)),
@@ -173,24 +175,36 @@ def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
     )
 
 
-def _typical_step(rows: pd.DataFrame) -> pd.DataFrame:
+def _typical_step(rows: Columns) -> Columns:
     """Return the messages of a (rank, step) with the most common message count, in launch order."""
-    reduces = rows[rows["kind"] != GATHER]
-    chosen = rows if reduces.empty else rows[rows["step"].isin(reduces["step"])]
-    counts = chosen.groupby(["rank", "step"]).size()
-    typical_count = counts.mode().iloc[-1]
-    rank, step = counts[counts == typical_count].index[-1]
-    messages: pd.DataFrame = chosen[(chosen["rank"] == rank) & (chosen["step"] == step)]
-    return messages.assign(at=launch_times_ns(messages)).sort_values("at", kind="stable")
+    reduces = select_reductions(rows)
+    chosen = rows.at(np.isin(rows.ints("step"), reduces.ints("step"))) if len(reduces) else rows
+    steps = Groups(chosen.ints("rank"), chosen.ints("step"))
+    counts, frequency = np.unique(steps.sizes, return_counts=True)
+    typical_count = counts[frequency == frequency.max()].max()
+    messages = chosen.at(steps.codes == np.flatnonzero(steps.sizes == typical_count)[-1])
+    return sort_by_launch(messages)
 
 
-def launch_times_ns(rows: pd.DataFrame) -> "pd.Series[int]":
+def select_gathers(rows: Columns) -> Columns:
+    """Return the gathers among the sharding's messages."""
+    return rows.at(rows.texts("kind").equals(GATHER))
+
+
+def select_reductions(rows: Columns) -> Columns:
+    """Return the sharding's messages that are not gathers."""
+    return rows.at(~rows.texts("kind").equals(GATHER))
+
+
+def launch_times_ns(rows: Columns) -> Int64s:
     """Return each message's launch time, or its start if the launch was not recorded."""
-    return rows["launch_start_ns"].fillna(rows["start_ns"]).astype("int64")
+    return np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))
 
 
-def _unique_names(names: "pd.Series[str]") -> list[str]:
-    return list(dict.fromkeys(str(name) for name in names if isinstance(name, str)))
+def sort_by_launch(rows: Columns) -> Columns:
+    """Return the messages in the order of their launch times, with these as ``at``."""
+    at = launch_times_ns(rows)
+    return rows.with_columns(at=at).at(np.argsort(at, kind="stable"))
 
 
 def _add_missing(forward: list[str], reduced: list[str]) -> list[str]:
@@ -209,25 +223,23 @@ def _find_root(
     return first if first in _ROOTS else None
 
 
-def _measure_unit(unit: str, gathers: pd.DataFrame, reduces: pd.DataFrame, *, encloses: bool) -> UnitSize:
-    reduced = reduces[reduces["unit"] == unit]
-    bytes_per_micro_batch = (
-        reduced.groupby("micro_batch", dropna=False)["bytes"].sum() if len(reduced) else None
-    )
-    reduce_bytes = float(bytes_per_micro_batch.max()) if bytes_per_micro_batch is not None else 0.0
-    gathered = gathers.loc[gathers["unit"] == unit, "bytes"]
+def _measure_unit(unit: str, gathers: Columns, reduces: Columns, *, encloses: bool) -> UnitSize:
+    reduced = reduces.at(reduces.texts("unit").equals(unit))
+    bytes_per_micro_batch = Groups(reduced.ints("micro_batch", -1)).sum(reduced.ints("bytes"))
+    reduce_bytes = float(bytes_per_micro_batch.max(initial=0))
+    gathered = gathers.ints("bytes")[gathers.texts("unit").equals(unit)]
     return UnitSize(
         name=unit,
-        gather_bytes=float(gathered.median()) if len(gathered) else reduce_bytes,
+        gather_bytes=float(np.median(gathered)) if len(gathered) else reduce_bytes,
         reduce_bytes=reduce_bytes,
         encloses=encloses,
     )
 
 
-def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | None:
+def _order_buckets(gathers: Columns, reduces: Columns) -> UnitOrder | None:
     by_micro_batch = _list_bucket_sizes(reduces)
     sizes, micro_batches = by_micro_batch[0], len(by_micro_batch)
-    gather_to_reduce_ratio = float(gathers["bytes"].sum()) / sum(sizes) if len(gathers) else 1.0
+    gather_to_reduce_ratio = float(gathers.ints("bytes").sum()) / sum(sizes) if len(gathers) else 1.0
     units = [
         UnitSize(name=f"bucket {number}", gather_bytes=size * gather_to_reduce_ratio, reduce_bytes=size)
         for number, size in enumerate(reversed(sizes))
@@ -244,16 +256,11 @@ def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | 
     )
 
 
-def _list_bucket_sizes(reduces: pd.DataFrame) -> list[list[float]]:
+def _list_bucket_sizes(reduces: Columns) -> list[list[float]]:
     """Return the bucket sizes of each micro-batch that reduces, if they are equal, else those of the step."""
-    sizes = reduces["bytes"].astype(float)
-    if reduces["micro_batch"].notna().all():
-        batches = [batch.tolist() for _, batch in sizes.groupby(reduces["micro_batch"])]
+    sizes = reduces.floats("bytes")
+    if reduces.known("micro_batch").all():
+        batches = [sizes[rows].tolist() for rows in Groups(reduces.ints("micro_batch")).split()]
         if all(batch == batches[0] for batch in batches):
             return batches
     return [sizes.tolist()]
-
-
-def list_unit_names(rows: pd.DataFrame) -> Sequence[str]:
-    """Return the unit name of each row; empty if it has none."""
-    return [name if isinstance(name, str) else "" for name in rows["unit"]]

@@ -66,20 +66,20 @@ class AllocatorCalls(Struct, frozen=True, kw_only=True):
 def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
     """Read the allocator calls of the worst rank, None if the trace contains no device or no launches."""
     rows = analysis.host
-    if rows.empty or not (rows["on_device"] & rows["launches_seen"]).all():
+    if not len(rows) or not (rows.bools("on_device") & rows.bools("launches_seen")).all():
         return None
     slowest_rank, _ = find_worst_rank_mean(analysis, "allocator_ns")
     most_freeing_rank, _ = find_worst_rank_mean(analysis, "gives")
-    rank = slowest_rank if rows["allocator_ns"].any() else most_freeing_rank
-    rank_rows = rows[rows["rank"] == rank]
+    rank = slowest_rank if rows.ints("allocator_ns").any() else most_freeing_rank
+    rank_rows = rows.at(rows.ints("rank") == rank)
     return AllocatorCalls(
         rank=rank,
-        allocations=float(rank_rows["takes"].mean()),
-        frees=float(rank_rows["gives"].mean()),
-        ratio_of_steps_with_free=float((rank_rows["gives"] > 0).mean()),
+        allocations=float(rank_rows.ints("takes").mean()),
+        frees=float(rank_rows.ints("gives").mean()),
+        ratio_of_steps_with_free=float((rank_rows.ints("gives") > 0).mean()),
         steps=len(rank_rows),
-        lost_ns=mean_of_recurring(rank_rows["allocator_ns"]),
-        exposed_ns=mean_of_recurring(rank_rows["allocator_exposed_ns"]),
+        lost_ns=mean_of_recurring(rank_rows.ints("allocator_ns")),
+        exposed_ns=mean_of_recurring(rank_rows.ints("allocator_exposed_ns")),
         wall_ns=mean_wall_ns(analysis),
     )
 

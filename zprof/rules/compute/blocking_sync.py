@@ -20,9 +20,11 @@ needed next would be waited for anyway, so there the minimum is a third.
 
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups
 from zprof.analysis.time.device_waits import WaitKind
 from zprof.analysis.time.program_lines import locate_device_waits, locate_reads
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
@@ -173,17 +175,23 @@ def list_wait_groups(analysis: RunAnalysis, ranks: Sequence[int] = ()) -> list[W
     """
     rows, steps = analysis.waits, analysis.steps
     if ranks:
-        rows, steps = (table[table["rank"].isin(ranks)] for table in (rows, steps))
-    if rows.empty or steps.empty:
+        rows, steps = (table.at(np.isin(table.ints("rank"), ranks)) for table in (rows, steps))
+    if not len(rows) or not len(steps):
         return []
-    sums = rows.groupby(["operator", "kind"]).agg(
-        count=("step", "size"), wait_ns=("wait_ns", "sum"), stalled_ns=("stalled_ns", "sum")
-    )
-    sums = sums.sort_values(["stalled_ns", "wait_ns"], ascending=False)
-    sums = sums[sums["stalled_ns"] >= _MIN_GROUP_RATIO * sums["stalled_ns"].sum()][:_MAX_GROUPS] / len(steps)
+    operator, kind = rows.texts("operator"), rows.texts("kind")
+    groups = Groups(operator, kind)
+    wait_ns, stalled_ns = groups.sum(rows.ints("wait_ns")), groups.sum(rows.ints("stalled_ns"))
+    order = np.lexsort((-wait_ns, -stalled_ns))
+    order = order[stalled_ns[order] >= _MIN_GROUP_RATIO * stalled_ns.sum()][:_MAX_GROUPS]
     return [
-        WaitGroup(operator=operator, kind=WaitKind(kind), count=count, wait_ns=wait_ns, stalled_ns=stalled_ns)
-        for (operator, kind), count, wait_ns, stalled_ns in sums.itertuples(name=None)
+        WaitGroup(
+            operator=operator[int(groups.first[group])],
+            kind=WaitKind(kind[int(groups.first[group])]),
+            count=float(groups.sizes[group] / len(steps)),
+            wait_ns=float(wait_ns[group] / len(steps)),
+            stalled_ns=float(stalled_ns[group] / len(steps)),
+        )
+        for group in order
     ]
 
 
@@ -214,10 +222,12 @@ def make_wait_facts(groups: Sequence[WaitGroup]) -> list[Fact]:
 
 def _describe_longest_wait(analysis: RunAnalysis) -> str:
     """Return which call of which operator the longest wait is; empty if it is not known."""
-    if analysis.waits.empty:
+    if not len(analysis.waits):
         return ""
-    longest = analysis.waits.nlargest(1, "wait_ns").iloc[0]
-    return f": {longest['operator']}, {longest['kind']}, {format_ns(longest['wait_ns'])}"
+    waits = analysis.waits
+    longest = int(waits.ints("wait_ns").argmax())
+    operator, kind = waits.texts("operator")[longest], waits.texts("kind")[longest]
+    return f": {operator}, {kind}, {format_ns(int(waits.ints('wait_ns')[longest]))}"
 
 
 def _measure_on_device(analysis: RunAnalysis) -> _HostWaits:

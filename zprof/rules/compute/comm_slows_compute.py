@@ -20,11 +20,12 @@ slice of the scheduler, and the mean is 1.3 to 9 times the time alone in healthy
 the median kernel took 0.95 to 1.13 times as long (seven runs). What gloo takes there is a note.
 """
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
@@ -63,23 +64,23 @@ class Slowdown(Struct, frozen=True, kw_only=True):
     excess_ns: float
 
 
-def measure_slowdown_by_name(kernels: pd.DataFrame) -> Slowdown:
+def measure_slowdown_by_name(kernels: Columns) -> Slowdown:
     """Measure the slowdown of compute and of copies around collectives, by kernel name."""
-    rows = kernels[kernels["role"] != "memcpy"]
-    names = rows.groupby("name")[["judged_count", "judged_beside_ns", "excess_ns", "beside_ns"]].sum()
-    judged, excess, concurrent = (
-        float(names[column].sum()) for column in ("judged_beside_ns", "excess_ns", "beside_ns")
-    )
-    count = int(names["judged_count"].sum())
+    rows = kernels.at(~kernels.texts("role").equals("memcpy"))
+    names = Groups(rows.texts("name"))
+    judged_ns, excess_ns = names.sum(rows.ints("judged_beside_ns")), names.sum(rows.ints("excess_ns"))
+    judged, excess = float(judged_ns.sum()), float(excess_ns.sum())
+    concurrent = float(rows.ints("beside_ns").sum())
+    count = int(rows.ints("judged_count").sum())
     known = count >= MIN_KERNELS and judged >= MIN_JUDGED_RATIO * concurrent
     factor = _compute_slowdown_factor(judged, excess) if known else 1.0
-    is_slowed = names["judged_beside_ns"] >= SLOWDOWN_RATIO * (names["judged_beside_ns"] - names["excess_ns"])
+    is_slowed = judged_ns >= SLOWDOWN_RATIO * (judged_ns - excess_ns)
     return Slowdown(
         factor=factor,
         known=known,
         kernels=count,
         judged_ratio=judged / concurrent if concurrent else 0.0,
-        agreeing_ratio=float(names.loc[is_slowed, "judged_beside_ns"].sum()) / judged if judged else 0.0,
+        agreeing_ratio=float(judged_ns[is_slowed].sum()) / judged if judged else 0.0,
         typical_factor=_median_slowdown(rows),
         concurrent_ns=concurrent,
         excess_ns=max(0.0, excess + (concurrent - judged) * (1 - 1 / factor)),
@@ -91,20 +92,22 @@ def _compute_slowdown_factor(judged_ns: float, excess_ns: float) -> float:
     return judged_ns / alone if alone > 0 else 1.0
 
 
-def _median_slowdown(rows: pd.DataFrame) -> float:
+def _median_slowdown(rows: Columns) -> float:
     """Return the median slowdown, weighted by concurrent time; 1 if no name has both medians."""
-    ratio = rows["overlapped_median_ns"] / rows["alone_median_ns"]
-    known = rows.assign(ratio=ratio)[ratio > 0].sort_values("ratio")
-    if known.empty:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = rows.floats("overlapped_median_ns") / rows.floats("alone_median_ns")
+    known = np.flatnonzero(ratio > 0)
+    if not len(known):
         return 1.0
-    cumulative_ns = known["judged_beside_ns"].cumsum()
-    return float(known["ratio"].to_numpy()[int((cumulative_ns < cumulative_ns.iloc[-1] / 2).sum())])
+    known = known[np.argsort(ratio[known], kind="stable")]
+    cumulative_ns = np.cumsum(rows.ints("judged_beside_ns")[known])
+    return float(ratio[known][int((cumulative_ns < cumulative_ns[-1] / 2).sum())])
 
 
-def estimate_alone_ns(kernels: pd.DataFrame, factor: float) -> "pd.Series[float]":
+def estimate_alone_ns(kernels: Columns, factor: float) -> Floats:
     """Estimate the time of each row's kernels without concurrent collectives."""
-    assumed = (kernels["beside_ns"] - kernels["judged_beside_ns"]) * (1 - 1 / factor)
-    return kernels["total_ns"] - kernels["excess_ns"] - assumed
+    assumed = (kernels.ints("beside_ns") - kernels.ints("judged_beside_ns")) * (1 - 1 / factor)
+    return kernels.ints("total_ns") - kernels.ints("excess_ns") - assumed
 
 
 #: Minimum excess as a share of the step; lower with a replay, which accounts for hidden compute.
@@ -134,7 +137,7 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     """Return a finding if kernels are clearly slower during collectives than alone."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.COMM_SLOWS_COMPUTE, "no collective was recorded", "record the time window")
-    if analysis.kernels.empty or analysis.collectives.empty:
+    if not len(analysis.kernels) or not len(analysis.collectives):
         return None
     slowdown = measure_slowdown_by_name(analysis.kernels)
     wall = mean_wall_ns(analysis)

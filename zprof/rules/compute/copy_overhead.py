@@ -16,6 +16,7 @@ is the gain without these copies, as if parameters were views of a flat unit.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups, Mask
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, printable
@@ -75,15 +76,15 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     """Return a finding if copies around collectives take much of the step."""
     if has_no_collectives(analysis):
         return untested_gap(Cause.COPY_OVERHEAD, "no collective was recorded", "record the time window")
-    if analysis.kernels.empty:
+    if not len(analysis.kernels):
         return None
     rows = select_copy_kernels(analysis)
     min_ratio = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
     cost, min_cost = (
-        mean_per_step(analysis, float(rows["uncovered_ns"].sum())),
+        mean_per_step(analysis, float(rows.ints("uncovered_ns").sum())),
         min_ratio * mean_wall_ns(analysis),
     )
-    if rows["count"].sum() < _MIN_COPIES or cost <= min_cost:
+    if rows.ints("count").sum() < _MIN_COPIES or cost <= min_cost:
         return None
     cost -= estimate_gather_copies_ns(analysis, select_needless_gathers(analysis))
     return _build_finding(analysis, cost) if cost > min_cost else None
@@ -92,14 +93,14 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
     basis = analysis.time.basis
     rows = select_copy_kernels(analysis)
-    time_by_name = rows.groupby("name")["uncovered_ns"].sum()
-    name = printable(parse_function_name(str(time_by_name.idxmax())) or str(time_by_name.idxmax()))[:80]
-    copy_in_ns = mean_per_step(
-        analysis, float(time_by_name[time_by_name.index.str.contains(GRADIENT_COPY_KERNEL)].sum())
-    )
-    count = mean_per_step(analysis, float(rows["count"].sum()))
+    names, uncovered_ns = Groups(rows.texts("name")), rows.ints("uncovered_ns")
+    time_by_name = names.sum(uncovered_ns)
+    largest = rows.texts("name")[names.first[time_by_name.argmax()]]
+    name = printable(parse_function_name(largest) or largest)[:80]
+    copy_in_ns = mean_per_step(analysis, float(uncovered_ns[_copies_gradients(rows)].sum()))
+    count = mean_per_step(analysis, float(rows.ints("count").sum()))
     gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
-    moved = mean_per_step(analysis, float(gathers["bytes"].sum()))
+    moved = mean_per_step(analysis, float(gathers.ints("bytes").sum()))
     return make_finding(
         analysis,
         Cause.COPY_OVERHEAD,
@@ -107,7 +108,7 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
         f"({format_percent(cost / mean_wall_ns(analysis))}), mostly {name}",
         evidence=[
             make_fact("exposed_copies_per_step/collectives", cost),
-            make_fact("copy_time_per_step", mean_per_step(analysis, float(rows["total_ns"].sum()))),
+            make_fact("copy_time_per_step", mean_per_step(analysis, float(rows.ints("total_ns").sum()))),
             make_fact("copies_per_step", count),
             make_fact("largest_copy_per_step", mean_per_step(analysis, time_by_name.max())),
             make_fact("gathered_bytes_per_step", moved),
@@ -122,13 +123,17 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
     )
 
 
+def _copies_gradients(rows: Columns) -> Mask:
+    return rows.texts("name").match(lambda name: GRADIENT_COPY_KERNEL in name)
+
+
 def _rate_by_speed(analysis: RunAnalysis) -> Confidence:
     """Return high confidence if copies out of gathers are clearly slower than copies into reductions."""
     rows = select_copy_kernels(analysis)
-    into = rows["name"].astype(str).str.contains(GRADIENT_COPY_KERNEL)
-    in_ns, out_ns = (float(rows.loc[chosen, "total_ns"].sum()) for chosen in (into, ~into))
+    into, total_ns = _copies_gradients(rows), rows.ints("total_ns")
+    in_ns, out_ns = (float(total_ns[chosen].sum()) for chosen in (into, ~into))
     gathered, reduced = (
-        float(select_kind(analysis.collectives, kind)["bytes"].sum())
+        float(select_kind(analysis.collectives, kind).ints("bytes").sum())
         for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
     )
     if min(in_ns, out_ns, gathered, reduced) <= 0:

@@ -25,10 +25,10 @@ end grows as the step does. A single late host is a different finding.
 """
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, find_places
 from zprof.analysis.time.own_work import LineShare, locate_idle
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
@@ -45,12 +45,13 @@ from zprof.rules.compute.idle_time import (
     median_of_most_ranks,
     moves_state,
     rate_confidence,
+    sum_columns,
 )
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity, untested_gap
 from zprof.rules.waiting.late_ranks import name_place
-from zprof.rules.waiting.own_time import measure_own_time
+from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.10
@@ -166,16 +167,18 @@ def _measure_late_hosts(analysis: RunAnalysis) -> LateHosts:
     columns = _list_launch_columns(analysis)
     shared_loss = _measure_waits_for_one_host(analysis, columns)
     mean_loss, median_loss = (
-        (float(shared_loss.mean()), float(shared_loss.median())) if len(shared_loss) else (0.0, 0.0)
+        (float(shared_loss.mean()), float(np.median(shared_loss))) if len(shared_loss) else (0.0, 0.0)
     )
     return LateHosts(
         wall_ns=mean_wall_ns(analysis),
-        queued_ns=0.0 if has_device(analysis) else float(analysis.host["queued_ns"].mean()),
+        queued_ns=0.0 if has_device(analysis) else float(analysis.host.ints("queued_ns").mean()),
         idle_ns=max(mean_of_most_ranks(analysis, *columns), mean_loss),
         typical_ns=max(median_of_most_ranks(analysis, *columns), median_loss),
         exposed_ns=mean_of_most_ranks(analysis, "launch_exposed_ns"),
         unhidden_ns=_measure_unhidden_ns(analysis),
-        communication_ns=float(analysis.steps[["exposed_wait_ns", "exposed_transfer_ns"]].sum(axis=1).mean()),
+        communication_ns=float(
+            sum_columns(analysis.steps, ("exposed_wait_ns", "exposed_transfer_ns")).mean()
+        ),
     )
 
 
@@ -226,7 +229,7 @@ def _find_unseen_thread_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap
         return None
     amount = f"{format_ns(between_ns)} of each step ({share:.0%})"
     no_operator = f"the training loop's thread runs no operator for {amount}"
-    if not analysis.host["is_timed"].all():
+    if not analysis.host.bools("is_timed").all():
         return untested_gap(
             Cause.CPU_BOUND_LAUNCH,
             f"{no_operator}: {_WHAT_ELSE}",
@@ -254,36 +257,31 @@ def _find_unseen_thread_gap(analysis: RunAnalysis, late_hosts: LateHosts) -> Gap
     )
 
 
-def _measure_waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> "pd.Series[float]":
+def _measure_waits_for_one_host(analysis: RunAnalysis, columns: list[str]) -> Floats:
     """Measure, per step, the time one rank's host lost at the pace of all hosts while the others waited.
 
     Empty on CPU ranks, and if it is unknown how much the hosts differ.
     """
     own_time = measure_own_time(analysis) if has_device(analysis) and analysis.run.world_size > 1 else None
     if own_time is None or not own_time.is_host_known or not len(own_time.numbers):
-        return pd.Series(dtype=np.float64)
-    lost_ns = analysis.host.assign(lost=analysis.host[columns].sum(axis=1)).pivot_table(
-        index="step", columns="rank", values="lost", aggfunc="first"
-    )
-    waited_ns = analysis.steps.pivot_table(
-        index="step", columns="rank", values="exposed_wait_ns", aggfunc="first"
-    )
-    lost_ns, waited_ns = (
-        table.loc[list(own_time.numbers), list(own_time.ranks)] for table in (lost_ns, waited_ns)
-    )
-    common_idle = np.clip(lost_ns.to_numpy(np.float64) - np.clip(own_time.idle, 0.0, None), 0.0, None).max(
-        axis=1
-    )
-    delayed_ns = (
-        (lost_ns + waited_ns)
-        .quantile(MAX_EXEMPT_RANKS_RATIO, axis=1, interpolation="lower")
-        .to_numpy(np.float64)
-    )
-    return pd.Series(np.minimum(common_idle, delayed_ns), index=lost_ns.index)
+        return np.zeros(0)
+    lost_ns = _make_step_table(own_time, analysis.host, columns)
+    waited_ns = _make_step_table(own_time, analysis.steps, ["exposed_wait_ns"])
+    common_idle = np.clip(lost_ns - np.clip(own_time.idle, 0.0, None), 0.0, None).max(axis=1)
+    delayed_ns: Floats = np.quantile(lost_ns + waited_ns, MAX_EXEMPT_RANKS_RATIO, axis=1, method="lower")
+    lost: Floats = np.minimum(common_idle, delayed_ns)
+    return lost
+
+
+def _make_step_table(own_time: OwnTime, rows: Columns, columns: list[str]) -> Floats:
+    """Return the sum of these columns for each step (row) and rank (column) of the own time."""
+    wanted = np.repeat(own_time.numbers, len(own_time.ranks)), np.tile(own_time.ranks, len(own_time.numbers))
+    places = find_places(wanted, (rows.ints("step"), rows.ints("rank")))
+    return sum_columns(rows, columns)[places].reshape(len(own_time.numbers), len(own_time.ranks))
 
 
 def _find_missing_operators_gap(analysis: RunAnalysis) -> Gap | None:
-    if has_device(analysis) or analysis.steps["compute_ns"].any():
+    if has_device(analysis) or analysis.steps.ints("compute_ns").any():
         return None
     return untested_gap(
         Cause.CPU_BOUND_LAUNCH,
@@ -294,11 +292,11 @@ def _find_missing_operators_gap(analysis: RunAnalysis) -> Gap | None:
 
 def _measure_unhidden_ns(analysis: RunAnalysis) -> float:
     steps = analysis.steps
-    hidden_columns = [name for name in analysis.host.columns if name.endswith("_under_ns")]
-    hidden_by_compute = float(steps["overlapped_ns"].mean()) - float(
-        analysis.host[hidden_columns].sum(axis=1).mean()
+    hidden_columns = [name for name in analysis.host.names if name.endswith("_under_ns")]
+    hidden_by_compute = float(steps.ints("overlapped_ns").mean()) - float(
+        sum_columns(analysis.host, hidden_columns).mean()
     )
-    available_compute = float(steps["compute_ns"].mean()) - max(0.0, hidden_by_compute)
+    available_compute = float(steps.ints("compute_ns").mean()) - max(0.0, hidden_by_compute)
     return max(0.0, mean_of_most_ranks(analysis, "launch_under_ns") - max(0.0, available_compute))
 
 
@@ -320,7 +318,7 @@ def choose_launch_fix(analysis: RunAnalysis) -> str:
     """Choose the applicable fix: CUDA graphs only on devices, torch.compile only if not already used."""
     if is_inference(analysis):
         return _CPU_INFERENCE_FIX if is_on_cpu(analysis) else _INFERENCE_FIX
-    is_compiled = bool(analysis.host["is_compiled"].astype(bool).any())
+    is_compiled = bool(analysis.host.bools("is_compiled").any())
     lines = ["optimizer = torch.optim.AdamW(parameters, fused=True)"]
     if has_device(analysis) and is_compiled:
         lines.insert(0, "model = torch.compile(model, mode='reduce-overhead')  # adds CUDA graphs")

@@ -89,9 +89,9 @@ def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 
 
 def _find_missing_input_gap(analysis: RunAnalysis) -> Gap | None:
-    if analysis.host.empty:
+    if not len(analysis.host):
         return find_missing_host_gap(analysis, Cause.DATA_LOADER)
-    if analysis.host["loads"].any():
+    if analysis.host.ints("loads").any():
         return None
     return untested_gap(
         Cause.DATA_LOADER,

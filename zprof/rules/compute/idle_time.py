@@ -8,9 +8,10 @@ Only recurring time counts: a single occurrence is not a cost per step.
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.intervals import Int64s
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -33,7 +34,7 @@ def mean_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
     return mean_of_recurring(_most_ranks_per_step(analysis, columns))
 
 
-def mean_of_recurring(values: "pd.Series[float]") -> float:
+def mean_of_recurring(values: Int64s | Floats) -> float:
     """Return the mean cost over the steps, without single occurrences.
 
     The largest step may contain the start of a profiler, a first batch or a first call into a library, so it
@@ -42,7 +43,7 @@ def mean_of_recurring(values: "pd.Series[float]") -> float:
     """
     if len(values) < 2:
         return float(values.sum())
-    times = values.to_numpy(np.float64)
+    times = values.astype(np.float64)
     second = np.partition(times, -2)[-2]
     return min(float(np.minimum(times, second).mean()), _MAX_OVER_MEDIAN * float(np.median(times)))
 
@@ -50,59 +51,68 @@ def mean_of_recurring(values: "pd.Series[float]") -> float:
 def single_occurrence_ns(analysis: RunAnalysis, column: str) -> float:
     """Return the mean per step of the time in ``column`` that most ranks have and that does not recur."""
     rows = analysis.host
-    values = _reached_by_most_ranks(rows["step"], rows[column])
+    values = _reached_by_most_ranks(rows.ints("step"), rows.floats(column))
     return max(0.0, float(values.mean()) - mean_of_most_ranks(analysis, column)) if len(values) else 0.0
 
 
 def median_of_most_ranks(analysis: RunAnalysis, *columns: str) -> float:
     """Return the sum of ``columns`` that most ranks reach in the median step, without occasional time."""
     values = _most_ranks_per_step(analysis, columns)
-    return float(values.median()) if len(values) else 0.0
+    return float(np.median(values)) if len(values) else 0.0
 
 
-def _most_ranks_per_step(analysis: RunAnalysis, columns: Sequence[str]) -> "pd.Series[float]":
+def _most_ranks_per_step(analysis: RunAnalysis, columns: Sequence[str]) -> Floats:
     """Return the value that most ranks reach; for a single step without its longest occurrence.
 
     One step cannot show that a cost recurs from step to step, only that it recurs within the step.
     """
     rows = analysis.host
-    totals = rows[list(columns)].sum(axis=1)
-    if rows["step"].nunique() == 1:
-        totals -= _find_longest_occurrence(rows, columns)
-    return _reached_by_most_ranks(rows["step"], totals)
+    step, totals = rows.ints("step"), sum_columns(rows, columns)
+    if len(np.unique(step)) == 1:
+        totals = totals - _find_longest_occurrence(rows, columns)
+    return _reached_by_most_ranks(step, totals)
 
 
-def _reached_by_most_ranks(steps: "pd.Series[int]", values: "pd.Series[float]") -> "pd.Series[float]":
+def sum_columns(rows: Columns, columns: Sequence[str]) -> Floats:
+    """Return the sum of these columns in each row."""
+    total: Floats = np.sum([rows.floats(name) for name in columns], axis=0)
+    return total
+
+
+def _reached_by_most_ranks(steps: Int64s, values: Floats) -> Floats:
     """Return the lower quantile of the values of each step, by step; sorted at once, not group by group."""
-    order = np.lexsort((values.to_numpy(np.float64), steps.to_numpy(np.int64)))
-    numbers, first, ranks = np.unique(steps.to_numpy(np.int64)[order], return_index=True, return_counts=True)
+    order = np.lexsort((values, steps))
+    _, first, ranks = np.unique(steps[order], return_index=True, return_counts=True)
     place = first + (MAX_EXEMPT_RANKS_RATIO * (ranks - 1)).astype(np.int64)
-    return pd.Series(values.to_numpy(np.float64)[order][place], index=numbers)
+    return values[order][place]
 
 
-def _find_longest_occurrence(rows: pd.DataFrame, columns: Sequence[str]) -> "pd.Series[float]":
+def _find_longest_occurrence(rows: Columns, columns: Sequence[str]) -> Floats:
     """Return the longest occurrence of any of these parts; 1 for counted waits."""
     parts = [name.removesuffix("_ns") + "_largest_ns" for name in columns]
-    longest = rows[[name for name in parts if name in rows]].max(axis=1).fillna(0)
-    counted_waits = sum((rows[name] > 0).astype(np.int64) for name in columns if name in _COUNT_COLUMNS)
-    return longest + counted_waits
+    longest = np.max([np.zeros(len(rows)), *(rows.floats(name) for name in parts if name in rows)], axis=0)
+    counted_waits = sum((rows.ints(name) > 0).astype(np.int64) for name in columns if name in _COUNT_COLUMNS)
+    total: Floats = longest + counted_waits
+    return total
 
 
 def find_worst_rank_mean(analysis: RunAnalysis, *columns: str) -> tuple[int, float]:
     """Return the rank with the largest mean per step, and that mean."""
     rows = analysis.host
-    means = rows[list(columns)].sum(axis=1).groupby(rows["rank"]).mean()
-    return int(str(means.idxmax())), float(means.max())
+    ranks = Groups(rows.ints("rank"))
+    means = ranks.mean(sum_columns(rows, columns))
+    worst = int(means.argmax())
+    return int(rows.ints("rank")[ranks.first[worst]]), float(means[worst])
 
 
 def has_device(analysis: RunAnalysis) -> bool:
     """Return True if the ranks compute on devices."""
-    return bool(analysis.host["on_device"].any())
+    return bool(analysis.host.bools("on_device").any())
 
 
 def is_host_inflated(analysis: RunAnalysis) -> bool:
     """Return True if the hosts were slowed by the recording of their Python calls."""
-    return bool(analysis.host["has_stacks"].any())
+    return bool(analysis.host.bools("has_stacks").any())
 
 
 def is_short_of_processors(analysis: RunAnalysis) -> bool:
@@ -110,9 +120,9 @@ def is_short_of_processors(analysis: RunAnalysis) -> bool:
 
     Then gloo's threads lack one as well, and its transfers take as long as the scheduler lets them.
     """
-    if analysis.run.device != "cpu" or analysis.host.empty:
+    if analysis.run.device != "cpu" or not len(analysis.host):
         return False
-    return bool(analysis.host["queued_ns"].mean() >= _MIN_QUEUED_RATIO * mean_wall_ns(analysis))
+    return bool(analysis.host.ints("queued_ns").mean() >= _MIN_QUEUED_RATIO * mean_wall_ns(analysis))
 
 
 def count_processors_per_rank(analysis: RunAnalysis) -> int | None:
@@ -126,7 +136,7 @@ def count_processors_per_rank(analysis: RunAnalysis) -> int | None:
 
 def is_inference(analysis: RunAnalysis) -> bool:
     """Return True if no rank has a backward or an optimizer, so advice about training does not apply."""
-    return bool(analysis.host["is_inference"].all())
+    return bool(analysis.host.bools("is_inference").all())
 
 
 def moves_state(analysis: RunAnalysis) -> bool:
@@ -145,7 +155,7 @@ def find_single_occurrence_gap(
     ``what`` names the occurrence, after a colon.
     """
     lost = sum(single_occurrence_ns(analysis, column) for column in columns)
-    if analysis.host["step"].nunique() > 1 or lost < min_ratio * mean_wall_ns(analysis):
+    if _has_several_steps(analysis) or lost < min_ratio * mean_wall_ns(analysis):
         return None
     return untested_gap(
         cause,
@@ -155,21 +165,25 @@ def find_single_occurrence_gap(
     )
 
 
+def _has_several_steps(analysis: RunAnalysis) -> bool:
+    return len(np.unique(analysis.host.ints("step"))) > 1
+
+
 def rate_confidence(
     analysis: RunAnalysis, share: float, high_share: float, medium_share: float
 ) -> Confidence:
     """Return HIGH from ``high_share``, MEDIUM from ``medium_share``, else LOW; never HIGH for one step."""
-    if share >= high_share and analysis.host["step"].nunique() > 1:
+    if share >= high_share and _has_several_steps(analysis):
         return Confidence.HIGH
     return Confidence.MEDIUM if share >= medium_share else Confidence.LOW
 
 
 def find_missing_host_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     """Return the gap of a rule if hosts or their launches were not recorded, else None."""
-    if analysis.host.empty:
+    if not len(analysis.host):
         reason = "the hosts' activity was not recorded"
         return untested_gap(cause, reason, "record with zprof, or profile the CPU too")
-    if not analysis.host["launches_seen"].all():
+    if not analysis.host.bools("launches_seen").all():
         return untested_gap(
             cause,
             "the trace does not show when the host launched its kernels",

@@ -16,11 +16,14 @@ slower rank is a straggler (ZP301). Shorter compute can expose the communication
 case the hidden time shrinks by the same share, which leaves lost * (1 - overlapped / compute).
 """
 
+import re
+
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats
+from zprof.analysis.intervals import Int64s
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
@@ -37,7 +40,7 @@ _MIN_MATCHED_RATIO = 0.50
 _MAX_COUNT_DIFFERENCE_RATIO = 0.10
 #: Margins for the median over ranks, optimizers and the noise of kernels.
 _SAVING_RATIOS = (0.90, 1.10)
-_OPTIMIZER = r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer"
+_OPTIMIZER = re.compile(r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer")
 
 
 class _Work(Struct, frozen=True, kw_only=True):
@@ -54,7 +57,8 @@ class _KernelComparison(Struct, frozen=True, kw_only=True):
     ``max_lost_ns`` is by the larger one; ``names`` are compared, ``matched_ratio`` is their share of compute.
     """
 
-    ratio: "pd.Series[float]"
+    ranks: Int64s
+    ratio: Floats
     lost_ns: float
     max_lost_ns: float
     names: int
@@ -65,9 +69,9 @@ class _KernelComparison(Struct, frozen=True, kw_only=True):
 
 def lost_compute_efficiency(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Return a finding if most ranks compute the same kernels slower than the baseline did."""
-    if analysis.kernels.empty:
+    if not len(analysis.kernels):
         return None
-    if baseline is None or baseline.kernels.empty:
+    if baseline is None or not len(baseline.kernels):
         reason = "no baseline" if baseline is None else "the baseline has no kernels"
         return untested_gap(
             Cause.LOST_COMPUTE_EFFICIENCY,
@@ -87,7 +91,7 @@ def lost_compute_efficiency(analysis: RunAnalysis, baseline: RunAnalysis | None)
             "the runs launch different numbers of kernels per step, and the work per step was not recorded",
             "pass it when recording: --tokens-per-step",
         )
-    slow_ranks = comparison.ratio[comparison.ratio > _MIN_SLOWDOWN_RATIO]
+    slow_ranks = comparison.ranks[comparison.ratio > _MIN_SLOWDOWN_RATIO].tolist()
     return (
         _build_finding(analysis, comparison, slow_ranks)
         if 2 * len(slow_ranks) > len(comparison.ratio)
@@ -97,23 +101,23 @@ def lost_compute_efficiency(analysis: RunAnalysis, baseline: RunAnalysis | None)
 
 def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _KernelComparison | None:
     own_kernels, baseline_kernels = _select_model_kernels(analysis), _select_model_kernels(baseline)
-    common_names = pd.Index(own_kernels["name"].unique()).intersection(baseline_kernels["name"].unique())
-    if not len(common_names):
+    baseline_names = set(baseline_kernels.texts("name").list_distinct())
+    common_names = [name for name in own_kernels.texts("name").list_distinct() if name in baseline_names]
+    if not common_names:
         return None
     work = _read_work(analysis, baseline)
     by_basis = []
     for column in ("total_ns", "alone_ns"):
-        # The time of each name (column) per step of each rank (row), in ns.
         own_times, baseline_times = (
-            rows.pivot_table(index="rank", columns="name", values=column, aggfunc="sum", fill_value=0.0)
-            for rows in (own_kernels, baseline_kernels)
+            _sum_by_name(rows, common_names, column) for rows in (own_kernels, baseline_kernels)
         )
-        baseline_ns = float(baseline_times[common_names].median(axis=0).sum()) * work.b / work.a
-        own_ns = own_times[common_names].sum(axis=1)
+        baseline_ns = float(np.median(baseline_times, axis=1).sum()) * work.b / work.a
+        own_ns = own_times.sum(axis=0)
         ratio = own_ns / max(1.0, baseline_ns)
-        by_basis.append((ratio, float((own_ns * (1 - 1 / ratio.clip(lower=1e-9))).median())))
+        by_basis.append((ratio, float(np.median(own_ns * (1 - 1 / np.maximum(ratio, 1e-9))))))
     (measured, measured_lost_ns), (alone, alone_lost_ns) = by_basis
     return _KernelComparison(
+        ranks=np.unique(own_kernels.ints("rank")),
         ratio=np.minimum(measured, alone),
         lost_ns=max(0.0, min(measured_lost_ns, alone_lost_ns)),
         max_lost_ns=max(0.0, measured_lost_ns, alone_lost_ns),
@@ -128,27 +132,41 @@ def _compare(analysis: RunAnalysis, baseline: RunAnalysis) -> _KernelComparison 
     )
 
 
-def _select_model_kernels(analysis: RunAnalysis) -> pd.DataFrame:
+def _select_model_kernels(analysis: RunAnalysis) -> Columns:
     """Return the compute kernels without optimizers; ``total_ns`` and ``alone_ns`` are per step."""
     factor = measure_slowdown_by_name(analysis.kernels).factor
-    rows = analysis.kernels[analysis.kernels["role"] == "compute"]
-    rows = rows[~rows["name"].str.contains(_OPTIMIZER)]
-    steps = rows["rank"].map(analysis.steps.groupby("rank").size())
-    return rows.assign(
+    rows = analysis.kernels.at(analysis.kernels.texts("role").equals("compute"))
+    rows = rows.at(~rows.texts("name").match(_OPTIMIZER.search))
+    step_counts = dict(zip(*np.unique(analysis.steps.ints("rank"), return_counts=True), strict=True))
+    steps = np.array([step_counts.get(rank, np.nan) for rank in rows.ints("rank")], dtype=np.float64)
+    return rows.with_columns(
         alone_ns=estimate_alone_ns(rows, factor) / steps,
-        total_ns=rows["total_ns"] / steps,
+        total_ns=rows.ints("total_ns") / steps,
     )
 
 
-def _measure_compute_share(kernels: pd.DataFrame, names: "pd.Index[str]") -> float:
+def _sum_by_name(kernels: Columns, names: list[str], column: str) -> Floats:
+    """Return the time of each name (row) per step of each rank (column), in ns; 0 if a rank lacks it."""
+    ranks, rank = np.unique(kernels.ints("rank"), return_inverse=True)
+    place = {name: index for index, name in enumerate(names)}
+    texts = kernels.texts("name")
+    name = np.array([*(place.get(word, -1) for word in texts.words), -1])[texts.codes]
+    chosen = name >= 0
+    cells = name[chosen] * len(ranks) + rank.ravel()[chosen]
+    sums = np.zeros(len(names) * len(ranks))
+    np.add.at(sums, cells, kernels.floats(column)[chosen])
+    return sums.reshape(len(names), len(ranks))
+
+
+def _measure_compute_share(kernels: Columns, names: list[str]) -> float:
     """Return the share of these names in the compute of a run."""
-    total = kernels["alone_ns"].sum()
-    return float(kernels.loc[kernels["name"].isin(names), "alone_ns"].sum()) / max(1.0, float(total))
+    alone_ns = kernels.floats("alone_ns")
+    return float(alone_ns[kernels.texts("name").equals(*names)].sum()) / max(1.0, float(alone_ns.sum()))
 
 
-def _count_kernels(kernels: pd.DataFrame, names: "pd.Index[str]", *, steps: int) -> float:
+def _count_kernels(kernels: Columns, names: list[str], *, steps: int) -> float:
     """Return the number of kernels of these names per step and rank; ``steps`` of all ranks."""
-    return float(kernels.loc[kernels["name"].isin(names), "count"].sum()) / max(1, steps)
+    return float(kernels.ints("count")[kernels.texts("name").equals(*names)].sum()) / max(1, steps)
 
 
 def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:
@@ -160,11 +178,9 @@ def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:
     return _Work(unit="", a=1.0, b=1.0)
 
 
-def _build_finding(
-    analysis: RunAnalysis, comparison: _KernelComparison, slow_ranks: "pd.Series[float]"
-) -> Finding:
+def _build_finding(analysis: RunAnalysis, comparison: _KernelComparison, slow_ranks: list[int]) -> Finding:
     basis = analysis.time.basis
-    wall, ratio = mean_wall_ns(analysis), float(comparison.ratio.median())
+    wall, ratio = mean_wall_ns(analysis), float(np.median(comparison.ratio))
     compute = float(np.mean([rank.compute_ns for rank in analysis.time.per_rank]))
     overlapped = float(np.mean([rank.overlapped_ns for rank in analysis.time.per_rank]))
     remaining_ratio = max(0.3, 1 - overlapped / max(1.0, compute))
@@ -212,18 +228,18 @@ def _describe_unit(comparison: _KernelComparison, basis: str) -> str:
     )
 
 
-def _format_ranks(slow_ranks: "pd.Series[float]", comparison: _KernelComparison) -> str:
+def _format_ranks(slow_ranks: list[int], comparison: _KernelComparison) -> str:
     if len(slow_ranks) == len(comparison.ratio):
         return "all ranks"
-    shown = ", ".join(str(rank) for rank in slow_ranks.index[:8])
+    shown = ", ".join(str(rank) for rank in slow_ranks[:8])
     return f"ranks {shown}{', ...' if len(slow_ranks) > 8 else ''}"
 
 
-def _list_evidence(comparison: _KernelComparison, slow_ranks: "pd.Series[float]") -> list[Fact]:
-    worst = comparison.ratio.idxmax()
+def _list_evidence(comparison: _KernelComparison, slow_ranks: list[int]) -> list[Fact]:
+    worst = comparison.ranks[comparison.ratio.argmax()]
     return [
-        make_fact("kernel_time_ratio", comparison.ratio.median()),
-        make_fact("worst_kernel_time_ratio", float(comparison.ratio.max()), rank=int(str(worst))),
+        make_fact("kernel_time_ratio", float(np.median(comparison.ratio))),
+        make_fact("worst_kernel_time_ratio", float(comparison.ratio.max()), rank=int(worst)),
         make_fact("ranks_slower", len(slow_ranks)),
         make_fact("kernels_compared/baseline", comparison.names),
         make_fact("share_of_compute_compared/baseline", comparison.matched_ratio),

@@ -66,16 +66,16 @@ Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
 def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
     """Return the rows of the gathers that a forward or a backward needs, except gathers that end a step."""
     closing = read_closing_gathers(analysis)
-    return select_gathers(analysis).difference(closing.gathers.index.tolist() if closing is not None else ())
+    return select_gathers(analysis).difference(closing.gathers.row.tolist() if closing is not None else ())
 
 
 def _halve_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    rows = read_model_traffic(analysis).reductions.full_rows.index.tolist()
+    rows = read_model_traffic(analysis).reductions.full_rows.row.tolist()
     return _halve_bytes(analysis, graph, rows, lambda name: GRADIENT_COPY_KERNEL in name)
 
 
 def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    rows = read_model_traffic(analysis).gathers.full_rows.index.tolist()
+    rows = read_model_traffic(analysis).gathers.full_rows.row.tolist()
     return _halve_bytes(analysis, graph, rows, lambda name: GRADIENT_COPY_KERNEL not in name)
 
 
@@ -83,14 +83,14 @@ def _halve_bytes(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
 ) -> Sequence[Graph]:
     """Halve the bytes and their copies, with the latency of the fitted link and with none."""
-    collectives = analysis.collectives.loc[list(rows)]
+    collectives = analysis.collectives.at(np.array(rows, dtype=np.int64))
     latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
     ratios = {}
     for row, kind, group, transfer in zip(
-        collectives.index.tolist(),
-        collectives["kind"].astype(str).tolist(),
-        collectives["group"].astype(str).tolist(),
-        collectives["transfer_ns"].tolist(),
+        rows,
+        collectives.texts("kind"),
+        collectives.texts("group"),
+        collectives.ints("transfer_ns").tolist(),
         strict=True,
     ):
         fixed = min(1.0, max(0.0, latency.get((kind, group), 0.0)) / max(1.0, transfer))
@@ -104,7 +104,7 @@ def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     if not isinstance(again, Regathers):
         return []
     return _drop_collectives(
-        analysis, graph, select_gone_with_cause(again.gathers, finding.cause)["row"].tolist()
+        analysis, graph, select_gone_with_cause(again.gathers, finding.cause).ints("row").tolist()
     )
 
 
@@ -115,7 +115,7 @@ def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding
     copies stay in the first variant.
     """
     early, _ = select_early_reductions(read_passes(analysis))
-    rows = early["row"].tolist()
+    rows = early.ints("row").tolist()
     return [
         edits.drop_collectives(graph, frozenset(rows), keeps_copies=True),
         *_drop_collectives(analysis, graph, rows),
@@ -156,7 +156,7 @@ def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seque
 def select_gathers(analysis: RunAnalysis) -> frozenset[int]:
     """Return the rows of the collectives that gather from several ranks."""
     gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
-    return frozenset(gathers.index[gathers["group_size"] != 1].tolist())
+    return frozenset(gathers.row[gathers.ints("group_size") != 1].tolist())
 
 
 def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -167,7 +167,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     seen = read_closing_gathers(analysis)
     if seen is None:
         return []
-    rows = frozenset(seen.gathers.index.tolist())
+    rows = frozenset(seen.gathers.row.tolist())
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
     slower = measure_slowdown(analysis, graph).factor - 1
@@ -303,7 +303,7 @@ def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Se
     """Remove the padding from the bytes, and in a second variant also from the kernels that write it."""
     ratio = next((entry.value for entry in finding.evidence if entry.key == PADDING_RATIO), 0.0)
     traffic = read_model_traffic(analysis)
-    rows = [*traffic.gathers.rows.index.tolist(), *traffic.reductions.rows.index.tolist()]
+    rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
     smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
     return [smaller, edits.scale_work(smaller, _scale_copies(analysis, 1 / (1 + ratio)))] if ratio else []
 

@@ -86,12 +86,7 @@ class Replay(Struct, frozen=True, kw_only=True, dict=True):
         return None
 
     def _with_shared_links(self, graph: Graph) -> Graph:
-        rows = self.analysis.collectives
-        index, sizes = rows.index.tolist(), rows["bytes"].fillna(0).astype("int64").tolist()
-        kinds = rows["kind"].astype(str).tolist()
-        return infer_link_sharing(
-            graph, dict(zip(index, sizes, strict=True)), dict(zip(index, kinds, strict=True))
-        )
+        return infer_link_sharing(graph, self.analysis.collectives)
 
     @property
     def graph(self) -> Graph | None:

@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
@@ -52,8 +52,8 @@ class ResizedMessages:
         """Return the messages of a rank."""
         number = rank.tasks.rank
         if number not in self._read:
-            kinds, groups = self.analysis.compute_once(_map_rows)
-            self._read[number] = read_messages(rank, kinds, groups, self.copied)
+            rows = self.analysis.collectives
+            self._read[number] = read_messages(rank, rows.texts("kind"), rows.texts("group"), self.copied)
         return self._read[number]
 
     @property
@@ -125,9 +125,9 @@ class ResizedMessages:
 
     def reduce_latency(self) -> list[Graph]:
         """Return the step with the maximum normal network latency, and with the latency within a host."""
-        sizes = self.analysis.collectives["group_size"].astype(int)
+        sizes = self.analysis.collectives.ints("group_size")
         over: tuple[dict[int, float], dict[int, float]] = ({}, {})
-        for row, size in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
+        for row, size in enumerate(sizes.tolist()):
             ranks = size if size > 0 else self.analysis.run.world_size  # an upper bound for unnamed groups
             latency = self.latency_ns(row)
             if ranks > 1 and latency > max_normal_latency_ns(ranks):
@@ -167,7 +167,7 @@ class SpanningShards(Struct, frozen=True, kw_only=True):
     ``within``: lower and upper bound of the rate within a host; ``measured`` if that was recorded.
     """
 
-    rows: pd.DataFrame
+    rows: Columns
     hosts: int
     per_host: int
     seen: float
@@ -178,13 +178,14 @@ class SpanningShards(Struct, frozen=True, kw_only=True):
 def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
     """Return the group that shards over hosts on a slow link, None without one or if hosts are unknown."""
     rows = analysis.collectives
-    rows = rows[rows["kind"].astype(str).isin([kind.value for kind in _SHARDS])]
-    rows = rows[(rows["group_size"] > 1) & (rows["bytes"] > 0)]
-    if rows.empty:
+    rows = select_kind(rows, *_SHARDS)
+    rows = rows.at((rows.ints("group_size") > 1) & (rows.ints("bytes") > 0))
+    if not len(rows):
         return None
-    moved = rows.groupby(rows["group"].astype(str))["bytes"].sum()
-    size = len(parse_group_ranks(str(moved.idxmax())))
-    groups = [str(group) for group in moved.index if size and len(parse_group_ranks(str(group))) == size]
+    by_group = Groups(rows.texts("group"))
+    names = list(rows.texts("group").at(by_group.first))
+    size = len(parse_group_ranks(names[by_group.sum(rows.ints("bytes")).argmax()]))
+    groups = [group for group in names if size and len(parse_group_ranks(group)) == size]
     counted = [count_ranks_by_host(analysis, group) for group in groups]
     layouts = {(len(each), count) for each in counted if each for count in each.values()}
     if len(layouts) != 1 or any(each is None for each in counted):
@@ -192,12 +193,14 @@ def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
     hosts, per_host = next(iter(layouts))
     if hosts < 2 or per_host < 2:
         return None
-    own_rows = rows[rows["group"].astype(str).isin(groups)]
-    rates = pd.concat([bus_bandwidths(analysis, own_rows, kind) for kind in _SHARDS])
-    if rates.empty:
+    own_rows = rows.at(rows.texts("group").equals(*groups))
+    rates = [bus_bandwidths(analysis, own_rows, kind).floats("bytes_per_s") for kind in _SHARDS]
+    if not any(len(each) for each in rates):
         return None
-    seen = float(rates["bytes_per_s"].median())
-    inside = bandwidth_within_hosts((analysis,), CollectiveKind.ALL_GATHER, float(own_rows["bytes"].median()))
+    seen = float(np.median(np.concatenate(rates)))
+    inside = bandwidth_within_hosts(
+        (analysis,), CollectiveKind.ALL_GATHER, float(np.median(own_rows.ints("bytes")))
+    )
     slow = _PCIE_BYTES_PER_S if seen < _LOW_RATIO * _PCIE_BYTES_PER_S else _NVLINK_BYTES_PER_S[0]
     within = (inside, inside) if inside else (slow, _NVLINK_BYTES_PER_S[1])
     if seen >= _LOW_RATIO * within[0]:
@@ -222,9 +225,10 @@ def _shard_at_rate(
     known = read_latencies(analysis)
     part = (found.per_host - 1) / found.per_host / ((size - 1) / size)
     replica = 2 * (found.hosts - 1) / found.hosts / found.per_host * sharing / ((size - 1) / size)
-    reduces = set(select_kind(found.rows, CollectiveKind.REDUCE_SCATTER).index.tolist())
+    reduces = set(select_kind(found.rows, CollectiveKind.REDUCE_SCATTER).row.tolist())
     ratio, after = {}, {}
-    for row, transfer in zip(found.rows.index.tolist(), found.rows["transfer_ns"].tolist(), strict=True):
+    transfer_ns = found.rows.ints("transfer_ns").tolist()
+    for row, transfer in zip(found.rows.row.tolist(), transfer_ns, strict=True):
         ratio[row] = min(1.0, part * found.seen / rate)
         if row in reduces:
             latency = min(known.get_for_row(row) or 0.0, transfer)
@@ -247,11 +251,3 @@ def fix_spanning_shards(analysis: RunAnalysis, graph: Graph, finding: Finding) -
     """Return the steps with the fix of sharding_spans_nodes."""
     found = find_spanning_shards(analysis)
     return shard_within_host(analysis, graph, found) if found else []
-
-
-def _map_rows(analysis: RunAnalysis) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the kind and the group of each row of the collectives."""
-    rows = analysis.collectives
-    index = rows.index.tolist()
-    kinds, groups = (rows[name].astype(str).tolist() for name in ("kind", "group"))
-    return dict(zip(index, kinds, strict=True)), dict(zip(index, groups, strict=True))

@@ -16,7 +16,7 @@ from zprof.model.formatting import format_ns, printable
 from zprof.model.gaps import Gap
 from zprof.model.training import NO_EFFECT_REASONS, EngineSetting, SettingEffect
 from zprof.rules.evidence import make_fact
-from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns
+from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, select_kind
 
 _MIN_STEP_RATIO = 0.03
 _REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -71,10 +71,11 @@ def option_without_effect(analysis: RunAnalysis, baseline: RunAnalysis | None) -
 
 def _measure_exposed_ns(analysis: RunAnalysis, kinds: Sequence[CollectiveKind]) -> float:
     rows = analysis.collectives
-    if rows.empty:
+    if not len(rows):
         return 0.0
-    hidden = rows[rows["kind"].astype(str).isin([kind.value for kind in kinds])]
-    return mean_per_step(analysis, float(hidden[["exposed_wait_ns", "exposed_transfer_ns"]].sum().sum()))
+    hidden = select_kind(rows, *kinds)
+    exposed_ns = hidden.ints("exposed_wait_ns").sum() + hidden.ints("exposed_transfer_ns").sum()
+    return mean_per_step(analysis, float(exposed_ns))
 
 
 def _make_finding(analysis: RunAnalysis, setting: EngineSetting, exposed_ns: float) -> Finding:

@@ -10,15 +10,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import Floats, Mask, factorize_texts, parse_group_ranks
+from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence
 from zprof.rules.rule import select_kind
-from zprof.rules.transfer.traffic import transfer_times
+from zprof.rules.transfer.traffic import measure_transfers
 
 LARGE_RATIO = 0.25
 #: Minimum share of the bandwidth that the baseline reached.
@@ -65,41 +66,44 @@ class ReachedBandwidth:
     def __init__(self, analysis: RunAnalysis) -> None:
         self.analysis = analysis
         self._spans = find_spanning_groups(analysis)
-        self._tables: dict[CollectiveKind, pd.DataFrame] = {}
+        self._tables: dict[CollectiveKind, Columns] = {}
 
     def spans(self, group: str) -> bool | None:
         """Return True if a group lies on several hosts, None if unknown."""
         return self._spans[group] if group in self._spans else spans_hosts(self.analysis, group)
 
-    def by(self, kind: CollectiveKind) -> pd.DataFrame:
+    def by(self, kind: CollectiveKind) -> Columns:
         """Return the ``bus_bandwidths`` of a kind."""
         if kind not in self._tables:
             self._tables[kind] = bus_bandwidths(self.analysis, self.analysis.collectives, kind)
         return self._tables[kind]
 
-    def as_far(self, kind: CollectiveKind, far: bool | None) -> pd.DataFrame:
+    def as_far(self, kind: CollectiveKind, far: bool | None) -> Columns:
         """Return ``bus_bandwidths`` of groups that may (``far``) or may not span hosts; of all if None."""
         each = self.by(kind)
         if far is None:
             return each
         other = [group for group, theirs in self._spans.items() if theirs not in (None, far)]
-        return each[~each["group"].isin(other)]
+        return each.at(~each.texts("group").equals(*other))
 
 
 def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
     """Return one entry per kind and group. Messages from a quarter of the largest size count as large."""
     found = []
     for kind in KINDS:
-        for group, rows in reached.by(kind).groupby("group"):
-            large = rows[rows["bytes"] >= LARGE_RATIO * rows["bytes"].max()]
+        each = reached.by(kind)
+        groups = Groups(each.texts("group"))
+        for group, places in zip(each.texts("group").at(groups.first), groups.split(), strict=True):
+            rows = each.at(places)
+            large = rows.at(rows.ints("bytes") >= LARGE_RATIO * rows.ints("bytes").max())
             found.append(
                 GroupRate(
                     kind=kind,
-                    group=str(group),
-                    ranks=int(large["group_size"].iloc[0]),
+                    group=group,
+                    ranks=int(large.ints("group_size")[0]),
                     count=len(large),
-                    bytes=float(large["bytes"].median()),
-                    bytes_per_s=float(large["bytes_per_s"].median()),
+                    bytes=float(np.median(large.ints("bytes"))),
+                    bytes_per_s=float(np.median(large.floats("bytes_per_s"))),
                 )
             )
     return found
@@ -116,7 +120,7 @@ def expect_from_baseline(
         found = select_similar(baseline.as_far(kind, far), own_rate.bytes)
         if len(found):
             return ExpectedBandwidth(
-                bytes_per_s=float(found["bytes_per_s"].median()),
+                bytes_per_s=float(np.median(found.floats("bytes_per_s"))),
                 of=f"the baseline's {kind.value}s",
                 least_ratio=BASELINE_RATIO,
             )
@@ -152,9 +156,8 @@ def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
 
 def find_spanning_groups(analysis: RunAnalysis) -> dict[str, bool | None]:
     """Return ``spans_hosts`` of each group that has collectives, computed once per group and not per row."""
-    return {
-        group: spans_hosts(analysis, group) for group in factorize_texts(analysis.collectives["group"])[1]
-    }
+    groups = analysis.collectives.texts("group").list_distinct()
+    return {group: spans_hosts(analysis, group) for group in groups}
 
 
 def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:
@@ -169,45 +172,39 @@ def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[Colle
     return (kind, *others)
 
 
-def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
+def bus_bandwidths(analysis: RunAnalysis, rows: Columns, kind: CollectiveKind) -> Columns:
     """Return size, group, its number of ranks and bandwidth of each matched collective of a kind."""
-    rows = select_kind(rows, kind)
-    elapsed = transfer_times(analysis, rows)
-    columns = ["instance", "bytes", "group_size", "group"]
-    first = rows[columns].drop_duplicates("instance").set_index("instance").reindex(elapsed.index)
-    each = first[["bytes", "group_size"]].assign(group=first["group"].astype(str), elapsed=elapsed)
-    factor_of_size = {size: bus_factor(kind, int(size)) for size in first["group_size"].unique().tolist()}
-    factors = [factor_of_size[size] for size in first["group_size"].tolist()]
-    each = each.assign(bytes_per_s=each["bytes"] * factors / each["elapsed"] * 1e9)
-    return each[(each["bytes"] > 0) & (each["bytes_per_s"] > 0)]  # 0: the size of the group is unknown
+    each = measure_transfers(analysis, select_kind(rows, kind))
+    sizes, size = np.unique(each.ints("group_size"), return_inverse=True)
+    factors = np.array([bus_factor(kind, size) for size in sizes.tolist()], dtype=np.float64)[size.ravel()]
+    bytes_per_s = each.ints("bytes") * factors / each.floats("elapsed_ns") * 1e9
+    each = each.with_columns(bytes_per_s=bytes_per_s)
+    return each.at((each.ints("bytes") > 0) & (bytes_per_s > 0))  # 0: the size of the group is unknown
 
 
 def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:
     """Return the bandwidth within a host for messages of similar size, from the first run that has any."""
     for analysis in runs:
-        if analysis.collectives.empty:
+        if not len(analysis.collectives):
             continue
         inside = {group for group, far in find_spanning_groups(analysis).items() if far is False}
-        rows = analysis.collectives[analysis.collectives["group"].astype(str).isin(inside)]
+        rows = analysis.collectives.at(analysis.collectives.texts("group").equals(*inside))
         for other in comparable_kinds(analysis, kind):
             found = select_similar(bus_bandwidths(analysis, rows, other), size)
             if len(found):
-                return float(found["bytes_per_s"].median())
+                return float(np.median(found.floats("bytes_per_s")))
     return None
 
 
-def select_similar(each: pd.DataFrame, size: float) -> pd.DataFrame:
+def select_similar(each: Columns, size: float) -> Columns:
     """Return the messages of a size within a factor of four."""
-    return each[is_similar(each["bytes"].to_numpy(np.float64), size)]
+    return each.at(is_similar(each.floats("bytes"), size))
 
 
 def is_similar(sizes: Floats, size: float) -> Mask:
     """Return a mask of the sizes within a factor of four of ``size``."""
     found: Mask = (sizes >= size / _SIMILAR_FACTOR) & (sizes <= size * _SIMILAR_FACTOR)
     return found
-
-
-_STEP_KEYS = ["rank", "step"]
 
 
 class UnsizedMessages(Struct, frozen=True, kw_only=True):
@@ -230,34 +227,44 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
         rows, before = select_kind(analysis.collectives, kind), select_kind(baseline.collectives, kind)
         now_ns, then_ns = _quickest_ns(rows), _quickest_ns(before)
         if len(now_ns) and len(now_ns) == len(then_ns) and now_ns.sum() > 0:
-            steps = max(1, len(rows[_STEP_KEYS].drop_duplicates()))
+            steps = max(1, len(Groups(rows.ints("rank"), rows.ints("step"))))
             found.append(
                 UnsizedMessages(
                     kind=kind,
                     count=len(rows),
                     reached_ratio=min(1.0, _grow_types(rows, before) * float(then_ns.sum() / now_ns.sum())),
-                    transfer_ns=float(rows["transfer_ns"].sum()) / steps,
-                    exposed_ns=float(rows["exposed_transfer_ns"].sum()) / steps,
+                    transfer_ns=float(rows.ints("transfer_ns").sum()) / steps,
+                    exposed_ns=float(rows.ints("exposed_transfer_ns").sum()) / steps,
                 )
             )
     return found
 
 
-def _grow_types(rows: pd.DataFrame, before: pd.DataFrame) -> float:
+def _grow_types(rows: Columns, before: Columns) -> float:
     """Return how many times as many bytes an element has as in the baseline; 1 if it is unknown or fewer."""
-    now, then = (each["dtype"].map(BYTES_PER_ELEMENT).astype(float).mean() for each in (rows, before))
-    return max(1.0, now / then) if now > 0 and then > 0 else 1.0
+    now, then = (_mean_element_bytes(each.texts("dtype")) for each in (rows, before))
+    return max(1.0, now / then) if now and then else 1.0
 
 
-def _quickest_ns(rows: pd.DataFrame) -> "pd.Series[int]":
+def _mean_element_bytes(types: Texts) -> float:
+    """Return the mean over the messages of known type; 0 if there is none."""
+    sizes = np.array([*(BYTES_PER_ELEMENT.get(word, 0) for word in types.words), 0])[types.codes]
+    return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
+
+
+def _quickest_ns(rows: Columns) -> Int64s:
     """Return the shortest time of each message of a step: the time on a rank that did not wait.
 
     Messages are known by their place in the step, so a rank's step that lacks one is left out.
     """
-    if len(rows):
-        messages = rows.groupby(_STEP_KEYS)["rank"].transform("size")
-        usual = rows.groupby(_STEP_KEYS).size().mode().max()
-        rows = rows[messages == usual]
-    launched = rows["launch_start_ns"].fillna(rows["start_ns"])
-    index = rows.assign(launched=launched).sort_values("launched").groupby(_STEP_KEYS).cumcount()
-    return (rows["end_ns"] - rows["start_ns"]).groupby(index.reindex(rows.index)).min()
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
+    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    counts, times = np.unique(steps.sizes, return_counts=True)
+    usual = int(counts[times == times.max()].max())
+    launched = np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))
+    order = np.lexsort((launched, steps.codes))
+    order = order[(steps.sizes == usual)[steps.codes[order]]]
+    elapsed_ns = rows.ints("end_ns") - rows.ints("start_ns")
+    quickest: Int64s = elapsed_ns[order].reshape(-1, usual).min(axis=0)
+    return quickest

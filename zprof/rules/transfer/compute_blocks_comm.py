@@ -12,6 +12,7 @@ Reported above 2 % of the step, both thresholds from docs/thresholds.md. Not app
 collective runs on its own thread, and kernels do not block it.
 """
 
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
@@ -74,24 +75,24 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
     if has_no_collectives(analysis):
         return untested_gap(Cause.COMPUTE_BLOCKS_COMM, "no collective was recorded", "record the time window")
     gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
-    known = gathers[gathers["blocked_ns"].notna()]
-    if gathers.empty:
+    known = gathers.at(gathers.known("blocked_ns"))
+    if not len(gathers):
         return None
-    if known.empty:
+    if not len(known):
         return untested_gap(
             Cause.COMPUTE_BLOCKS_COMM,
             "the unit computing when a gather was launched is unknown: no launches, or no FSDP ranges",
             "record the host too (ProfilerActivity.CPU); FSDP marks its passes automatically",
         )
-    blocked = known["blocked_ns"].astype("int64")
-    blocked = blocked.where(blocked > _BLOCKED_NS, 0)
-    exposed = known["exposed_transfer_ns"]
+    blocked = known.ints("blocked_ns")
+    blocked = np.where(blocked > _BLOCKED_NS, blocked, 0)
+    exposed = known.ints("exposed_transfer_ns")
     blocking = _Blocked(
         count=len(known),
         blocked=int((blocked > 0).sum()),
         blocked_ns=mean_per_step(analysis, blocked.sum()),
         exposed_ns=mean_per_step(analysis, exposed[blocked > 0].sum()),
-        cost_ns=mean_per_step(analysis, blocked.clip(upper=exposed).sum()),
+        cost_ns=mean_per_step(analysis, np.minimum(blocked, exposed).sum()),
     )
     is_frequent = blocking.blocked >= _MIN_BLOCKED_RATIO * blocking.count
     return (

@@ -7,9 +7,10 @@ reduce_scatters left of the gradients.
 
 from collections.abc import Mapping
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.analysis.group_roles import GroupRole, find_role
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
@@ -31,7 +32,7 @@ _MAX_PADDING_RATIO = 0.1
 class GroupPlaces(Struct, frozen=True):
     """Where groups lie in a job; built once, from the collectives of all ranks."""
 
-    collectives: pd.DataFrame
+    collectives: Columns
     world_size: int
 
     def describe(self, group: str, size: int) -> str:
@@ -46,15 +47,22 @@ class GroupPlaces(Struct, frozen=True):
     def _connects_replicas(self, group: str) -> bool:
         """Return True if each rank has its own sharding group and reduces its shard of the gradients."""
         ranks = parse_group_ranks(group)
-        rows = self.collectives[self.collectives["rank"].isin(ranks)]
+        rows = self.collectives.at(np.isin(self.collectives.ints("rank"), sorted(ranks)))
         scatters = select_kind(rows, CollectiveKind.REDUCE_SCATTER)
-        reduces = select_kind(rows[rows["group"].astype(str) == group], CollectiveKind.ALL_REDUCE)
-        if not ranks or scatters.empty or reduces.empty:
+        reduces = select_kind(rows.at(rows.texts("group").equals(group)), CollectiveKind.ALL_REDUCE)
+        if not ranks or not len(scatters) or not len(reduces):
             return False
-        groups = scatters["group"].astype(str)
-        if any(len(ranks & parse_group_ranks(name)) != 1 for name in groups.unique()):
+        groups = scatters.texts("group").list_distinct()
+        if any(len(ranks & parse_group_ranks(name)) != 1 for name in groups):
             return False
-        shard_bytes = (scatters["bytes"] / scatters["group_size"]).groupby(scatters["rank"]).sum()
-        reduced_bytes = reduces["bytes"].groupby(reduces["rank"]).sum()
-        differences = (reduced_bytes / shard_bytes.reindex(reduced_bytes.index) - 1).abs()
-        return bool((differences <= _MAX_PADDING_RATIO).all())
+        shard_bytes = _sum_by_rank(scatters, scatters.ints("bytes") / scatters.ints("group_size"))
+        reduced_bytes = _sum_by_rank(reduces, reduces.floats("bytes"))
+        return all(
+            shard_bytes.get(rank, 0.0) > 0 and abs(reduced / shard_bytes[rank] - 1) <= _MAX_PADDING_RATIO
+            for rank, reduced in reduced_bytes.items()
+        )
+
+
+def _sum_by_rank(rows: Columns, values: Floats) -> dict[int, float]:
+    ranks = Groups(rows.ints("rank"))
+    return dict(zip(rows.ints("rank")[ranks.first].tolist(), ranks.sum(values).tolist(), strict=True))

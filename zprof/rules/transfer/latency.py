@@ -8,14 +8,13 @@ covers slower transports (sockets) and busy hosts.
 from collections.abc import Mapping, Set
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups, Texts
 from zprof.analysis.intervals import Intervals, covered, intervals
-from zprof.analysis.time.collective_rows import Floats, factorize_texts
 from zprof.analysis.time.transfer.link_fits import fit_line
-from zprof.rules.transfer.traffic import transfer_times
+from zprof.rules.transfer.traffic import measure_transfers
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
 _SLACK_NS = 50_000.0
@@ -37,10 +36,10 @@ _SCALARS_PER_STEP, _FASTEST_QUANTILE, _MANY_MESSAGES = 2.0, 0.05, 8
 
 
 class Latencies(Struct, frozen=True, kw_only=True):
-    """Latency per rank group; ``group_by_row`` maps rows of the collectives table to their ranks."""
+    """Latency per rank group; ``group_by_row`` has the ranks of each row of the collectives."""
 
     by_ranks: Mapping[str, float]
-    group_by_row: Mapping[int, str]
+    group_by_row: Texts
 
     def get_for_row(self, row: int) -> float | None:
         """Return the latency of a row's group, or of the only known group for a stream; None if unknown."""
@@ -73,9 +72,9 @@ def _read_latencies(analysis: RunAnalysis) -> Latencies:
     rows = analysis.collectives
     ranks = analysis.compute_once(_read_group_ranks)
     found: dict[str, float] = {}
-    places_by_name = {str(name): places for name, places in ranks.groupby(ranks).indices.items()}
-    for name, places in sorted(places_by_name.items(), key=lambda item: item[0]):
-        group_rows = rows.iloc[places]
+    groups = Groups(ranks)
+    for name, places in zip(ranks.at(groups.first), groups.split(), strict=True):
+        group_rows = rows.at(places)
         read = (
             _latency_from_fits(analysis, name, group_rows),
             _latency_from_gathers_and_scatters(analysis, group_rows),
@@ -84,36 +83,34 @@ def _read_latencies(analysis: RunAnalysis) -> Latencies:
         known = [each for each in read if each is not None]
         if known:
             found[name] = min(known)  # no message is quicker than the latency
-    if not found and not (rows["bytes"] > 0).any():
+    if not found and not (rows.ints("bytes") > 0).any():
         scalar = _latency_from_scalars(analysis, rows)
-        found = {name: scalar for name in set(ranks)} if scalar is not None else {}
-    found |= _latency_from_larger_groups(set(ranks) - set(found), found)
-    return Latencies(by_ranks=found, group_by_row=dict(zip(rows.index.tolist(), ranks.tolist(), strict=True)))
+        found = dict.fromkeys(ranks.list_distinct(), scalar) if scalar is not None else {}
+    found |= _latency_from_larger_groups(set(ranks.list_distinct()) - set(found), found)
+    return Latencies(by_ranks=found, group_by_row=ranks)
 
 
-def _read_group_ranks(analysis: RunAnalysis) -> "pd.Series[str]":
+def _read_group_ranks(analysis: RunAnalysis) -> Texts:
     """Return the ranks of the group of each collective."""
-    codes, groups = factorize_texts(analysis.collectives["group"])
-    names = np.array([_group_ranks(group) for group in groups], dtype=object)
-    return pd.Series(names[codes], index=analysis.collectives.index, dtype=object)
+    return analysis.collectives.texts("group").map(_group_ranks)
 
 
 def _group_ranks(group: str) -> str:
     return group.split("#", 1)[0]
 
 
-def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | None:
+def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: Columns) -> float | None:
     """Return the smallest latency from fits that resolve it (a fit over large messages alone does not)."""
     found = []
     for fit in analysis.time.fits:
         if _group_ranks(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
             continue
-        group_rows = rows[rows["kind"].astype(str) == fit.kind]
+        group_rows = rows.at(rows.texts("kind").equals(fit.kind))
         shared = measure_shared_ratio(analysis, group_rows)
         if shared > MAX_SHARED_RATIO:
             continue
-        times = transfer_times(analysis, group_rows)
-        residual_ns = (fit.residual_ratio + shared) * float(times.median()) if len(times) else 0.0
+        times = measure_transfers(analysis, group_rows).floats("elapsed_ns")
+        residual_ns = (fit.residual_ratio + shared) * float(np.median(times)) if len(times) else 0.0
         if (
             fit.residual_ratio <= _FIT_RESIDUAL_RATIO
             and fit.latency_ns > _MIN_LATENCY_TO_RESIDUAL * residual_ns
@@ -122,13 +119,13 @@ def _latency_from_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) ->
     return min(found) if found else None
 
 
-def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
+def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: Columns) -> float | None:
     """Return the common latency of gathers and reduce_scatters: in both, each rank sends equally many bytes.
 
     Gradients may have different types than parameters, so the two kinds cover a wider range of sizes. One
     kind alone must confirm that both are equally fast.
     """
-    group_rows = rows[rows["kind"].astype(str).isin(_RING_KINDS) & (rows["bytes"] > 0)]
+    group_rows = rows.at(rows.texts("kind").equals(*_RING_KINDS) & (rows.ints("bytes") > 0))
     if len(group_rows) < _FIT_MESSAGES:
         return None
     shared = measure_shared_ratio(analysis, group_rows)
@@ -142,7 +139,7 @@ def _latency_from_gathers_and_scatters(analysis: RunAnalysis, rows: pd.DataFrame
     ):
         return None
     by_kind = [
-        _fit_intercept(*_sized_times(analysis, group_rows[group_rows["kind"].astype(str) == kind]))
+        _fit_intercept(*_sized_times(analysis, group_rows.at(group_rows.texts("kind").equals(kind))))
         for kind in _RING_KINDS
     ]
     upper_bounds = [
@@ -176,10 +173,9 @@ def _fit_intercept(sizes: Floats, times: Floats) -> _Intercept | None:
     return _Intercept(ns=line.latency_ns, error_ns=error, residual_ns=residual_ns)
 
 
-def _sized_times(analysis: RunAnalysis, rows: pd.DataFrame) -> tuple[Floats, Floats]:
-    times = transfer_times(analysis, rows)
-    sizes = rows.groupby("instance")["bytes"].first().loc[times.index]
-    return np.asarray(sizes, dtype=np.float64), np.asarray(times, dtype=np.float64)
+def _sized_times(analysis: RunAnalysis, rows: Columns) -> tuple[Floats, Floats]:
+    transfers = measure_transfers(analysis, rows)
+    return transfers.floats("bytes"), transfers.floats("elapsed_ns")
 
 
 def _latency_from_larger_groups(unknown: Set[str], known: Mapping[str, float]) -> dict[str, float]:
@@ -198,39 +194,47 @@ def _latency_from_larger_groups(unknown: Set[str], known: Mapping[str, float]) -
     return found
 
 
-def measure_shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
+def measure_shared_ratio(analysis: RunAnalysis, rows: Columns) -> float:
     """Return the share of transfer time in ``rows`` that overlaps with transfers of other rank groups."""
     overlapping = total = 0
     ranks = analysis.compute_once(_read_group_ranks)
-    columns = ["rank", "end_ns", "transfer_ns"]
-    all_rows = analysis.collectives[columns]
-    others = all_rows[all_rows["rank"].isin(rows["rank"].unique()) & ~ranks.isin(set(ranks.loc[rows.index]))]
-    places = others.groupby("rank").indices
-    for rank, group_rows in rows[columns].groupby("rank"):
-        other_transfers = _transfer_intervals(others.iloc[places.get(rank, [])])
+    all_rows, rows = (table.pick(("rank", "end_ns", "transfer_ns")) for table in (analysis.collectives, rows))
+    is_other = ~ranks.equals(*ranks.at(rows.row).list_distinct())
+    others = all_rows.at(np.isin(all_rows.ints("rank"), np.unique(rows.ints("rank"))) & is_other)
+    by_rank, own = Groups(others.ints("rank")), Groups(rows.ints("rank"))
+    places = dict(zip(others.ints("rank")[by_rank.first].tolist(), by_rank.split(), strict=True))
+    for rank, mine in zip(rows.ints("rank")[own.first].tolist(), own.split(), strict=True):
+        other_transfers = _transfer_intervals(others.at(places.get(rank, np.zeros(0, dtype=np.int64))))
+        group_rows = rows.at(mine)
         overlapping += int(covered(other_transfers, *_transfer_intervals(group_rows).T).sum())
-        total += int(group_rows["transfer_ns"].sum())
+        total += int(group_rows.ints("transfer_ns").sum())
     return overlapping / total if total else 0.0
 
 
-def _transfer_intervals(rows: pd.DataFrame) -> Intervals:
-    return intervals(rows["end_ns"] - rows["transfer_ns"], rows["end_ns"])
+def _transfer_intervals(rows: Columns) -> Intervals:
+    return intervals(rows.ints("end_ns") - rows.ints("transfer_ns"), rows.ints("end_ns"))
 
 
-def _latency_from_tiny_messages(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
-    sized = rows[rows["bytes"] > 0]
-    tiny = sized[sized["bytes"] <= _TINY_RATIO * sized["bytes"].median()]
-    times = transfer_times(analysis, tiny)
-    return float(times.median()) if len(times) else None
+def _latency_from_tiny_messages(analysis: RunAnalysis, rows: Columns) -> float | None:
+    sized = rows.at(rows.ints("bytes") > 0)
+    if not len(sized):
+        return None
+    tiny = sized.at(sized.ints("bytes") <= _TINY_RATIO * np.median(sized.ints("bytes")))
+    times = measure_transfers(analysis, tiny).floats("elapsed_ns")
+    return float(np.median(times)) if len(times) else None
 
 
-def _latency_from_scalars(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
-    is_reduced = rows["kind"].astype(str) == "all_reduce"
+def _latency_from_scalars(analysis: RunAnalysis, rows: Columns) -> float | None:
+    is_reduced = rows.texts("kind").equals("all_reduce")
     steps = max(1, len(analysis.steps))
-    rest = transfer_times(analysis, rows[~is_reduced])
-    times = transfer_times(analysis, rows[is_reduced])
+    rest, times = (
+        measure_transfers(analysis, rows.at(chosen)).floats("elapsed_ns")
+        for chosen in (~is_reduced, is_reduced)
+    )
     if not len(times) or is_reduced.sum() > _SCALARS_PER_STEP * steps:
         return None
-    if (~is_reduced).sum() < _MANY_MESSAGES * steps or times.median() > rest.quantile(_FASTEST_QUANTILE):
+    if (~is_reduced).sum() < _MANY_MESSAGES * steps:
         return None
-    return float(times.median())
+    if len(rest) and np.median(times) > np.quantile(rest, _FASTEST_QUANTILE):
+        return None
+    return float(np.median(times))

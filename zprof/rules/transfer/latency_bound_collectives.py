@@ -13,6 +13,8 @@ more: the step replayed with the excess latency removed from each message (zprof
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
@@ -68,11 +70,11 @@ def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | Non
 
 
 def _saving_ns(analysis: RunAnalysis, small: SmallMessages) -> tuple[float, float]:
-    transfer = analysis.collectives["transfer_ns"].astype(float)
+    transfer = analysis.collectives.floats("transfer_ns").copy()
     for messages in small.step.traffic.both:
-        rows = messages.rows.index
+        rows = messages.rows.row
         beyond = max(0.0, (messages.latency_ns or 0.0) - ORDINARY_LATENCY_NS)
-        transfer.loc[rows] = (transfer.loc[rows] - beyond).clip(lower=0.0)
+        transfer[rows] = np.maximum(0.0, transfer[rows] - beyond)
     low, high = small.saving_ns
     return low, max(high, estimate_transfer_saving_ns(analysis, transfer))
 

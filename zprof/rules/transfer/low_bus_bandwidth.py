@@ -90,11 +90,11 @@ def _check(
     reached = ReachedBandwidth(analysis)
     rates = select_bandwidth_bound(reached) if analysis.run.world_size > 1 else []
     if not rates:
-        is_unsized = not (analysis.collectives["bytes"] > 0).any()
+        is_unsized = not (analysis.collectives.ints("bytes") > 0).any()
         if baseline is not None and is_unsized:
             return _find_by_time(analysis, baseline)
         # A gap if much of the step is exposed in transfers whose bandwidth cannot be computed.
-        exposed_ns = mean_per_step(analysis, float(analysis.collectives["exposed_transfer_ns"].sum()))
+        exposed_ns = mean_per_step(analysis, float(analysis.collectives.ints("exposed_transfer_ns").sum()))
         is_worth_it = exposed_ns >= _MIN_UNTESTED_RATIO * mean_wall_ns(analysis)
         if analysis.run.world_size == 1 or not is_worth_it or measure_group_rates(reached):
             return None  # what was measured is mostly latency
@@ -307,6 +307,6 @@ def _rate_confidence(analysis: RunAnalysis, worst: SlowGroup) -> Confidence:
         is_sure = worst.rate.count >= _MIN_COUNT_FOR_HIGH_CONFIDENCE
         return Confidence.HIGH if is_sure else Confidence.MEDIUM
     rows = select_kind(analysis.collectives, worst.rate.kind)
-    own_rows = rows[rows["group"].astype(str) == worst.rate.group]
+    own_rows = rows.at(rows.texts("group").equals(worst.rate.group))
     is_alone = measure_shared_ratio(analysis, own_rows) <= MAX_SHARED_RATIO
     return Confidence.MEDIUM if proof is Confidence.MEDIUM and is_alone else Confidence.LOW

@@ -25,10 +25,12 @@ network that is barely fast enough, 7 %). The others are from simulated jobs, wh
 the true saving.
 """
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
@@ -38,6 +40,7 @@ from zprof.model.whatif import Change
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
+    count_steps,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -118,8 +121,8 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if has_no_collectives(analysis):
         return untested_gap(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
     gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
-    gathers = gathers[gathers["group_size"] != 1]
-    if gathers.groupby(["rank", "step"]).size().median() < _MIN_GATHERS or gathers.empty:
+    gathers = gathers.at(gathers.ints("group_size") != 1)
+    if not len(gathers) or np.median(_group_by_step(gathers).sizes) < _MIN_GATHERS:
         return None
     if any(rank.upper_bound for rank in analysis.time.per_rank):
         return untested_gap(
@@ -138,59 +141,60 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     )
 
 
-def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
-    duration = (gathers["end_ns"] - gathers["start_ns"]).clip(lower=1)
-    queued = gathers["queued_exposed_ns"]
+def _group_by_step(rows: Columns) -> Groups:
+    return Groups(rows.ints("rank"), rows.ints("step"))
+
+
+def _measure(analysis: RunAnalysis, gathers: Columns) -> _Gathers:
+    duration = np.maximum(1, gathers.ints("end_ns") - gathers.ints("start_ns"))
+    queued, exposed = gathers.ints("queued_exposed_ns"), gathers.ints("exposed_transfer_ns")
     late = _is_late(gathers, duration) & ~_is_held(analysis, gathers, duration)
-    blocked = (gathers["exposed_transfer_ns"] + queued).where(late, 0)
-    waited = blocked + gathers["exposed_wait_ns"].where(late, 0)
-    free = gathers["free_compute_ns"].where(late, 0)
-    place = [gathers["rank"], gathers["step"]]
+    blocked = np.where(late, exposed + queued, 0)
+    waited = blocked + np.where(late, gathers.ints("exposed_wait_ns"), 0)
+    free = np.where(late, gathers.ints("free_compute_ns"), 0)
+    steps = _group_by_step(gathers)
+    hideable = steps.sum(np.minimum(blocked, free))
+    # the compute of the last unit, taken as the largest, counts too
+    most = _MAX_SAVING_RATIO * np.minimum(steps.sum(waited), steps.sum(free) + steps.max(free))
+    step_rows = gathers.at(steps.first)
     return _Gathers(
         count=len(gathers),
         late=int(late.sum()),
-        transfer_ns=mean_per_step(analysis, gathers["transfer_ns"].sum()),
-        exposed_ns=mean_per_step(analysis, gathers["exposed_transfer_ns"].sum()),
-        queued_ns=mean_per_step(analysis, queued.where(late, 0).sum()),
+        transfer_ns=mean_per_step(analysis, gathers.ints("transfer_ns").sum()),
+        exposed_ns=mean_per_step(analysis, exposed.sum()),
+        queued_ns=mean_per_step(analysis, np.where(late, queued, 0).sum()),
         free_ns=mean_per_step(analysis, free.sum()),
-        hideable_ns=_within_free_compute(
-            analysis, blocked.clip(upper=free).astype(float).groupby(place).sum()
-        ),
-        max_ns=_within_free_compute(analysis, _max_saving_per_step(gathers.assign(waited=waited, free=free))),
-        launched=bool(gathers["launch_start_ns"].notna().mean() > 0.5),
-        bound=not gathers["matched"].mean() > 0.5,
+        hideable_ns=_within_free_compute(analysis, step_rows, hideable),
+        max_ns=_within_free_compute(analysis, step_rows, most),
+        launched=bool(gathers.known("launch_start_ns").mean() > 0.5),
+        bound=not gathers.bools("matched").mean() > 0.5,
     )
 
 
-def _is_late(gathers: pd.DataFrame, duration: "pd.Series[int]") -> "pd.Series[bool]":
+def _is_late(gathers: Columns, duration: Int64s) -> Mask:
     """Return a mask of the gathers with almost no overlapping compute although there was free compute."""
-    alone = gathers["hidden_ns"] <= _HIDES_NOTHING_RATIO * duration
-    return alone & (gathers["free_compute_ns"] > _WORTH_HIDING_RATIO * duration)
+    alone = gathers.ints("hidden_ns") <= _HIDES_NOTHING_RATIO * duration
+    late: Mask = alone & (gathers.ints("free_compute_ns") > _WORTH_HIDING_RATIO * duration)
+    return late
 
 
-def _is_held(analysis: RunAnalysis, gathers: pd.DataFrame, duration: "pd.Series[int]") -> "pd.Series[bool]":
+def _is_held(analysis: RunAnalysis, gathers: Columns, duration: Int64s) -> Mask:
     """Return a mask of the gathers that a device delayed although they were ready; none on CPU ranks."""
     if analysis.run.device == "cpu":
-        return pd.Series(False, index=gathers.index)
-    stood = gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]
-    kept = pd.concat([stood, gathers["blocked_ns"]], axis=1).astype("Float64").max(axis=1).fillna(0)
-    return ((kept >= _STARTS_LATE_NS) & (kept >= _STARTS_LATE_RATIO * duration)).astype(bool)
+        return np.zeros(len(gathers), dtype=np.bool_)
+    stood = gathers.ints("start_ns") - gathers.ints("launch_start_ns") - gathers.ints("dependency_ns")
+    is_known = gathers.known("launch_start_ns") & gathers.known("dependency_ns")
+    kept = np.maximum(np.where(is_known, stood, 0), gathers.ints("blocked_ns"))
+    held: Mask = (kept >= _STARTS_LATE_NS) & (kept >= _STARTS_LATE_RATIO * duration)
+    return held
 
 
-def _max_saving_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Measure the time per step that late gathers block and that free compute could hide.
-
-    The compute of the last unit, taken as the largest, counts too.
-    """
-    steps = rows.groupby(["rank", "step"])
-    return _MAX_SAVING_RATIO * steps["waited"].sum().clip(upper=steps["free"].sum() + steps["free"].max())
-
-
-def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> float:
-    """Limit each step's time by its free compute; return the mean per rank and step."""
-    steps = analysis.steps.set_index(["rank", "step"])
-    free = (steps["compute_ns"] - steps["overlapped_ns"]).clip(lower=0)
-    return mean_per_step(analysis, claimed.clip(upper=free.reindex(claimed.index).fillna(0)).sum())
+def _within_free_compute(analysis: RunAnalysis, rows: Columns, claimed: Int64s | Floats) -> float:
+    """Limit the claims on the step of each row by its free compute; return the mean per rank and step."""
+    steps = analysis.steps
+    free = np.maximum(0, steps.ints("compute_ns") - steps.ints("overlapped_ns"))
+    places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, steps)))
+    return mean_per_step(analysis, np.minimum(claimed, np.append(free, 0)[places]).sum())
 
 
 def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
@@ -238,7 +242,7 @@ def _bound_saving(
 def _rate_confidence(analysis: RunAnalysis, gathers_cost: _Gathers) -> Confidence:
     if _waits_at_once(analysis) or gathers_cost.late < _LATE_RATIO * gathers_cost.count:
         return Confidence.LOW
-    has_enough_steps = analysis.steps["step"].nunique() >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+    has_enough_steps = count_steps(analysis) >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     sure = has_enough_steps and gathers_cost.launched and not gathers_cost.bound
     return (
         Confidence.HIGH

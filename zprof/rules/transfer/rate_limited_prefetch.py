@@ -18,6 +18,7 @@ A rank without a device computes on the launching thread: the limiter's wait is 
 there is no lead to lose. So the first case does not exist on CPU ranks.
 """
 
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
@@ -29,6 +30,7 @@ from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
+    count_steps,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -98,29 +100,30 @@ def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -
             Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"
         )
     gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
-    gathers = gathers[gathers["group_size"] != 1]
-    if gathers.empty:
+    gathers = gathers.at(gathers.ints("group_size") != 1)
+    if not len(gathers):
         return None
     wall = mean_wall_ns(analysis)
     limiter_cost = _measure_holds(analysis)
     if limiter_cost and limiter_cost.idle_ns >= _MIN_STEP_RATIO * wall:
         return _find_rate_limit(analysis, limiter_cost)
-    if gathers["launch_start_ns"].isna().all():
+    if not gathers.known("launch_start_ns").any():
         return untested_gap(
             Cause.RATE_LIMITED_PREFETCH,
             "the host's calls were not recorded",
             "record CPU activity too (ProfilerActivity.CPU)",
         )
-    duration = gathers["end_ns"] - gathers["start_ns"]
-    stood = (gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]).astype("Float64")
+    duration = gathers.ints("end_ns") - gathers.ints("start_ns")
+    dependency = gathers.ints("dependency_ns")
+    stood = gathers.ints("start_ns") - gathers.ints("launch_start_ns") - dependency
     chosen = (
-        (gathers["hidden_ns"] > _MIN_OVERLAP_RATIO * duration)
-        & (gathers["dependency_ns"].fillna(0) > 0)
-        & (stood.fillna(_MAX_READY_DELAY_NS) < _MAX_READY_DELAY_NS)
-        & (gathers["blocked_ns"].fillna(0) < _MAX_READY_DELAY_NS)
-    ).astype(bool)
-    exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
-    hideable = exposed.clip(upper=gathers["free_compute_ns"])
+        (gathers.ints("hidden_ns") > _MIN_OVERLAP_RATIO * duration)
+        & (dependency > 0)
+        & (gathers.known("launch_start_ns") & (stood < _MAX_READY_DELAY_NS))
+        & (gathers.ints("blocked_ns") < _MAX_READY_DELAY_NS)
+    )
+    exposed = np.where(chosen, gathers.ints("exposed_transfer_ns"), 0)
+    hideable = np.minimum(exposed, gathers.ints("free_compute_ns"))
     shallow = _ShallowPrefetch(
         count=mean_per_step(analysis, int((hideable > 0).sum())),
         exposed_ns=mean_per_step(analysis, exposed.sum()),
@@ -135,18 +138,18 @@ def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -
 
 def _measure_holds(analysis: RunAnalysis) -> _Holds | None:
     holds = analysis.limiter
-    if holds.empty:
+    if not len(holds):
         return None
     return _Holds(
         count=mean_per_step(analysis, len(holds)),
-        blocked_ns=mean_per_step(analysis, (holds["end_ns"] - holds["start_ns"]).sum()),
-        idle_ns=mean_per_step(analysis, holds["idle_ns"].sum()),
+        blocked_ns=mean_per_step(analysis, (holds.ints("end_ns") - holds.ints("start_ns")).sum()),
+        idle_ns=mean_per_step(analysis, holds.ints("idle_ns").sum()),
     )
 
 
 def _find_rate_limit(analysis: RunAnalysis, limiter_cost: _Holds) -> Finding:
     basis = analysis.time.basis
-    steps = analysis.steps["step"].nunique()
+    steps = count_steps(analysis)
     return make_finding(
         analysis,
         Cause.RATE_LIMITED_PREFETCH,

@@ -12,9 +12,8 @@ may share it, so between hosts the comparison proves nothing by itself.
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pandas as pd
 
-from zprof.analysis.time.collective_rows import Mask
+from zprof.analysis.columns import Mask, Texts
 from zprof.model.findings import Confidence
 from zprof.rules.transfer.bandwidth import (
     KINDS,
@@ -37,7 +36,7 @@ class LinkReferences:
     def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
         self._run = run
         self._kind = np.array([KINDS.index(rate.kind) for rate in rates])
-        self._group = pd.factorize(np.array([rate.group for rate in rates], dtype=object))[0]
+        self._group = Texts.of(rate.group for rate in rates).codes
         self._span = np.array([_SPAN_CODES[run.spans(rate.group)] for rate in rates])
         self._ranks = np.array([rate.ranks for rate in rates])
         self._bytes = np.array([rate.bytes for rate in rates])

@@ -14,6 +14,7 @@ ranks the main thread may block on each reduce_scatter before it launches the al
 excludes these. Each rank then holds 1/h of the states instead of 1/n, which costs memory.
 """
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -97,7 +98,8 @@ def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     if traffic is None or not sharded or traffic.exposed_ns <= _MIN_STEP_RATIO * mean_wall_ns(analysis):
         return None
     counted = [
-        count_ranks_by_host(analysis, group) for group in sorted(set(sharded[0].rows["group"].astype(str)))
+        count_ranks_by_host(analysis, group)
+        for group in sorted(sharded[0].rows.texts("group").list_distinct())
     ]
     if any(hosts is None for hosts in counted):
         return untested_gap(
@@ -125,9 +127,9 @@ def _measure_spanning(
     layout: tuple[int, int],
 ) -> _Spanning | None:
     each = bus_bandwidths(analysis, messages.rows, messages.kind)
-    if each.empty:
+    if not len(each):
         return None
-    measured_bytes_per_s = float(each["bytes_per_s"].median())
+    measured_bytes_per_s = float(np.median(each.floats("bytes_per_s")))
     runs = (analysis, baseline) if baseline else (analysis,)
     within = bandwidth_within_hosts(runs, messages.kind, messages.bytes)
     if measured_bytes_per_s >= (_LOW_RATIO * within if within else _WITHIN_HOST_BYTES_PER_S):

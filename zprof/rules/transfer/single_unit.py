@@ -14,10 +14,11 @@ A single unit stays gathered (FSDP2 never reshards the root). Blocks are gathere
 and the saving accounts for that.
 """
 
-import pandas as pd
+import numpy as np
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
@@ -25,6 +26,7 @@ from zprof.model.training import Engine
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import BUCKET_SIZE, WRAP_BLOCKS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import (
+    count_steps,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -122,21 +124,24 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 def _is_one_message(messages: Messages, least_ratio: float) -> bool:
     """Return True if one message carries more than this share of the bytes of a pass."""
     rows = messages.rows
-    steps = rows.groupby(["rank", "step"])
-    if float(steps.size().median()) > _MAX_MESSAGES:
+    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    if float(np.median(steps.sizes)) > _MAX_MESSAGES:
         return False
-    passes = rows.assign(unit=rows["unit"].astype(object).where(rows["unit"].notna(), rows["bytes"]))
-    once = passes.drop_duplicates(["rank", "step", "unit"]).groupby(["rank", "step"])["bytes"]
-    return float((once.max() / once.sum()).median()) > least_ratio
+    unit, sizes = rows.texts("unit"), rows.ints("bytes")
+    # a message without a unit is one with the others of its size
+    once = Groups(steps.codes, unit.codes, np.where(unit.known, 0, sizes)).first
+    passes = Groups(steps.codes[once])
+    return float(np.median(passes.max(sizes[once]) / passes.sum(sizes[once]))) > least_ratio
 
 
 def _shown_ratio(messages: Messages, *, first: bool) -> float:
     """Return the exposed share of the first, or the last, large message of a step."""
-    rows = messages.rows.sort_values("start_ns")
-    rows = rows[rows["bytes"] >= rows["bytes"].max() * _MIN_BYTES_RATIO]
-    steps = rows.groupby(["rank", "step"], sort=False)
-    chosen: pd.DataFrame = steps.head(1) if first else steps.tail(1)
-    return float((chosen["exposed_transfer_ns"] / chosen["transfer_ns"].clip(lower=1)).median())
+    rows, sizes = messages.rows, messages.rows.ints("bytes")
+    rows = rows.at(sizes >= sizes.max() * _MIN_BYTES_RATIO)
+    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    order = np.lexsort((rows.ints("start_ns"), steps.codes))
+    chosen = rows.at(order[steps.starts if first else steps.starts + steps.sizes - 1])
+    return float(np.median(chosen.ints("exposed_transfer_ns") / np.maximum(1, chosen.ints("transfer_ns"))))
 
 
 def _article(messages: Messages) -> str:
@@ -167,11 +172,7 @@ def _limit_launch_cost(traffic: StepTraffic) -> StepTraffic:
 def _confidence(
     analysis: RunAnalysis, saving: tuple[float, float], messages: Messages, *, is_bucket: bool
 ) -> Confidence:
-    usual = is_bucket and messages.rows["bytes"].max() <= _DEFAULT_BUCKET_BYTES
+    usual = is_bucket and messages.rows.ints("bytes").max() <= _DEFAULT_BUCKET_BYTES
     if usual or is_guess(saving, mean_wall_ns(analysis)):
         return Confidence.LOW
-    return (
-        Confidence.HIGH
-        if analysis.steps["step"].nunique() >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
-        else Confidence.MEDIUM
-    )
+    return Confidence.HIGH if count_steps(analysis) >= _MIN_STEPS_FOR_HIGH_CONFIDENCE else Confidence.MEDIUM

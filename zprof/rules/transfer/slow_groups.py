@@ -4,12 +4,13 @@ Which bandwidth a group falls short of is decided in ``low_bus_bandwidth``.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import group_rows_by_text
+from zprof.analysis.columns import Columns, Groups
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
 from zprof.rules.evidence import Fact, make_fact
@@ -81,17 +82,24 @@ def measure_slow_groups(
 def measure_times(analysis: RunAnalysis, rates: Sequence[GroupRate]) -> list[tuple[float, float]]:
     """Return transfer and exposed transfer of each group in ns per step and rank, with their queues."""
     keys = {(rate.kind.value, rate.group) for rate in rates}
-    tables = group_rows_by_text(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
-    rows_by_kind_and_group = {names: rows for names, rows in tables if names in keys}
-    steps_by_rank = analysis.steps["rank"].value_counts()
+    rows_by_kind_and_group = _group_rows(analysis.collectives.pick(_COLUMNS), keys) if keys else {}
+    ranks, counts = np.unique(analysis.steps.ints("rank"), return_counts=True)
     found = []
     for rate in rates:
         rows = rows_by_kind_and_group[rate.kind.value, rate.group]
-        steps = max(1, int(steps_by_rank.reindex(rows["rank"].unique()).sum()))
+        steps = max(1, int(counts[np.isin(ranks, rows.ints("rank"))].sum()))
         queueing_ns = measure_queueing_ns(rows)
-        transfer_ns = float((rows["transfer_ns"] + queueing_ns).sum()) / steps
-        found.append((transfer_ns, float((rows["exposed_transfer_ns"] + queueing_ns).sum()) / steps))
+        transfer_ns = float((rows.ints("transfer_ns") + queueing_ns).sum()) / steps
+        found.append((transfer_ns, float((rows.ints("exposed_transfer_ns") + queueing_ns).sum()) / steps))
     return found
+
+
+def _group_rows(rows: Columns, keys: Set[tuple[str, str]]) -> dict[tuple[str, str], Columns]:
+    """Return the rows of each kind and group in ``keys``."""
+    kind, group = rows.texts("kind"), rows.texts("group")
+    groups = Groups(kind, group)
+    named = zip(zip(kind.at(groups.first), group.at(groups.first), strict=True), groups.split(), strict=True)
+    return {key: rows.at(places) for key, places in named if key in keys}
 
 
 def sum_largest_savings(slow: list[SlowGroup]) -> tuple[float, float]:
@@ -155,6 +163,6 @@ def select_slow_rows(analysis: RunAnalysis, finding: Finding) -> dict[int, float
                 for rate in rates
                 if rate.kind is kind and rate.bytes_per_s < math.sqrt(measured * expected)
             }
-            rows = rows[rows["group"].astype(str).isin(slow)]
-        found.update(dict.fromkeys(rows.index.tolist(), ratio))
+            rows = rows.at(rows.texts("group").equals(*slow))
+        found.update(dict.fromkeys(rows.row.tolist(), ratio))
     return found

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from statistics import median
 
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
@@ -25,10 +26,10 @@ from zprof.rules.transfer.traffic import (
     StepModel,
     StepTraffic,
     is_guess,
+    measure_transfers,
     model_step,
     read_step_traffic,
     sizes_that_help,
-    transfer_times,
 )
 
 LATENCY_RATIO = 0.50
@@ -168,14 +169,14 @@ def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
 
 
 def _is_latency_confirmed(analysis: RunAnalysis, messages: Messages) -> bool:
-    quick = float(transfer_times(analysis, messages.rows).quantile(QUICK_SHARE))
+    quick = float(np.quantile(measure_transfers(analysis, messages.rows).floats("elapsed_ns"), QUICK_SHARE))
     return quick >= QUICKER_RATIO * (messages.latency_ns or 0.0)
 
 
 def _units_per_block_of_traffic(traffic: StepTraffic) -> float | None:
     if traffic.gathers is None:
         return None
-    return count_units_per_block(str(unit) for unit in traffic.gathers.rows["unit"].dropna().unique())
+    return count_units_per_block(traffic.gathers.rows.texts("unit").list_distinct())
 
 
 _BLOCK = re.compile(r"(?:[A-Za-z_]\w*\.)*\d+(?![^.\s\[])", re.ASCII)

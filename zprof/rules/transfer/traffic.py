@@ -17,12 +17,11 @@ with the result.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import factorize_texts
+from zprof.analysis.columns import Columns, Groups, find_places
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kind
@@ -53,7 +52,7 @@ class Messages(Struct, frozen=True, kw_only=True):
     exposed_ns: float
     launch_ns: float
     latency_ns: float | None
-    rows: pd.DataFrame
+    rows: Columns
 
     def sized(self, times: float) -> float:
         """Return the time of a message with ``times`` the bytes; without a known latency all of it scales."""
@@ -158,96 +157,90 @@ def _read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
     gathers, reduces = (_read_messages(analysis, rows, kinds) for kinds in (_GATHERS, _REDUCES))
     if gathers is None and reduces is None:
         return None
-    compute = float(analysis.steps["compute_ns"].mean()) if len(analysis.steps) else 0.0
+    compute = float(analysis.steps.ints("compute_ns").mean()) if len(analysis.steps) else 0.0
     before = gathers is not None and (reduces is None or _first_launch(gathers) < _first_launch(reduces))
     return StepTraffic(gathers=gathers, reduces=reduces, compute_ns=compute, before=before)
 
 
-def _drop_tiny_gathers(rows: pd.DataFrame) -> pd.DataFrame:
+def _drop_tiny_gathers(rows: Columns) -> Columns:
     """Leave out all_gathers that move next to nothing beside the gradients: flags, not parameters."""
-    gathers, reduces = (_select_kinds(rows, kinds) for kinds in (_GATHERS, _REDUCES))
-    is_tiny = gathers["bytes"].sum() < _TINY_RATIO * reduces["bytes"].sum()
-    return rows.drop(gathers.index) if is_tiny else rows
+    gathered, reduced = (select_kind(rows, *kinds).ints("bytes").sum() for kinds in (_GATHERS, _REDUCES))
+    is_tiny = gathered < _TINY_RATIO * reduced
+    return rows.at(~rows.texts("kind").equals(*(kind.value for kind in _GATHERS))) if is_tiny else rows
 
 
 def _first_launch(messages: Messages) -> float:
     """Return when the first message of a step is launched: the median over ranks and steps, in ns."""
     rows = messages.rows
-    starts = rows["launch_start_ns"].fillna(rows["start_ns"]).astype("float64")
-    return float(starts.groupby([rows["rank"], rows["step"]]).min().median())
+    starts = np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))
+    return float(np.median(Groups(rows.ints("rank"), rows.ints("step")).min(starts)))
 
 
-def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
+def _select_sharding_group(rows: Columns) -> Columns:
     """Return the rows of each rank's group that moves the most bytes."""
-    rows = rows[rows["group_size"] > 1]
-    # A number for each group, in the order of their names, which are long if ranks are many.
-    groups = rows["group"]
-    codes, texts = factorize_texts(groups)
-    places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
-    group = pd.Series(places[codes], index=groups.index)
+    rows = rows.at(rows.ints("group_size") > 1)
     for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
-        own_rows = _select_kinds(rows, kinds)
-        if len(own_rows) and own_rows["bytes"].sum() > 0:
-            moved = own_rows["bytes"].groupby([own_rows["rank"], group.loc[own_rows.index]]).sum()
-            most = moved.groupby(level="rank").idxmax()
-            keys = pd.MultiIndex.from_tuples(list(most))
-            return rows[pd.MultiIndex.from_arrays([rows["rank"], group]).isin(keys)]
-    return rows.iloc[:0]
-
-
-def _select_kinds(rows: pd.DataFrame, kinds: Iterable[CollectiveKind]) -> pd.DataFrame:
-    return rows[rows["kind"].astype(str).isin([kind.value for kind in kinds])]
+        own_rows = select_kind(rows, *kinds)
+        if len(own_rows) and own_rows.ints("bytes").sum() > 0:
+            groups = Groups(own_rows.ints("rank"), own_rows.texts("group"))
+            rank = own_rows.ints("rank")[groups.first]
+            order = np.lexsort((-groups.sum(own_rows.ints("bytes")), rank))
+            most = groups.first[order[Groups(rank[order]).first]]
+            keys = (own_rows.ints("rank")[most], own_rows.texts("group").codes[most])
+            return rows.at(find_places((rows.ints("rank"), rows.texts("group").codes), keys) >= 0)
+    return rows.at(np.zeros(0, dtype=np.int64))
 
 
 def _read_messages(
-    analysis: RunAnalysis, rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]
+    analysis: RunAnalysis, rows: Columns, kinds: tuple[CollectiveKind, ...]
 ) -> Messages | None:
     """Return the messages of the kind in ``kinds`` that moves the most bytes, None if there are none."""
-    own_rows = _select_kinds(rows, kinds)
-    own_rows = own_rows[own_rows["bytes"] > _COUNTS_RATIO * own_rows["bytes"].max()]
-    if own_rows.empty:
+    own_rows = select_kind(rows, *kinds)
+    own_rows = own_rows.at(own_rows.ints("bytes") > _COUNTS_RATIO * own_rows.ints("bytes").max(initial=0))
+    if not len(own_rows):
         return None
-    kind = CollectiveKind(str(own_rows.groupby(own_rows["kind"].astype(str))["bytes"].sum().idxmax()))
+    of_kind = Groups(own_rows.texts("kind"))
+    most = of_kind.first[of_kind.sum(own_rows.ints("bytes")).argmax()]
+    kind = CollectiveKind(own_rows.texts("kind")[most])
     own_rows = select_kind(own_rows, kind)
-    times = transfer_times(analysis, own_rows)
+    times = measure_transfers(analysis, own_rows).floats("elapsed_ns")
     if not len(times):
         return None
-    each = float(times.median())
+    each = float(np.median(times))
     latency = _estimate_latency_ns(analysis, own_rows, kind)
     return Messages(
         kind=kind,
         count=mean_per_step(analysis, len(own_rows)),
-        bytes=float(own_rows["bytes"].median()),
+        bytes=float(np.median(own_rows.ints("bytes"))),
         each_ns=each,
-        exposed_ns=mean_per_step(analysis, own_rows["exposed_transfer_ns"].sum()),
+        exposed_ns=mean_per_step(analysis, own_rows.ints("exposed_transfer_ns").sum()),
         launch_ns=_launch_ns(analysis, own_rows),
         latency_ns=min(latency, each) if latency is not None else None,
         rows=own_rows,
     )
 
 
-def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return the time from the last start to the first end of each collective that all its ranks show."""
-    chosen = rows["matched"].to_numpy(np.bool_) & ~rows["first_of_window"].to_numpy(np.bool_)
-    instance, start, end = (
-        rows[name].to_numpy(np.int64)[chosen] for name in ("instance", "start_ns", "end_ns")
-    )
-    order = np.argsort(instance, kind="stable")
-    numbers, first = np.unique(instance[order], return_index=True)
-    if not len(numbers):
-        return pd.Series(dtype=np.float64, index=pd.Index(numbers, name="instance"))
-    elapsed = np.minimum.reduceat(end[order], first) - np.maximum.reduceat(start[order], first)
-    times = elapsed.astype(np.float64)
-    is_clear = times > max(1, 2 * get_clock_uncertainty_ns(analysis))
-    return pd.Series(times[is_clear], index=pd.Index(numbers[is_clear], name="instance"))
+def measure_transfers(analysis: RunAnalysis, rows: Columns) -> Columns:
+    """Return the first row of each collective that all its ranks show, by instance, with ``elapsed_ns``.
+
+    That is the time from its last start to its first end.
+    """
+    chosen = np.flatnonzero(rows.bools("matched") & ~rows.bools("first_of_window"))
+    instances = Groups(rows.ints("instance")[chosen])
+    last_start_ns = instances.max(rows.ints("start_ns")[chosen])
+    elapsed_ns = (instances.min(rows.ints("end_ns")[chosen]) - last_start_ns).astype(np.float64)
+    is_clear = elapsed_ns > max(1, 2 * get_clock_uncertainty_ns(analysis))
+    numbers, first = np.unique(rows.ints("instance"), return_index=True)
+    places = np.searchsorted(numbers, rows.ints("instance")[chosen][instances.first[is_clear]])
+    return rows.at(first[places]).with_columns(elapsed_ns=elapsed_ns[is_clear])
 
 
-def _estimate_latency_ns(analysis: RunAnalysis, own_rows: pd.DataFrame, kind: CollectiveKind) -> float | None:
+def _estimate_latency_ns(analysis: RunAnalysis, own_rows: Columns, kind: CollectiveKind) -> float | None:
     """Return the time of a zero-byte message: from the fit over sizes, else from tiny messages.
 
     Groups of the same ranks use the same links: a norm or a loss often has its own group.
     """
-    ranks = {_group_ranks(str(group)) for group in own_rows["group"].unique()}
+    ranks = {_group_ranks(group) for group in own_rows.texts("group").list_distinct()}
     fits = [
         fit.latency_ns
         for fit in analysis.time.fits
@@ -257,11 +250,11 @@ def _estimate_latency_ns(analysis: RunAnalysis, own_rows: pd.DataFrame, kind: Co
     ]
     if fits:
         return float(max(fits))
-    rows = _select_kinds(analysis.collectives, (*_GATHERS, *_REDUCES))
-    rows = rows[rows["bytes"] <= _TINY_RATIO * own_rows["bytes"].median()]
-    same = {group: _group_ranks(str(group)) in ranks for group in rows["group"].unique()}
-    times = transfer_times(analysis, rows[rows["group"].map(same).astype(bool)])
-    return float(times.median()) if len(times) else None
+    rows = select_kind(analysis.collectives, *_GATHERS, *_REDUCES)
+    is_tiny = rows.ints("bytes") <= _TINY_RATIO * np.median(own_rows.ints("bytes"))
+    is_alike = rows.texts("group").match(lambda group: _group_ranks(group) in ranks)
+    times = measure_transfers(analysis, rows.at(is_tiny & is_alike)).floats("elapsed_ns")
+    return float(np.median(times)) if len(times) else None
 
 
 def _group_ranks(group: str) -> str:
@@ -269,12 +262,13 @@ def _group_ranks(group: str) -> str:
     return group.split("#", 1)[0]
 
 
-def _launch_ns(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
+def _launch_ns(analysis: RunAnalysis, rows: Columns) -> float:
     """Return the launch time per step on the thread that computes: 0 for a device."""
     if analysis.run.device != "cpu":
         return 0.0
-    launch = (rows["launch_end_ns"] - rows["launch_start_ns"]).dropna()
-    return mean_per_step(analysis, launch.clip(lower=0).sum())
+    timed = rows.known("launch_start_ns") & rows.known("launch_end_ns")
+    launch = (rows.ints("launch_end_ns") - rows.ints("launch_start_ns"))[timed]
+    return mean_per_step(analysis, np.maximum(0, launch).sum())
 
 
 _ERROR_RATIO = 0.05
@@ -346,7 +340,7 @@ def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
         ahead=ahead,
         exposed_ns=seen,
         missed_ns=max(0.0, seen - modelled),
-        idle_ns=float(analysis.steps["idle_ns"].mean()) if len(analysis.steps) else 0.0,
+        idle_ns=float(analysis.steps.ints("idle_ns").mean()) if len(analysis.steps) else 0.0,
     )
 
 

@@ -11,6 +11,7 @@ nothing: k micro-batches with two hidden gathers each are not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups
 from zprof.analysis.time.program_lines import locate_backward
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
@@ -42,9 +43,9 @@ def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) 
     regathers = find_regathers(analysis, Cause.ACCUMULATION_REGATHERS)
     if not isinstance(regathers, Regathers):
         return regathers
-    micro_batches = int(regathers.rows["micro_batches"].max())
-    first = regathers.gathers[regathers.gathers["number"] == 1]
-    units = mean_per_step(analysis, len(first.drop_duplicates(["rank", "step", "unit"])))
+    micro_batches = int(regathers.rows.ints("micro_batches").max())
+    first = regathers.gathers.at(regathers.gathers.ints("number") == 1)
+    units = mean_per_step(analysis, len(Groups(first.ints("rank"), first.ints("step"), first.texts("unit"))))
     gathers = mean_per_step(analysis, len(regathers.gathers))
     headroom = measure_headroom(analysis, regathers.gathers)
     return _finding(analysis, regathers.cost, micro_batches, (units, gathers), headroom)

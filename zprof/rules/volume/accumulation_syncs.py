@@ -13,10 +13,11 @@ wait for the last micro-batch only if they stay unsharded until then. That costs
 which the finding mentions.
 """
 
-import pandas as pd
+import numpy as np
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.time.program_lines import locate_backward
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding, Severity
@@ -39,7 +40,7 @@ from zprof.rules.volume.regathers import PROPOSED_RATIO
 _MIN_STEP_RATIO = 0.03
 #: Minimum size relative to the last micro-batch's reduction: less is something else (a norm per micro-batch).
 _SAME_RATIO = 0.5
-_UPDATE = ["rank", "step", "updates"]
+_UPDATE = ("rank", "step", "updates")
 
 _NO_SYNC = (
     "for i, batch in enumerate(micro_batches):\n"
@@ -82,7 +83,7 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if missing:
         return missing
     early, micro_batches = select_early_reductions(read_passes(analysis))
-    if early.empty:
+    if not len(early):
         return None
     price = price_collectives(analysis, early)
     worth = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
@@ -100,17 +101,18 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     )
 
 
-def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def select_early_reductions(passes: Columns) -> tuple[Columns, int]:
     """Return the reductions before an update's last micro-batch, and how many of its micro-batches reduce."""
-    rows = passes[(passes["kind"] != CollectiveKind.ALL_GATHER.value) & passes["micro_batch"].notna()]
-    sums = rows.groupby([*_UPDATE, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
-    last = sums.groupby(_UPDATE)["reduced_bytes"].transform("last")
-    sums = sums[sums["reduced_bytes"] >= _SAME_RATIO * last]
-    sums = sums.assign(last=sums.groupby(_UPDATE)["micro_batch"].transform("max"))
-    early = sums[sums["micro_batch"] < sums["last"]]
-    counted = sums.groupby(_UPDATE)["micro_batch"].nunique()
-    keys = [*_UPDATE, "micro_batch"]
-    return rows.merge(early[keys], on=keys), int(counted.max()) if len(counted) else 0
+    reduces = ~passes.texts("kind").equals(CollectiveKind.ALL_GATHER.value)
+    rows = passes.at(reduces & passes.known("micro_batch"))
+    update = Groups(*(rows.ints(name) for name in _UPDATE)).codes
+    each = Groups(update, rows.ints("micro_batch"))  # the micro-batches of each update, in order
+    updates, micro_batch = Groups(update[each.first]), rows.ints("micro_batch")[each.first]
+    reduced_bytes = each.sum(rows.ints("bytes"))
+    last = np.append(updates.starts[1:], len(each)) - 1
+    counts = reduced_bytes >= _SAME_RATIO * reduced_bytes[last][updates.codes]
+    is_early = counts & (micro_batch < updates.max(np.where(counts, micro_batch, -1))[updates.codes])
+    return rows.at(is_early[each.codes]), int(updates.sum(counts.astype(np.int64)).max(initial=0))
 
 
 def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -> Finding:

@@ -45,7 +45,7 @@ def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     if not isinstance(regathers, Regathers):
         return regathers
     gathers = mean_per_step(analysis, len(regathers.gathers))
-    units = int(regathers.rows["unit"].nunique())
+    units = len(regathers.rows.texts("unit").list_distinct())
     basis = analysis.time.basis
     return make_finding(
         analysis,

@@ -83,7 +83,7 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if proof is not None:
         return _finding(analysis, traffic.reductions, priced, *proof)
     if (
-        not traffic.gathers.rows.empty
+        len(traffic.gathers.rows) > 0
         or read_compute_type(analysis).is_known
         or states_full_precision(analysis)
     ):

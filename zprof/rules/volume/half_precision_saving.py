@@ -14,10 +14,11 @@ same kind and size.
 
 import re
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups
 from zprof.model.formatting import format_bytes, printable
 from zprof.replay.queue_model import estimate_transfer_saving_ns
 from zprof.rules.rule import mean_per_step
@@ -64,18 +65,20 @@ class ComputeType(Struct, frozen=True, kw_only=True):
 def read_compute_type(analysis: RunAnalysis) -> ComputeType:
     """Read the types in which the matrix products of the run are computed."""
     table = analysis.kernels
-    if table.empty or analysis.run.device == "cpu":
+    if not len(table) or analysis.run.device == "cpu":
         return ComputeType(half_ns=0, full_ns=0)
-    sums = table.groupby(table["name"].astype(str))["total_ns"].sum().sort_values(ascending=False)
+    names = Groups(table.texts("name"))
+    sums = names.sum(table.ints("total_ns"))
+    order = np.argsort(-sums, kind="stable")
     half, full, example = 0, 0, ""
-    for name, total in sums.items():
-        text = str(name)[:_MAX_NAME_LENGTH]
+    for name, total in zip(table.texts("name").at(names.first[order]), sums[order].tolist(), strict=True):
+        text = name[:_MAX_NAME_LENGTH]
         if _OPERATOR.match(text) or not _PRODUCT.search(text):
             continue
         if _HALF.search(text):
-            half, example = half + int(total), example or printable(text[:_MAX_SHOWN])
+            half, example = half + total, example or printable(text[:_MAX_SHOWN])
         elif _FULL.search(text):
-            full += int(total)
+            full += total
     return ComputeType(half_ns=half, full_ns=full, example=example)
 
 
@@ -106,13 +109,13 @@ class HalvedBytes(Struct, frozen=True, kw_only=True):
         return f" ({format_bytes(int(self.bytes))} {basis})" if self.bytes else ""
 
 
-def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
+def price_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
     """Estimate the gain of halving the bytes of ``rows``, which are rows of ``analysis.collectives``."""
-    transfer = analysis.collectives["transfer_ns"].astype(float)
-    chosen = pd.Series(0.0, index=transfer.index)
-    chosen.loc[rows.index] = 1 - _HALF_RATIO
-    whole = mean_per_step(analysis, rows["transfer_ns"].sum())
-    exposed = mean_per_step(analysis, analysis.collectives["exposed_transfer_ns"].sum())
+    transfer = analysis.collectives.floats("transfer_ns")
+    chosen = np.zeros(len(transfer))
+    chosen[rows.row] = 1 - _HALF_RATIO
+    whole = mean_per_step(analysis, rows.ints("transfer_ns").sum())
+    exposed = mean_per_step(analysis, analysis.collectives.ints("exposed_transfer_ns").sum())
     high = estimate_transfer_saving_ns(analysis, transfer * (1 - chosen))
     low = (
         estimate_transfer_saving_ns(analysis, transfer - chosen * surely_moving_ns(analysis))
@@ -121,9 +124,9 @@ def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
     )
     most = min(_MAX_SAVING_RATIO * high, _HALF_RATIO * whole, exposed)
     return HalvedBytes(
-        bytes=mean_per_step(analysis, rows["bytes"].sum()),
+        bytes=mean_per_step(analysis, rows.ints("bytes").sum()),
         transfer_ns=whole,
-        exposed_ns=mean_per_step(analysis, rows["exposed_transfer_ns"].sum()),
+        exposed_ns=mean_per_step(analysis, rows.ints("exposed_transfer_ns").sum()),
         saving_ns=(min(_SURE_RATIO * low, most), most),
         bound=are_mostly_bounds(rows),
     )

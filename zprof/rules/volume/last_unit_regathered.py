@@ -10,6 +10,8 @@ Threshold: exposed for more than 2 % of the step (chosen). On a device whose hos
 is launched during the unit's own forward and costs nothing: it is not reported.
 """
 
+import numpy as np
+
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
@@ -41,8 +43,8 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     regathers = find_regathers(analysis, Cause.LAST_UNIT_REGATHERED)
     if not isinstance(regathers, Regathers):
         return regathers
-    between = float(regathers.rows["compute_between_ns"].astype("float64").mean())
-    unit = str(regathers.rows["unit"].iloc[0])
+    between = float(np.nanmean(regathers.rows.floats("compute_between_ns")))
+    unit = regathers.rows.texts("unit")[0]
     basis = analysis.time.basis
     expected = bound_by_prediction(
         analysis,

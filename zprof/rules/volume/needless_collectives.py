@@ -9,10 +9,11 @@ collective instead. The same jobs, simulated with and without them (``benchmarks
 the exposed time.
 """
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.time.passes.table import PASS_COLUMNS
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence
@@ -20,10 +21,12 @@ from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import (
+    count_steps,
     estimate_gather_copies_ns,
     has_no_collectives,
     max_noise_floor_ns,
     mean_per_step,
+    select_kind,
     untested_gap,
 )
 
@@ -67,42 +70,48 @@ class CollectiveCost(Struct, frozen=True, kw_only=True):
         return self.low_ns, self.high_ns
 
 
-def price_collectives(analysis: RunAnalysis, rows: pd.DataFrame) -> CollectiveCost:
+def price_collectives(analysis: RunAnalysis, rows: Columns) -> CollectiveCost:
     """Return the cost of these rows of the passes."""
-    priced = analysis.collectives.loc[rows["row"]]
-    exposed = mean_per_step(analysis, priced["exposed_transfer_ns"].sum())
+    priced = analysis.collectives.at(rows.ints("row"))
+    exposed = mean_per_step(analysis, priced.ints("exposed_transfer_ns").sum())
     copied = estimate_gather_copies_ns(analysis, priced)
     count = mean_per_step(analysis, len(priced))
-    moved = mean_per_step(analysis, priced["bytes"].sum())
+    moved = mean_per_step(analysis, priced.ints("bytes").sum())
     return CollectiveCost(
         count=count,
         bytes=moved,
-        transfer_ns=mean_per_step(analysis, priced["transfer_ns"].sum()),
+        transfer_ns=mean_per_step(analysis, priced.ints("transfer_ns").sum()),
         exposed_ns=exposed,
         low_ns=_MIN_SAVING_RATIO * exposed + _MIN_COPIED_RATIO * copied,
         high_ns=_MAX_SAVING_RATIO * exposed + _launch_and_copy_ns(analysis, priced, copied),
     )
 
 
-def _launch_and_copy_ns(analysis: RunAnalysis, rows: pd.DataFrame, copied: float) -> float:
+def _launch_and_copy_ns(analysis: RunAnalysis, rows: Columns, copied: float) -> float:
     """Return their cost in addition to the transfer: on a CPU the computing thread also launches them.
 
     If no copies are identified, their time is estimated: as long as launching, or at a device's copy speed.
     """
     count = mean_per_step(analysis, len(rows))
     if analysis.run.device == "cpu":
-        launching = mean_per_step(analysis, (rows["launch_end_ns"] - rows["launch_start_ns"]).sum())
+        timed = rows.known("launch_end_ns") & rows.known("launch_start_ns")
+        launch_ns = (rows.ints("launch_end_ns") - rows.ints("launch_start_ns"))[timed]
+        launching = mean_per_step(analysis, launch_ns.sum())
         return count * _EACH_CPU_NS + launching + max(launching, copied)
-    guessed = mean_per_step(analysis, rows["bytes"].sum()) / _COPIED_BYTES_PER_NS
+    guessed = mean_per_step(analysis, rows.ints("bytes").sum()) / _COPIED_BYTES_PER_NS
     return count * _EACH_DEVICE_NS + max(guessed, copied)
 
 
 _MIN_STEPS = 3
+_TEXT_COLUMNS = ("kind", "unit", "phase", "method")
+_NO_PASSES = Columns(
+    {name: Texts.of(()) if name in _TEXT_COLUMNS else np.zeros(0, dtype=np.int64) for name in PASS_COLUMNS}
+)
 
 
-def read_passes(analysis: RunAnalysis) -> pd.DataFrame:
+def read_passes(analysis: RunAnalysis) -> Columns:
     """Return the passes, with their columns even if they are empty."""
-    return analysis.passes.reindex(columns=list(PASS_COLUMNS)) if analysis.passes.empty else analysis.passes
+    return analysis.passes if len(analysis.passes) else _NO_PASSES
 
 
 def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
@@ -110,9 +119,8 @@ def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     missing = unknown_micro_batches_gap(analysis, cause)
     if missing:
         return missing
-    gathers = read_passes(analysis)
-    gathers = gathers[gathers["kind"] == CollectiveKind.ALL_GATHER.value]
-    if len(gathers) and gathers["unit"].isna().all():
+    gathers = select_kind(read_passes(analysis), CollectiveKind.ALL_GATHER)
+    if len(gathers) and not gathers.known("unit").any():
         reason = "the recording does not show which unit an all_gather belongs to"
         return untested_gap(cause, reason, "profile with the ranges of FSDP2 or of zprof")
     return None
@@ -123,7 +131,7 @@ def unknown_micro_batches_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
     passes = read_passes(analysis)
-    if len(passes) and passes["micro_batch"].isna().all():
+    if len(passes) and not passes.known("micro_batch").any():
         reason = "the recording does not show where forwards and backwards start"
         return untested_gap(cause, reason, "profile CPU activities too: ProfilerActivity.CPU")
     return None
@@ -133,6 +141,6 @@ def rate_confidence(analysis: RunAnalysis, price: CollectiveCost) -> Confidence:
     """Return the confidence: counts prove it, but the cost may be noise, and two steps may be exceptions."""
     if price.exposed_ns < max_noise_floor_ns(analysis):
         return Confidence.LOW
-    enough = analysis.steps["step"].nunique() >= _MIN_STEPS
-    by_order = (read_passes(analysis)["method"] == "order").any()
+    enough = count_steps(analysis) >= _MIN_STEPS
+    by_order = read_passes(analysis).texts("method").equals("order").any()
     return Confidence.HIGH if enough and not by_order else Confidence.MEDIUM

@@ -46,7 +46,7 @@ def needless_reshard_after_forward(
     headroom = measure_headroom(analysis, regathers.gathers)
     if headroom.suffices is False:
         return None
-    units = int(regathers.rows["unit"].nunique())
+    units = len(regathers.rows.texts("unit").list_distinct())
     basis = analysis.time.basis
     expected = bound_by_prediction(
         analysis,

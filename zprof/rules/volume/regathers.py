@@ -13,10 +13,12 @@ If the gathers' sizes are not recorded, units of a model of known size need at m
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts, find_places
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_bytes
@@ -47,15 +49,22 @@ _WITHOUT_RECOMPUTATION = 2
 #: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much again
 #: that the gather ran ahead of, and less than one between.
 _MAX_UNITS_BETWEEN = 3
-_STEP = ["rank", "step"]
+#: Codes of the causes of a gather, in the order of ``_CAUSES``.
+_NO_CAUSE, _RESHARD, _LAST_UNIT, _CHECKPOINT, _ACCUMULATION = range(-1, 4)
+_CAUSES = (
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+    Cause.LAST_UNIT_REGATHERED,
+    Cause.CHECKPOINT_REGATHERS,
+    Cause.ACCUMULATION_REGATHERS,
+)
 
 
 class Regathers(Struct, frozen=True, kw_only=True):
     """Repeated gathers of one rule: their rows, their cost, and all gathers."""
 
-    rows: pd.DataFrame
+    rows: Columns
     cost: CollectiveCost
-    gathers: pd.DataFrame
+    gathers: Columns
 
 
 def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | None:
@@ -68,21 +77,21 @@ def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | Non
     return _price_if_worth(analysis, read_gathers(analysis), cause, least)
 
 
-def select_gone_with_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
+def select_gone_with_cause(gathers: Columns, cause: Cause) -> Columns:
     """Return the gathers that disappear with a cause: a fix applies to every micro-batch of a step.
 
     Each gather counts for one rule, and gathers of later micro-batches count for ZP412. But a fix that keeps
     a unit after its forward, or gathers it once for its recomputation, also does so in later micro-batches.
     """
     if cause is Cause.ACCUMULATION_REGATHERS:
-        return gathers[gathers["cause"] == cause.value]
+        return gathers.at(gathers.texts("cause").equals(cause.value))
     causes = [cause.value]
     if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # a program that keeps all units keeps the last one
         causes.append(Cause.LAST_UNIT_REGATHERED.value)
-    return gathers[gathers["in_pass"].isin(causes)]
+    return gathers.at(gathers.texts("in_pass").equals(*causes))
 
 
-def select_needless_gathers(analysis: RunAnalysis) -> pd.DataFrame:
+def select_needless_gathers(analysis: RunAnalysis) -> Columns:
     """Return the rows of ``analysis.collectives`` that any of the rules would remove."""
     gathers = read_gathers(analysis)
     known = can_replay(analysis)
@@ -90,15 +99,15 @@ def select_needless_gathers(analysis: RunAnalysis) -> pd.DataFrame:
         _price_if_worth(analysis, gathers, cause, PROPOSED_RATIO if known else least)
         for cause, least in WORTH_RATIO.items()
     ]
-    rows = [again.rows["row"] for again in found if again is not None]
-    return analysis.collectives.loc[pd.concat(rows)] if rows else analysis.collectives.iloc[:0]
+    rows = [again.rows.ints("row") for again in found if again is not None]
+    return analysis.collectives.at(np.concatenate([np.zeros(0, dtype=np.int64), *rows]))
 
 
 def _price_if_worth(
-    analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause, least_ratio: float
+    analysis: RunAnalysis, gathers: Columns, cause: Cause, least_ratio: float
 ) -> Regathers | None:
-    rows = gathers[gathers["cause"] == cause.value]
-    if rows.empty:
+    rows = gathers.at(gathers.texts("cause").equals(cause.value))
+    if not len(rows):
         return None
     cost = price_collectives(analysis, rows)
     if least_ratio and cost.exposed_ns <= least_ratio * mean_wall_ns(analysis):
@@ -106,7 +115,7 @@ def _price_if_worth(
     return Regathers(rows=rows, cost=cost, gathers=gathers)
 
 
-def read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
+def read_gathers(analysis: RunAnalysis) -> Columns:
     """Return the gathers of known units in the passes, with their ``cause`` and the step's ``micro_batches``.
 
     They are read once per analysis.
@@ -118,83 +127,122 @@ def read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
     return analysis.compute_once(_read_gathers)
 
 
-def _read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
+def _read_gathers(analysis: RunAnalysis) -> Columns:
     passes = read_passes(analysis)
-    passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
-    wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
-    rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
-    rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
-    rows = rows[~_is_called_again(rows)]
+    steps = _group_by_step(passes)
+    micro_batches = steps.max(passes.ints("micro_batch", -1))[steps.codes] + 1
+    passes = passes.with_columns(micro_batches=micro_batches)
+    wanted = passes.texts("kind").equals(CollectiveKind.ALL_GATHER.value)
+    wanted &= ~passes.texts("phase").equals(Phase.OPTIMIZER.value)
+    rows = passes.at(wanted & passes.known("number") & passes.known("in_micro_batch"))
+    rows = rows.at(~_is_called_again(rows))
+    in_micro_batch = rows.ints("in_micro_batch")
     of_last = _is_of_last_unit(analysis, rows)
-    third = rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION
+    third = in_micro_batch > _WITHOUT_RECOMPUTATION
     third |= _is_of_kept_unit(rows, third, of_last)
-    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
-    cause = cause.mask(of_last, Cause.LAST_UNIT_REGATHERED.value)
-    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
-    in_pass = cause.where(third | (rows["in_micro_batch"] > 1), None)
-    return rows.assign(cause=_assign_causes(rows, in_pass), in_pass=in_pass)
+    cause = np.where(third, _CHECKPOINT, np.where(of_last, _LAST_UNIT, _RESHARD))
+    in_pass = np.where(third | (in_micro_batch > 1), cause, _NO_CAUSE)
+    causes = [cause.value for cause in _CAUSES]
+    return rows.with_columns(
+        cause=Texts(causes, _assign_causes(rows, in_pass)), in_pass=Texts(causes, in_pass)
+    )
 
 
-def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
+def _group_by_step(rows: Columns) -> Groups:
+    return Groups(rows.ints("rank"), rows.ints("step"))
+
+
+def _mark_groups(groups: Groups, mask: Mask) -> Mask:
+    """Return a mask of the rows whose group has a marked row."""
+    marked: Mask = groups.max(mask)[groups.codes]
+    return marked
+
+
+def _is_called_again(rows: Columns) -> Mask:
     """Return a mask of third gathers of the last unit if no other unit has any: a head called in parts."""
-    third = rows[rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION]
-    alone = third.groupby(_STEP)["unit"].transform("nunique") == 1
-    first = rows[rows["number"] == 1].groupby(_STEP)["unit"]
-    last = third.join(first.last().rename("last_unit"), on=_STEP)["last_unit"]
-    several = third.join(first.nunique().rename("units"), on=_STEP)["units"] > 1
-    found = alone & (third["unit"] == last) & several
-    return found.reindex(rows.index, fill_value=False)
+    steps, unit = _group_by_step(rows), rows.texts("unit").codes
+    third = rows.ints("in_micro_batch") > _WITHOUT_RECOMPUTATION
+    of_third = _count_units(steps, unit, third)[steps.codes]
+    last, units = _find_last_units(rows, steps), _count_units(steps, unit, rows.ints("number") == 1)
+    again: Mask = third & (of_third == 1) & (unit == last[steps.codes]) & (units[steps.codes] > 1)
+    return again
 
 
-def _is_of_kept_unit(
-    rows: pd.DataFrame, third: "pd.Series[bool]", of_last: "pd.Series[bool]"
-) -> "pd.Series[bool]":
+def _count_units(steps: Groups, unit: Int64s, chosen: Mask) -> Int64s:
+    """Return the number of distinct units of the chosen rows of each step."""
+    step = steps.codes[chosen]
+    return np.bincount(step[Groups(step, unit[chosen]).first], minlength=len(steps))
+
+
+def _find_last_units(rows: Columns, steps: Groups) -> Int64s:
+    """Return the code of the unit whose first gather is the last one of each step; -1 if a step has none."""
+    first = rows.ints("number") == 1
+    last = np.full(len(steps), -1, dtype=np.int64)
+    last[steps.codes[first]] = rows.texts("unit").codes[first]
+    return last
+
+
+def _is_of_kept_unit(rows: Columns, third: Mask, of_last: Mask) -> Mask:
     """Return a mask of gathers by recomputation for kept units, which nothing else gathers.
 
     If recomputation makes a third gather of the units, it also makes the second one of the last unit, and the
     only one of a unit that was kept since the previous micro-batch.
     """
-    step = [rows[name] for name in _STEP]
-    unit = [*step, rows["unit"]]
-    micro_batch = [*unit, rows["micro_batch"]]
-    repeats = third.groupby(unit).transform("max")
-    last = of_last.groupby(unit).transform("max") & third.groupby(step).transform("max")
-    count = rows.groupby(micro_batch)["in_micro_batch"].transform("max")
-    forward = (rows["phase"] == Phase.FORWARD.value).groupby(micro_batch).transform("max")
-    since_before = (repeats | last) & ~forward & (rows["micro_batch"] > 0) & (count == 1)
-    return since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
+    step = _group_by_step(rows)
+    unit = Groups(step.codes, rows.texts("unit"))
+    micro_batch = Groups(unit.codes, rows.ints("micro_batch"))
+    repeats = _mark_groups(unit, third)
+    last = _mark_groups(unit, of_last) & _mark_groups(step, third)
+    count = micro_batch.max(rows.ints("in_micro_batch"))[micro_batch.codes]
+    forward = _mark_groups(micro_batch, rows.texts("phase").equals(Phase.FORWARD.value))
+    since_before = (repeats | last) & ~forward & (rows.ints("micro_batch") > 0) & (count == 1)
+    kept: Mask = since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
+    return kept
 
 
-def _assign_causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
-    again = rows["number"] > 1
+def _assign_causes(rows: Columns, in_pass: Int64s) -> Int64s:
+    again = rows.ints("number") > 1
     # a unit kept from the first micro-batch on would not be gathered in a later one at all
-    begins = (rows["in_micro_batch"] == 1) & (rows["phase"] == Phase.FORWARD.value)
-    begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
-    further = again & (rows["micro_batch"] > 0) & begins
+    begins = (rows.ints("in_micro_batch") == 1) & rows.texts("phase").equals(Phase.FORWARD.value)
+    unit = Groups(rows.ints("rank"), rows.ints("step"), rows.texts("unit"), rows.ints("micro_batch"))
+    further = again & (rows.ints("micro_batch") > 0) & _mark_groups(unit, begins)
     # of a micro-batch that did not start with a forward, it is only known that the unit was there
-    cause = in_pass.where(in_pass.notna(), Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
-    return cause.mask(further, Cause.ACCUMULATION_REGATHERS.value).where(again, None)
+    cause = np.where(in_pass == _NO_CAUSE, _RESHARD, in_pass)
+    return np.where(again, np.where(further, _ACCUMULATION, cause), _NO_CAUSE)
 
 
-def _is_of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
+def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
     """Return a mask of gathers of the forward's last unit that follow with little compute in between.
 
     The last unit is the same in all steps of a rank: if events are missing, a step seems to end with another.
     """
-    first = rows[rows["number"] == 1]
-    last = first.groupby(_STEP)["unit"].last().groupby("rank").agg(lambda units: units.mode().iloc[0])
-    units = first.groupby(_STEP)["unit"].nunique().rename("units")
-    rows = rows.join(last.rename("last_unit"), on="rank").join(units, on=_STEP)
-    rows = rows.join(_forward_ns(analysis), on=_STEP)
-    little = rows["compute_between_ns"] < _MAX_UNITS_BETWEEN * rows["forward_ns"] / rows["units"]
-    found = (rows["unit"] == rows["last_unit"]) & (rows["units"] > 1) & little.fillna(False)
-    return found.astype(bool)
+    steps, unit = _group_by_step(rows), rows.texts("unit")
+    units = _count_units(steps, unit.codes, rows.ints("number") == 1)[steps.codes]
+    last = _find_usual_last_unit(rows, steps)[steps.codes]
+    forward_ns = _forward_ns(analysis, rows)
+    least_ns = np.where(units > 0, _MAX_UNITS_BETWEEN * forward_ns / np.maximum(units, 1), 0.0)
+    little = rows.known("compute_between_ns") & (rows.ints("compute_between_ns") < least_ns)
+    found: Mask = (unit.codes == last) & (units > 1) & little
+    return found
 
 
-def _forward_ns(analysis: RunAnalysis) -> "pd.Series[float]":
-    """Return the forward's compute per step: a third of all, also with recomputation (then a quarter)."""
-    steps = analysis.steps.set_index(_STEP)
-    return (steps["compute_ns"] / 3).rename("forward_ns")
+def _find_usual_last_unit(rows: Columns, steps: Groups) -> Int64s:
+    """Return for each step the code of the unit with which most steps of its rank end, by name if tied."""
+    rank, last = rows.ints("rank")[steps.first], _find_last_units(rows, steps)
+    known = last >= 0
+    ends = Groups(rank[known], Texts(rows.texts("unit").words, last[known]))
+    end_rank, end_unit = rank[known][ends.first], last[known][ends.first]
+    order = np.lexsort((-ends.sizes, end_rank))
+    ranks = Groups(end_rank[order])
+    usual = np.append(end_unit[order][ranks.first], -1)
+    return usual[find_places([rank], [end_rank[order][ranks.first]])]
+
+
+def _forward_ns(analysis: RunAnalysis, rows: Columns) -> Floats:
+    """Return the forward's compute in the step of each row: a third of all, also with recomputation."""
+    steps = analysis.steps
+    places = find_places(*([table.ints("rank"), table.ints("step")] for table in (rows, steps)))
+    return np.append(steps.ints("compute_ns") / 3, np.nan)[places]
 
 
 _PEAK_MOMENT = "allocated peak"
@@ -244,10 +292,12 @@ class Headroom(Struct, frozen=True, kw_only=True):
         return Confidence.MEDIUM if confidence is Confidence.HIGH and not self.suffices else confidence
 
 
-def measure_headroom(analysis: RunAnalysis, gathers: pd.DataFrame) -> Headroom:
+def measure_headroom(analysis: RunAnalysis, gathers: Columns) -> Headroom:
     """Return the headroom for the units of ``gathers``, each counted once."""
-    each = gathers.groupby(["rank", "step", "unit", "number"])["bytes"].sum()  # a unit's pieces together
-    once = each.groupby(["rank", "unit"]).max().groupby("rank").sum()
+    rank, unit = gathers.ints("rank"), gathers.texts("unit")
+    each = Groups(rank, gathers.ints("step"), unit, gathers.ints("number"))  # a unit's pieces together
+    units = Groups(rank[each.first], unit.at(each.first))
+    once = Groups(rank[each.first][units.first]).sum(units.max(each.sum(gathers.ints("bytes"))))
     free = [
         device.device_total_bytes - device.device_used_bytes
         for device in analysis.memory.devices

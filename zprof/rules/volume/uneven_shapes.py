@@ -26,11 +26,14 @@ compute above the mean to all of its compute above the others.
 """
 
 import re
+from collections.abc import Callable
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups, Mask
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
@@ -45,6 +48,7 @@ from zprof.rules.rule import (
     mean_per_step,
     mean_wall_ns,
     rate_severity,
+    select_kind,
     untested_gap,
 )
 from zprof.rules.volume.model_traffic import count_elements, read_model_traffic
@@ -56,7 +60,6 @@ _MAX_NAME_LENGTH = 400
 _MAX_RATIO = 1.0
 #: Beyond half of a baseline, it is another model or another number of micro-batches.
 _MAX_OVER_BASELINE_RATIO = 0.5
-_SCATTERS = CollectiveKind.REDUCE_SCATTER.value
 _MESSAGES = (CollectiveKind.SEND.value, CollectiveKind.RECV.value)
 
 
@@ -99,16 +102,15 @@ def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padd
 def measure_filling(analysis: RunAnalysis) -> Filling | None:
     """Return the time of kernels that pad, None if there are none or none was recorded."""
     table = analysis.kernels
-    if table.empty:
+    if not len(table):
         return None
-    names = table["name"].astype(str).str.slice(0, _MAX_NAME_LENGTH)
-    fills = _kernel_time_per_step(analysis, table, names.str.contains(_FILLS))
+    fills = _kernel_time_per_step(analysis, table, _match_names(table, _FILLS))
     if not fills:
         return None
-    copied = _kernel_time_per_step(analysis, table, names.str.contains(_COPIES_OUT))
+    copied = _kernel_time_per_step(analysis, table, _match_names(table, _COPIES_OUT))
     traffic = read_model_traffic(analysis)
     gathered, reduced = (
-        mean_per_step(analysis, float(way.rows["bytes"].sum()))
+        mean_per_step(analysis, float(way.rows.ints("bytes").sum()))
         for way in (traffic.gathers, traffic.reductions)
     )
     known = copied and gathered and reduced
@@ -116,17 +118,22 @@ def measure_filling(analysis: RunAnalysis) -> Filling | None:
     return Filling(total_ns=fills, slower=slower)
 
 
-def _kernel_time_per_step(analysis: RunAnalysis, table: pd.DataFrame, chosen: "pd.Series[bool]") -> float:
+def _match_names(table: Columns, pattern: re.Pattern[str]) -> Mask:
+    return table.texts("name").match(lambda name: pattern.search(name[:_MAX_NAME_LENGTH]))
+
+
+def _kernel_time_per_step(analysis: RunAnalysis, table: Columns, chosen: Mask) -> float:
     """Return the time per step and rank; copies that overlap other kernels cost nothing."""
-    rows = table[chosen]
-    alone = rows["uncovered_ns"].where(rows["role"] != "compute", rows["total_ns"])
+    rows = table.at(chosen)
+    computes = rows.texts("role").equals("compute")
+    alone = np.where(computes, rows.ints("total_ns"), rows.ints("uncovered_ns"))
     return mean_per_step(analysis, float(alone.sum()))
 
 
 def _reduced_elements(analysis: RunAnalysis) -> float:
     """Return the gradient elements that a rank scatters per step, or all-reduces if it scatters none."""
     rows = read_model_traffic(analysis).reductions.rows
-    scattered = rows[rows["kind"].astype(str) == _SCATTERS]
+    scattered = select_kind(rows, CollectiveKind.REDUCE_SCATTER)
     return mean_per_step(analysis, count_elements(scattered if len(scattered) else rows))
 
 
@@ -168,11 +175,13 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
     Ranks that send each other messages are stages of a pipeline: they compute different layers, and the first
     keeps the activations of more micro-batches.
     """
-    compute = analysis.steps.groupby("rank")["compute_ns"].mean()
-    if len(compute) < 2 or analysis.collectives["kind"].astype(str).isin(_MESSAGES).any():
+    steps = analysis.steps
+    ranks, compute = _reduce_by_rank(steps.ints("rank"), steps.ints("compute_ns"), Groups.mean)
+    if len(compute) < 2 or analysis.collectives.texts("kind").equals(*_MESSAGES).any():
         return None
-    rank = int(str(compute.idxmax()))
-    longer = _ratio_to_others(compute, rank)
+    place = int(compute.argmax())
+    rank, others = int(ranks[place]), np.delete(compute, place)
+    longer = _ratio_to_others(ranks, compute, rank)
     if longer < _LONGER_RATIO:
         return None
     # The maximum activations of each rank at the peaks of its phases and of its steps.
@@ -180,10 +189,9 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
     held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
     held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
     held += [(line.rank, max(line.tenants.get(name.value, ()), default=0)) for line in memory.timelines]
-    frame = pd.DataFrame(held, columns=["rank", "bytes"]).astype({"bytes": "float64"})
-    most = frame.groupby("rank")["bytes"].max()
-    kept = most[most > 0]
-    activations = _ratio_to_others(kept, rank) if len(kept) >= len(compute) else None
+    owner, held_bytes = np.array([each for each in held if each[1] > 0], dtype=np.int64).reshape(-1, 2).T
+    holders, most = _reduce_by_rank(owner, held_bytes, Groups.max)
+    activations = _ratio_to_others(holders, most, rank) if len(most) >= len(compute) else None
     if activations is not None:
         is_confirmed = activations >= 1 + _FOLLOWS_RATIO * (longer - 1)
     else:
@@ -194,35 +202,43 @@ def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
         rank=rank,
         longer=longer,
         activations=activations,
-        excess_ns=float(compute[rank] - compute.drop(rank).median()),
-        mean_excess_ns=float(compute[rank] - compute.mean()),
+        excess_ns=float(compute[place] - np.median(others)),
+        mean_excess_ns=float(compute[place] - compute.mean()),
         confidence=Confidence.MEDIUM if activations is None else Confidence.HIGH,
     )
 
 
 def _do_kernels_agree(analysis: RunAnalysis, rank: int, longer: float) -> bool:
     table = analysis.kernels
-    if table.empty:
+    if not len(table):
         return False
-    names = table["name"].astype(str).str.slice(0, _MAX_NAME_LENGTH)
-    on_parameters = names.str.contains(_ON_PARAMETERS)
-    by_memory = ~on_parameters & names.str.contains(_BOUND_BY_MEMORY)
-    counts = table.groupby("rank")["count"].sum()
+    on_parameters = _match_names(table, _ON_PARAMETERS)
+    by_memory = ~on_parameters & _match_names(table, _BOUND_BY_MEMORY)
+    counts = _reduce_by_rank(table.ints("rank"), table.ints("count"), Groups.sum)
     parameters, activations = (
-        table[chosen].groupby("rank")["total_ns"].sum() for chosen in (on_parameters, by_memory)
+        _reduce_by_rank(table.ints("rank")[chosen], table.ints("total_ns")[chosen], Groups.sum)
+        for chosen in (on_parameters, by_memory)
     )
-    if any(rank not in sums.index or len(sums) < 2 for sums in (counts, parameters, activations)):
+    if any(rank not in ranks or len(ranks) < 2 for ranks, _ in (counts, parameters, activations)):
         return False
     return (
-        abs(_ratio_to_others(counts, rank) - 1) <= _SAME_COUNT_RATIO
-        and abs(_ratio_to_others(parameters, rank) - 1) <= _STAYS_RATIO * (longer - 1)
-        and _ratio_to_others(activations, rank) >= 1 + _FOLLOWS_RATIO * (longer - 1)
+        abs(_ratio_to_others(*counts, rank) - 1) <= _SAME_COUNT_RATIO
+        and abs(_ratio_to_others(*parameters, rank) - 1) <= _STAYS_RATIO * (longer - 1)
+        and _ratio_to_others(*activations, rank) >= 1 + _FOLLOWS_RATIO * (longer - 1)
     )
 
 
-def _ratio_to_others(values: "pd.Series[float]", rank: int) -> float:
-    others = float(values.drop(rank).median())
-    return float(values[rank]) / others if others > 0 else 0.0
+def _reduce_by_rank(
+    rank: Int64s, values: Int64s, reduce: Callable[[Groups, Int64s], Int64s | Floats]
+) -> tuple[Int64s, Int64s | Floats]:
+    """Return the ranks in order, and one value of each."""
+    by_rank = Groups(rank)
+    return rank[by_rank.first], reduce(by_rank, values)
+
+
+def _ratio_to_others(ranks: Int64s, values: Int64s | Floats, rank: int) -> float:
+    others = float(np.median(values[ranks != rank]))
+    return float(values[ranks == rank][0]) / others if others > 0 else 0.0
 
 
 _MIN_STEP_RATIO = 0.02
@@ -260,7 +276,7 @@ _EVEN_FIX = (
 
 def uneven_shapes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Return a finding if padding, or longer inputs of one rank, cost time."""
-    if analysis.run.world_size == 1 or analysis.steps.empty:
+    if analysis.run.world_size == 1 or not len(analysis.steps):
         return None
     padded = _find_padding(analysis, baseline)
     longer = _find_longer_inputs(analysis)
@@ -280,9 +296,9 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     won = 0.0
     if ratio:
         traffic = read_model_traffic(analysis)
-        transfer = analysis.collectives["transfer_ns"].astype(float)
+        transfer = analysis.collectives.floats("transfer_ns").copy()
         for way in (traffic.gathers, traffic.reductions):
-            transfer.loc[way.rows.index] /= 1 + ratio
+            transfer[way.rows.row] /= 1 + ratio
         won = estimate_transfer_saving_ns(analysis, transfer)
     saving = (
         _FILLING_RATIO[0] * spent * (1 - plain) + _TRANSFER_RATIO[0] * won,
@@ -328,7 +344,7 @@ def _make_padding_finding(
     if ratio is not None:
         evidence.append(make_fact(PADDING_RATIO, ratio))
         traffic = read_model_traffic(analysis)
-        moved = traffic.gathers.rows["bytes"].sum() + traffic.reductions.rows["bytes"].sum()
+        moved = sum(way.rows.ints("bytes").sum() for way in (traffic.gathers, traffic.reductions))
         wasted = mean_per_step(analysis, float(moved)) * ratio / (1 + ratio)
         evidence.append(make_fact("padding_bytes_per_step", wasted))
     if filled is not None and filled.slower is not None:

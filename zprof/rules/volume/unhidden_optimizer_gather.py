@@ -23,10 +23,11 @@ half of the all-reduces' transfer, is replayed and added.
 """
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
@@ -41,6 +42,7 @@ from zprof.rules.rule import (
     mean_per_step,
     mean_wall_ns,
     rate_severity,
+    select_kind,
     untested_gap,
 )
 from zprof.rules.saving_range import bound_range_by_prediction
@@ -54,9 +56,9 @@ from zprof.rules.volume.model_traffic import (
     weigh_rows,
 )
 
-_SHARING_KINDS = (CollectiveKind.ALL_GATHER.value, CollectiveKind.BROADCAST.value)
-_SCATTERING_KIND = CollectiveKind.REDUCE_SCATTER.value
-_REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE.value)
+_SHARING_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST)
+_SCATTERING_KIND = CollectiveKind.REDUCE_SCATTER
+_REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE)
 #: Minimum share of the bytes gathered in all steps; programs that also gather before (stage 3) have less.
 _MIN_CLOSING_RATIO = 0.95
 #: Minimum size relative to the reductions: less (predictions, metrics) is not parameters.
@@ -73,8 +75,8 @@ _WITHOUT_LAUNCH = "gloo_execution"
 class ClosingGathers(Struct, frozen=True, kw_only=True):
     """Rows of the collectives: those that share new parameters, and the reductions before them."""
 
-    gathers: pd.DataFrame
-    reductions: pd.DataFrame
+    gathers: Columns
+    reductions: Columns
     three_psi: bool
 
 
@@ -85,16 +87,18 @@ def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
 
 def _read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
     rows = select_large(analysis.collectives)
-    kinds = rows["kind"].astype(str)
-    reductions, gathers = rows[kinds.isin(_REDUCING_KINDS)], rows[kinds.isin(_SHARING_KINDS)]
-    if gathers.empty or reductions.empty:
+    reductions, gathers = (select_kind(rows, *kinds) for kinds in (_REDUCING_KINDS, _SHARING_KINDS))
+    if not len(gathers) or not len(reductions):
         return None
-    closing = gathers[_begin_after_reductions(gathers, reductions)]
+    closing = gathers.at(_begin_after_reductions(gathers, reductions))
     if weigh_rows(closing).sum() < _MIN_CLOSING_RATIO * weigh_rows(gathers).sum():
         return None
     if weigh_rows(closing).sum() < _MIN_GATHERED_RATIO * weigh_rows(reductions).sum():
         return None
-    if has_known_sizes(rows) and closing["bytes"].sum() > _MAX_GATHERED_RATIO * reductions["bytes"].sum():
+    if (
+        has_known_sizes(rows)
+        and closing.ints("bytes").sum() > _MAX_GATHERED_RATIO * reductions.ints("bytes").sum()
+    ):
         return None
     return ClosingGathers(
         gathers=closing,
@@ -105,24 +109,22 @@ def _read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
     )
 
 
-def _begin_after_reductions(
-    gathers: pd.DataFrame, reductions: pd.DataFrame
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _begin_after_reductions(gathers: Columns, reductions: Columns) -> Mask:
     """Return a mask of the gathers that started after the last reduction of their rank and step."""
-    last = reductions.groupby(["rank", "step"], observed=True)["start_ns"].max().rename("last_ns")
-    joined = gathers[["rank", "step", "start_ns"]].join(last, on=["rank", "step"])
-    behind: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-        (joined["start_ns"] > joined["last_ns"]).fillna(False).to_numpy(bool)
-    )
+    rank, step = reductions.ints("rank"), reductions.ints("step")
+    steps = Groups(rank, step)
+    places = find_places([gathers.ints("rank"), gathers.ints("step")], [rank[steps.first], step[steps.first]])
+    last = steps.max(reductions.ints("start_ns"))[places]
+    behind: Mask = (places >= 0) & (gathers.ints("start_ns") > last)
     return behind
 
 
-def _is_reduced_in_full(reductions: pd.DataFrame, gathers: pd.DataFrame) -> bool:
+def _is_reduced_in_full(reductions: Columns, gathers: Columns) -> bool:
     """Return True if the gathered elements were all-reduced before, and nothing was scattered."""
-    scattered = reductions["kind"].astype(str) == _SCATTERING_KIND
-    if reductions.loc[scattered, "bytes"].sum() > _SAME_RATIO * reductions["bytes"].sum():
+    scattered, moved_bytes = reductions.texts("kind").equals(_SCATTERING_KIND.value), reductions.ints("bytes")
+    if moved_bytes[scattered].sum() > _SAME_RATIO * moved_bytes.sum():
         return False
-    return count_elements(reductions[~scattered]) >= (1 - _SAME_RATIO) * count_elements(gathers)
+    return count_elements(reductions.at(~scattered)) >= (1 - _SAME_RATIO) * count_elements(gathers)
 
 
 _MIN_STEP_RATIO = 0.03
@@ -183,12 +185,12 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
         return None
     worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     gathers, rows = seen.gathers, seen.reductions
-    exposed = _median_step_sum(gathers, gathers["exposed_transfer_ns"])
-    transfer = _median_step_sum(gathers, gathers["transfer_ns"])
+    exposed = _median_step_sum(gathers, gathers.ints("exposed_transfer_ns"))
+    transfer = _median_step_sum(gathers, gathers.ints("transfer_ns"))
     holds_up = exposed >= max(worth, _EXPOSED_RATIO * transfer)
     cost = _Cost(
-        gathered_bytes=mean_per_step(analysis, gathers["bytes"].sum()),
-        reduced_bytes=mean_per_step(analysis, rows["bytes"].sum()),
+        gathered_bytes=mean_per_step(analysis, gathers.ints("bytes").sum()),
+        reduced_bytes=mean_per_step(analysis, rows.ints("bytes").sum()),
         transfer_ns=transfer,
         exposed_ns=exposed,
         hiding_ns=bound_range_by_prediction(
@@ -216,18 +218,18 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
     )
 
 
-def _hideable_ns(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
-    sure = gathers["exposed_transfer_ns"].clip(upper=surely_moving_ns(analysis).loc[gathers.index])
-    compute = float(analysis.steps["compute_ns"].mean()) / max(1, analysis.training.micro_batches)
+def _hideable_ns(analysis: RunAnalysis, gathers: Columns, exposed: float) -> tuple[float, float]:
+    sure = np.minimum(gathers.ints("exposed_transfer_ns"), surely_moving_ns(analysis)[gathers.row])
+    compute = float(analysis.steps.ints("compute_ns").mean()) / max(1, analysis.training.micro_batches)
     return (
         _SURE_RATIO * min(_median_step_sum(gathers, sure), _FORWARD_RATIO[0] * compute),
         min(exposed, _FORWARD_RATIO[1] * compute),
     )
 
 
-def _median_step_sum(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
+def _median_step_sum(gathers: Columns, values: Int64s | Floats) -> float:
     """Return the median sum over ranks and steps, because nothing hides the gather of the last step."""
-    return float(values.groupby([gathers["rank"], gathers["step"]], observed=True).sum().median())
+    return float(np.median(Groups(gathers.ints("rank"), gathers.ints("step")).sum(values)))
 
 
 def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:

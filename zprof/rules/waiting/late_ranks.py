@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups
 from zprof.analysis.time.own_work import (
     ExtraOperator,
     find_extra_operators,
@@ -98,9 +99,9 @@ def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
 
 
 def _scheduler_ns(analysis: RunAnalysis) -> float:
-    compute = analysis.steps.groupby("rank")["compute_ns"]
-    deviation = (analysis.steps["compute_ns"] - compute.transform("median")).abs()
-    worst = float(deviation.groupby(analysis.steps["rank"]).median().max())
+    ranks, compute_ns = Groups(analysis.steps.ints("rank")), analysis.steps.ints("compute_ns")
+    deviation = np.abs(compute_ns - ranks.median(compute_ns)[ranks.codes])
+    worst = float(ranks.median(deviation).max(initial=0.0))
     return min(_SCHEDULER_NS, _SCHEDULER_DEVIATIONS * worst)
 
 
@@ -389,12 +390,13 @@ def find_reason(
         idle_ns: Their excess idle time.
     """
     # The shares of the waiting for these ranks, by reason, for delays that started on them.
-    mine = analysis.collectives[
-        analysis.collectives["blamed_rank"].isin(late) & analysis.collectives["origin_rank"].isin(late)
-    ]
-    sums = mine.groupby("late_reason", observed=True)["wait_ns"].sum()
+    rows = analysis.collectives
+    mine = rows.at(np.isin(rows.ints("blamed_rank"), late) & np.isin(rows.ints("origin_rank"), late))
+    reasons = Groups(mine.texts("late_reason"))
+    sums = reasons.sum(mine.ints("wait_ns"))
     total = float(sums.sum())
-    shares = {str(reason): float(value) / total for reason, value in sums.items()} if total > 0 else {}
+    names = mine.texts("late_reason").at(reasons.first)
+    shares = dict(zip(names, (sums / total).tolist(), strict=True)) if total > 0 else {}
     called = max(_HOST_REASONS, key=lambda call: shares.get(call, 0.0))
     explained = shares.get(called, 0.0) >= _MAJORITY_RATIO
     if idle_ns >= max(compute_ns, copies_ns):

@@ -15,18 +15,16 @@ as its host took longer than the other hosts for the same parts of the program (
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups, find_places
+from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.collective_rows import Instances
 from zprof.analysis.time.host_calls import HOST_NS
 
 Table = npt.NDArray[np.float64]
-_HELD_UP = ["exposed_wait_ns", "exposed_transfer_ns"]
-#: Key of a launch that all ranks make, before launches of each kind are numbered in the step.
-_LAUNCH = ["step", "kind", "group_size"]
 #: Deviations (MAD) above which a piece of the program exceeds the jitter of a host: three standard
 #: deviations.
 _JITTER_DEVIATIONS = 3 * 1.48
@@ -76,48 +74,52 @@ def measure_own_time(analysis: RunAnalysis) -> OwnTime:
 
 def _measure_own_time(analysis: RunAnalysis) -> OwnTime:
     rows = _whole_steps(analysis)
-    rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
-    if not (not analysis.host.empty and bool(analysis.host["on_device"].any())):
-        rows["queued_ns"] = _look_up_queued(analysis, rows)
-        return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
-    stalls = _host_stalls(analysis, rows)
-    known = stalls.notna().groupby(rows["step"]).transform("all")
+    host = analysis.host
+    if not (len(host) and bool(host.bools("on_device").any())):
+        return _make_own_time(rows.with_columns(queued_ns=_look_up_queued(host, rows)))
+    stalls, steps = _host_stalls(analysis, rows), Groups(rows.ints("step"))
+    known = steps.min(~np.isnan(stalls))[steps.codes]
     is_known = 2 * int(known.sum()) >= len(rows)
-    rows["rest_ns"] = np.minimum(rows["rest_ns"], stalls) if is_known else 0.0
-    rows["own_ns"] = rows[["compute_ns", "exposed_memcpy_ns", "rest_ns"]].sum(axis=1)
-    return replace(_make_own_time(rows[known] if is_known else rows), is_host_known=is_known)
+    rest_ns = np.minimum(rows.floats("rest_ns"), stalls) if is_known else np.zeros(len(rows))
+    own_ns = rows.floats("compute_ns") + rows.floats("exposed_memcpy_ns") + rest_ns
+    rows = rows.with_columns(rest_ns=rest_ns, own_ns=own_ns)
+    return replace(_make_own_time(rows.at(known) if is_known else rows), is_host_known=is_known)
 
 
 def measure_own_time_with_idle(analysis: RunAnalysis) -> OwnTime:
     """Return the own time including all idle time, whatever its cause: the total to explain."""
-    rows = _whole_steps(analysis)
-    rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
-    return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
+    return _make_own_time(_whole_steps(analysis))
 
 
-def _whole_steps(analysis: RunAnalysis) -> pd.DataFrame:
-    """Return the steps that all ranks have, sorted by step and rank."""
-    rows = analysis.steps
-    whole = rows.groupby("step")["rank"].transform("nunique") == rows["rank"].nunique()
-    rows = rows[whole].sort_values(["step", "rank"], kind="stable").reset_index(drop=True)
-    return rows.assign(queued_ns=0.0)
+def _whole_steps(analysis: RunAnalysis) -> Columns:
+    """Return the steps that all ranks have, sorted by step and rank; own time includes all idle time."""
+    rows, ranks = analysis.steps, analysis.steps.ints("rank")
+    steps = Groups(rows.ints("step"))
+    rows = rows.at((steps.count_distinct(ranks) == len(np.unique(ranks)))[steps.codes])
+    rows = rows.at(np.lexsort((rows.ints("rank"), rows.ints("step"))))
+    return rows.with_columns(
+        queued_ns=np.zeros(len(rows)),
+        rest_ns=rows.ints("idle_ns") + rows.ints("unexplained_ns"),
+        own_ns=rows.ints("wall_ns") - (rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns")),
+    )
 
 
-def _look_up_queued(analysis: RunAnalysis, rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _look_up_queued(host: Columns, rows: Columns) -> Floats:
     """Return how long the thread of each row's rank waited for a processor in its step; 0 if unknown."""
-    if analysis.host.empty:
+    if not len(host):
         return np.zeros(len(rows))
-    queued = analysis.host.groupby(["step", "rank"])["queued_ns"].sum()
-    wanted = pd.MultiIndex.from_arrays([rows["step"], rows["rank"]])
-    return queued.reindex(wanted).fillna(0).to_numpy(np.float64)
+    keys = Groups(host.ints("step"), host.ints("rank"))
+    known = (host.ints("step")[keys.first], host.ints("rank")[keys.first])
+    places = find_places((rows.ints("step"), rows.ints("rank")), known)
+    return np.append(keys.sum(host.floats("queued_ns")), 0.0)[places]
 
 
-def _make_own_time(rows: pd.DataFrame) -> OwnTime:
-    ranks = np.unique(rows["rank"].to_numpy(np.int64))
+def _make_own_time(rows: Columns) -> OwnTime:
+    ranks = np.unique(rows.ints("rank"))
     return OwnTime(
         ranks=tuple(ranks.tolist()),
-        numbers=tuple(np.unique(rows["step"].to_numpy(np.int64)).tolist()),
-        own=_make_table(rows["own_ns"], len(ranks)),
+        numbers=tuple(np.unique(rows.ints("step")).tolist()),
+        own=_make_table(rows.floats("own_ns"), len(ranks)),
         longer=_longer_than_others(rows, "own_ns", len(ranks)),
         compute=_longer_than_others(rows, "compute_ns", len(ranks)),
         copies=_longer_than_others(rows, "exposed_memcpy_ns", len(ranks)),
@@ -126,7 +128,7 @@ def _make_own_time(rows: pd.DataFrame) -> OwnTime:
     )
 
 
-def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float]":
+def _host_stalls(analysis: RunAnalysis, steps: Columns) -> Floats:
     """Measure the excess of each host's time over the others, per row of ``steps``; NaN if unknown.
 
     Other hosts also pause invisibly (a full launch queue), so a shorter piece
@@ -134,46 +136,59 @@ def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float
     host falls behind most, and all pieces that are longer by more than jitter.
     """
     pieces = _host_pieces(analysis)
-    if pieces is None or pieces.shape[1] < 2:  # one rank has no others
-        return pd.Series(np.nan, index=steps.index)
-    values = pieces.to_numpy(np.float64)
-    behind = values - _median_of_others(values)
+    if pieces is None or len(pieces.ranks) < 2:  # one rank has no others
+        return np.full(len(steps), np.nan)
+    behind = pieces.times - _median_of_others(pieces.times)
     jitter = _JITTER_DEVIATIONS * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
-    clear = pd.DataFrame(np.where(behind > jitter, behind, 0.0), index=pieces.index, columns=pieces.columns)
-    numbers = pieces.index.to_numpy()
-    names = np.unique(numbers)
-    runs = pd.DataFrame(
-        [_largest_run_sums(behind[numbers == name]) for name in names], index=names, columns=pieces.columns
-    )
-    stalls = clear.groupby(level=0).sum().combine(runs, np.maximum).stack()
-    wanted = pd.MultiIndex.from_arrays([steps["step"], steps["rank"]])
-    return pd.Series(stalls.reindex(wanted).to_numpy(np.float64), index=steps.index)
+    clear = np.where(behind > jitter, behind, 0.0)
+    of_step = Groups(pieces.step).split()
+    stalls = [np.maximum(clear[rows].sum(axis=0), _largest_run_sums(behind[rows])) for rows in of_step]
+    names = np.unique(pieces.step)
+    number, rank = np.repeat(names, len(pieces.ranks)), np.tile(pieces.ranks, len(names))
+    places = find_places((steps.ints("step"), steps.ints("rank")), (number, rank))
+    return np.append(np.concatenate(stalls), np.nan)[places]
 
 
-def _host_pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
-    """Return the host time between launches that all ranks make: by step, in program order; ranks as columns.
+class _HostPieces(Struct, frozen=True, kw_only=True):
+    """Host times in ns between launches that all ranks make, in program order (rows), of ``ranks`` (columns).
+
+    ``step``: the step of each row.
+    """
+
+    times: Table
+    step: Int64s
+    ranks: Int64s
+
+
+def _host_pieces(analysis: RunAnalysis) -> _HostPieces | None:
+    """Return the host time between launches that all ranks make.
 
     None if launches were not recorded, or if ranks launched different numbers of collectives throughout.
     """
-    rows = analysis.collectives
-    ranks = sorted(analysis.steps["rank"].unique().tolist())
+    rows, ranks = analysis.collectives, np.unique(analysis.steps.ints("rank"))
     if HOST_NS not in rows or not len(rows):
         return None
-    rows = rows[rows[HOST_NS].notna() & rows["rank"].isin(ranks)]
-    rows = rows.assign(kind=rows["kind"].astype(str), launch=rows["launch_start_ns"].astype("int64"))
-    rows = rows.sort_values(["rank", "launch"], kind="stable")
-    at = rows.groupby("rank")[HOST_NS].cumsum().astype("float64")
-    which = rows.groupby(["rank", *_LAUNCH]).cumcount()
-    table = rows.assign(at=at, which=which).pivot_table(
-        index=[*_LAUNCH, "which"], columns="rank", values="at", aggfunc="first"
-    )
-    # if a rank lacks a launch, all later launches of that kind have too low a number
-    table = table[table.notna().all(axis=1).groupby(level=_LAUNCH).transform("all")]
-    if table.empty or table.shape[1] != len(ranks):
+    rows = rows.at(rows.known(HOST_NS) & np.isin(rows.ints("rank"), ranks))
+    rows = rows.at(np.lexsort((rows.ints("launch_start_ns"), rows.ints("rank"))))
+    by_rank = Groups(rows.ints("rank"))
+    if len(by_rank) != len(ranks) or not len(ranks):
         return None
-    table = table.iloc[np.argsort(table.median(axis=1).to_numpy(), kind="stable")]
-    table = table.droplevel([name for name in table.index.names if name != "step"])
-    return table.diff().fillna(table.iloc[[0]])
+    at = by_rank.cumsum(rows.ints(HOST_NS))
+    # key of a launch that all ranks make, before launches of each kind are numbered in the step
+    kinds = Groups(rows.ints("step"), rows.texts("kind"), rows.ints("group_size"))
+    launches = Groups(
+        kinds.codes, Groups(by_rank.codes, kinds.codes).cumsum(np.ones(len(rows), dtype=np.int64))
+    )
+    table = np.full((len(launches), len(ranks)), np.nan)
+    table[launches.codes, by_rank.codes] = at
+    # if a rank lacks a launch, all later launches of that kind have too low a number
+    of_kind = Groups(kinds.codes[launches.first])
+    kept = of_kind.min(~np.isnan(table).any(axis=1))[of_kind.codes]
+    if not kept.any():
+        return None
+    table, step = table[kept], rows.ints("step")[launches.first][kept]
+    order = np.argsort(np.median(table, axis=1), kind="stable")
+    return _HostPieces(times=np.diff(table[order], axis=0, prepend=0.0), step=step[order], ranks=ranks)
 
 
 def _median_of_others(values: Table) -> Table:
@@ -198,11 +213,11 @@ def _largest_run_sums(values: Table) -> Table:
     return largest
 
 
-def _longer_than_others(rows: pd.DataFrame, column: str, ranks: int) -> Table:
-    values = rows[column].to_numpy(np.float64)
-    others = Instances(rows["step"].to_numpy(np.int64)).median_of_others(values)
-    return _make_table(pd.Series(values - np.nan_to_num(others)), ranks)
+def _longer_than_others(rows: Columns, column: str, ranks: int) -> Table:
+    values = rows.floats(column)
+    others = Instances(rows.ints("step")).median_of_others(values)
+    return _make_table(values - np.nan_to_num(others), ranks)
 
 
-def _make_table(values: "pd.Series[float]", ranks: int) -> Table:
-    return np.asarray(values, dtype=np.float64).reshape(-1, max(1, ranks))
+def _make_table(values: Floats, ranks: int) -> Table:
+    return values.reshape(-1, max(1, ranks))

@@ -26,10 +26,10 @@ half of the bound is saved: the range contained the true saving in all simulated
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Floats, Groups
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
@@ -38,6 +38,7 @@ from zprof.model.whatif import Change
 from zprof.rules.evidence import STEPS_LATEST_RATIO, Fact, make_fact
 from zprof.rules.rule import (
     INSTANCE,
+    count_steps,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -79,30 +80,32 @@ def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
     If there are many groups, few have a late rank. The others wait for ranks that it delayed.
     """
     rows = analysis.collectives
-    rows = rows[rows["matched"].astype(bool) & (rows["group_size"] != 1)]
-    last = rows.loc[rows.groupby(INSTANCE)["start_ns"].idxmax()].set_index(INSTANCE)["rank"]
-    blamed = last[last.isin(late)].index
-    met = rows.loc[rows["rank"].isin(late), INSTANCE]
-    passed_on = rows["origin_rank"].isin(late) & ~rows[INSTANCE].isin(met)
-    waiting = rows[(rows[INSTANCE].isin(blamed) | passed_on) & ~rows["rank"].isin(late)]
-    steady = waiting[~waiting["first_of_window"].astype(bool)]
-    steps = max(1, analysis.steps["step"].nunique())
+    rows = rows.at(rows.bools("matched") & (rows.ints("group_size") != 1))
+    instances, is_late = Groups(rows.ints(INSTANCE)), np.isin(rows.ints("rank"), late)
+    last = np.lexsort((-rows.ints("start_ns"), instances.codes))[instances.starts]
+    is_blamed, is_met = is_late[last][instances.codes], instances.max(is_late)[instances.codes]
+    passed_on = np.isin(rows.ints("origin_rank"), late) & ~is_met
+    waiting = rows.at((is_blamed | passed_on) & ~is_late)
+    steady = waiting.at(~waiting.bools("first_of_window"))
+    steps = max(1, count_steps(analysis))
     each, rest = _median_wait_per_step(waiting), _median_wait_per_step(steady)
     typical = float(np.median([*each, *[0.0] * (steps - len(each))])) if len(each) else 0.0
     caused = analysis.collectives
-    caused = caused[caused["blamed_rank"].isin(late) & ~caused["rank"].isin(late) & (caused["wait_ns"] > 0)]
-    ranks = caused["rank"].nunique()
+    is_caused = np.isin(caused.ints("blamed_rank"), late) & ~np.isin(caused.ints("rank"), late)
+    caused = caused.at(is_caused & (caused.ints("wait_ns") > 0))
+    ranks = len(np.unique(caused.ints("rank")))
     return CausedWaits(
         bound_ns=max(typical, float(rest.sum()) / steps),
-        caused_ns=float(caused["exposed_wait_ns"].sum()) / (steps * max(1, ranks)),
-        caused_hidden_too_ns=float(caused["wait_ns"].sum()) / (steps * max(1, ranks)),
+        caused_ns=float(caused.ints("exposed_wait_ns").sum()) / (steps * max(1, ranks)),
+        caused_hidden_too_ns=float(caused.ints("wait_ns").sum()) / (steps * max(1, ranks)),
         ranks=ranks,
     )
 
 
-def _median_wait_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
+def _median_wait_per_step(rows: Columns) -> Floats:
     """Return the median wait of the waiting ranks, by step."""
-    return rows.groupby(["step", "rank"])["wait_ns"].sum().groupby("step").median()
+    each = Groups(rows.ints("step"), rows.ints("rank"))
+    return Groups(rows.ints("step")[each.first]).median(each.sum(rows.ints("wait_ns")))
 
 
 _MIN_STEPS = 3
@@ -142,7 +145,7 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     if has_no_collectives(analysis):
         return untested_gap(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
     rows = select_steady_rows(analysis)
-    if rows[rows["group_size"] != 1].empty:
+    if (rows.ints("group_size") == 1).all():
         return None
     missing = missing_ranks_gap(analysis, Cause.STRAGGLER_RANK)
     if missing:
@@ -201,11 +204,12 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
         reason = "ranks are missing, so the rank that arrived last is unknown"
         return untested_gap(cause, reason, "record or import all ranks")
     rows = select_steady_rows(analysis)
-    matched = rows[rows["matched"].astype(bool)]
-    met = matched.groupby(["step", "instance"])["rank"].nunique()
-    steps = met[met >= 2].index.get_level_values("step").nunique()
-    alike = analysis.steps.groupby("step")["rank"].nunique() == analysis.steps["rank"].nunique()
-    steps = min(steps, int(alike.sum()))
+    matched = rows.at(rows.bools("matched"))
+    met = Groups(matched.ints("step"), matched.ints(INSTANCE))
+    met_steps = matched.ints("step")[met.first[met.count_distinct(matched.ints("rank")) >= 2]]
+    ranks = analysis.steps.ints("rank")
+    alike = Groups(analysis.steps.ints("step")).count_distinct(ranks) == len(np.unique(ranks))
+    steps = min(len(np.unique(met_steps)), int(alike.sum()))
     if steps >= _MIN_STEPS:
         return None
     reason = f"collectives of all ranks were matched in only {steps} steps, but {_MIN_STEPS} are needed"
@@ -215,9 +219,10 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
 def _is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
     """Return True if most of the waiting that the ranks are blamed for started on another rank."""
     rows = select_steady_rows(analysis)
-    blamed = rows[rows["blamed_rank"].isin(late)]
-    elsewhere = blamed.loc[~blamed["origin_rank"].isin(late), "wait_ns"].sum()
-    return bool(elsewhere > blamed["wait_ns"].sum() / 2)
+    blamed = rows.at(np.isin(rows.ints("blamed_rank"), late))
+    wait_ns = blamed.ints("wait_ns")
+    elsewhere = wait_ns[~np.isin(blamed.ints("origin_rank"), late)].sum()
+    return bool(elsewhere > wait_ns.sum() / 2)
 
 
 def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank:
