@@ -100,7 +100,8 @@ def find_copies_out(
     computes = (tasks.stream == stream) & ~np.isnan(tasks.work[:, 0])
     outs = [at for at in np.flatnonzero(computes).tolist() if tasks.kernel[at] in copies]
     done = np.cumsum(computes)
-    unit = np.where(units.known[tasks.row], units.codes[tasks.row], -1 - np.arange(len(tasks)))
+    code = np.append(units.codes, NONE)[tasks.row]
+    unit = np.where(code != NONE, code, NONE - 1 - np.arange(len(tasks)))  # each alone if it has no name
     pieces = max(1, round(len(gathers) / max(1, len(outs))))
     for entries in (
         [[at] for at in gathers],

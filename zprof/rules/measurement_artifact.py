@@ -197,7 +197,8 @@ def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column:
     being late. The excess is zero if a further step like the later ones reaches the sum by chance.
     """
     rank = np.searchsorted(ranks, rows.ints("rank"))
-    sums: Floats = np.bincount(rank, rows.floats(column), minlength=len(ranks))
+    sums = np.zeros(len(ranks))
+    np.add.at(sums, rank, rows.floats(column))
     steps = np.bincount(rank[Groups(rank, rows.ints("step")).first], minlength=len(ranks))
     if not len(later_rows):
         return sums

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change, FittedLink
 from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER
@@ -237,11 +238,12 @@ def measure_costs(rows: Columns, *, device: bool) -> MessageCosts:
     queued = ~np.isnan(launch) & (before >= launch)
     wait, woken = (rows.floats(name) for name in ("wait_start_ns", "wait_end_ns"))
     slept = ~np.isnan(wait) & (wait < end - _NO_SLEEP_NS)
-    calls_ns = rows.ints("launch_end_ns") - rows.ints("launch_start_ns")
-    calls_ns = np.where(rows.known("launch_end_ns") & rows.known("launch_start_ns"), calls_ns, np.nan)
+    is_timed = rows.known("launch_end_ns") & rows.known("launch_start_ns")
+    calls_ns = (rows.ints("launch_end_ns") - rows.ints("launch_start_ns"))[is_timed]
+    call_kinds = rows.texts("kind").at(is_timed)
     return MessageCosts(
         launch_ns={
-            kind: 0.0 if device else _median_call_ns(calls_ns[rows.texts("kind").equals(kind)])
+            kind: 0.0 if device else _median_or(calls_ns[call_kinds.equals(kind)])
             for kind in rows.texts("kind").list_distinct()
         },
         pick_up_ns=0.0 if device else _median_or((start - launch)[idle]),
@@ -251,13 +253,8 @@ def measure_costs(rows: Columns, *, device: bool) -> MessageCosts:
     )
 
 
-def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", default: float = 0.0) -> float:
+def _median_or(values: Int64s | Floats, default: float = 0.0) -> float:
     return max(0.0, float(np.median(values))) if len(values) else default
-
-
-def _median_call_ns(calls_ns: Floats) -> float:
-    known = calls_ns[~np.isnan(calls_ns)]
-    return float(np.median(known)) if len(known) else 0.0
 
 
 def _previous_ends(rows: Columns) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:

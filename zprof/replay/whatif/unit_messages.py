@@ -72,7 +72,9 @@ def _add_phases(analysis: RunAnalysis) -> Columns:
     pass_of_row = np.full(len(rows), -1, dtype=np.int64)
     if not len(passes):
         nothing = OptionalInts(pass_of_row, pass_of_row >= 0)
-        return rows.with_columns(phase=Texts(("unknown",), np.zeros(len(rows), dtype=np.int64)), micro_batch=nothing)
+        return rows.with_columns(
+            phase=Texts(("unknown",), np.zeros(len(rows), dtype=np.int64)), micro_batch=nothing
+        )
     numbers, first = np.unique(passes.ints("row"), return_index=True)
     pass_of_row[numbers] = first
     is_known = pass_of_row >= 0

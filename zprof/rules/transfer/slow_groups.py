@@ -4,13 +4,13 @@ Which bandwidth a group falls short of is decided in ``low_bus_bandwidth``.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.time.collective_rows import group_rows_by_text
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
 from zprof.rules.evidence import Fact, make_fact
@@ -82,7 +82,8 @@ def measure_slow_groups(
 def measure_times(analysis: RunAnalysis, rates: Sequence[GroupRate]) -> list[tuple[float, float]]:
     """Return transfer and exposed transfer of each group in ns per step and rank, with their queues."""
     keys = {(rate.kind.value, rate.group) for rate in rates}
-    rows_by_kind_and_group = _group_rows(analysis.collectives.pick(_COLUMNS), keys) if keys else {}
+    tables = group_rows_by_text(analysis.collectives, ("kind", "group"), _COLUMNS) if keys else ()
+    rows_by_kind_and_group = {names: rows for names, rows in tables if names in keys}
     ranks, counts = np.unique(analysis.steps.ints("rank"), return_counts=True)
     found = []
     for rate in rates:
@@ -92,14 +93,6 @@ def measure_times(analysis: RunAnalysis, rates: Sequence[GroupRate]) -> list[tup
         transfer_ns = float((rows.ints("transfer_ns") + queueing_ns).sum()) / steps
         found.append((transfer_ns, float((rows.ints("exposed_transfer_ns") + queueing_ns).sum()) / steps))
     return found
-
-
-def _group_rows(rows: Columns, keys: Set[tuple[str, str]]) -> dict[tuple[str, str], Columns]:
-    """Return the rows of each kind and group in ``keys``."""
-    kind, group = rows.texts("kind"), rows.texts("group")
-    groups = Groups(kind, group)
-    named = zip(zip(kind.at(groups.first), group.at(groups.first), strict=True), groups.split(), strict=True)
-    return {key: rows.at(places) for key, places in named if key in keys}
 
 
 def sum_largest_savings(slow: list[SlowGroup]) -> tuple[float, float]:

@@ -109,7 +109,7 @@ def select_early_reductions(passes: Columns) -> tuple[Columns, int]:
     each = Groups(update, rows.ints("micro_batch"))  # the micro-batches of each update, in order
     updates, micro_batch = Groups(update[each.first]), rows.ints("micro_batch")[each.first]
     reduced_bytes = each.sum(rows.ints("bytes"))
-    last = np.append(updates.starts[1:], len(each)) - 1
+    last = updates.starts + updates.sizes - 1
     counts = reduced_bytes >= _SAME_RATIO * reduced_bytes[last][updates.codes]
     is_early = counts & (micro_batch < updates.max(np.where(counts, micro_batch, -1))[updates.codes])
     return rows.at(is_early[each.codes]), int(updates.sum(counts.astype(np.int64)).max(initial=0))
