@@ -364,7 +364,7 @@ def make_column(values: Sequence[Any]) -> Column:
 
 
 def find_places(wanted: Sequence[npt.NDArray[Any]], among: Sequence[npt.NDArray[Any]]) -> Int64s:
-    """Return the place of the row of ``among`` with the same keys as each row of ``wanted``; -1 if none has."""
+    """Return for each row of ``wanted`` the place of that with equal keys in ``among``; -1 if none has."""
     keys = Groups(*(np.concatenate(pair) for pair in zip(among, wanted, strict=True)))
     count = len(among[0])
     places = np.full(len(keys), -1, dtype=np.int64)
