@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from tests.support.tables import as_columns
 from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.synchronise import synchronise
 
@@ -158,7 +160,13 @@ def _timeline(world: World, rank: int, begin: "pd.Series[int]", end: int):
 def synchronised(world: World, drop=lambda rank, place: False):
     """What is made of it."""
     frame, timelines = recorded(world, drop)
-    return synchronise(frame, timelines, world.ranks)
+    return synchronise_frame(frame, timelines, world.ranks)
+
+
+def synchronise_frame(frame: pd.DataFrame, timelines, ranks: int):
+    """What is made of these rows, with its collectives as a frame again."""
+    seen = synchronise(as_columns(frame), timelines, ranks)
+    return replace(seen, collectives=seen.collectives.to_frame())
 
 
 def wrong_instances(seen) -> list[int]:

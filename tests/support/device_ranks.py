@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 
+from zprof.analysis.columns import Columns
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.schema import COLLECTIVES, EVENTS, MARK
@@ -114,17 +114,14 @@ class Rows:
         """All columns of the schema."""
         return _table(self.collectives, [f for f in COLLECTIVES if f.name != "peer_rank"])
 
-    def frame(self) -> pd.DataFrame:
+    def decomposed(self) -> Columns:
         """The collectives as the analysis has them after decomposition: nobody was late."""
-        frame = self.collectives_table().to_pandas()
-        for name in ("launch_start_ns", "wait_start_ns", "wait_end_ns", "stream"):
-            frame[name] = frame[name].astype("Int64")
-        return frame.assign(arrival_ns=frame["start_ns"])
+        rows = Columns.from_arrow(self.collectives_table())
+        return rows.with_columns(arrival_ns=rows.ints("start_ns"))
 
-    def marks_frame(self) -> pd.DataFrame:
-        """The marks as the analysis reads them."""
-        frame = pd.DataFrame(self.marks, columns=MARK.names)
-        return frame.astype({"thread_cpu_ns": "Int64", "thread_queued_ns": "Int64"})
+    def marks_table(self) -> pa.Table:
+        """As the analysis reads it."""
+        return _table([dict(zip(MARK.names, mark, strict=True)) for mark in self.marks], list(MARK))
 
 
 def write_run(
@@ -150,7 +147,7 @@ def write_run(
         writer = RankWriter(path, rank, manifest)
         writer.write_table("events", _columns(rows.events_table()))
         writer.write_table("collectives", _columns(rows.collectives_table()))
-        writer.write_table("mark", rows.marks_frame().astype(object).replace({pd.NA: None}).to_dict("list"))
+        writer.write_table("mark", _columns(rows.marks_table()))
         steps = sorted({mark[2] for mark in rows.marks})
         writer.finish(memory_steps=(), time_steps=steps, gaps=(), status="complete")
     return path

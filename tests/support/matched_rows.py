@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from tests.support.tables import as_columns
+from zprof.analysis.columns import Columns
 from zprof.analysis.time.clocks.rank_clock import Clocks, RankClock
 
 BASE_NS = 1_790_857_026_000_000_000
@@ -54,10 +56,10 @@ def collective(
     ]
 
 
-def table(*collectives: list[dict[str, object]]) -> pd.DataFrame:
+def table(*collectives: list[dict[str, object]]) -> Columns:
     """All rows as one table, in the order of ranks, as the analysis joins them."""
     frame = pd.DataFrame([row for rows in collectives for row in rows])
     frame = frame.astype(dict.fromkeys(_NULLABLE, "Int64")).sort_values("rank", kind="stable")
     for column in ("instance", "sequence", "group_size", "bytes", "rank", "start_ns", "end_ns"):
         frame[column] = frame[column].astype(np.int64)
-    return frame.reset_index(drop=True)
+    return as_columns(frame)

@@ -96,7 +96,7 @@ def beside_truth(job: Simulated) -> pd.DataFrame:
     """
     alignment = job.analysis.time.alignment
     assert alignment is not None
-    found = job.analysis.collectives.copy()
+    found = job.analysis.collectives.to_frame()
     found["stamp"] = found["start_ns"] + found["rank"].map(alignment.offsets_ns)
     return pd.merge_asof(
         found.sort_values("stamp"),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.diagnosis_reports import GUESS, LATE, against_baseline
 from tests.support.reports import slower
 from tests.support.schedules import Spec, play, write
+from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.compare.rows import (
     build_finding_section,
     build_kernel_section,
@@ -81,9 +82,9 @@ def test_a_kind_that_did_not_run_is_zero_and_unknown_if_nothing_was_timed() -> N
 
 def test_kernels_are_means_of_a_step() -> None:
     a = analysis_of(Scenario(steps=2, ranks=2))
-    table = pd.DataFrame({"rank": [0, 1, 1], "name": ["k", "k", "b"], "total_ns": [400, 800, 40]})
+    table = Columns({"name": Texts.of(["k", "k", "b"]), "total_ns": np.array([400, 800, 40])})
     b = replace(a, kernels=table)
-    assert pairs(build_kernel_section(b, replace(a, kernels=table.iloc[:2]))) == {
+    assert pairs(build_kernel_section(b, replace(a, kernels=table.at(slice(2))))) == {
         "k": (300, 300),
         "b": (10, 0),
     }

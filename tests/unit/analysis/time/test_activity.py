@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.device_ranks import Rows
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import measure
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import (
@@ -120,7 +121,7 @@ def two_steps() -> Rows:
 
 
 def windows_of(rows: Rows):
-    return find_step_windows(rows.marks_frame(), [0, 1, 2], device(rows))
+    return find_step_windows(Columns.from_arrow(rows.marks_table()), [0, 1, 2], device(rows))
 
 
 def edges(windows) -> list[list[int]]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.device_ranks import Rows
+from tests.support.tables import as_columns
 from zprof.analysis.intervals import EMPTY, intervals, measure
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import read_device_activity
@@ -27,10 +28,10 @@ lasting = spans.filter(lambda span: span[1] > span[0])
 
 def exposed_on_device(rows: Rows) -> list[int]:
     activity = read_device_activity(rows.events_table(), rows.collectives_table())
-    frame = rows.frame()
-    blocking, gaps = find_blocking(0, activity, find_trace_windows(activity).steps, frame)
+    collectives = rows.decomposed()
+    blocking, gaps = find_blocking(0, activity, find_trace_windows(activity).steps, collectives)
     assert gaps == []
-    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
+    exposure = attribute_exposure(collectives.ints("arrival_ns"), blocking)
     return (exposure.wait_ns + exposure.transfer_ns).tolist()
 
 
@@ -173,6 +174,6 @@ def test_waits_that_nobody_recorded_make_an_upper_bound(name: str) -> None:
     frame = frame.assign(stream=7, launch_start_ns=unknown, wait_start_ns=unknown, wait_end_ns=unknown)
     if every:
         frame.loc[::every, ["wait_start_ns", "wait_end_ns"]] = waited
-    blocking, gaps = find_blocking(0, activity, make_single_step(0, 0, 1000 * UNIT), frame)
+    blocking, gaps = find_blocking(0, activity, make_single_step(0, 0, 1000 * UNIT), as_columns(frame))
     assert [gap.what for gap in gaps] == ([] if seen else ["exposed time"])
     assert (blocking.method == "wait spans") == seen

@@ -128,10 +128,11 @@ def test_a_copy_whose_call_returns_with_it_is_a_wait() -> None:
 def host_table(folder: Path, planted: list[Op]) -> pd.DataFrame:
     ops = [Collect(key="g", group=(0, 1)), Join(key="g"), Kernel(ns=3 * MS), Drain(), *planted, Kernel(ns=MS)]
     analysis = analyse_time(load(write(folder / "x.zprof", {0: ops, 1: ops})))
-    assert analysis.host["idle_ns"].tolist() == analysis.steps["idle_ns"].tolist()
-    parts = analysis.host[[f"{part}_ns" for part in IdlePart]].sum(axis=1)
-    assert parts.tolist() == analysis.host["idle_ns"].tolist()
-    return analysis.host
+    host = analysis.host.to_frame()
+    assert host["idle_ns"].tolist() == analysis.steps.ints("idle_ns").tolist()
+    parts = host[[f"{part}_ns" for part in IdlePart]].sum(axis=1)
+    assert parts.tolist() == host["idle_ns"].tolist()
+    return host
 
 
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

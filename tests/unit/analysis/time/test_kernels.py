@@ -12,7 +12,6 @@ from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.kernels import (
     KERNEL_COLUMNS,
     OTHER_KERNELS,
-    make_kernel_frame,
     sum_kernels,
 )
 from zprof.analysis.time.steps import make_single_step
@@ -30,11 +29,13 @@ def table(rows: Rows, *, until: int = 10_000, on_device: bool = True, late: int 
     steps = make_single_step(0, 0, until)
     timeline = RankTimeline(rank=3, host="", steps=steps, host_steps=steps, activity=activity, pings={})
     moved = timeline.on(RankClock(offset_ns=-7, drift_ppb=0.0, origin_ns=0))
-    frame = rows.frame()
-    for name in ("start_ns", "end_ns", "arrival_ns"):
-        frame[name] = frame[name] + 7
-    frame["arrival_ns"] += late
-    return make_kernel_frame([sum_kernels(moved, frame)]).set_index(["name", "role"])
+    collectives = rows.decomposed()
+    collectives = collectives.with_columns(
+        start_ns=collectives.ints("start_ns") + 7,
+        end_ns=collectives.ints("end_ns") + 7,
+        arrival_ns=collectives.ints("arrival_ns") + 7 + late,
+    )
+    return sum_kernels(moved, collectives).to_frame().set_index(["name", "role"])
 
 
 def row(rows: Rows, name: str, role: str = "compute", **more: Any) -> dict[str, float]:

@@ -3,13 +3,14 @@
 from math import sqrt
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.device_ranks import NCCL, Rows, write_run
 from tests.support.interval_oracle import Work, totals
+from zprof.analysis.columns import Columns
 from zprof.analysis.time.activity_from_events import read_device_activity
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.analysis.time.blocking import attribute_exposure, find_blocking
@@ -55,15 +56,15 @@ def true_totals(items):
 def measured(rows: Rows, numbers: list[int] | None = None):
     """Timeline, step rows and exposure: of the marked steps, else of the whole trace."""
     activity = read_device_activity(rows.events_table(), rows.collectives_table())
-    marked = find_step_windows(rows.marks_frame(), numbers, activity) if numbers else None
+    marked = find_step_windows(Columns.from_arrow(rows.marks_table()), numbers, activity) if numbers else None
     windows = marked or find_trace_windows(activity)
-    frame = rows.frame().sort_values(["start_ns", "end_ns"], kind="stable")
+    collectives = rows.decomposed().sort_by("start_ns", "end_ns")
     timeline = RankTimeline(
         rank=0, host="a", steps=windows.steps, host_steps=windows.host_steps, activity=activity, pings={}
     )
-    blocking, _ = find_blocking(0, activity, timeline.steps, frame)
-    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
-    return timeline, pd.DataFrame(make_step_columns(timeline, blocking, exposure)), exposure
+    blocking, _ = find_blocking(0, activity, timeline.steps, collectives)
+    exposure = attribute_exposure(collectives.ints("arrival_ns"), blocking)
+    return timeline, make_step_columns(timeline, blocking, exposure), exposure
 
 
 @settings(max_examples=30)
@@ -72,8 +73,8 @@ def test_the_whole_trace_equals_the_sweep(items) -> None:
     want = true_totals(items)
     if not want.span:
         return
-    _, table, exposure = measured(rows_of(items))
-    row = table.iloc[0]
+    _, steps, exposure = measured(rows_of(items))
+    row = steps.to_frame().iloc[0]
     measures = ("wall_ns", "collective_ns", "compute_ns", "memcpy_ns", "overlapped_ns")
     assert [row[name] for name in measures] == [want.span, want.comm, want.compute, want.mem, want.overlap]
     assert row["exposed_wait_ns"] + row["exposed_transfer_ns"] == want.exposed
@@ -87,13 +88,14 @@ def test_the_whole_trace_equals_the_sweep(items) -> None:
 def test_steps_sum_exactly_and_leave_nothing_out(items, launches, first, second) -> None:
     rows = rows_of(items, launches)
     rows.step(3, 100, 100 + first).step(4, 100 + first, 100 + first + second)
-    timeline, table, exposure = measured(rows, [3, 4])
+    timeline, steps, exposure = measured(rows, [3, 4])
+    table = steps.to_frame()
     assert (table["wall_ns"] == table[TERMS].sum(axis=1)).all()
     assert (table[TERMS] >= 0).all(axis=None)
     exposed = table["exposed_wait_ns"] + table["exposed_transfer_ns"]
     assert (table["collective_ns"] == table["overlapped_ns"] + exposed).all()
     assert exposed.sum() == exposure.wait_ns.sum() + exposure.transfer_ns.sum()
-    mean = average_rank_time(dict(table), "kernels", 0)
+    mean = average_rank_time(steps, "kernels", 0)
     assert mean.wall_ns == sum(getattr(mean, term) for term in TERMS)
     busy = table["compute_ns"] + exposed + table["exposed_memcpy_ns"]
     total = true_totals(items)
@@ -102,9 +104,9 @@ def test_steps_sum_exactly_and_leave_nothing_out(items, launches, first, second)
 
 def test_a_communication_kernel_without_a_description_is_unexplained_but_for_copies() -> None:
     rows = Rows().kernel(0, 10).kernel(10, 40, stream=20, name=NCCL).copy(15, 22).kernel(30, 50)
-    _, table, _ = measured(rows)
-    found = table.iloc[0][["compute_ns", "exposed_memcpy_ns", "unexplained_ns", "idle_ns"]]
-    assert found.tolist() == [30, 7, 13, 0]
+    _, steps, _ = measured(rows)
+    names = ("compute_ns", "exposed_memcpy_ns", "unexplained_ns", "idle_ns")
+    assert [steps.ints(name)[0] for name in names] == [30, 7, 13, 0]
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=7), st.integers(1, 50))
@@ -127,12 +129,9 @@ def test_means_still_sum(sums: list[int], count: int) -> None:
 def test_noise_of_steps_in_closed_form(
     milliseconds: tuple[float, ...], slower_rank: float, noise_ms: float | None
 ) -> None:
-    rows = [
-        (rank, step, (wall + rank * slower_rank) * 1_000_000)
-        for step, wall in enumerate(milliseconds)
-        for rank in range(2)
-    ]
-    noise = estimate_step_noise(pd.DataFrame(rows, columns=["rank", "step", "wall_ns"]))
+    walls = np.array([[wall, wall + slower_rank] for wall in milliseconds]).ravel() * 1_000_000
+    steps = np.repeat(np.arange(len(milliseconds)), 2)
+    noise = estimate_step_noise(Columns({"step": steps, "wall_ns": walls.astype(np.int64)}))
     assert noise == (None if noise_ms is None else pytest.approx(noise_ms * 1_000_000, abs=1))
 
 
@@ -184,7 +183,7 @@ def test_a_run_as_one_window(tmp_path: Path) -> None:
     analysis = analyse_time(run, WindowPolicy.TRACE)
     assert analysis.time.window is not None
     assert (analysis.time.window.source, analysis.time.window.pre_window_ns) == ("whole trace", 0)
-    assert (analysis.collectives["step"] == 0).all()
+    assert (analysis.collectives.ints("step") == 0).all()
     found, gaps = measure_device_totals(run)
     assert not gaps
     for entry, total in zip(analysis.time.per_rank, found, strict=True):

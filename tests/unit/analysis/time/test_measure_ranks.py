@@ -45,7 +45,8 @@ def assert_equal(analysis: TimeAnalysis, other: TimeAnalysis) -> None:
     assert analysis.time.critical_path.steps
     assert (analysis.gaps, analysis.volume) == (other.gaps, other.volume)
     for name in TABLES:
-        pd.testing.assert_frame_equal(getattr(analysis, name), getattr(other, name), check_exact=True)
+        own_table, other_table = getattr(analysis, name).to_frame(), getattr(other, name).to_frame()
+        pd.testing.assert_frame_equal(own_table, other_table, check_exact=True)
     for own, others in zip(analysis.tracks, other.tracks, strict=True):
         assert (own.rank, own.clock, own.host) == (others.rank, others.clock, others.host)
         for name in ("waiting", "moving", "coverage"):

@@ -25,13 +25,13 @@ def one_step(folder: Path, begin_of_rank_1: float = 0, first_call: float = 4) ->
             step(3, 9_990 + begin, 40_000),
         ]
     found = analysed(folder, ranks, groups="01")
-    assert found.collectives["matched"].all()
+    assert found.collectives.bools("matched").all()
     return found
 
 
 def test_all_collectives_of_a_single_step_are_judged(tmp_path: Path) -> None:
     found = one_step(tmp_path)
-    assert not found.collectives["first_of_window"].any()
+    assert not found.collectives.bools("first_of_window").any()
     waiting = {entry.rank: entry for entry in found.time.per_rank}[0]
     assert waiting.exposed_wait_ns == pytest.approx(6_000_000, rel=0.01)
     assert waiting.first_wait_ns == 0
@@ -45,8 +45,8 @@ def test_all_collectives_of_a_single_step_are_judged(tmp_path: Path) -> None:
 def test_waiting_for_a_profiler_that_starts_late_is_separate(tmp_path: Path, late: dict[str, float]) -> None:
     """What made rank 1 late at the first collective is not in the trace."""
     found = one_step(tmp_path, **late)
-    rows = found.collectives
-    assert set(rows.loc[rows["first_of_window"], "kind"]) == {"all_to_all"}
+    rows = found.collectives.at(found.collectives.bools("first_of_window"))
+    assert set(rows.texts("kind")) == {"all_to_all"}
     waiting = {entry.rank: entry for entry in found.time.per_rank}[0]
     assert waiting.first_wait_ns == pytest.approx(3_000_000, rel=0.01)
     assert waiting.exposed_wait_ns == pytest.approx(6_000_000, rel=0.01)
@@ -67,6 +67,6 @@ def test_only_the_first_collective_waits_for_the_start(tmp_path: Path, *, before
     found = analysed(tmp_path, ranks, groups="0")
     waited = {entry.rank: entry.first_wait_ns for entry in found.time.per_rank}
     left_out = {tracks.rank: tracks.wait_before_ns for tracks in found.tracks}
-    assert found.collectives["first_of_window"].tolist() == [not before, False] * 2
+    assert found.collectives.bools("first_of_window").tolist() == [not before, False] * 2
     assert (waited[0], left_out[0]) == pytest.approx((0, 3_000_000) if before else (1_500_000, 0), rel=0.01)
     assert (waited[1], left_out[1]) == (0, 0)

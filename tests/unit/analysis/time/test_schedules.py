@@ -39,7 +39,7 @@ def case(request, tmp_path_factory):
 def test_waits_transfers_and_exposure_within_one_percent(case) -> None:
     spec, analysis, truths = case
     known = expected(truths)
-    rows = analysis.collectives
+    rows = analysis.collectives.to_frame()
     assert len(rows) == len(known)
     for row in rows.itertuples():
         for name in MEASURED:
@@ -58,19 +58,20 @@ def test_clocks_and_matches(case) -> None:
     planted = list(spec.offsets_ns or [0] * spec.ranks)
     assert [alignment.offsets_ns[rank] for rank in range(spec.ranks)] == pytest.approx(planted, abs=2_000)
     assert alignment.uncertainty_ns <= 2_000
-    assert analysis.collectives["matched"].all()
+    rows = analysis.collectives.to_frame()
+    assert rows["matched"].all()
     assert (alignment.matched, alignment.unmatched) == (len(truths[0].collectives), 0)
     assert [gap.what for gap in analysis.gaps] == ["a training step", "volume"]  # it has no backward
-    first = analysis.collectives[analysis.collectives["first_of_window"]]
+    first = rows[rows["first_of_window"]]
     assert sorted(zip(first["rank"], first["sequence"], strict=True)) == [(r, 0) for r in range(spec.ranks)]
-    ends = analysis.collectives.pivot(index="sequence", columns="rank", values="end_ns")
+    ends = rows.pivot(index="sequence", columns="rank", values="end_ns")
     assert (ends.max(axis=1) - ends.min(axis=1)).max() < 3_000, "times are on the common clock"
 
 
 def test_the_ledger_is_the_truth(case) -> None:
     spec, analysis, truths = case
     known = expected(truths)
-    steps = analysis.steps
+    steps = analysis.steps.to_frame()
     assert (steps["wall_ns"] == steps[TERMS].sum(axis=1)).all()
     assert (steps[TERMS] >= 0).all(axis=None)
     for entry in analysis.time.per_rank:
@@ -98,9 +99,10 @@ def gaps_of(analysis: TimeAnalysis, what: str) -> list[int | None]:
 def check_pairs(analysis: TimeAnalysis, truths, drop, matched: int) -> None:
     """Each wait of a matched row is its true one, and so many instances are matched."""
     known = expected(truths)
+    collectives = analysis.collectives.to_frame()
     for truth in truths:
         kept = [c for c in truth.collectives if not drop(c.rank, c)]
-        rows = analysis.collectives[analysis.collectives["rank"] == kept[0].rank].sort_values("sequence")
+        rows = collectives[collectives["rank"] == kept[0].rank].sort_values("sequence")
         assert len(rows) == len(kept)
         for row, true in zip(rows.itertuples(), kept, strict=True):
             want = known[true.rank, true.sequence].wait_ns
@@ -122,7 +124,7 @@ def test_a_dropped_event_costs_one_instance(tmp_path: Path, method: str, positio
     count = len(truths[0].collectives)
     check_pairs(analysis, truths, drop, matched=count - 1)
     assert analysis.time.alignment.shifts == ({1: 1} if method == ORDERED and position < count - 1 else {})
-    rows = analysis.collectives
+    rows = analysis.collectives.to_frame()
     assert set(rows.loc[rows["lateness_ns"] > 10 * MS, "rank"]) == {2}
     assert (rows.loc[~rows["matched"], "last_rank"] == -1).all()
     assert gaps_of(analysis, "matching of collectives")
@@ -151,8 +153,9 @@ def test_a_rank_whose_clock_jumps_is_left_out(tmp_path: Path) -> None:
     assert sorted(analysis.time.alignment.offsets_ns) == [0, 1]
     assert analysis.time.alignment.excluded == (2,)
     assert gaps_of(analysis, "clock alignment") == [2]
-    assert (analysis.collectives["last_rank"] == -1).all()
-    assert (analysis.collectives.query("rank == 2")["lateness_ns"] == 0).all()
+    rows = analysis.collectives.to_frame()
+    assert (rows["last_rank"] == -1).all()
+    assert (rows.query("rank == 2")["lateness_ns"] == 0).all()
 
 
 def test_a_run_without_a_time_window_has_gaps(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_the_late_rank_is_charged_with_its_reason(tmp_path: Path, reason: str, l
     assert first.origins == {late: first.exposed_wait_ns}
     assert first.own_wait_ns < MS
     assert all(entry.exposed_wait_ns == 0 for entry in others)
-    blamed = analysis.collectives[analysis.collectives["blamed_rank"] == late]
-    assert (set(blamed["unit"]), set(blamed["late_reason"])) == ({"g4"}, {reason})
+    blamed = analysis.collectives.at(analysis.collectives.ints("blamed_rank") == late)
+    assert (set(blamed.texts("unit")), set(blamed.texts("late_reason"))) == ({"g4"}, {reason})
 
 
 def test_a_wait_for_the_device_that_only_one_rank_makes(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_delay_that_others_had_compute_to_hide_is_traced_to_its_begin(tmp_path
     assert (first.rank, first.exposed_wait_ns) == (1, 3 * (LATE - unit_ns))
     assert first.reasons == {"compute": first.exposed_wait_ns}
     assert all(not entry.reasons for entry in others)
-    blamed = analysis.collectives[analysis.collectives["blamed_rank"] == 1]
-    assert (set(blamed["unit"]), set(blamed["late_reason"])) == ({"g4", "g5", "g6"}, {"compute"})
+    blamed = analysis.collectives.at(analysis.collectives.ints("blamed_rank") == 1)
+    assert (set(blamed.texts("unit")), set(blamed.texts("late_reason"))) == ({"g4", "g5", "g6"}, {"compute"})
 
 
 def test_a_missing_rank_leaves_everything_unjudged(tmp_path: Path) -> None:
@@ -89,12 +89,13 @@ def test_a_missing_rank_leaves_everything_unjudged(tmp_path: Path) -> None:
     assert blame.judged == 0
     assert blame.unjudged_ns == pytest.approx(2 * LATE, rel=0.05)
     assert all(entry.exposed_wait_ns == 0 and not entry.reasons for entry in blame.per_rank)
-    assert (analysis.collectives["blamed_rank"] == -1).all()
-    assert analysis.collectives["bound"].all()
+    assert (analysis.collectives.ints("blamed_rank") == -1).all()
+    assert analysis.collectives.bools("bound").all()
 
 
 def reason_at(analysis: TimeAnalysis, unit: str) -> str:
-    (reason,) = set(analysis.collectives.loc[analysis.collectives["unit"] == unit, "late_reason"])
+    rows = analysis.collectives
+    (reason,) = set(rows.texts("late_reason").at(rows.texts("unit").equals(unit)))
     return reason
 
 
@@ -148,7 +149,7 @@ def test_a_delay_along_a_chain_of_groups(tmp_path: Path) -> None:
                     meet = Collect(key=f"{turn} {left}", group=(left, left + 1), kind="all_reduce", ns=MS)
                     mine += [meet, Join(key=meet.key), Kernel(ns=MS)]
         ops[0] += [Kernel(ns=40 * MS)] if not turn else []
-    collectives = analysed(tmp_path, ops).collectives
+    collectives = analysed(tmp_path, ops).collectives.to_frame()
     late = collectives[(collectives["sequence"] == 1) & (collectives["exposed_wait_ns"] > 20 * MS)]
     assert set(late["origin_rank"]) == {0}
     reasons = dict(zip(late["blamed_rank"], late["late_reason"], strict=True))
@@ -168,7 +169,7 @@ def test_a_stream_still_busy_with_another_group_is_followed(tmp_path: Path) -> N
                     mine += [Collect(key=key, group=group, ns=MS, lane="one", after_compute=rank == 0)]
             length = 1 if rank == 0 else 20 if (rank, turn) == (1, 1) else 3
             mine += [Kernel(ns=length * MS)]
-    frame = analysed(tmp_path, ops).collectives
+    frame = analysed(tmp_path, ops).collectives.to_frame()
     (row,) = frame[(frame["unit"] == f"{right} 2") & (frame["rank"] == 2)].to_dict("records")
     assert row["wait_ns"] > 0.5 * LATE
     assert (row["blamed_rank"], row["late_reason"], row["origin_rank"]) == (1, "previous_collective", 0)

@@ -12,6 +12,7 @@ from tests.support.device_plays import MS
 from tests.support.matched_rows import clocks, collective, table
 from tests.support.schedules import Spec, play
 from tests.support.schedules import write as write_schedule
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
@@ -31,15 +32,17 @@ QUIET = RankWork(
 
 def judged(*collectives):
     """Judge tables made by hand, in which every wait is exposed and nothing else is known."""
-    frame = decompose_collectives(table(*collectives), clocks(uncertainty_ns=100))
-    for rank in frame["rank"].unique():
-        mine = frame["rank"] == rank
-        launches = find_collective_launches(frame[mine], NO_KERNELS, NO_STREAMS).make_columns(frame[mine])
-        for name, values in launches.items():
-            frame.loc[mine, name] = np.asarray(values, dtype=object)
-    frame = frame.assign(exposed_wait_ns=frame["wait_ns"])
+    rows = decompose_collectives(table(*collectives), clocks(uncertainty_ns=100))
+    of_ranks = [rows.at(rows.ints("rank") == rank) for rank in np.unique(rows.ints("rank"))]
+    rows = Columns.concat(
+        [
+            part.with_columns(**find_collective_launches(part, NO_KERNELS, NO_STREAMS).make_columns(part))
+            for part in of_ranks
+        ]
+    )
+    rows = rows.with_columns(exposed_wait_ns=rows.ints("wait_ns"))
     nothing = HostCalls(allocator=EMPTY, sync=EMPTY, loader=EMPTY)
-    return judge_lateness(frame, dict.fromkeys(range(16), QUIET), lambda rank: nothing)
+    return judge_lateness(rows, dict.fromkeys(range(16), QUIET), lambda rank: nothing)
 
 
 def shares_of(*collectives):
@@ -69,17 +72,18 @@ def test_the_parts_sum_to_all_exposed_wait(drawn) -> None:
         )
         for number, row in enumerate(drawn)
     ]  # fmt: skip
-    frame = judged(*collectives)
-    shares = sum_wait_shares(frame, RANKS, 1)
+    rows = judged(*collectives)
+    shares = sum_wait_shares(rows, RANKS, 1)
+    exposed = rows.ints("exposed_wait_ns")
     blamed = sum(entry.exposed_wait_ns for entry in shares.per_rank)
-    assert blamed + shares.tied_ns + shares.unjudged_ns == frame["exposed_wait_ns"].sum()
-    assert sum(entry.own_wait_ns for entry in shares.per_rank) == frame["exposed_wait_ns"].sum()
-    assert set(frame["late_reason"]) <= {"", *LateReason}
+    assert blamed + shares.tied_ns + shares.unjudged_ns == exposed.sum()
+    assert sum(entry.own_wait_ns for entry in shares.per_rank) == exposed.sum()
+    assert set(rows.texts("late_reason")) <= {"", *LateReason}
     for entry in shares.per_rank:
         assert sum(entry.reasons.values()) == entry.exposed_wait_ns == sum(entry.origins.values())
         assert 0 <= entry.last_ratio <= 1
         assert entry.exposed_wait_ns <= entry.wait_ns
-    assert (frame["blamed_rank"] != frame["rank"])[frame["exposed_wait_ns"] > 0].all()
+    assert (rows.ints("blamed_rank") != rows.ints("rank"))[exposed > 0].all()
 
 
 def test_a_tie_and_the_first_of_a_window_blame_nobody() -> None:
@@ -106,7 +110,7 @@ def test_a_late_cpu_rank(tmp_path: Path, prefetch: int, silent: bool) -> None:
     assert first.exposed_wait_ns > 0.9 * 2 * (40 * MS - prefetch * 4 * MS)
     assert first.reasons["host" if silent else "compute"] > 0.95 * first.exposed_wait_ns
     assert max(first.origins, key=first.origins.get) == 1
-    total = analysis.collectives["exposed_wait_ns"].sum() / spec.steps
+    total = analysis.collectives.ints("exposed_wait_ns").sum() / spec.steps
     parts = sum(entry.exposed_wait_ns for entry in blame.per_rank) + blame.tied_ns + blame.unjudged_ns
     assert parts == pytest.approx(total, abs=5)
 

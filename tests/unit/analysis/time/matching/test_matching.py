@@ -16,6 +16,7 @@ from tests.support.collective_rows import (
     World,
     recorded,
     split_truths,
+    synchronise_frame,
     synchronised,
     whole,
     wrong_instances,
@@ -23,7 +24,7 @@ from tests.support.collective_rows import (
 from zprof.analysis.time.clocks.alignment import ClockSource
 from zprof.analysis.time.clocks.bounds import make_ping_table
 from zprof.analysis.time.steps import StepWindows
-from zprof.analysis.time.synchronise import SynchronisedRun, make_hints, synchronise
+from zprof.analysis.time.synchronise import SynchronisedRun, make_hints
 from zprof.model.gaps import GapKind
 
 ALIKE = tuple(Op() for _ in range(6))
@@ -170,7 +171,7 @@ def test_groups_that_lack_nothing_are_the_clock_of_the_others(hints: bool) -> No
     large = frame["group"] == "0,1,2,3"
     lost = large & (frame["rank"] == 3) & (frame["true_step"] == 4) & frame["true"].mod(2).eq(0)
     frame = frame[~lost & (large | hints)].reset_index(drop=True)
-    seen = synchronise(frame, timelines, 4)
+    seen = synchronise_frame(frame, timelines, 4)
     assert not wrong_instances(seen)
     rows = seen.collectives[seen.collectives["group"] == "0,1,2,3"]
     expected = 8 * len(ALIKE) - int(lost.sum()) if hints else 0
@@ -240,7 +241,7 @@ def test_a_thread_without_a_processor_costs_no_match_of_a_whole_step(lost: int |
     late, partner = (frame[(frame["rank"] == rank) & (frame["true"] == 5)].index[0] for rank in (1, 0))
     end = int(frame.loc[partner, "end_ns"])
     frame.loc[late, ["start_ns", "end_ns"]] = end - 30 * US, end + 2 * MS
-    seen = synchronise(frame, timelines, 2)
+    seen = synchronise_frame(frame, timelines, 2)
     assert not wrong_instances(seen)
     assert whole(seen) == (8 if lost is None else 6)
 
@@ -280,7 +281,7 @@ def test_stated_numbers_that_count_something_else_on_one_rank(since: int, shifts
     world = replace(world, ops=[Op(length=MS)] * 6) if since else world
     frame, timelines = recorded(world)
     frame.loc[(frame["rank"] == 2) & (frame["true"] >= since), "sequence"] += 1
-    seen = synchronise(frame, timelines, 4)
+    seen = synchronise_frame(frame, timelines, 4)
     assert not wrong_instances(seen)
     assert seen.shifts == shifts
     assert whole(seen) == world.steps * len(world.ops)
@@ -291,7 +292,7 @@ def test_a_bad_stamp_costs_one_instance() -> None:
     frame, timelines = recorded(world)
     row = frame[(frame["rank"] == 1) & (frame["true"] == 9)].index
     frame.loc[row, ["start_ns", "end_ns"]] += 400 * MS
-    seen = synchronise(frame, timelines, 4)
+    seen = synchronise_frame(frame, timelines, 4)
     assert not seen.excluded
     assert whole(seen) == 6 * len(world.ops) - 1
     assert (seen.collectives.loc[seen.collectives["true"] == 9, "instance"] == -1).all()
@@ -301,7 +302,7 @@ def test_a_number_that_a_rank_states_twice_is_not_believed() -> None:
     world = World(ranks=4, steps=6, stated=True, offsets=OFFSETS, ops=ALIKE)
     frame, timelines = recorded(world)
     frame.loc[(frame["rank"] == 2) & (frame["true"] == 9), "sequence"] = 8
-    seen = synchronise(frame, timelines, 4)
+    seen = synchronise_frame(frame, timelines, 4)
     assert not wrong_instances(seen)
     assert not seen.excluded
     assert not seen.collectives.loc[seen.collectives["true"].isin([8, 9]), "matched"].any()
@@ -317,7 +318,7 @@ def test_calls_on_which_ranks_disagree_cost_themselves_only(field: str, stated: 
     frame, timelines = recorded(world)
     rows = (frame["kind"] == "broadcast") & (frame["rank"] == 1)
     frame.loc[rows, field] = {"dtype": "none", "bytes": 0}[field]
-    seen = synchronise(frame, timelines, 2)
+    seen = synchronise_frame(frame, timelines, 2)
     assert not wrong_instances(seen)
     assert not seen.excluded
     assert whole(seen) == 8 * 7
@@ -327,7 +328,7 @@ def test_a_receiver_of_a_scatter_has_no_tensor_of_its_own() -> None:
     world = World(ranks=2, hosts=["a"] * 2, steps=8, ops=[Op(kind="scatter", root=0), *[SHORT] * 6])
     frame, timelines = recorded(world)
     frame.loc[(frame["kind"] == "scatter") & (frame["rank"] == 1), ["dtype", "bytes"]] = ["none", 0]
-    assert synchronise(frame, timelines, 2).collectives["matched"].all()
+    assert synchronise_frame(frame, timelines, 2).collectives["matched"].all()
 
 
 def test_impossible_rows_of_a_kind_that_ranks_leave_early_cost_that_kind_only() -> None:
@@ -335,7 +336,7 @@ def test_impossible_rows_of_a_kind_that_ranks_leave_early_cost_that_kind_only() 
     frame, timelines = recorded(World(ranks=2, hosts=["a"] * 2, steps=8, ops=ops, stated=True))
     other = frame["kind"] == "broadcast"
     frame.loc[other & (frame["rank"] == 1), ["start_ns", "end_ns"]] -= 20 * MS
-    seen = synchronise(frame, timelines, 2)
+    seen = synchronise_frame(frame, timelines, 2)
     assert not seen.collectives.loc[other, "matched"].any()
     assert seen.collectives.loc[~other, "matched"].all()
 
@@ -348,7 +349,7 @@ def test_ranks_that_divide_the_same_collectives_into_other_steps_are_a_gap(merge
         number = np.arange(6)
         begin, end = np.r_[steps.begin_ns[0], steps.begin_ns[3:]], np.r_[steps.end_ns[2], steps.end_ns[3:]]
         timelines[1].host_steps = StepWindows(number=number, begin_ns=begin, end_ns=end)
-    kinds = {gap.kind for gap in synchronise(frame, timelines, 2).gaps}
+    kinds = {gap.kind for gap in synchronise_frame(frame, timelines, 2).gaps}
     assert (GapKind.STEP_BOUNDARIES in kinds) is merged
 
 
@@ -368,7 +369,7 @@ def test_sends_meet_their_receives_by_direction() -> None:
     frame.loc[message & (frame["rank"] == 0), "kind"] = "send"
     frame.loc[message & (frame["rank"] == 1), "kind"] = "recv"
     frame.loc[message, "peer_rank"] = 1 - frame.loc[message, "rank"]
-    seen = synchronise(frame, timelines, 2)
+    seen = synchronise_frame(frame, timelines, 2)
     assert not wrong_instances(seen)
     assert seen.collectives["matched"].all()
 
@@ -378,9 +379,9 @@ def test_rows_that_contradict_the_clocks_of_other_groups_are_refused() -> None:
     frame, timelines = recorded(World(ranks=3, ops=[SHORT, Op(kind="broadcast", root=0)], stated=True))
     other = frame["kind"] == "broadcast"
     frame.loc[other, "group"] = "0,1,2#other"
-    assert synchronise(frame, timelines, 3).collectives["matched"].all()
+    assert synchronise_frame(frame, timelines, 3).collectives["matched"].all()
     frame.loc[other & (frame["rank"] == 2), ["start_ns", "end_ns"]] -= 20 * MS
-    seen = synchronise(frame, timelines, 3)
+    seen = synchronise_frame(frame, timelines, 3)
     assert (seen.collectives.loc[other, "instance"] == -1).all()
     assert seen.collectives.loc[~other, "matched"].all()
     assert gaps_of(seen, "matching of collectives")
@@ -394,12 +395,12 @@ def test_streams_stand_for_groups_only_where_all_ranks_have_the_same() -> None:
     other = (two["rank"] == 3) & (two["group"] == "stream:9")
     unlike = two.assign(group=two["group"].mask(other, "stream:11"))
     for rows in (one, two):
-        seen = synchronise(rows, timelines, 4)
+        seen = synchronise_frame(rows, timelines, 4)
         assert not wrong_instances(seen)
         assert seen.collectives["matched"].all()
         assert seen.collectives.groupby("instance")["group"].nunique().max() == 1
     for rows, ranks in ((one, 8), (two, 8), (unlike, 4)):
-        assert not synchronise(rows, timelines, ranks).collectives["matched"].any()
+        assert not synchronise_frame(rows, timelines, ranks).collectives["matched"].any()
 
 
 #: By how much rank 1 leaves each ping later (below 0: rank 0 does).
@@ -424,7 +425,7 @@ def with_pings(ahead: int, held_up: tuple[int, ...]) -> SynchronisedRun:
         for name, (at, late) in enumerate(zip((first, first + MS, last, last + MS), held_up, strict=True)):
             end = at + 300 * US + max(0, late if rank else -late)
             timeline.pings[f"ping {name}"] = (at + rank * ahead, end + rank * ahead)
-    seen = synchronise(frame, timelines, 2)
+    seen = synchronise_frame(frame, timelines, 2)
     assert not wrong_instances(seen)
     assert whole(seen) == 8 * len(ops)
     return seen

@@ -13,6 +13,7 @@ from tests.support.diagnoses import base
 from tests.support.kineto_traces import MAIN, span
 from tests.support.nccl_traces import Events, analysed, gemm, nccl, step
 from tests.support.simulations import simulated
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import EMPTY, intervals, union
 from zprof.analysis.time.activity import NamedWork, RankActivity
 from zprof.analysis.time.passes.phases import PhaseEvidence
@@ -91,8 +92,8 @@ def passes_of(*steps: Sequence[Launch]) -> pd.DataFrame:
     timeline = RankTimeline(
         rank=0, host="", steps=windows, host_steps=windows, activity=activity, pings={}, evidence=evidence
     )
-    collectives = pd.DataFrame(rows).astype({"launch_start_ns": "Int64"})
-    return make_pass_table(collectives, [make_pass_rank(timeline)])
+    collectives = Columns.from_rows(rows, rows[0])
+    return make_pass_table(collectives, [make_pass_rank(timeline)]).to_frame()
 
 
 def numbers(passes: pd.DataFrame) -> list[tuple[str, str, int | None]]:
@@ -166,7 +167,7 @@ def test_steps_within_one_window_are_told_by_marks_and_optimizer(
         end = begin + 1_000 * micro_batches
         events += [span("Optimizer.step#SGD.step", end, end + 50)] if optimizer else []
         events += [step(number, begin - 10, end + 60)] if marked else []
-    passes = analysed(tmp_path, {0: events}, world_size=2, policy=WindowPolicy.TRACE).passes
+    passes = analysed(tmp_path, {0: events}, world_size=2, policy=WindowPolicy.TRACE).passes.to_frame()
     assert [None if pd.isna(number) else number for number in passes["micro_batch"]] == expected
     assert passes["step"].nunique() == len(expected) // micro_batches or not optimizer
 
@@ -179,7 +180,7 @@ def job(vendor: Vendor, **changes: object) -> SimulationPlan:
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 def test_gathers_and_reductions_are_of_the_simulated_passes(vendor: Vendor, tmp_path: Path) -> None:
     plan = job(vendor, reduce_each=True)
-    passes = simulated(plan, tmp_path).analysis.passes
+    passes = simulated(plan, tmp_path).analysis.passes.to_frame()
     truth = list_phases(plan)
     gathered = [(f"layers.{p.unit}", p.micro_batch, str(p.kind)) for p in truth if p.gathers]
     reduced = [(f"layers.{p.unit}", p.micro_batch) for p in truth if p.reduces]
@@ -201,7 +202,7 @@ def test_gathers_and_reductions_are_of_the_simulated_passes(vendor: Vendor, tmp_
 def test_reductions_without_units_have_their_micro_batch_from_autograd(
     vendor: Vendor, tmp_path: Path
 ) -> None:
-    passes = simulated(job(vendor, stage=0, reduce_each=True), tmp_path).analysis.passes
+    passes = simulated(job(vendor, stage=0, reduce_each=True), tmp_path).analysis.passes.to_frame()
     assert (set(passes["method"]), set(passes["phase"])) == ({"autograd"}, {"backward"})
     assert passes.groupby("micro_batch").size().nunique() == 1
     assert set(passes["micro_batch"]) == {0, 1}

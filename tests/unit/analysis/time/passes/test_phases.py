@@ -1,11 +1,11 @@
 """The phase at an instant: by ranges of the program, by autograd, and unknown without either."""
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
 from tests.support.device_ranks import Rows
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Intervals
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.passes.phases import (
@@ -92,7 +92,7 @@ def test_micro_batches(evidence: PhaseEvidence, step: tuple[int, int], expected:
     assert at(evidence, *expected, step=step).micro_batch.tolist() == list(expected.values())
 
 
-NO_MARKS = pd.DataFrame({"time_ns": [], "kind": [], "name": []})
+NO_MARKS = Columns.from_arrow(Rows().marks_table())
 
 
 def collected(*rows: tuple[str, int, int], thread: int = 1) -> PhaseEvidence:
@@ -136,6 +136,7 @@ def test_phases_marked_before_the_timed_steps_are_not_theirs(
 ) -> None:
     events = Rows().event(1000, 1100, "cpu_op", "aten::mm").event(1200, 1300, "cpu_op", "MmBackward0")
     names = ["forward", "backward", "optimizer"]
-    marks = pd.DataFrame({"time_ns": times, "kind": "phase", "name": names})
+    rows = [{"time_ns": time, "kind": "phase", "name": name} for time, name in zip(times, names, strict=True)]
+    marks = Columns.from_rows(rows, ("time_ns", "kind", "name"))
     evidence = collect_phase_evidence(events.events_table(), marks, RankClock())
     assert evidence.forward.tolist() == forward

@@ -3,11 +3,12 @@
 from pathlib import Path
 from statistics import fmean
 
-import pandas as pd
 import pytest
 
 from tests.support.matched_rows import clocks, collective, table
 from tests.support.simulations import simulated
+from tests.support.tables import changed
+from zprof.analysis.columns import Columns
 from zprof.analysis.time.collective_rows import StepCounts, parse_group_ranks
 from zprof.analysis.time.transfer.collective_times import (
     sum_collective_times,
@@ -24,9 +25,9 @@ MS = 1_000_000
 EIGHT = StepCounts(by_rank=dict.fromkeys(range(8), 1))
 
 
-def frame(*collectives) -> pd.DataFrame:
+def frame(*collectives) -> Columns:
     found = decompose_collectives(table(*collectives), clocks())
-    return found.assign(exposed_wait_ns=found["wait_ns"], exposed_transfer_ns=10, dependency_ns=7)
+    return changed(found, exposed_wait_ns=found.ints("wait_ns"), exposed_transfer_ns=10, dependency_ns=7)
 
 
 def spans(number: int, ranks: tuple[int, ...] = (0, 1), late: int = 0) -> dict[int, tuple[int, int]]:
@@ -34,7 +35,7 @@ def spans(number: int, ranks: tuple[int, ...] = (0, 1), late: int = 0) -> dict[i
     return {rank: (at + late * (rank == ranks[-1]), at + late + 4 * MS) for rank in ranks}
 
 
-def in_both_halves(**more) -> pd.DataFrame:
+def in_both_halves(**more) -> Columns:
     """Three collectives in each of two groups of four of the eight ranks."""
     halves = ((0, 1, 2, 3), (4, 5, 6, 7))
     return frame(
@@ -66,7 +67,7 @@ def test_a_group_of_half_the_ranks_is_not_diluted() -> None:
 )
 def test_counts_are_per_step_of_the_groups_ranks(more, steps: StepCounts, count: float) -> None:
     rows = in_both_halves(**more)
-    (entry,) = sum_collective_times(rows[rows["rank"] < 4], steps)
+    (entry,) = sum_collective_times(rows.at(rows.ints("rank") < 4), steps)
     assert entry.count == count
 
 
@@ -105,7 +106,7 @@ def test_sizes_in_powers_of_four() -> None:
     assert [(bar.at_least_bytes, bar.below_bytes, bar.count) for bar in bars] == [
         (0, 1024, 2), (1024, 4096, 2), (4096, 16384, 1), (1 << 20, 1 << 22, 3), (1 << 62, (1 << 63) - 1, 2),
     ]  # fmt: skip
-    exposed = (rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).sum()
+    exposed = (rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns")).sum()
     assert sum(bar.exposed_ns for bar in bars) == exposed // 2
     assert bars[3].busbw_bytes_per_s == pytest.approx((1 << 20) / 4e-3, rel=1e-5)
 
@@ -122,7 +123,8 @@ def test_sizes_in_powers_of_four() -> None:
 def test_exposed_time_is_a_mean_over_ranks(
     ranks: tuple[int, ...], steps: dict[int, int], expected: tuple[int, int] | None
 ) -> None:
-    rows = pd.DataFrame({"rank": ranks, "exposed_wait_ns": 100, "exposed_transfer_ns": 7, "bound": False})
+    row = {"exposed_wait_ns": 100, "exposed_transfer_ns": 7, "bound": False}
+    rows = Columns.from_rows([{"rank": rank, **row} for rank in ranks], ("rank", *row))
     found = sum_exposed_in_collectives(rows, StepCounts(by_rank=steps))
     assert found == (expected and ExposedInCollectives(wait_ns=expected[0], transfer_ns=expected[1]))
 
@@ -142,12 +144,18 @@ def test_exposed_time_is_that_of_the_ledger_where_groups_differ(tmp_path: Path) 
 ONE = StepCounts(by_rank={0: 1})
 
 
-def volume_rows(*collectives: tuple[str, str, int]) -> pd.DataFrame:
-    rows = pd.DataFrame(collectives, columns=["kind", "group", "bytes"]).assign(rank=0)
-    sizes = {"unknown": 0}
-    return rows.assign(
-        group_size=rows["group"].map(lambda group: sizes.get(group, len(group.split("#")[0].split(","))))
-    )
+def volume_rows(*collectives: tuple[str, str, int]) -> Columns:
+    rows = [
+        {
+            "kind": kind,
+            "group": group,
+            "bytes": size,
+            "rank": 0,
+            "group_size": 0 if group == "unknown" else len(group.split("#")[0].split(",")),
+        }
+        for kind, group, size in collectives
+    ]
+    return Columns.from_rows(rows, ("kind", "group", "bytes", "rank", "group_size"))
 
 
 def facts(**more: int) -> TrainingFacts:
@@ -194,11 +202,11 @@ def test_volume_that_the_formula_counts(name: str) -> None:
 
 
 def test_padding_travels_and_only_ranks_that_moved_something_count() -> None:
-    rows = pd.concat([volume_rows(GATHER), volume_rows(("all_gather", "0,1", 600)).assign(rank=1)])
+    rows = Columns.concat([volume_rows(GATHER), changed(volume_rows(("all_gather", "0,1", 600)), rank=1)])
     volume, _ = measure_volume(rows, facts(padding_elements=5), StepCounts(by_rank={0: 1, 1: 1, 2: 8}))
     assert volume is not None
     assert (volume.seen_bytes, volume.parameter_bytes) == (500, 420)
-    unknown = volume_rows(("all_gather", "0,2", 400), ("all_gather", "?", 300)).assign(group_size=2)
+    unknown = changed(volume_rows(("all_gather", "0,2", 400), ("all_gather", "?", 300)), group_size=2)
     volume, _ = measure_volume(unknown, facts(model_parallel_ranks=2), ONE)
     assert volume is not None
     assert volume.seen_bytes == 400

@@ -11,7 +11,7 @@ from zprof.analysis.time.transfer.decomposition import decompose_collectives
 
 def decomposed(*collectives, **of_rank):
     frame = decompose_collectives(table(*collectives), clocks(100, **of_rank))
-    return frame.set_index(["instance", "rank"])
+    return frame.to_frame().set_index(["instance", "rank"])
 
 
 def column(frame, name, instance=0):

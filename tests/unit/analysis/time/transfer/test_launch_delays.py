@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.device_ranks import Rows
 from tests.support.matched_rows import BASE_NS, collective, table
+from tests.support.tables import as_columns
+from zprof.analysis.columns import Columns, OptionalInts
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.activity_from_events import read_device_activity
@@ -66,20 +68,23 @@ DEPENDENCIES = {
 @pytest.mark.parametrize("name", DEPENDENCIES)
 def test_dependencies_of_a_launch(name) -> None:
     spans, more, expected = DEPENDENCIES[name]
-    found, frame = launches(*spans, **more)
-    values = found.make_columns(frame)["dependency_ns"]
-    assert [None if pd.isna(value) else int(value) for value in values] == expected
+    found, rows = launches(*spans, **more)
+    assert found.make_columns(rows)["dependency_ns"].tolist() == expected
 
 
 def blocked(rows: Rows, clock_ns: int = 0) -> list[int | None]:
     clock = RankClock(offset_ns=-clock_ns, drift_ppb=0.0, origin_ns=0)
     activity = read_device_activity(rows.events_table(), rows.collectives_table()).on(clock)
-    frame = rows.frame().assign(instance=0)
-    frame[["start_ns", "end_ns", "launch_start_ns"]] += clock_ns
-    launch = find_collective_launches(frame, activity.kernels, activity.kernel_stream)
-    return [
-        None if pd.isna(value) else int(value) for value in measure_blocked(frame, launch, activity.named)
-    ]
+    collectives = rows.decomposed()
+    launched, is_known = collectives.ints("launch_start_ns"), collectives.known("launch_start_ns")
+    collectives = collectives.with_columns(
+        instance=np.zeros(len(collectives), dtype=np.int64),
+        start_ns=collectives.ints("start_ns") + clock_ns,
+        end_ns=collectives.ints("end_ns") + clock_ns,
+        launch_start_ns=OptionalInts(launched + clock_ns, is_known),
+    )
+    launch = find_collective_launches(collectives, activity.kernels, activity.kernel_stream)
+    return measure_blocked(collectives, launch, activity.named).tolist()
 
 
 PRE_FORWARD, COPY_OUT = "FSDP::pre_forward (layers.1)", "FSDP::all_gather_copy_out (layers.1)"
@@ -137,13 +142,13 @@ def test_blocked_time_on_the_common_clock() -> None:
     assert blocked(Rows().kernel(0, 10)) == []
 
 
-def limiter_rows(holds, compute, gathers=(), on_device=True) -> pd.DataFrame:
+def limiter_rows(holds, compute, gathers=(), on_device=True) -> Columns:
     """Spans of holds and of compute, and ends of gathers, in us."""
     empty = dict.fromkeys(("waits", "anonymous_waits", "copies", "coverage", "launched"), EMPTY)
     activity = RankActivity(on_device=on_device, compute=US * as_spans(compute), **empty)
     ends = US * np.array(gathers, dtype=np.int64)
     steps = make_single_step(7, 0, 10_000 * US)
-    return pd.DataFrame(make_limiter_columns(2, US * as_spans(holds), activity, steps, ends))
+    return make_limiter_columns(2, US * as_spans(holds), activity, steps, ends)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +167,8 @@ def limiter_rows(holds, compute, gathers=(), on_device=True) -> pd.DataFrame:
 )
 def test_idle_time_after_a_hold_of_the_rate_limiter(holds, compute, gathers, idle_us) -> None:
     rows = limiter_rows(holds, compute, gathers)
-    assert (rows["idle_ns"] // US).tolist() == idle_us
-    assert limiter_rows(holds, compute, gathers, on_device=False).empty
+    assert (rows.ints("idle_ns") // US).tolist() == idle_us
+    assert not len(limiter_rows(holds, compute, gathers, on_device=False))
 
 
 GATHERS = [("all_gather", 0, 10), ("all_gather", 30, 40)]
@@ -183,10 +188,10 @@ FREE = {
 }  # fmt: skip
 
 
-def prefetch(rows, compute, moving=(), **columns) -> pd.DataFrame:
+def prefetch(rows, compute, moving=(), **columns) -> Columns:
     frame = pd.DataFrame(rows, columns=["kind", "start_ns", "end_ns"]).assign(step=0, group="0")
     frame = frame.astype({"start_ns": "int64", "end_ns": "int64"}).assign(**columns)
-    return pd.DataFrame(measure_prefetch(frame, as_spans(compute), as_spans(list(moving))))
+    return Columns(measure_prefetch(as_columns(frame), as_spans(compute), as_spans(list(moving))))
 
 
 @pytest.mark.parametrize("name", FREE)
