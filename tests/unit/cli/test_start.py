@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from zprof.cli.registry import COMMANDS
+
+RUNS = Path(__file__).parents[2] / "data/tui"
 
 #: Runs lines of arguments one after the other and prints which packages are there after each.
 _PROBE = """
@@ -82,3 +86,17 @@ def test_commands_on_a_run_load_no_torch(runs: Path, tmp_path: Path) -> None:
 def test_the_simulator_needs_neither_torch_nor_pandas(tmp_path: Path) -> None:
     line = ["simulate", "-o", str(tmp_path), "--ranks", "2", "--steps", "1"]
     assert loaded(("torch", "hta", "pandas"), line) == [[]]
+
+
+@pytest.mark.parametrize("command", ["diagnose", "report", "check"])
+def test_an_answer_needs_no_pandas(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are numpy columns: pandas takes 0.6 s, more than the answer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    zero3, ddp = str(RUNS / "zero3"), str(RUNS / "ddp")
+    (tmp_path / "limits.toml").write_text("[check]\n")
+    options = {
+        "diagnose": [zero3],
+        "report": [zero3, ddp],
+        "check": [zero3, "--baseline", zero3, "--config", str(tmp_path / "limits.toml")],
+    }
+    assert loaded(("pandas",), [command, *options[command]]) == [[]]

@@ -36,6 +36,24 @@ from zprof.tui.session import RunRequest, preview_run
 look = preview_run(RunRequest(path=Path(sys.argv[1]), opener=load))
 print(json.dumps([look.facts.name, [name for name in {HEAVY!r} if name in sys.modules]]))
 """
+_OPENED = """
+import sys
+from pathlib import Path
+from zprof.analysis.step_timeline.build import build_step_model
+from zprof.model.paths import parse_path
+from zprof.model.quantities import Value
+from zprof.run.reader import load as open_run
+from zprof.tui.number_popup import build_rows_table, find_rows
+from zprof.tui.opening import build_instance_table
+from zprof.tui.session import RunRequest, load
+from zprof.tui.timeline.describe import describe_event
+loaded = load(RunRequest(path=Path(sys.argv[1]), opener=open_run), lambda text: None)
+build_instance_table(loaded.analysis, loaded.report.time.collectives[0])
+build_rows_table(find_rows(Value(number=1, unit="ns", leaves=(parse_path("time.steps[0].wall_ns"),)), loaded))
+step = loaded.report.time.steps[0]
+model = build_step_model(loaded.run, loaded.analysis, step.rank, step.step)
+print(len([describe_event(model, lane, 0) for lane in model.lanes]) > 0, "pandas" in sys.modules)
+"""
 
 
 class Gate:
@@ -163,6 +181,10 @@ def test_a_baseline_that_fails_changes_nothing_and_a_later_success_clears_its_me
 
 def test_the_preview_of_a_run_imports_nothing_that_reads_tables(slow_run: Path) -> None:
     assert json.loads(run_python("-c", _PREVIEW, str(slow_run))) == [slow_run.name, []]
+
+
+def test_what_is_opened_needs_no_pandas(slow_run: Path) -> None:
+    assert run_python("-c", _OPENED, str(slow_run)).split() == ["True", "False"]
 
 
 def test_a_damaged_table_behind_a_kept_report_is_said_and_the_screens_stay(alone: LoadedRun) -> None:

@@ -130,7 +130,7 @@ def test_each_gap_has_an_exposed_collective_that_crosses_it(alone: LoadedRun) ->
     assert find_longest_gap(model.gaps[:0]) is None
     for place in range(len(model.gaps)):
         gap = get_gap(model, place)
-        row = model.collectives.iloc[gap.collective]
+        row = model.collectives.list_rows()[gap.collective]
         assert row["start_ns"] < gap.end_ns
         assert row["end_ns"] > gap.begin_ns
         assert row["exposed_wait_ns"] + row["exposed_transfer_ns"] > 0
