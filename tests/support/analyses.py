@@ -140,7 +140,7 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
             per_rank=_rank_times(plan, frame),
             collectives=_collective_times(plan, frame, collectives),
             alignment=_alignment(plan, collectives),
-            step_noise_ns=estimate_step_noise(frame),
+            step_noise_ns=estimate_step_noise(as_columns(frame)),
         ),
         memory=Memory(),
         volume=Volume(expected_bytes=3 * _parameters(plan), seen_bytes=3 * _parameters(plan), ratio=1.0),
@@ -267,7 +267,9 @@ def _spans(pairs: list[tuple[int, int]]) -> Intervals:
 def _with_room(frame: pd.DataFrame, ranks: _Ranks) -> pd.DataFrame:
     """Add what each gather could have run under."""
     parts = [
-        rows.assign(**measure_prefetch(rows, _spans(ranks.busy[rank]), _spans(ranks.moving[rank])))
+        rows.assign(
+            **measure_prefetch(as_columns(rows), _spans(ranks.busy[rank]), _spans(ranks.moving[rank]))
+        )
         for rank, rows in ((int(str(rank)), rows) for rank, rows in frame.groupby("rank"))
     ]
     return pd.concat(parts).sort_index() if parts else frame
