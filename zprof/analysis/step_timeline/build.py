@@ -8,7 +8,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups, OptionalInts
+from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts
 from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
 from zprof.analysis.step_timeline.lane import (
     Cover,
@@ -22,7 +22,7 @@ from zprof.analysis.step_timeline.lane import (
 from zprof.analysis.step_timeline.step_model import StepTimeline
 from zprof.analysis.time.activity_from_events import has_device_work
 from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import NO_STREAM, Mask
+from zprof.analysis.time.event_columns import NO_STREAM
 from zprof.analysis.time.event_roles import (
     CALL_CATEGORIES,
     WORK_CATEGORIES,

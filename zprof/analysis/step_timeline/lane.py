@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from zprof.analysis.columns import Floats
 from zprof.analysis.intervals import Int64s, Intervals, union
 
-Floats = npt.NDArray[np.float64]
 #: Marks a column in which nothing ran, instead of a role.
 IDLE = -1
 

@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.event_roles import EventView
 
 _COPY_NAMES = re.compile(r"split_with_sizes_copy|chunk_cat|(?:fsdp::)?all_gather_copy_in\b", re.ASCII)

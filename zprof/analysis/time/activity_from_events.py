@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
+from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
 from zprof.analysis.time.activity import (
     DeviceSteps,
@@ -17,7 +18,7 @@ from zprof.analysis.time.activity import (
     find_outermost,
 )
 from zprof.analysis.time.blocking import find_awaited_launches
-from zprof.analysis.time.event_columns import NO_STREAM, EventColumns, Mask, decode_events
+from zprof.analysis.time.event_columns import NO_STREAM, EventColumns, decode_events
 from zprof.analysis.time.event_roles import (
     CALL_CATEGORIES,
     WORK_CATEGORIES,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from zprof.analysis.columns import Columns
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import (
     EMPTY,
     Int64s,
@@ -22,7 +22,6 @@ from zprof.analysis.intervals import (
     union,
 )
 from zprof.analysis.time.activity import RankActivity
-from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
 from zprof.model.gaps import Gap, GapKind
 

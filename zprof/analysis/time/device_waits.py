@@ -21,9 +21,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.event_roles import CALL_CATEGORIES, EventView
 
 #: A copy call without a copy in the trace that took this long did not only enqueue it.

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import Int64s, Intervals
 from zprof.run.arrow_arrays import join_chunks, read_known, read_numbers
 
 #: Placeholder for the stream of a row without one.
 NO_STREAM = np.iinfo(np.int64).min
 Codes = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
 
 
 class EventColumns:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events, find_used, look_up
+from zprof.analysis.time.event_columns import EventColumns, decode_events, find_used, look_up
 from zprof.model.kernels import is_collective_kernel
 from zprof.run.arrow_arrays import read_numbers
 from zprof.run.ranges import RangeVerb, parse_range

@@ -14,10 +14,11 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.device_waits import DeviceWaits, find_copies_of_calls, select_device_waits
-from zprof.analysis.time.event_columns import EventColumns, Mask, decode_events
+from zprof.analysis.time.event_columns import EventColumns, decode_events
 from zprof.analysis.time.event_roles import EventView
 from zprof.run.arrow_arrays import join_chunks, make_array, read_numbers
 from zprof.run.reader import Run

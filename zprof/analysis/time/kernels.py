@@ -13,10 +13,9 @@ arrival on.
 import numpy as np
 import numpy.typing as npt
 
-from zprof.analysis.columns import Column, Columns, Floats, Texts
+from zprof.analysis.columns import Column, Columns, Floats, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, union
 from zprof.analysis.time.activity import NamedWork
-from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.timeline import RankTimeline
 
 ALONE_RATIO = 0.01
@@ -150,15 +149,9 @@ def _mix_bits(values: _Hashes) -> _Hashes:
     return mixed
 
 
-def group_medians(group: Int64s, values: Int64s, groups: int) -> npt.NDArray[np.float64]:
+def group_medians(group: Int64s, values: Int64s, groups: int) -> Floats:
     """Return the median of the values of each group 0 ... groups - 1; NaN for an empty group."""
     medians = np.full(groups, np.nan)
-    if not len(values):
-        return medians
-    order = np.lexsort((values, group))
-    count = np.bincount(group, minlength=groups)
-    first = np.cumsum(count) - count
-    non_empty = np.flatnonzero(count)
-    low, high = (values[order[first[non_empty] + (count[non_empty] + one - 1) // 2]] for one in (0, 1))
-    medians[non_empty] = (low + high) / 2
+    found = Groups(group)
+    medians[group[found.first]] = found.median(values)
     return medians

@@ -11,11 +11,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.columns import Columns
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.activity import RankActivity
 from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import Mask
 from zprof.analysis.time.event_roles import EventView
 
 WHOLE_TRACE = "whole trace"

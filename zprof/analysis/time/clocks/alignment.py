@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Floats
 from zprof.analysis.time.clocks.bounds import (
     MAX_ALL_PAIRS,
     STAMP_JITTER_NS,
     ClockTable,
-    Floats,
     close_bounds,
     compute_tolerance,
     compute_upper_bounds,

@@ -9,14 +9,11 @@ the precision of a float.
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 NO_ROW = -1
 #: Contradictions of bounds up to this size are tolerated: the jitter of a timestamp.
@@ -41,13 +38,13 @@ class ClockTable(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     start: Floats
     end: Floats
-    sync: Bools
-    first: Bools
+    sync: Mask
+    first: Mask
     source: Int64s
     sink: Int64s
 
     @property
-    def present(self) -> Bools:
+    def present(self) -> Mask:
         """Mask of ranks x instances that have an event."""
         return ~np.isnan(self.start)
 
@@ -60,7 +57,7 @@ class ClockTable(Struct, frozen=True, kw_only=True):
         last = np.where(self.present, self.end, -np.inf).max(axis=1)
         return float((last - first).max())
 
-    def of_ranks(self, keep: Bools) -> "ClockTable":
+    def of_ranks(self, keep: Mask) -> "ClockTable":
         """Return the table restricted to some ranks."""
         position = np.where(keep, np.cumsum(keep) - 1, NO_ROW)
         moved = {
@@ -75,7 +72,7 @@ class ClockTable(Struct, frozen=True, kw_only=True):
             **moved,
         )
 
-    def of_instances(self, keep: Bools) -> "ClockTable":
+    def of_instances(self, keep: Mask) -> "ClockTable":
         """Return the table restricted to some instances."""
         columns = {name: getattr(self, name)[keep] for name in ("sync", "first", "source", "sink")}
         return replace(self, start=self.start[:, keep], end=self.end[:, keep], **columns)
@@ -166,15 +163,15 @@ def close_bounds(bounds: Floats) -> Floats:
     return closed
 
 
-def find_bad_pairs(table: ClockTable, slack_ns: float) -> Bools:
+def find_bad_pairs(table: ClockTable, slack_ns: float) -> Mask:
     """Mark pairs of ranks that contradict each other by more than ``slack_ns`` for any clock offsets."""
     bounds = compute_upper_bounds(table)
-    bad: Bools = bounds + bounds.T < -slack_ns
+    bad: Mask = bounds + bounds.T < -slack_ns
     np.fill_diagonal(bad, False)
     return bad
 
 
-def find_worst_ranks(bad: Bools) -> Bools:
+def find_worst_ranks(bad: Mask) -> Mask:
     """Mark, greedily, a minimal set of ranks that covers all bad pairs; both ranks of an isolated pair."""
     worst_ranks = np.zeros(len(bad), dtype=bool)
     remaining = bad.copy()

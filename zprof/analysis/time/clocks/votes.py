@@ -9,7 +9,8 @@ slope, if a line fits better than a constant.
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, ClockTable, Floats, drop_first_collectives
+from zprof.analysis.columns import Floats, Mask
+from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, ClockTable, drop_first_collectives
 
 MIN_UNCERTAINTY_NS = 1_000
 #: The ends of a collective coincide to about this share of its duration.
@@ -101,7 +102,7 @@ def column_medians(values: Floats) -> Floats:
 
 def weighted_medians(values: Floats, weights: Floats) -> Floats:
     """Return the weighted median of each row, averaging two values at an exact half of the weight."""
-    known: Bools = ~np.isnan(values) & (weights > 0)
+    known: Mask = ~np.isnan(values) & (weights > 0)
     filled = np.where(known, values, np.inf)
     order = np.argsort(filled, axis=1, kind="stable")
     filled = np.take_along_axis(filled, order, axis=1)
@@ -146,7 +147,7 @@ def fit_slope(difference: Floats, time: Floats) -> float:
     return slope if is_accepted else 0.0
 
 
-def _fit_known_slope(difference: Floats, time: Floats, votes: Bools) -> float:
+def _fit_known_slope(difference: Floats, time: Floats, votes: Mask) -> float:
     known = np.flatnonzero(votes & ~np.isnan(difference) & ~np.isnan(time))
     return fit_slope(difference[known], time[known]) if len(known) >= _MIN_POINTS else 0.0
 

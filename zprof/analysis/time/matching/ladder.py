@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from zprof.analysis.columns import Columns, Mask, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.clocks.bounds import (
-    Bools,
     ClockTable,
     compute_tolerance,
     drop_first_collectives,
@@ -199,7 +198,7 @@ def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Pla
     )
 
 
-def _find_worst_members(placement: Placement, rows: MatchRows) -> Bools:
+def _find_worst_members(placement: Placement, rows: MatchRows) -> Mask:
     """Mark the members to remove so that no two ranks contradict each other."""
     table = make_clock_table(placement, rows)
     if len(table.ranks) < 2 or not table.start.shape[1]:
@@ -233,17 +232,17 @@ def _drop_one_sided(placement: Placement, rows: MatchRows) -> Placement | None:
     return None if _find_worst_members(reduced, rows).any() else reduced
 
 
-def find_contradictory_instances(table: ClockTable, slack_ns: float) -> Bools:
+def find_contradictory_instances(table: ClockTable, slack_ns: float) -> Mask:
     """Mark instances that a rank leaves before another enters, on the clocks estimated from all instances."""
     offset = np.nan_to_num(estimate_offsets(table).offset)
     moved = table.moved(offset, np.zeros(len(offset)))
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
-    is_contradictory: Bools = table.sync & (first_end < last_start - slack_ns)
+    is_contradictory: Mask = table.sync & (first_end < last_start - slack_ns)
     return is_contradictory
 
 
-def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: Hints) -> Placement | None:
+def _register_again(placement: Placement, rows: MatchRows, worst: Mask, hints: Hints) -> Placement | None:
     """Register each bad rank again on a good one; if the first two contradict each other, on the first."""
     lines, ranks = split_by_rank(placement.lane, rows), rows.rank[placement.lane.rows]
     members = [rank for rank in placement.lane.members if rank in lines]

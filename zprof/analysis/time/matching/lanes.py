@@ -11,9 +11,9 @@ from enum import StrEnum
 import numpy as np
 from msgspec import Struct, field
 
-from zprof.analysis.columns import Columns, Floats, Groups, Texts
+from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import NO_ROW, Bools, ClockTable
+from zprof.analysis.time.clocks.bounds import NO_ROW, ClockTable
 from zprof.analysis.time.collective_rows import mark_full_syncs
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.timeline import RankWindow
@@ -56,7 +56,7 @@ class MatchRows(Struct, frozen=True, kw_only=True):
     start: Floats
     end: Floats
     step: Int64s
-    sync: Bools
+    sync: Mask
     peer: Int64s
     source: Int64s
     sink: Int64s

@@ -9,8 +9,8 @@ certain pairs, or not at all.
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import Bools, Floats
 from zprof.analysis.time.matching.lanes import ALONE
 
 _MIN_OVERLAP_SHARE = 0.5
@@ -28,7 +28,7 @@ class LaneRows(Struct, frozen=True, kw_only=True):
     start: Floats
     end: Floats
     step: Int64s
-    sync: Bools
+    sync: Mask
 
     def __len__(self) -> int:
         return len(self.start)
@@ -46,12 +46,12 @@ class LaneRows(Struct, frozen=True, kw_only=True):
 
 def overlaps_enough(
     first: LaneRows, second: LaneRows, uncertainty_ns: float | Floats, share: float = _MIN_OVERLAP_SHARE
-) -> Bools:
+) -> Mask:
     """Mark rows that overlap the row at the same position by at least ``share`` of the shorter."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
     tolerance = np.minimum(uncertainty_ns, _TOLERANCE_SHARE * shorter + _TOLERANCE_NS)
-    enough: Bools = shared >= share * shorter - tolerance
+    enough: Mask = shared >= share * shorter - tolerance
     return enough
 
 

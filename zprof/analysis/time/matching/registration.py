@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, Floats
+from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS
 from zprof.analysis.time.clocks.votes import fit_slope
 from zprof.analysis.time.matching.overlap import LaneRows, pair_rows
 
@@ -139,12 +140,12 @@ def _has_same_steps(fit: OffsetFit, fixed: LaneRows, moved: LaneRows) -> bool:
     return not len(different) or float(different.mean()) <= _MAX_DIFFERENT_STEPS
 
 
-def _find_step_conflicts(partner: Int64s, fixed: LaneRows, moved: LaneRows) -> Bools:
+def _find_step_conflicts(partner: Int64s, fixed: LaneRows, moved: LaneRows) -> Mask:
     """Return for each pair whose marked steps are known whether they differ."""
     right = np.flatnonzero(partner >= 0)
     fixed_step, moved_step = fixed.step[partner[right]], moved.step[right]
     known = (fixed_step >= 0) & (moved_step >= 0)
-    differs: Bools = (fixed_step != moved_step)[known]
+    differs: Mask = (fixed_step != moved_step)[known]
     return differs
 
 
@@ -198,14 +199,14 @@ def _refine_offset(fixed: LaneRows, moved: LaneRows, partner: Int64s, paired: In
     return float(np.median(difference - drift * moved.end[paired])), drift
 
 
-def _find_common_rows(own: LaneRows, other: LaneRows) -> Bools:
+def _find_common_rows(own: LaneRows, other: LaneRows) -> Mask:
     """Mark the rows in the window that both ranks recorded."""
     low, high = max(own.start.min(), other.start.min()), min(own.end.max(), other.end.max())
-    is_common: Bools = (own.end > low) & (own.start < high)
+    is_common: Mask = (own.end > low) & (own.start < high)
     return is_common
 
 
-def _count_contradicting(partner: Int64s, is_fixed_common: Bools, is_moved_common: Bools) -> int:
+def _count_contradicting(partner: Int64s, is_fixed_common: Mask, is_moved_common: Mask) -> int:
     """Count the rows between pairs without a partner although the other rank has such rows there as well.
 
     Before the first and after the last pair, only rows of the common window count. Between two pairs all do:
@@ -219,7 +220,7 @@ def _count_contradicting(partner: Int64s, is_fixed_common: Bools, is_moved_commo
     return int(np.minimum(between_fixed, between_moved).sum())
 
 
-def _count_unpaired_between(paired: Int64s, is_common: Bools) -> Int64s:
+def _count_unpaired_between(paired: Int64s, is_common: Mask) -> Int64s:
     """Return the number of unpaired rows before, between and after the paired rows."""
     is_unpaired = is_common.copy()
     if len(paired):

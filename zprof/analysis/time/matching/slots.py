@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from msgspec import Struct, field
 
+from zprof.analysis.columns import Floats, Mask
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import Bools, Floats
 from zprof.analysis.time.clocks.votes import weighted_medians
 from zprof.analysis.time.matching.lanes import ALONE, NO_STEP, GroupLane, MatchRows, Placement, Rung
 from zprof.analysis.time.matching.overlap import LaneRows, overlaps_enough
@@ -225,9 +225,9 @@ class OverlapCheck(Struct, frozen=True, kw_only=True):
     rows do not (``refused``, ranks x rows).
     """
 
-    agrees: Bools
-    agrees_mostly: Bools
-    refused: Bools
+    agrees: Mask
+    agrees_mostly: Mask
+    refused: Mask
 
 
 def check_overlaps(
@@ -261,7 +261,7 @@ def check_overlaps(
     )
 
 
-def _find_whole_steps(rows: LaneRows) -> Bools:
+def _find_whole_steps(rows: LaneRows) -> Mask:
     """Mark the rows of marked steps with the same signatures as most others: these lost no event."""
     order = np.argsort(rows.step, kind="stable")
     steps, starts = np.unique(rows.step[order], return_index=True)
@@ -272,14 +272,14 @@ def _find_whole_steps(rows: LaneRows) -> Bools:
     usual, count = Counter(contents.values()).most_common(1)[0] if contents else (b"", 0)
     if count < _MIN_USUAL_STEPS or 2 * count <= len(contents):
         return np.zeros(len(rows), dtype=bool)
-    is_whole: Bools = np.isin(rows.step, [step for step, content in contents.items() if content == usual])
+    is_whole: Mask = np.isin(rows.step, [step for step, content in contents.items() if content == usual])
     return is_whole
 
 
-def _find_runs(rows: Bools, seeds: Bools) -> Bools:
+def _find_runs(rows: Mask, seeds: Mask) -> Mask:
     """Return the unbroken runs of ``rows`` that contain one of ``seeds`` (a subset of them)."""
     run = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
-    in_run: Bools = rows & np.isin(run, run[seeds])
+    in_run: Mask = rows & np.isin(run, run[seeds])
     return in_run
 
 
@@ -322,7 +322,7 @@ def find_largest_shift(moves: Int64s) -> int:
     return int(moves[np.abs(moves).argmax()]) if len(moves) else 0
 
 
-def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Bools]:
+def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Mask]:
     """Return the slot of each row, and the rows with a conflicting or repeated sequence number."""
     names, slot = np.unique(rows.sequence[lane.rows], return_inverse=True)
     count = len(names)
@@ -334,9 +334,9 @@ def place_by_sequence(lane: GroupLane, rows: MatchRows) -> tuple[Placement, Bool
     rank = rows.rank[lane.rows]
     is_repeated = (rank[1:] == rank[:-1]) & (slot[1:] == slot[:-1])
     twice[slot[1:][is_repeated]] = True
-    is_conflict: Bools = (low != high) | twice
+    is_conflict: Mask = (low != high) | twice
     bad = is_conflict
     if bad.mean() > MAX_CONFLICT_SHARE:
         bad = np.ones(len(names), dtype=bool)
-    on_row: Bools = bad[slot]
+    on_row: Mask = bad[slot]
     return Placement(lane=lane, slot=np.where(on_row, ALONE, slot), rung=Rung.SEQUENCE), on_row

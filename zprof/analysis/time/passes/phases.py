@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
-from zprof.analysis.columns import Columns
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
 from zprof.analysis.time.clocks.rank_clock import RankClock
-from zprof.analysis.time.event_columns import EventColumns, Mask
+from zprof.analysis.time.event_columns import EventColumns
 from zprof.analysis.time.event_roles import EventView
 from zprof.model.training import Phase
 
