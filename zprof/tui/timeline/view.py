@@ -7,8 +7,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zprof.analysis.intervals import Intervals
 from zprof.analysis.columns import Floats
+from zprof.analysis.intervals import Intervals
 from zprof.analysis.step_timeline.lane import LaneRole, TimelineLane, compute_columns
 
 #: Minimum length of the view, unless the step is shorter; a column then covers a few nanoseconds.
