@@ -91,7 +91,8 @@ class AnalysedRun(Run):
         from zprof.analysis.tables import make_memory_timeline_table
 
         table = make_memory_timeline_table(self.analysis.memory)
-        return (table if rank is None else table.at(table.ints("rank") == rank).renumber()).to_frame()
+        is_part = rank is not None and len(table) > 0
+        return (table.at(table.ints("rank") == rank).renumber() if is_part else table).to_frame()
 
     @property
     def plot(self) -> RunPlots:

@@ -76,6 +76,7 @@ def test_memory_sums_to_the_peak_of_each_rank(cpu_run: zprof.AnalysedRun) -> Non
 def test_what_is_unknown_is_missing(gpu_run: zprof.AnalysedRun) -> None:
     assert gpu_run.memory().empty
     assert gpu_run.memory_timeline().empty
+    assert gpu_run.memory_timeline(rank=0).empty
     rows = gpu_run.collectives()
     assert not (rows["last_rank"] < 0).any()
     assert not set(rows["late_reason"].dropna()) & {"", "unknown"}

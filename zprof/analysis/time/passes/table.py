@@ -72,12 +72,13 @@ def find_candidates(collectives: Columns) -> Mask:
 
 
 def _is_before_backward(table: Columns) -> Mask:
-    """Mark rows launched before the first reduction in the backward of their micro-batch."""
+    """Mark rows launched before the first reduction in the backward of their micro-batch, if it has one."""
     launched = table.ints("launched_ns")
     is_reduction = table.texts("kind").equals(*REDUCTIONS) & table.texts("phase").equals(Phase.BACKWARD)
     micro_batches = Groups(table.ints("rank"), table.ints("step"), table.ints("micro_batch", -1))
-    first_reduction = micro_batches.min(np.where(is_reduction, launched, np.iinfo(np.int64).max))
-    is_before: Mask = launched < first_reduction[micro_batches.codes]
+    never = np.iinfo(np.int64).max
+    first_reduction = micro_batches.min(np.where(is_reduction, launched, never))[micro_batches.codes]
+    is_before: Mask = (launched < first_reduction) & (first_reduction != never)
     return is_before
 
 

@@ -119,6 +119,16 @@ TRAINING = [*forward("a", "b"), *backward("a", "b"), *OPTIMIZER]
 COUNTED = [("a", "forward", 1), ("b", "forward", 1), ("b", "backward", 2), ("a", "backward", 2)]
 
 
+def test_reductions_that_all_seem_to_be_in_a_forward_are_of_a_backward() -> None:
+    """A program without operators of a backward: nothing says that these reduce activations."""
+    late = [*forward("a"), Launch("all_reduce", "", "forward"), *OPTIMIZER]
+    passes = passes_of(late, late)
+    assert set(zip(passes["kind"], passes["phase"], strict=True)) == {
+        ("all_gather", "forward"),
+        ("all_reduce", "backward"),
+    }
+
+
 @pytest.mark.parametrize(
     ("before", "after", "pieces"), [(0, 1, 1), (0, 3, 1), (1, 0, 1), (2, 2, 1), (0, 1, 2)]
 )
