@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from zprof.analysis.columns import Texts
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.tasks import NONE, Names, RankTasks
+from zprof.replay.tasks import NONE, RankTasks
 
 
 def replay_rank(
@@ -33,12 +34,12 @@ def replay_rank(
     tasks = RankTasks(
         rank=number,
         thread=np.ones(count, dtype=np.int64),
-        name=Names.of(("cudaLaunchKernel",) * count),
+        name=Texts.of(("cudaLaunchKernel",) * count),
         blocks=np.zeros(count, dtype=np.bool_),
         call=np.zeros((count, 2)),
         work=work,
         stream=stream,
-        kernel=Names.of(kernels),
+        kernel=Texts.of(kernels),
         row=collective if rows is None else rows,
         step=np.zeros(count, dtype=np.int64) if steps is None else steps,
     )

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario, analysis_of
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.gaps import Gap
@@ -80,23 +81,23 @@ def claim(
 
 def without_collectives(analysis: RunAnalysis) -> RunAnalysis:
     """Return the run as if none of its collectives was recorded."""
-    return replace(analysis, collectives=analysis.collectives.iloc[:0])
+    return replace(analysis, collectives=analysis.collectives.at(slice(0)))
 
 
 def in_groups_of_one(analysis: RunAnalysis) -> RunAnalysis:
     """Return the run as if each of its groups had one rank."""
-    return replace(analysis, collectives=analysis.collectives.assign(group_size=1))
+    return replace(analysis, collectives=changed(analysis.collectives, group_size=1))
 
 
 def on_device(analysis: RunAnalysis, device: str = "cuda", **columns: object) -> RunAnalysis:
     """Return the run on another device, with other columns of its collectives."""
-    rows = analysis.collectives.assign(**columns)
+    rows = changed(analysis.collectives, **columns)
     return replace(analysis, run=replace(analysis.run, device=device), collectives=rows)
 
 
 def with_walls(analysis: RunAnalysis, wall_ns: float = 100 * MS) -> RunAnalysis:
     """Return the run with this wall time in each step of each rank."""
-    return replace(analysis, steps=analysis.steps.assign(wall_ns=wall_ns))
+    return replace(analysis, steps=changed(analysis.steps, wall_ns=wall_ns))
 
 
 def with_ranks(analysis: RunAnalysis, **terms: int) -> RunAnalysis:
@@ -127,5 +128,5 @@ def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
 
 def with_queue(analysis: RunAnalysis, queued_ns: np.ndarray) -> RunAnalysis:
     """Return the run of CPU ranks whose threads waited this long for a processor, by row of its steps."""
-    rows = analysis.steps[["step", "rank"]]
-    return replace(analysis, host=rows.assign(queued_ns=queued_ns, on_device=False))
+    rows = analysis.steps.pick(("step", "rank"))
+    return replace(analysis, host=changed(rows, queued_ns=queued_ns, on_device=False))

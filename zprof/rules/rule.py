@@ -182,7 +182,7 @@ def mean_per_step(analysis: RunAnalysis, total_ns: float) -> float:
 
 def mean_wall_ns(analysis: RunAnalysis) -> float:
     """Return the mean wall time of a step over ranks and steps, in ns."""
-    return float(analysis.steps.ints("wall_ns").mean()) if len(analysis.steps) else 0.0
+    return float(analysis.steps.floats("wall_ns").mean()) if len(analysis.steps) else 0.0
 
 
 def count_steps(analysis: RunAnalysis) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.replay_ranks import graph_of, replay_rank
+from zprof.analysis.columns import Columns, Texts
 from zprof.replay.graph import Graph
 from zprof.replay.link_sharing import infer_link_sharing, stretch_transfers_ns
 from zprof.replay.play import play_graph
@@ -32,8 +33,9 @@ def two_groups(overlap_ms: list[float], lost: float) -> Graph:
 
 
 def shared(graph: Graph) -> Graph:
-    rows = range(len(graph.transfer_ns))
-    return infer_link_sharing(graph, dict.fromkeys(rows, 1 << 20), dict.fromkeys(rows, "all_gather"))
+    count = len(graph.transfer_ns)
+    kinds = Texts.of(["all_gather"] * count)
+    return infer_link_sharing(graph, Columns({"bytes": np.full(count, 1 << 20), "kind": kinds}))
 
 
 @pytest.mark.parametrize("lost", [0.5, 0.8])

@@ -5,17 +5,17 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.support.diagnoses import base
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
+from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Cause
 from zprof.replay.graph import Graph, build_graph
 from zprof.replay.lost_members import fill_lost_members, merge_orders
 from zprof.replay.play import play_graph
-from zprof.replay.tasks import NONE, Names, RankTasks
+from zprof.replay.tasks import NONE, RankTasks
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.simulator.causes import plant
@@ -49,27 +49,34 @@ def rank_tasks(rank: int, late: float = 0.0, *, lost: bool = False, name: str = 
     return RankTasks(
         rank=rank,
         thread=np.ones(4, dtype=np.int64),
-        name=Names.of((LAUNCH, name, RECORD, LAUNCH)),
+        name=Texts.of((LAUNCH, name, RECORD, LAUNCH)),
         blocks=np.zeros(4, dtype=np.bool_),
         call=np.array([(-2.0, -1.0), (15.0, 16.0), (17.0, 18.0), (50.0, 51.0)]),
         work=work,
         stream=stream,
-        kernel=Names.of(("gather",) * 4),
+        kernel=Texts.of(("gather",) * 4),
         row=row,
         step=np.zeros(4, dtype=np.int64),
     )
 
 
-def rows_of(*ranks: RankTasks) -> pd.DataFrame:
-    rows = [
-        {"rank": rank.rank, "instance": int(row) % 10, "row": int(row)}
-        for rank in ranks
-        for row in rank.row
-        if row != NONE
-    ]
-    frame = pd.DataFrame(rows).set_index("row").assign(kind="all_gather", group="0,1,2", bytes=8)
-    present = frame.groupby("instance")["rank"].transform("nunique")
-    return frame.assign(matched=present == len(ranks))
+def rows_of(*ranks: RankTasks) -> Columns:
+    """A table with ten rows per rank; those that no task has are of no collective."""
+    count = 10 * len(ranks)
+    shown = np.concatenate([rank.row[rank.row != NONE] for rank in ranks])
+    instance = np.full(count, -1)
+    instance[shown] = shown % 10
+    instances = Groups(instance)
+    return Columns(
+        {
+            "rank": np.arange(count) // 10,
+            "instance": instance,
+            "kind": Texts.of(["all_gather"] * count),
+            "group": Texts.of(["0,1,2"] * count),
+            "bytes": np.full(count, 8),
+            "matched": (instances.sizes == len(ranks))[instances.codes],
+        }
+    )
 
 
 def test_a_lost_collective_runs_at_its_call_with_the_others() -> None:

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.replay_ranks import graph_of, replay_rank
+from zprof.analysis.columns import Texts
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.added_messages import shard_within_hosts
 from zprof.replay.blocks import find_blocks
@@ -24,7 +25,7 @@ from zprof.replay.merging import merge_units
 from zprof.replay.messages import read_messages
 from zprof.replay.play import ReplayDeadlock, play_graph
 from zprof.replay.splitting import split_units
-from zprof.replay.tasks import NONE, Names
+from zprof.replay.tasks import NONE
 
 COMPUTE, COMM = 7, 20
 MS = 1e6
@@ -56,7 +57,7 @@ def rank_of(
         gaps_ns=np.array([(gaps or {}).get(at, 0.0) * MS for at in range(count)]),
         blocks_on=np.array([(blocks or {}).get(at, NONE) for at in range(count)]),
     )
-    return replace(rank, tasks=replace(rank.tasks, name=Names.of(names)))
+    return replace(rank, tasks=replace(rank.tasks, name=Texts.of(names)))
 
 
 def ends_ms(graph: Graph) -> list[float]:
@@ -168,8 +169,7 @@ def test_merged_units_of_a_block_save_their_latency_but_no_bytes() -> None:
     ranks = [gathered_kernels(number, 3) for number in range(2)]
     blocks = find_blocks(ranks[0], ()).tolist()
     assert [block for block in blocks if block != NONE] == [0] * 4 + [1] * 4 + [2] * 4
-    kinds = {row * 10 + number: GATHER for row in range(12) for number in range(2)}
-    groups = dict.fromkeys(kinds, "0,1")
+    kinds, groups = (Texts.of([text] * 120) for text in (GATHER, "0,1"))
     graph = graph_of(*ranks, transfer_ns=[1.0 * MS] * 12)
     merged = merge_units(
         graph, lambda rank: read_messages(rank, kinds, groups, ()), lambda row: 0.25 * MS, ()
@@ -193,7 +193,7 @@ def test_a_whole_model_that_is_split_is_gathered_beside_its_blocks() -> None:
     at = names.index("reduce")
     waits = {1: (0,), at: (at - 1,), at + 1: (at,)}
     graph = graph_of(rank_of(0, tasks, waits=waits, rows={0: 0, at: 1}), transfer_ns=[8.0 * MS, 8.0 * MS])
-    kinds, groups = {0: GATHER, 10: REDUCE}, {0: "0,1", 10: "0,1"}
+    kinds, groups = Texts.of([GATHER] * 10 + [REDUCE]), Texts.of(["0,1"] * 11)
     split = split_units(
         graph, lambda each: read_messages(each, kinds, groups, ()), lambda row: 0.0, (), again=False
     )

@@ -1,11 +1,12 @@
 """The difference of two runs: the cause that changed comes first, and each term that grew is claimed."""
 
-import pandas as pd
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tests.support.reports import slower
 from tests.support.rule_runs import run_of
+from zprof.analysis.columns import Columns
 from zprof.model.findings import Cause, Confidence, Evidence, Finding, SavingNote
 from zprof.model.time import LEDGER_TERMS
 from zprof.rules.change_claims import attribute_change, find_unclaimed_change, is_cause_of_change
@@ -91,7 +92,6 @@ def test_waits_are_as_many_as_before_or_more(now: int, before: int, *, is_as_oft
     """Of so many waits per step and rank."""
     run = run_of()
     made = [
-        replace(run, waits=pd.DataFrame({"wait_ns": [MS] * (each * len(run.steps))}))
-        for each in (now, before)
+        replace(run, waits=Columns({"wait_ns": np.full(each * len(run.steps), MS)})) for each in (now, before)
     ]
     assert is_waiting_as_often(*made) is is_as_often

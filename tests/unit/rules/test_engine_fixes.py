@@ -61,16 +61,18 @@ def test_an_engine_without_a_form_gets_the_general_text() -> None:
 def test_numbers_come_from_the_run() -> None:
     run = run_with("deepspeed")
     sizes = measure_sizes(run)
-    gathers = run.collectives[run.collectives["kind"].astype(str) == "all_gather"]
+    gathers = run.collectives.at(run.collectives.texts("kind").equals("all_gather"))
     element_bytes = run.training.communication_bytes or run.training.parameter_bytes or 2
-    assert sizes["gather_elements"] == round_up(gathers["bytes"].max() / element_bytes)
+    assert sizes["gather_elements"] == round_up(gathers.ints("bytes").max() / element_bytes)
     fix = Fix(forms={Engine.DEEPSPEED: '{"bucket": $gather_elements, "hosts": $hosts}'})
     assert choose_fix(run, fix, {"hosts": 2}) == f'{{"bucket": {sizes["gather_elements"]}, "hosts": 2}}'
 
 
 def test_a_run_without_messages_has_defaults() -> None:
     run = run_with("deepspeed")
-    assert measure_sizes(replace(run, collectives=run.collectives.iloc[:0]))["gather_elements"] > 1_000_000
+    assert (
+        measure_sizes(replace(run, collectives=run.collectives.at(slice(0))))["gather_elements"] > 1_000_000
+    )
 
 
 @pytest.mark.parametrize(("value", "rounded"), [(0.2, 1), (9, 9), (101, 110), (1_234_567, 1_300_000)])

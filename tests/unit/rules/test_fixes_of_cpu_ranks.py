@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import zprof.rules
 from tests.support.diagnoses import base, diagnosed
 from tests.support.rule_runs import run_of
+from tests.support.tables import changed
 from zprof.model.findings import Cause
 from zprof.rules.compute.blocking_sync import choose_sync_fix
 from zprof.rules.compute.cpu_bound_launch import choose_launch_fix
@@ -59,7 +60,7 @@ def test_findings_of_cpu_ranks_advise_nothing_that_only_gpus_have(cause: str, tm
 
 def test_choosers_of_fixes_know_cpu_ranks() -> None:
     inference = run_of()
-    inference = replace(inference, host=inference.host.assign(is_inference=True))
+    inference = replace(inference, host=changed(inference.host, is_inference=True))
     texts = [choose_late_fix(run_of(), reason) for reason in REASONS]
     texts += [choose_sync_fix(inference), choose_launch_fix(inference)]
     texts += [choose_fix(run_of(), SHARDING_FIXES, measure_sizes(run_of()))]

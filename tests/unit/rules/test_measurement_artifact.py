@@ -15,7 +15,9 @@ from tests.support.rule_runs import (
     with_clocks,
     with_walls,
 )
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups, Mask
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.clocks.rank_clock import RankClock
 from zprof.analysis.time.ledger import RankTracks
@@ -43,30 +45,30 @@ def weight(analysis: RunAnalysis) -> "tuple[Severity, Confidence] | str | None":
 def waiting(first_ns: int, rest_ns: int = 0, *, uncertainty_ns: int = 0, floor_ns: int = 0) -> RunAnalysis:
     """Two ranks, eight steps of 100 ms; the window's first collective waits, and the last one."""
     analysis = with_walls(run_of())
-    rows = analysis.collectives.assign(wait_ns=0)
-    opening = rows.index[rows["first_of_window"].astype(bool)][0]
-    rows.loc[opening, "wait_ns"], rows.loc[rows["start_ns"].idxmax(), "wait_ns"] = first_ns, rest_ns
+    rows = analysis.collectives
+    waits = np.zeros(len(rows), dtype=np.int64)
+    waits[rows.bools("first_of_window").argmax()] = first_ns
+    waits[rows.ints("start_ns").argmax()] = rest_ns
     made = with_clocks(analysis, uncertainty_ns=uncertainty_ns, noise_floor_ns=floor_ns)
-    return replace(made, collectives=rows.assign(exposed_wait_ns=rows["wait_ns"]))
+    return replace(made, collectives=changed(rows, wait_ns=waits, exposed_wait_ns=waits))
 
 
 def hidden_skew() -> RunAnalysis:
     """A start-up skew that compute hides."""
     analysis = run_of(first_skew_ms=400)
     rows = analysis.collectives
-    hidden = rows["exposed_wait_ns"].where(~rows["first_of_window"].astype(bool), 0)
-    return replace(analysis, collectives=rows.assign(exposed_wait_ns=hidden))
+    return replace(analysis, collectives=changed(rows, rows.bools("first_of_window"), exposed_wait_ns=0))
 
 
 def lost_first_row() -> RunAnalysis:
     """Rank 1 lost its first row: the next one stands in its place, and the other ranks have that second."""
     analysis = run_of(ranks=4)
     rows = analysis.collectives
-    first = rows["instance"].min()
-    rest = rows[(rows["rank"] != 1) | (rows["instance"] != first)]
-    is_first = rest["first_of_window"] | ((rest["rank"] == 1) & (rest["instance"] == first + 1))
-    waits = rest["exposed_wait_ns"].where((rest["rank"] != 1) | ~is_first, 400 * MS)
-    lost = rest.assign(first_of_window=is_first, exposed_wait_ns=waits, wait_ns=waits)
+    first = rows.ints("instance").min()
+    rest = selected(rows, (rows.ints("rank") != 1) | (rows.ints("instance") != first))
+    is_next = (rest.ints("rank") == 1) & (rest.ints("instance") == first + 1)
+    rest = changed(rest, wait_ns=rest.ints("exposed_wait_ns"))
+    lost = changed(rest, is_next, first_of_window=True, exposed_wait_ns=400 * MS, wait_ns=400 * MS)
     return replace(analysis, collectives=lost)
 
 
@@ -74,28 +76,32 @@ def late_in_each_step() -> RunAnalysis:
     """Each step's first collective waits as long as the window's: its data comes late."""
     analysis = run_of(ranks=4, steps=3, first_skew_ms=40)
     rows = analysis.collectives
-    first = rows.groupby(["rank", "step"])["start_ns"].transform("min") == rows["start_ns"]
-    waits = rows["exposed_wait_ns"].where(~first, 40 * MS)
-    return replace(analysis, collectives=rows.assign(exposed_wait_ns=waits))
+    return replace(analysis, collectives=changed(rows, is_first_of_step(rows), exposed_wait_ns=40 * MS))
+
+
+def is_first_of_step(rows: Columns) -> Mask:
+    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    return steps.min(rows.ints("start_ns"))[steps.codes] == rows.ints("start_ns")
 
 
 def unmatched(more: int = 0) -> RunAnalysis:
     """Half of the collectives are not matched, and this many more."""
-    rows = run_of().collectives.reset_index(drop=True)
-    return replace(run_of(), collectives=rows.assign(matched=rows.index >= len(rows) // 2 + more))
+    rows = run_of().collectives
+    matched = np.arange(len(rows)) >= len(rows) // 2 + more
+    return replace(run_of(), collectives=changed(rows, matched=matched))
 
 
 def other_steps(apart: int) -> RunAnalysis:
     """Rank 0 lacks two steps, or all ranks but the first have other numbers."""
     steps = run_of().steps
-    first = steps["rank"] == 0
+    first = steps.ints("rank") == 0
     if not apart:
-        return replace(run_of(), steps=steps[~(first & (steps["step"] < 2))])
-    return replace(run_of(), steps=steps.assign(step=steps["step"].where(first, steps["step"] + apart)))
+        return replace(run_of(), steps=selected(steps, ~(first & (steps.ints("step") < 2))))
+    return replace(run_of(), steps=changed(steps, ~first, step=steps.ints("step") + apart))
 
 
 def untimed(**run: object) -> RunAnalysis:
-    return replace(run_of(), steps=run_of().steps.iloc[:0], run=replace(run_of().run, **run))
+    return replace(run_of(), steps=run_of().steps.at(slice(0)), run=replace(run_of().run, **run))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +162,16 @@ def test_a_hidden_start_costs_what_its_step_exposes_later(hidden_ms: int, lost_m
     """And no more than the first collective waited."""
     analysis = waiting(40 * MS)
     rows = analysis.collectives
-    rank = rows.loc[rows["exposed_wait_ns"].idxmax(), "rank"]
-    of_step = rows[(rows["rank"] == rank) & (rows["step"] == rows["step"].min())]
-    opening, last = of_step["start_ns"].idxmin(), of_step["start_ns"].idxmax()
-    exposed, waits = rows["exposed_wait_ns"].copy(), rows["wait_ns"].copy()
+    rank = rows.ints("rank")[rows.ints("exposed_wait_ns").argmax()]
+    of_step = rows.at((rows.ints("rank") == rank) & (rows.ints("step") == rows.ints("step").min()))
+    opening, last = (
+        of_step.row[of_step.ints("start_ns").argmin()],
+        of_step.row[of_step.ints("start_ns").argmax()],
+    )
+    exposed, waits = rows.ints("exposed_wait_ns").copy(), rows.ints("wait_ns").copy()
     exposed[opening], exposed[last] = 0, 40 * MS
     waits[opening], waits[last] = hidden_ms * MS, 40 * MS
-    moved = replace(analysis, collectives=rows.assign(exposed_wait_ns=exposed, wait_ns=waits))
+    moved = replace(analysis, collectives=changed(rows, exposed_wait_ns=exposed, wait_ns=waits))
     assert lost_ms * MS in values(found(measurement_artifact, moved), "ns")
 
 
@@ -170,13 +179,14 @@ def test_a_step_that_is_slow_by_chance_is_no_start() -> None:
     """A busy machine makes one step in five wait; in some of the cases it is the window's first one."""
     base, accused = waiting(0), 0
     rows = base.collectives
-    is_first_of_step = rows.groupby(["step", "rank"])["start_ns"].transform("min") == rows["start_ns"]
     generator = np.random.default_rng(7)
     for _ in range(200):
-        is_slow = is_first_of_step & rows["step"].isin(np.flatnonzero(generator.random(8) < 0.2))
+        is_slow = is_first_of_step(rows) & np.isin(
+            rows.ints("step"), np.flatnonzero(generator.random(8) < 0.2)
+        )
         waits = np.where(is_slow, generator.uniform(20 * MS, 60 * MS, len(rows)), 0).astype(np.int64)
-        analysis = replace(base, collectives=rows.assign(wait_ns=waits, exposed_wait_ns=waits))
-        is_only = set(rows["step"][is_slow]) == {0}  # nothing tells that from a start
+        analysis = replace(base, collectives=changed(rows, wait_ns=waits, exposed_wait_ns=waits))
+        is_only = set(rows.ints("step")[is_slow].tolist()) == {0}  # nothing tells that from a start
         accused += weight(analysis) not in (None, NOTE) and not is_only
     assert accused == 0
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +10,7 @@ from tests.support.kernels import kernel_row, with_kernels
 from tests.support.repeats import analysis_with, gather, reduce
 from tests.support.rule_runs import found, run_of, without_collectives
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.model.findings import Cause, Severity
 from zprof.rules.compute.copy_overhead import copy_overhead
 from zprof.rules.registry import all_rules
@@ -78,11 +78,11 @@ def copying(out_ms: float, into_ms: float, shown_ms: float = 0.0) -> RunAnalysis
 def test_gathers_have_copies_by_their_bytes_without_those_of_gradients() -> None:
     analysis = copying(out_ms=8, into_ms=20)
     rows, passes = analysis.collectives, analysis.passes
-    backward = rows[(passes["phase"] == "backward") & (passes["kind"] == "all_gather")]
+    backward = rows.at(passes.texts("phase").equals("backward") & passes.texts("kind").equals("all_gather"))
     assert estimate_gather_copies_ns(analysis, backward) == pytest.approx(4 * MS)
     assert estimate_gather_copies_ns(analysis, rows) == pytest.approx(8 * MS)
-    assert estimate_gather_copies_ns(analysis, rows.iloc[:0]) == 0
-    assert estimate_gather_copies_ns(replace(analysis, kernels=pd.DataFrame()), rows) == 0
+    assert estimate_gather_copies_ns(analysis, rows.at(slice(0))) == 0
+    assert estimate_gather_copies_ns(replace(analysis, kernels=Columns({})), rows) == 0
 
 
 def test_needless_gathers_save_their_copies_and_these_are_not_counted_twice() -> None:

@@ -1,11 +1,13 @@
 """The queue model of a step: after a shorter transfer the rank, and what is queued, start earlier."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN, Scenario
 from tests.support.rule_runs import run_of
+from tests.support.tables import as_columns, changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.replay.queue_model import estimate_transfer_saving_ns
 
@@ -30,13 +32,14 @@ def step(*rows: Row, wait: float = 0.0, exposed_wait: float = 0.0) -> RunAnalysi
             "exposed_wait_ns": int(exposed_wait * MS),
         }
     )
-    return replace(analysis, collectives=frame)
+    return replace(analysis, collectives=as_columns(frame))
 
 
 def halving(analysis: RunAnalysis, *which: int) -> float:
     """Milliseconds won where these rows transfer half as long; all of them where none is named."""
-    transfer = analysis.collectives["transfer_ns"].astype(float)
-    factors = pd.Series([0.5 if index in (which or transfer.index) else 1.0 for index in transfer.index])
+    transfer = analysis.collectives.floats("transfer_ns")
+    places = range(len(transfer))
+    factors = np.array([0.5 if place in (which or places) else 1.0 for place in places])
     return estimate_transfer_saving_ns(analysis, transfer * factors) / MS
 
 
@@ -60,9 +63,9 @@ def test_halving_transfers_wins(rows: list[Row], halved: tuple[int, ...], won: f
 
 def apart(analysis: RunAnalysis) -> RunAnalysis:
     """The first collective within a host, the others over the network."""
-    groups = ["0,1" if index == 0 else "0,2" for index in analysis.collectives.index]
+    groups = ["0,1" if place == 0 else "0,2" for place in range(len(analysis.collectives))]
     hosts = {0: "a", 1: "a", 2: "b"}
-    return replace(analysis, collectives=analysis.collectives.assign(group=groups), hosts=hosts)
+    return replace(analysis, collectives=changed(analysis.collectives, group=groups), hosts=hosts)
 
 
 def test_a_second_link_that_stays_busy_takes_the_gain_back() -> None:
@@ -75,7 +78,7 @@ def test_a_transfer_that_shared_the_link_ends_earlier() -> None:
     shared = step((0, 0, 10, 5), (0, 2, 25, 5))
     assert halving(shared, 0) == pytest.approx(3)
     groups = ["0,1", "0,1#gathers"]
-    both = replace(shared, collectives=shared.collectives.assign(group=groups))
+    both = replace(shared, collectives=changed(shared.collectives, group=groups))
     assert halving(both, 0) == pytest.approx(3)
 
 
@@ -88,14 +91,14 @@ def test_a_halved_reduction_frees_the_link_for_gathers() -> None:
     rows = [row for at in (0, 20, 40) for row in ((at, at, at + 8, 8), (at, at, at + 12, 4))]
     groups = ["0,1#gathers", "0,1#reductions"] * 3
     analysis = step(*rows)
-    analysis = replace(analysis, collectives=analysis.collectives.assign(group=groups))
+    analysis = replace(analysis, collectives=changed(analysis.collectives, group=groups))
     assert halving(analysis, 1, 3, 5) == pytest.approx(3 * 4)
 
 
 def test_a_hidden_transfer_shows_when_the_rank_needs_it_earlier() -> None:
     """Its wait began when it was done, a ms later; the rank comes five earlier, and loses four."""
     analysis = apart(step((0, 0, 10, 10), (0, 2, 24, 0)))
-    asked = analysis.collectives.assign(wait_start_ns=pd.array([pd.NA, ORIGIN + 25 * MS], dtype="Int64"))
+    asked = changed(analysis.collectives, wait_start_ns=[None, ORIGIN + 25 * MS])
     assert halving(replace(analysis, collectives=asked), 0) == pytest.approx(1)
 
 
@@ -103,10 +106,9 @@ def test_the_saving_is_the_mean_over_ranks_and_steps() -> None:
     """Simulated link: with half of the bytes a step is shorter by what the replay says."""
     scenario = Scenario(bytes_per_s=180e6, noise_ms=0.01)
     slow, fast = run_of(scenario), run_of(replace(scenario, unit_bytes=scenario.unit_bytes // 2))
-    true = slow.steps["wall_ns"].mean() - fast.steps["wall_ns"].mean()
-    assert estimate_transfer_saving_ns(slow, slow.collectives["transfer_ns"] * 0.5) == pytest.approx(
-        true, rel=0.05
-    )
+    true = slow.steps.ints("wall_ns").mean() - fast.steps.ints("wall_ns").mean()
+    halved = slow.collectives.floats("transfer_ns") / 2
+    assert estimate_transfer_saving_ns(slow, halved) == pytest.approx(true, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def read_allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
         frees=float(rank_rows.ints("gives").mean()),
         ratio_of_steps_with_free=float((rank_rows.ints("gives") > 0).mean()),
         steps=len(rank_rows),
-        lost_ns=mean_of_recurring(rank_rows.ints("allocator_ns")),
-        exposed_ns=mean_of_recurring(rank_rows.ints("allocator_exposed_ns")),
+        lost_ns=mean_of_recurring(rank_rows.floats("allocator_ns")),
+        exposed_ns=mean_of_recurring(rank_rows.floats("allocator_exposed_ns")),
         wall_ns=mean_wall_ns(analysis),
     )
 

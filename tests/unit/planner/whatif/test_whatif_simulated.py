@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.full_memories import full_memory
+from tests.support.tables import changed
 from tests.support.whatif_pairs import Pair, analysed, named, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LEDGER_TERMS
@@ -157,7 +158,7 @@ def test_the_terms_of_every_prediction_sum_to_its_wall() -> None:
 
 def test_a_model_that_misses_the_step_is_a_gap_and_gives_no_saving() -> None:
     run = recorded(Vendor.GLOO, "slow")
-    odd = replace(run, steps=run.steps.assign(wall_ns=run.steps["wall_ns"] * 3))
+    odd = replace(run, steps=changed(run.steps, wall_ns=run.steps.ints("wall_ns") * 3))
     assert len(predict_changes(odd).gaps) > len(predict_changes(run).gaps)
     assert predict_saving_ns(odd, Change(stage=2)) is None
 

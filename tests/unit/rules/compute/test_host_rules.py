@@ -1,6 +1,5 @@
 """Rules about hosts that keep a device idle, at their thresholds and just below."""
 
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
@@ -8,7 +7,9 @@ from tests.support.analyses import MS
 from tests.support.host_steps import WALL_NS, hosts, with_rows
 from tests.support.peaks import memory_run
 from tests.support.rule_runs import Run, found, judged, values
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import AllocatorCounters
@@ -56,7 +57,7 @@ def test_one_rank_or_one_step_is_not_all(
     rule: RuleCheck, always: dict[str, float], column: str, share: float, confidence: Confidence
 ) -> None:
     healthy = hosts(**always)
-    for chosen in (healthy.host["rank"] == 2, healthy.host["step"] == 3):
+    for chosen in (healthy.host.ints("rank") == 2, healthy.host.ints("step") == 3):
         assert judged(rule, with_rows(healthy, chosen, **{column: 6 * share * WALL_NS})) is None
 
 
@@ -70,7 +71,7 @@ def test_what_happens_once_is_neither_a_finding_nor_part_of_the_price(
 ) -> None:
     """A profiler that starts, or a cold start."""
     quiet = hosts(steps=steps, **always)
-    first = quiet.host["step"] == 0
+    first = quiet.host.ints("step") == 0
     assert judged(rule, with_rows(quiet, first, **{column: 300 * MS})) is None
     busy = hosts(steps=steps, **always, **{column: 20 * MS})
     again = with_rows(busy, first, **{column: 300 * MS})
@@ -149,17 +150,17 @@ def test_python_is_judged_by_the_time_that_its_thread_had_a_processor(
 
 
 def absent(analysis: RunAnalysis) -> RunAnalysis:
-    return replace(analysis, host=pd.DataFrame())
+    return replace(analysis, host=Columns({}))
 
 
 def idle_ranks(idle: int, ranks: int) -> RunAnalysis:
     """Some ranks do not wait for their loader."""
     busy = hosts(ranks=ranks, loader_ns=20 * MS)
-    return with_rows(busy, busy.host["rank"] < idle, loader_ns=0)
+    return with_rows(busy, busy.host.ints("rank") < idle, loader_ns=0)
 
 
 def without_compute() -> RunAnalysis:
-    return replace(hosts(on_device=False), steps=hosts().steps.assign(compute_ns=0))
+    return replace(hosts(on_device=False), steps=changed(hosts().steps, compute_ns=0))
 
 
 ON_HOST = {"host_copy_ns": 20 * MS, "optimizer_ns": 20 * MS, "optimizer_active_ns": 20 * MS}
@@ -295,9 +296,9 @@ def test_the_worst_rank_is_named_and_survived_errors_are_severe() -> None:
         (lambda: hosts(**CALLS | {"allocator_ns": MS - 1}), "medium"),
         (lambda: hosts(**CALLS | {"allocator_ns": MS, "gives": 0}), "low"),  # the cache only grows
         (lambda: hosts(**CALLS | {"allocator_ns": MS - 1, "gives": 0}), None),
-        (lambda: with_rows(hosts(), hosts().host["step"] < 3, **CALLS), "high"),
-        (lambda: with_rows(hosts(), hosts().host["step"] < 2, **CALLS), "low"),  # warm-up
-        (lambda: with_rows(hosts(steps=7), hosts(steps=7).host["step"] < 3, **CALLS), "low"),
+        (lambda: with_rows(hosts(), hosts().host.ints("step") < 3, **CALLS), "high"),
+        (lambda: with_rows(hosts(), hosts().host.ints("step") < 2, **CALLS), "low"),  # warm-up
+        (lambda: with_rows(hosts(steps=7), hosts(steps=7).host.ints("step") < 3, **CALLS), "low"),
         (lambda: hosts(steps=1, **CALLS), "low"),
     ],
 )
@@ -306,7 +307,7 @@ def test_allocator_retries(run: Run, expected: str | None) -> None:
 
 
 def test_frees_in_steps_are_priced_on_the_rank_that_loses_most() -> None:
-    finding = found(allocator_retries, with_rows(hosts(), hosts().host["rank"] == 3, **CALLS))
+    finding = found(allocator_retries, with_rows(hosts(), hosts().host.ints("rank") == 3, **CALLS))
     assert {fact.rank for fact in finding.evidence} == {3}
     assert (finding.confidence, finding.severity) == ("high", Severity.LOW)
     assert finding.saving_ns == (1.4 * MS, pytest.approx(2.3 * MS, abs=1))

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.support.analyses import MS
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from tests.support.rule_runs import Run, found, judged, values, with_ranks, with_walls, without_collectives
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.compute.comm_slows_compute import comm_slows_compute
 from zprof.rules.compute.copy_overhead import copy_overhead
@@ -33,7 +34,7 @@ def slowed(
         overlapped_median_ns=100 * median_ratio,
     )  # fmt: skip
     made = with_kernels(with_walls(healthy()), [row], device=device)
-    return replace(made, kernels=made.kernels.assign(judged_count=kernels))
+    return replace(made, kernels=changed(made.kernels, judged_count=kernels))
 
 
 def with_names(
@@ -122,7 +123,7 @@ def copying(ms: float, *, count: int = 80, role: str = "copy", gradients_ms: flo
 
 
 def on_one_rank(analysis: RunAnalysis) -> RunAnalysis:
-    return replace(analysis, kernels=analysis.kernels[analysis.kernels["rank"] == 0])
+    return replace(analysis, kernels=selected(analysis.kernels, analysis.kernels.ints("rank") == 0))
 
 
 @pytest.mark.parametrize(
@@ -163,15 +164,13 @@ def computing(
 
 def slower_on(slow: int) -> RunAnalysis:
     made = computing(100)
-    late = (made.kernels["rank"] < slow) & (made.kernels["name"] == "gemm")
-    return replace(
-        made, kernels=made.kernels.assign(total_ns=made.kernels["total_ns"].where(~late, 8 * 130 * MS))
-    )
+    late = (made.kernels.ints("rank") < slow) & made.kernels.texts("name").equals("gemm")
+    return replace(made, kernels=changed(made.kernels, late, total_ns=8 * 130 * MS))
 
 
 def renamed(analysis: RunAnalysis) -> RunAnalysis:
-    names = analysis.kernels["name"].replace("gemm", "triton_mm")
-    return replace(analysis, kernels=analysis.kernels.assign(name=names))
+    gemms = analysis.kernels.texts("name").equals("gemm")
+    return replace(analysis, kernels=changed(analysis.kernels, gemms, name="triton_mm"))
 
 
 def with_other_kernels(milliseconds: float) -> RunAnalysis:

@@ -1,12 +1,13 @@
 """compute_blocks_comm: gathers that stood behind kernels and are exposed for it."""
 
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import Run, found, judged, on_device, run_of, with_walls, without_collectives
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import OptionalInts
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 
 
@@ -21,9 +22,10 @@ def blocked(
 ) -> RunAnalysis:
     """Two ranks, eight steps: of these gathers the first ones stood behind kernels for so long."""
     run = with_walls(on_device(run_of(), device), wall_ms * MS)
-    rows = run.collectives[run.collectives["kind"] == "all_gather"].iloc[10 : 10 + of]
-    values = pd.Series([each_ns] * count + [0] * (of - count), index=rows.index, dtype="Int64")
-    return replace(run, collectives=rows.assign(blocked_ns=values, exposed_transfer_ns=exposed_ns))
+    gathers = run.collectives.at(run.collectives.texts("kind").equals("all_gather"))
+    values = OptionalInts.of([each_ns] * count + [0] * (of - count))
+    rows = changed(gathers.at(slice(10, 10 + of)), blocked_ns=values, exposed_transfer_ns=exposed_ns)
+    return replace(run, collectives=rows.renumber())
 
 
 @pytest.mark.parametrize(

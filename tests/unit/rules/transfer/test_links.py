@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.support.analyses import Scenario
 from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_hosts, reduces
 from tests.support.rule_runs import Run, found, judged, on_one_rank, run_of, values, without_collectives
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
@@ -43,7 +44,7 @@ def test_against_a_baseline(plan: Scenario, baseline: Scenario | None, expected:
 
 
 def test_the_saving_holds_what_the_fast_link_wins() -> None:
-    won = run_of(SLOW).steps["wall_ns"].mean() - run_of(FAST).steps["wall_ns"].mean()
+    won = run_of(SLOW).steps.ints("wall_ns").mean() - run_of(FAST).steps.ints("wall_ns").mean()
     finding = found(low_bus_bandwidth, run_of(SLOW), run_of(FAST))
     low, high = finding.saving_ns
     assert 0.8 * low <= won <= 1.2 * high
@@ -153,16 +154,16 @@ def test_equally_slow_groups_do_not_vouch_for_one_another(run: Run, expected: st
     assert judged(low_bus_bandwidth, run()) == expected
 
 
-def changed(analysis: RunAnalysis, **columns: object) -> RunAnalysis:
-    return replace(analysis, collectives=analysis.collectives.assign(**columns))
+def with_rows(analysis: RunAnalysis, **columns: object) -> RunAnalysis:
+    return replace(analysis, collectives=changed(analysis.collectives, **columns))
 
 
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (lambda: changed(hybrid(), bytes=0), "gap"),  # sizes unknown
-        (lambda: changed(hybrid(), matched=False), "gap"),  # ranks missing
-        (lambda: changed(hybrid(shows=0.1), bytes=0), None),  # hidden
+        (lambda: with_rows(hybrid(), bytes=0), "gap"),  # sizes unknown
+        (lambda: with_rows(hybrid(), matched=False), "gap"),  # ranks missing
+        (lambda: with_rows(hybrid(shows=0.1), bytes=0), None),  # hidden
     ],
 )
 def test_exposed_messages_of_unknown_bandwidth_leave_a_gap(run: Run, expected: str | None) -> None:
@@ -353,9 +354,8 @@ def run(*sent: Sent, hosts: str = "aabb", wall_ms: float = 100, **more: object) 
 def few_gathers(count: int) -> RunAnalysis:
     analysis = run(*over_hosts(shows=1.0), within(300_000))
     rows = analysis.collectives
-    kept = rows[rows["kind"] == "all_gather"].index[:count]
-    others = rows[rows["kind"] != "all_gather"].index
-    return replace(analysis, collectives=rows.loc[sorted([*kept, *others])])
+    gathers = rows.texts("kind").equals("all_gather")
+    return replace(analysis, collectives=selected(rows, ~gathers | (np.cumsum(gathers) <= count)))
 
 
 REPLICATED = Sent(kind=CollectiveKind.ALL_REDUCE, count=12, bytes=SIZE, each_ns=4 * MS, group=ALL)

@@ -19,7 +19,10 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
+from tests.support.tables import as_columns, changed, selected
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Int64s
+from zprof.rules.rule import mean_wall_ns
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 
@@ -30,43 +33,44 @@ def exactly(**columns: object) -> RunAnalysis:
     """Gathers of 10 ms on a device that hide nothing, and could under as much before them; short steps."""
     rows = run_of(LATE).collectives
     usual = {
-        "end_ns": rows["start_ns"] + 10 * MS, "transfer_ns": 10 * MS, "exposed_transfer_ns": 10 * MS,
-        "hidden_ns": 0, "free_compute_ns": 10 * MS, "launch_start_ns": rows["start_ns"],
+        "end_ns": rows.ints("start_ns") + 10 * MS, "transfer_ns": 10 * MS, "exposed_transfer_ns": 10 * MS,
+        "hidden_ns": 0, "free_compute_ns": 10 * MS, "launch_start_ns": rows.ints("start_ns"),
         "dependency_ns": 0, "blocked_ns": 0, "queued_exposed_ns": 0, "exposed_wait_ns": 0,
     }  # fmt: skip
     return with_walls(on_device(run_of(LATE), **(usual | columns)))
 
 
-def steady() -> pd.Index:
+def steady() -> Int64s:
     """Rows of the 190 gathers that count: 95 of each rank."""
     rows = exactly().collectives
-    return rows.index[(rows["kind"] == "all_gather") & ~rows["first_of_window"].astype(bool)]
+    return np.flatnonzero(rows.texts("kind").equals("all_gather") & ~rows.bools("first_of_window"))
 
 
 def of_180(late: int) -> RunAnalysis:
     """180 gathers, of which this many hide nothing."""
     analysis = exactly()
-    rows = analysis.collectives.loc[steady()[:180]]
-    return replace(analysis, collectives=rows.assign(hidden_ns=np.where(np.arange(180) < late, 0, 10 * MS)))
+    rows = analysis.collectives.at(steady()[:180]).renumber()
+    hidden_ns = np.where(np.arange(180) < late, 0, 10 * MS)
+    return replace(analysis, collectives=changed(rows, hidden_ns=hidden_ns))
 
 
 def half(column: str, value: object) -> RunAnalysis:
     """Half of the gathers have this value."""
-    rows = exactly().collectives
-    chosen = rows.index.isin(steady()[:95])
-    return exactly(**{column: rows[column].where(~chosen, value)})
+    analysis = exactly()
+    chosen = np.isin(analysis.collectives.row, steady()[:95])
+    return replace(analysis, collectives=changed(analysis.collectives, chosen, **{column: value}))
 
 
 def of_units(count: int) -> RunAnalysis:
     """This many gathers in each step."""
     analysis = exactly()
-    kept = analysis.collectives["unit"].isin([f"blocks.{unit}" for unit in range(1, 1 + count)])
-    return replace(analysis, collectives=analysis.collectives[kept])
+    kept = analysis.collectives.texts("unit").equals(*(f"blocks.{unit}" for unit in range(1, 1 + count)))
+    return replace(analysis, collectives=selected(analysis.collectives, kept))
 
 
 def short(kept_ns: int) -> RunAnalysis:
     """Gathers of 100 us that the device kept for this long."""
-    starts = exactly().collectives["start_ns"]
+    starts = exactly().collectives.ints("start_ns")
     made = exactly(
         end_ns=starts + MS // 10, transfer_ns=MS // 10, exposed_transfer_ns=MS // 10, blocked_ns=kept_ns
     )
@@ -75,9 +79,8 @@ def short(kept_ns: int) -> RunAnalysis:
 
 def blind() -> RunAnalysis:
     """Nothing is known but kernels."""
-    unknown = pd.array([None] * len(run_of(LATE).collectives), "Int64")
     names = ("launch_start_ns", "dependency_ns", "blocked_ns", "wait_start_ns")
-    return on_device(run_of(LATE), **dict.fromkeys(names, unknown))
+    return on_device(run_of(LATE), **dict.fromkeys(names, None))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,10 @@ def blind() -> RunAnalysis:
         (lambda: exactly(free_compute_ns=MS), None),  # 10 % free
         (lambda: exactly(blocked_ns=MS - 1), "high"),  # kept less than 10 %
         (lambda: exactly(blocked_ns=MS), None),  # kept 10 %
-        (lambda: exactly(launch_start_ns=exactly().collectives["start_ns"] - MS), None),  # launched in time
+        (
+            lambda: exactly(launch_start_ns=exactly().collectives.ints("start_ns") - MS),
+            None,
+        ),  # launched in time
         (lambda: on_device(exactly(blocked_ns=MS), "cpu"), "high"),  # the host's own time on a CPU
         (lambda: short(49_999), "high"),  # kept less than 50 us
         (lambda: short(50_000), None),  # kept 50 us
@@ -140,7 +146,7 @@ def test_late_gathers_are_counted() -> None:
     "plan", [LATE, replace(LATE, bytes_per_s=500e6), replace(LATE, units=2, bytes_per_s=100e6)]
 )
 def test_the_saving_holds_what_prefetch_wins(plan: Scenario) -> None:
-    won = run_of(plan).steps["wall_ns"].mean() - run_of(plan, prefetch=True).steps["wall_ns"].mean()
+    won = mean_wall_ns(run_of(plan)) - mean_wall_ns(run_of(plan, prefetch=True))
     low, high = found(no_prefetch, run_of(plan)).saving_ns
     assert low <= won <= high <= 3.1 * low
 
@@ -157,7 +163,7 @@ def test_the_saving_stays_below_the_compute_that_can_hide_it(
     plan: Scenario, steps: dict[str, int], limit_ms: float
 ) -> None:
     analysis = run_of(plan)
-    finding = found(no_prefetch, replace(analysis, steps=analysis.steps.assign(**steps)))
+    finding = found(no_prefetch, replace(analysis, steps=changed(analysis.steps, **steps)))
     assert 0 < finding.saving_ns[1] <= limit_ms * MS
     transfer, exposed, queued, *_ = values(finding, "ns")
     assert exposed <= transfer
@@ -185,30 +191,28 @@ def held(idle_ms: float, *, plan: Scenario = THREE, count: int = 10) -> RunAnaly
     analysis = with_walls(run_of(plan))
     rows = [
         {"rank": rank, "step": step, "start_ns": 0, "end_ns": 2 * MS, "idle_ns": idle_ms * MS / count}
-        for rank, step in zip(analysis.steps["rank"], analysis.steps["step"], strict=True)
+        for rank, step in zip(analysis.steps.ints("rank"), analysis.steps.ints("step"), strict=True)
         for _ in range(count)
     ]
-    return replace(analysis, limiter=pd.DataFrame(rows))
+    return replace(analysis, limiter=as_columns(pd.DataFrame(rows)))
 
 
 def shallow(hideable_ns: float | None = None, **columns: object) -> RunAnalysis:
     """All gathers hide in part; each could hide this much more of what is exposed, or a tenth of the step."""
     analysis = run_of(THREE)
     rows = analysis.collectives
-    gathers = rows["kind"] == "all_gather"
-    count = (gathers & ~rows["first_of_window"]).sum() / len(analysis.steps)
-    each = 0.1 * analysis.steps["wall_ns"].mean() / count if hideable_ns is None else hideable_ns
-    changed = {
-        "end_ns": rows["start_ns"] + 10 * MS, "hidden_ns": 5 * MS, "exposed_transfer_ns": 4 * MS,
-        "launch_start_ns": rows["start_ns"] - MS, "dependency_ns": MS, "free_compute_ns": each,
+    gathers = rows.texts("kind").equals("all_gather")
+    count = (gathers & ~rows.bools("first_of_window")).sum() / len(analysis.steps)
+    each = 0.1 * mean_wall_ns(analysis) / count if hideable_ns is None else hideable_ns
+    values = {
+        "end_ns": rows.ints("start_ns") + 10 * MS, "hidden_ns": 5 * MS, "exposed_transfer_ns": 4 * MS,
+        "launch_start_ns": rows.ints("start_ns") - MS, "dependency_ns": MS, "free_compute_ns": each,
     } | columns  # fmt: skip
-    frame = rows.assign(**{name: rows[name].where(~gathers, value) for name, value in changed.items()})
-    return replace(analysis, collectives=frame)
+    return replace(analysis, collectives=changed(rows, gathers, **values))
 
 
 def without_launches() -> RunAnalysis:
-    unknown = pd.array([None] * len(run_of(THREE).collectives), "Int64")
-    return replace(run_of(THREE), collectives=run_of(THREE).collectives.assign(launch_start_ns=unknown))
+    return replace(run_of(THREE), collectives=changed(run_of(THREE).collectives, launch_start_ns=None))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def without_launches() -> RunAnalysis:
         (lambda: shallow(exposed_transfer_ns=0), None),  # nothing exposed
         (lambda: shallow(dependency_ns=0, launch_start_ns=0), None),  # launched late
         # waited for no compute
-        (lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives["start_ns"]), None),
+        (lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives.ints("start_ns")), None),
         (lambda: shallow(dependency_ns=MS - 49_999), "low"),  # 49 us late
         (lambda: shallow(dependency_ns=MS - 50_000), None),  # 50 us late
         (lambda: shallow(blocked_ns=49_999), "low"),  # blocked for 49 us
@@ -250,8 +254,8 @@ def test_holds_are_priced_by_the_compute_that_is_missing_after_them() -> None:
 
 def test_shallow_prefetch_is_worth_a_note_from_three_hundredths_of_the_step() -> None:
     noted = shallow(300_000)
-    gathers = noted.collectives[noted.collectives["kind"] == "all_gather"]
-    total = 300_000 * int((~gathers["first_of_window"]).sum()) / len(noted.steps)
+    gathers = noted.collectives.at(noted.collectives.texts("kind").equals("all_gather"))
+    total = 300_000 * int((~gathers.bools("first_of_window")).sum()) / len(noted.steps)
     wall = wall_for(total, 0.03)
     assert found(rate_limited_prefetch, with_walls(noted, wall)).saving_ns == (
         0,

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
 from tests.support.rule_runs import Run, found, judged, on_one_rank, wall_for, with_walls, without_collectives
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.transfer.single_unit import single_unit
 
@@ -25,7 +26,11 @@ def same(count: int, shows: float, shows_first: float) -> Sent:
 
 def first_steps(count: int) -> RunAnalysis:
     steps, rows = run().steps, run().collectives
-    return replace(run(), steps=steps[steps["step"] < count], collectives=rows[rows["step"] < count])
+    return replace(
+        run(),
+        steps=selected(steps, steps.ints("step") < count),
+        collectives=selected(rows, rows.ints("step") < count),
+    )
 
 
 def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:
@@ -88,6 +93,6 @@ def test_launching_many_small_messages_takes_a_cpu_a_millisecond_each_at_most(
 ) -> None:
     sent = (gathers(1, 200 * MIB, 100 * MS), reduces(1, 200 * MIB, 100 * MS), norm(20_000))
     analysis = link_run(*sent, device="cpu", wall_ns=1_000 * MS, compute_ns=750 * MS)
-    launched = analysis.collectives["launch_start_ns"] + round(launch_ms * MS)
-    slow = replace(analysis, collectives=analysis.collectives.assign(launch_end_ns=launched))
+    launched = analysis.collectives.ints("launch_start_ns") + round(launch_ms * MS)
+    slow = replace(analysis, collectives=changed(analysis.collectives, launch_end_ns=launched))
     assert found(single_unit, slow).saving_ns[0] == pytest.approx(least_ms * MS, rel=0.01)

@@ -16,6 +16,7 @@ from tests.support.rule_runs import (
     wall_for,
     without_collectives,
 )
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence
 from zprof.model.time import LinkFit
@@ -68,8 +69,7 @@ def norm_in(group: str) -> RunAnalysis:
     """The norm is reduced in another group."""
     analysis = run(450, 500)
     rows = analysis.collectives
-    own = rows["group"].astype(str)
-    return replace(analysis, collectives=rows.assign(group=own.where(rows["bytes"] > 64, group)))
+    return replace(analysis, collectives=changed(rows, rows.ints("bytes") <= 64, group=group))
 
 
 def with_tiny(size: int) -> RunAnalysis:

@@ -14,9 +14,9 @@ from zprof.rules.transfer.traffic import (
     StepModel,
     StepTraffic,
     is_guess,
+    measure_transfers,
     read_step_traffic,
     sizes_that_help,
-    transfer_times,
 )
 
 MIB, KIB, MB = 1 << 20, 1 << 10, 1_000_000
@@ -130,7 +130,7 @@ def test_groups_of_one_rank_and_gathers_of_nothing_are_no_traffic() -> None:
 @pytest.mark.parametrize(("uncertainty_ns", "timed"), [(MS // 2, False), (MS // 2 - 1, True)])
 def test_what_the_clocks_cannot_tell_is_not_timed(uncertainty_ns: int, *, timed: bool) -> None:
     analysis = with_clocks(link_run(gathers(2, MIB, MS)), uncertainty_ns=uncertainty_ns)
-    assert bool(len(transfer_times(analysis, analysis.collectives))) is timed
+    assert bool(len(measure_transfers(analysis, analysis.collectives))) is timed
 
 
 LATENCY_NS = 500 * US

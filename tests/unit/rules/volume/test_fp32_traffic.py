@@ -1,5 +1,6 @@
 """fp32_reduce and fp32_gather: types on the wire and in kernels, and what two bytes would save."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,9 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
+from tests.support.tables import as_columns, changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
@@ -82,10 +85,10 @@ def test_the_larger_part_decides_and_a_cpu_says_nothing() -> None:
     assert not read_compute_type(run_of(Scenario(steps=1))).is_known
 
 
-def rows(*sizes: int, dtype: str = "float32") -> pd.DataFrame:
+def rows(*sizes: int, dtype: str = "float32") -> Columns:
     """Collectives of one step of one rank."""
-    made = pd.DataFrame({"bytes": sizes})
-    return made.assign(rank=0, step=0, kind="all_gather", group_size=2, dtype=dtype)
+    made = Columns({"bytes": np.array(sizes)})
+    return changed(made, rank=0, step=0, kind="all_gather", group_size=2, dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +102,12 @@ def test_elements_are_counted_by_the_size_of_their_type(dtype: str, size: int) -
 
 @pytest.mark.parametrize(("small", "kept"), [(1000, True), (999, False)])
 def test_a_thousandth_of_the_step_carries_a_part_of_the_model(small: int, *, kept: bool) -> None:
-    assert (small in set(select_large(rows(999_000, small))["bytes"])) is kept
+    assert (small in select_large(rows(999_000, small)).ints("bytes")) is kept
 
 
 def test_without_bytes_transfer_times_weigh() -> None:
-    silent = rows(0, 0, 0).assign(transfer_ns=[1_000_000, 0, 900])
-    assert select_large(silent)["transfer_ns"].tolist() == [1_000_000]
+    silent = changed(rows(0, 0, 0), transfer_ns=[1_000_000, 0, 900])
+    assert select_large(silent).ints("transfer_ns").tolist() == [1_000_000]
 
 
 @pytest.mark.parametrize(("known", "is_known"), [(18, False), (19, True)])
@@ -121,24 +124,28 @@ KERNELS = {
 BOTH = pytest.mark.parametrize("rule", [fp32_reduce, fp32_gather], ids=["reduce", "gather"])
 
 
+def with_types(rows: Columns, types: Mapping[str, str]) -> Columns:
+    """Return the collectives with these types on the wire, by kind."""
+    return rows.with_columns(dtype=rows.texts("kind").map(types.__getitem__))
+
+
 def job(
     gathered: str, reduced: str, *, bytes_per_s: float = 120e6, stage: int = 3, **facts: int
 ) -> RunAnalysis:
     """A job with these types on the wire; its program states only these facts."""
     analysis = run_of(Scenario(bytes_per_s=bytes_per_s, engine="FSDP2", stage=stage))
     types = {"all_gather": gathered, "reduce_scatter": reduced, "all_reduce": reduced}
-    kinds = analysis.collectives["kind"].astype(str)
     unknown = {"parameter_bytes": None, "communication_bytes": None}
     return replace(
         analysis,
-        collectives=analysis.collectives.assign(dtype=kinds.map(types)),
+        collectives=with_types(analysis.collectives, types),
         training=replace(analysis.training, **(unknown | facts)),
     )
 
 
 def computing(analysis: RunAnalysis, **total_ns: int) -> RunAnalysis:
     rows = [{"rank": 0, "name": KERNELS[name], "total_ns": total} for name, total in total_ns.items()]
-    return replace(analysis, kernels=pd.DataFrame(rows), run=replace(analysis.run, device="cuda"))
+    return replace(analysis, kernels=as_columns(pd.DataFrame(rows)), run=replace(analysis.run, device="cuda"))
 
 
 def autocast(half: int, full: int) -> RunAnalysis:
@@ -150,9 +157,10 @@ def partly_reduced_in_half(share: float) -> RunAnalysis:
     """Some gradients, of norms, are reduced in float32 by healthy programs too: this share of them."""
     analysis = job(BF16, FP32)
     rows = analysis.collectives
-    scattered = rows["kind"].astype(str) == "reduce_scatter"
-    rank = rows["sequence"].where(scattered).rank(pct=True)
-    return replace(analysis, collectives=rows.assign(dtype=rows["dtype"].mask(rank <= 1 - share, BF16)))
+    scattered = np.flatnonzero(rows.texts("kind").equals("reduce_scatter"))
+    in_half = np.zeros(len(rows), dtype=np.bool_)
+    in_half[scattered[: round((1 - share) * len(scattered))]] = True
+    return replace(analysis, collectives=changed(rows, in_half, dtype=BF16))
 
 
 @pytest.mark.parametrize(
@@ -197,10 +205,11 @@ def test_a_missing_rank_widens_the_range() -> None:
     """Its late arrival looks like transfer then; fast collectives tell how much it was."""
     slow = run_of(bytes_per_s=120e6, delay_ms={1: 30.0}, engine="FSDP2")
     types = {"all_gather": BF16, "reduce_scatter": FP32}
-    rows = slow.collectives.assign(dtype=slow.collectives["kind"].astype(str).map(types))
-    blind = rows.assign(
-        transfer_ns=rows["transfer_ns"] + rows["wait_ns"],
-        exposed_transfer_ns=rows["exposed_transfer_ns"] + rows["exposed_wait_ns"],
+    rows = with_types(slow.collectives, types)
+    blind = changed(
+        rows,
+        transfer_ns=rows.ints("transfer_ns") + rows.ints("wait_ns"),
+        exposed_transfer_ns=rows.ints("exposed_transfer_ns") + rows.ints("exposed_wait_ns"),
         wait_ns=0,
         exposed_wait_ns=0,
     )
@@ -225,7 +234,7 @@ def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
             "exposed_transfer_ns": [int(exposed * MS) for _, _, exposed in rows], "exposed_wait_ns": 0,
         }
     )  # fmt: skip
-    return replace(analysis, collectives=frame, steps=analysis.steps.head(1))
+    return replace(analysis, collectives=as_columns(frame), steps=analysis.steps.at(slice(1)))
 
 
 @pytest.mark.parametrize(
@@ -241,5 +250,5 @@ def test_half_of_the_bytes_saves(
     rows: list[tuple[float, float, float]], halved: int, saving_ms: tuple[float, float]
 ) -> None:
     analysis = one_step(*rows)
-    low, high = price_half_bytes(analysis, analysis.collectives.head(halved)).saving_ns
+    low, high = price_half_bytes(analysis, analysis.collectives.at(slice(halved))).saving_ns
     assert (low / MS, high / MS) == pytest.approx(saving_ms)

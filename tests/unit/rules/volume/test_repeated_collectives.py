@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
-import pandas as pd
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce
 from tests.support.rule_runs import Run, found, judged, values, without_collectives
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.model.findings import Cause
 from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.accumulation_regathers import accumulation_regathers
@@ -148,7 +150,7 @@ def test_confidence(cause: Cause, run: Run, expected: str | None) -> None:
 )
 def test_which_gathers_vanish_with_a_cause(cause: Cause, gone: set[Cause]) -> None:
     gathers = read_gathers(analysis_with([*forward(), *backward(exposed_ms=3.0, times=2, last_ms=3.0)]))
-    assert set(select_gone_with_cause(gathers, cause)["cause"]) == gone
+    assert set(select_gone_with_cause(gathers, cause).texts("cause").tolist()) == gone
 
 
 def test_the_rank_with_least_memory_decides_if_units_can_be_kept() -> None:
@@ -169,19 +171,19 @@ def test_a_step_that_lost_the_last_unit_has_no_other_as_its_last() -> None:
     moves = [*forward(), gather("b", 0, "backward", 12.0, between_ms=19.0), *backward()]
     whole = analysis_with(moves)
     passes = whole.passes
-    torn = replace(whole, passes=passes[~((passes["step"] == 2) & (passes["unit"] == "c"))])
+    torn = replace(
+        whole, passes=selected(passes, (passes.ints("step") != 2) | ~passes.texts("unit").equals("c"))
+    )
     assert judged(last_unit_regathered, torn) is None
 
 
 def priced(*exposed_ms: float, device: str = "cuda", launching_us: int = 0) -> CollectiveCost:
     """The cost of all gathers of a step, each launched for this long, but for one of 8 ms beside them."""
     made = analysis_with([gather(f"u{place}", 0, "forward", ms) for place, ms in enumerate([*exposed_ms, 8])])
-    starts = made.collectives["launch_start_ns"].astype("Int64")
-    rows = made.collectives.assign(launch_start_ns=starts, launch_end_ns=starts + launching_us * 1_000)
-    asked = rows.index[rows["unit"] != f"u{len(exposed_ms)}"]
-    return price_collectives(
-        replace(made, run=replace(made.run, device=device), collectives=rows), pd.DataFrame({"row": asked})
-    )
+    starts = made.collectives.ints("launch_start_ns")
+    rows = changed(made.collectives, launch_end_ns=starts + launching_us * 1_000)
+    asked = Columns({"row": np.flatnonzero(~rows.texts("unit").equals(f"u{len(exposed_ms)}"))})
+    return price_collectives(replace(made, run=replace(made.run, device=device), collectives=rows), asked)
 
 
 def test_a_needless_collective_costs_what_shows_and_what_each_takes_by_itself() -> None:
@@ -230,7 +232,7 @@ UNPLACED_REDUCTION = Move(kind="all_reduce", unit=None, micro_batch=None, phase=
         (lambda: analysis_with([reduce("a", i, 9.0, updates=i) for i in range(4)]), None),  # updates between
         (lambda: analysis_with([UNPLACED_REDUCTION]), "gap"),
         (
-            lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=pd.DataFrame())),
+            lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=Columns({}))),
             "gap",
         ),
     ],

@@ -1,11 +1,13 @@
 """uneven_shapes: padding by bytes or kernels, and longer inputs, which are no slow device."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import Run, found, judged, run_of, values, with_walls
+from tests.support.tables import as_columns, changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
@@ -44,7 +46,7 @@ def copying(analysis: RunAnalysis, pad: float, copy: float = 0, *, role: str = "
         }
         for rank in range(PLAN.ranks) for name, ms in ((PAD, pad), (COPY, copy)) if ms
     ]  # fmt: skip
-    return replace(analysis, kernels=pd.DataFrame(rows))
+    return replace(analysis, kernels=as_columns(pd.DataFrame(rows)))
 
 
 def other_model(size: float) -> RunAnalysis:
@@ -92,9 +94,9 @@ def partly_reduced() -> RunAnalysis:
     """Half of the units are all-reduced; only what is scattered counts as the model."""
     analysis = job(ELEMENTS / 2 / 1.1)
     rows = analysis.collectives
-    kinds = rows["kind"].astype(str)
-    norms = (kinds == "reduce_scatter") & rows["unit"].isin(["blocks.6", "blocks.7", "blocks.8"])
-    return replace(analysis, collectives=rows.assign(kind=kinds.mask(norms, "all_reduce")))
+    norms = rows.texts("unit").equals("blocks.6", "blocks.7", "blocks.8")
+    norms &= rows.texts("kind").equals("reduce_scatter")
+    return replace(analysis, collectives=changed(rows, norms, kind="all_reduce"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_copies_cost_what_nothing_runs_beside() -> None:
             "rank": 0, "name": "x" * before + "chunk_cat_cuda_kernel", "role": role, "count": 1,
             "total_ns": 120 * MS, "uncovered_ns": 12 * MS,
         }  # fmt: skip
-        found = measure_filling(replace(job(ELEMENTS), kernels=pd.DataFrame([row])))
+        found = measure_filling(replace(job(ELEMENTS), kernels=as_columns(pd.DataFrame([row]))))
         return found.total_ns / MS if found else 0.0
 
     assert (filled_ms("compute"), filled_ms("copy")) == (10, 1)  # twelve steps
@@ -127,7 +129,7 @@ def test_copies_cost_what_nothing_runs_beside() -> None:
 
 def test_padding_on_the_link_saves_what_the_smaller_messages_win() -> None:
     padded, well = job(ELEMENTS / 1.1, plan=SLOW), run_of(SLOW, unit_bytes=int(SLOW.unit_bytes / 1.1))
-    true = float(padded.steps["wall_ns"].mean() - well.steps["wall_ns"].mean())
+    true = float(padded.steps.ints("wall_ns").mean() - well.steps.ints("wall_ns").mean())
     finding = found(uneven_shapes, padded)
     low, high = finding.saving_ns
     assert low <= true <= high
@@ -146,7 +148,7 @@ def test_padding_kernels_save_what_a_plain_copy_would_not_take() -> None:
 
 
 def with_messages(analysis: RunAnalysis) -> RunAnalysis:
-    return replace(analysis, collectives=analysis.collectives.assign(kind="send"))
+    return replace(analysis, collectives=changed(analysis.collectives, kind="send"))
 
 
 def longer(
@@ -154,7 +156,7 @@ def longer(
 ) -> RunAnalysis:
     """Rank 1 computes this many times the 100 ms of the others; the ranks keep these activations."""
     made = job(ELEMENTS, plan=replace(PLAN, ranks=ranks))
-    compute = made.steps["rank"].map({1: round(compute_ratio * 100 * MS)}).fillna(100 * MS).astype("int64")
+    compute = np.where(made.steps.ints("rank") == 1, round(compute_ratio * 100 * MS), 100 * MS)
     phases = tuple(
         PhasePeak(
             rank=rank, phase="forward", step=0, peak_bytes=size, tenants={Tenant.ACTIVATIONS: size},
@@ -162,7 +164,7 @@ def longer(
         )
         for rank, size in enumerate(held)
     )  # fmt: skip
-    steps = made.steps.assign(compute_ns=compute, wall_ns=wall_ms * MS)
+    steps = changed(made.steps, compute_ns=compute, wall_ns=wall_ms * MS)
     return replace(made, steps=steps, memory=Memory(phases=phases))
 
 
@@ -176,7 +178,7 @@ def told_by_kernels(
          "count": count if rank == 1 else others, "total_ns": round(8000 * (times if rank == 1 else 1))}
         for rank in analysis.run.ranks_loaded for name, times in ((ADAM, adam), (NORM, norm))
     ]  # fmt: skip
-    return replace(analysis, kernels=pd.DataFrame(rows))
+    return replace(analysis, kernels=as_columns(pd.DataFrame(rows)))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """unhidden_optimizer_gather: the gather behind the step, and gradients that are all-reduced beside it."""
 
-import pandas as pd
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN, Scenario, without_rank
 from tests.support.rule_runs import Run, found, judged, run_of, values, without_collectives
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, OptionalInts, make_column
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 
 PSI = 8 << 20
@@ -32,10 +33,16 @@ def job(plan: Step | None = None, **changed: object) -> RunAnalysis:
     plan = replace(plan or Step(), **changed)  # type: ignore[arg-type]
     shell = run_of(steps=4, engine="DeepSpeed")
     rows = [row for rank in (0, 1) for step in range(4) for row in _rows(plan, rank, step)]
-    frame = pd.DataFrame(rows).astype({"launch_start_ns": "Int64", "wait_start_ns": "Int64"})
-    steps = shell.steps.assign(wall_ns=100 * MS, compute_ns=60 * MS)
+    steps = changed(shell.steps, wall_ns=100 * MS, compute_ns=60 * MS)
     facts = replace(shell.training, stage=None, micro_batches=plan.micro_batches)
-    return replace(shell, collectives=frame, steps=steps, training=facts)
+    return replace(shell, collectives=table(rows), steps=steps, training=facts)
+
+
+def table(rows: list[dict[str, object]]) -> Columns:
+    return Columns(
+        {name: make_column([row[name] for row in rows]) for name in rows[0]}
+        | {"wait_start_ns": OptionalInts.of([None] * len(rows))}
+    )
 
 
 def _rows(plan: Step, rank: int, step: int) -> list[dict[str, object]]:
@@ -55,7 +62,7 @@ def _row(rank: int, step: int, kind: str, start: int, size: int, plan: Step) -> 
     return {
         "rank": rank, "step": step, "kind": kind, "group": "0,1", "group_size": 2, "dtype": plan.dtype,
         "bytes": size, "start_ns": start, "end_ns": start + 10 * MS, "launch_start_ns": start,
-        "wait_start_ns": pd.NA, "wait_ns": 0, "transfer_ns": 10 * MS, "exposed_wait_ns": 0,
+        "wait_ns": 0, "transfer_ns": 10 * MS, "exposed_wait_ns": 0,
         "exposed_transfer_ns": 0, "matched": True, "first_of_window": False, "bound": False,
     }  # fmt: skip
 
@@ -64,24 +71,24 @@ def with_rows(analysis: RunAnalysis, kind: str, at_ms: int, size: int) -> RunAna
     """One collective more in each step."""
     more = [_row(rank, step, kind, ORIGIN + (step * 100 + at_ms) * MS, size, Step())
             for rank in (0, 1) for step in range(4)]  # fmt: skip
-    rows = pd.concat([analysis.collectives, pd.DataFrame(more)], ignore_index=True)
-    return replace(analysis, collectives=rows.astype({"launch_start_ns": "Int64", "wait_start_ns": "Int64"}))
+    return replace(analysis, collectives=Columns.concat([analysis.collectives, table(more)]))
 
 
 def exposed_in_the_last_step() -> RunAnalysis:
     """Nothing follows that the last gather could hide under."""
     analysis = job(exposed_ratio=0.4)
     rows = analysis.collectives
-    last = (rows["kind"] == "all_gather") & (rows["step"] == 3)
-    exposed = rows["exposed_transfer_ns"].mask(last, rows["transfer_ns"])
-    return replace(analysis, collectives=rows.assign(exposed_transfer_ns=exposed))
+    last = rows.texts("kind").equals("all_gather") & (rows.ints("step") == 3)
+    return replace(analysis, collectives=changed(rows, last, exposed_transfer_ns=rows.ints("transfer_ns")))
 
 
 def started_with_the_last_reduction() -> RunAnalysis:
     analysis = job()
     rows = analysis.collectives
-    begun = rows["start_ns"].mask(rows["kind"] == "all_gather", ORIGIN + rows["step"] * 100 * MS + 40 * MS)
-    return replace(analysis, collectives=rows.assign(start_ns=begun))
+    begun = ORIGIN + rows.ints("step") * 100 * MS + 40 * MS
+    return replace(
+        analysis, collectives=changed(rows, rows.texts("kind").equals("all_gather"), start_ns=begun)
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,9 +154,8 @@ def reduced_in_full_precision() -> RunAnalysis:
     """Half as many elements in twice the bytes are not all gradients."""
     analysis = job(reduction="all_reduce")
     rows = analysis.collectives
-    return replace(
-        analysis, collectives=rows.assign(dtype=rows["dtype"].mask(rows["kind"] == "all_reduce", "float32"))
-    )
+    reductions = rows.texts("kind").equals("all_reduce")
+    return replace(analysis, collectives=changed(rows, reductions, dtype="float32"))
 
 
 def reduced(size: int) -> RunAnalysis:
@@ -180,8 +186,8 @@ def test_a_missing_rank_widens_the_range() -> None:
     """One step's gather is fast: in the others the missing rank may have been late."""
     analysis = job()
     rows = analysis.collectives
-    fast = (rows["kind"] == "all_gather") & (rows["step"] == 0)
-    rows = rows.assign(end_ns=rows["end_ns"].mask(fast, rows["start_ns"] + MS), bound=True)
+    fast = rows.texts("kind").equals("all_gather") & (rows.ints("step") == 0)
+    rows = changed(changed(rows, bound=True), fast, end_ns=rows.ints("start_ns") + MS)
     finding = found(unhidden_optimizer_gather, without_rank(replace(analysis, collectives=rows), 1))
     assert finding.saving_ns == (pytest.approx(1.2 * MS, rel=0.2), pytest.approx(10 * MS))
     assert finding.confidence == "medium"

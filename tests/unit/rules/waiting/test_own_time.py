@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, Step, write
 from tests.support.rule_runs import found, judged
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.rules.waiting.own_time import measure_own_time
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
@@ -95,9 +96,8 @@ def test_a_host_that_stalls_behind_its_own_device_is_late(tmp_path: Path, plante
 
 def test_unrecorded_launches_neither_accuse_nor_clear_a_rank(tmp_path: Path) -> None:
     analysis = played(tmp_path, steady, start_ns=9 * MS)
-    analysis.collectives["host_ns"] = analysis.collectives["host_ns"].where(
-        analysis.collectives["rank"] != LATE
-    )
+    rows = analysis.collectives
+    analysis = replace(analysis, collectives=changed(rows, rows.ints("rank") == LATE, host_ns=None))
     assert not measure_own_time(analysis).is_host_known
     assert judged(straggler_rank, analysis) == "gap"
 
@@ -106,9 +106,9 @@ def test_a_lost_launch_costs_one_step(tmp_path: Path) -> None:
     """The rank without it has its later ones numbered too low: no host can be compared in that step."""
     analysis = played(tmp_path, slower)
     rows = analysis.collectives
-    lost = (rows["rank"] == 2) & (rows["step"] == 3) & (rows["unit"] == "3.2")
+    lost = (rows.ints("rank") == 2) & (rows.ints("step") == 3) & rows.texts("unit").equals("3.2")
     assert lost.sum() == 1
-    own = measure_own_time(replace(analysis, collectives=rows[~lost]))
+    own = measure_own_time(replace(analysis, collectives=selected(rows, ~lost)))
     assert own.is_host_known
     assert 3 not in own.numbers
     assert np.median(own.idle[:, LATE]) == pytest.approx(2.43 * MS, rel=0.02)

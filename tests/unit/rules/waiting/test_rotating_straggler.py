@@ -18,6 +18,7 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 
@@ -32,14 +33,15 @@ def in_turn(delay_ms: float, order: list[int], *, ranks: int = 4, noise_ms: floa
     """The rank of each step sleeps in it; the other ranks wait."""
     healthy = run_of(ranks=ranks, steps=len(order), noise_ms=noise_ms, noise_floor_ns=0, uncertainty_ns=0)
     steps = healthy.steps
-    late = steps["rank"].to_numpy() == np.array(order)[steps["step"]]
+    late = steps.ints("rank") == np.array(order)[steps.ints("step")]
     stalled = int(delay_ms * MS)
     return replace(
         healthy,
-        steps=steps.assign(
-            wall_ns=steps["wall_ns"] + stalled,
-            idle_ns=steps["idle_ns"] + np.where(late, stalled, 0),
-            exposed_wait_ns=steps["exposed_wait_ns"] + np.where(late, 0, stalled),
+        steps=changed(
+            steps,
+            wall_ns=steps.ints("wall_ns") + stalled,
+            idle_ns=steps.ints("idle_ns") + np.where(late, stalled, 0),
+            exposed_wait_ns=steps.ints("exposed_wait_ns") + np.where(late, 0, stalled),
         ),
     )
 
@@ -60,22 +62,25 @@ def test_noise_is_no_stall(seed: int, ranks: int, noise_ms: float) -> None:
 
 def as_compute(analysis: RunAnalysis) -> RunAnalysis:
     steps = analysis.steps
-    return replace(analysis, steps=steps.assign(compute_ns=steps["compute_ns"] + steps["idle_ns"], idle_ns=0))
+    computed_ns = steps.ints("compute_ns") + steps.ints("idle_ns")
+    return replace(analysis, steps=changed(steps, compute_ns=computed_ns, idle_ns=0))
 
 
 def calm_at_first(calm: int) -> RunAnalysis:
     """Steps of which the first ones have no late rank."""
     analysis, quiet = in_turn(40, TURNS), in_turn(0, TURNS)
-    return replace(analysis, steps=analysis.steps.where(analysis.steps["step"] >= calm, quiet.steps))
+    is_calm = analysis.steps.ints("step") < calm
+    calm_steps = {name: quiet.steps.ints(name) for name in quiet.steps.names}
+    return replace(analysis, steps=changed(analysis.steps, is_calm, **calm_steps))
 
 
 def apart() -> RunAnalysis:
     """Ranks whose own times lie 15 ms apart anyway."""
     analysis = in_turn(40, TURNS)
     steps = analysis.steps
-    places = steps["rank"].map({0: 0, 1: 30 * MS, 2: 15 * MS, 3: 0}).to_numpy()
-    mixed = np.where(steps["step"] % 2, places, places[::-1])
-    return replace(analysis, steps=steps.assign(exposed_wait_ns=steps["exposed_wait_ns"] - mixed))
+    places = np.array([0, 30 * MS, 15 * MS, 0])[steps.ints("rank")]
+    mixed = np.where(steps.ints("step") % 2, places, places[::-1])
+    return replace(analysis, steps=changed(steps, exposed_wait_ns=steps.ints("exposed_wait_ns") - mixed))
 
 
 def exactly(
@@ -87,13 +92,13 @@ def exactly(
     """
     ranks, steps = 4, len(order) + calm
     healthy = with_walls(with_clocks(run_of(ranks=ranks, steps=steps)))
-    step, rank = (healthy.steps[name].to_numpy() for name in ("step", "rank"))
+    step, rank = healthy.steps.ints("step"), healthy.steps.ints("rank")
     late = (np.array([*order, *[-1] * calm])[step]) == rank
     place = (rank - np.array([*order, *[0] * calm])[step]) % ranks  # the others: 1, 2, 3
     longer = np.where(late, cost_ns, np.where(step < len(order), (place - 2) * apart_ns, 0))
     idle = np.where(late, cost_ns if idle_ns is None else idle_ns, 0)
-    table = healthy.steps.assign(
-        exposed_wait_ns=40 * MS - longer, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=idle,
+    table = changed(
+        healthy.steps, exposed_wait_ns=40 * MS - longer, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=idle,
         unexplained_ns=0, compute_ns=60 * MS,
     )  # fmt: skip
     return replace(healthy, steps=table)
@@ -148,5 +153,5 @@ def test_it_saves_half_to_all_of_the_cost_and_what_then_hides(transfer_ms: int, 
 @pytest.mark.parametrize(("queued_ms", "expected"), [(19, "high"), (21, "low")])
 def test_turns_without_a_processor_are_the_load_of_the_machine(queued_ms: int, expected: str) -> None:
     analysis = in_turn(40, TURNS)
-    late = analysis.steps["rank"].to_numpy() == np.array(TURNS)[analysis.steps["step"]]
+    late = analysis.steps.ints("rank") == np.array(TURNS)[analysis.steps.ints("step")]
     assert answer(with_queue(analysis, np.where(late, queued_ms * MS, 0))) == expected

@@ -20,7 +20,9 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Groups
 from zprof.model.findings import Finding
 from zprof.model.time import LateReason
 from zprof.rules.waiting.late_ranks import Suspect, find_reason, find_suspect, noise_floor_of_delay_ns
@@ -55,7 +57,7 @@ def test_names_the_planted_rank_and_its_delay(
 @pytest.mark.parametrize("plan", [LATE, Scenario(ranks=4, slower={3: 1.15})])
 def test_the_saving_holds_what_the_rank_costs(plan: Scenario) -> None:
     healthy = run_of(plan, delay_ms={}, slower={})
-    cost = run_of(plan).steps["wall_ns"].mean() - healthy.steps["wall_ns"].mean()
+    cost = run_of(plan).steps.ints("wall_ns").mean() - healthy.steps.ints("wall_ns").mean()
     low, high = found(straggler_rank, run_of(plan)).saving_ns
     assert low <= cost <= high
 
@@ -131,13 +133,16 @@ def swinging(compute_ms: float, *, sleep_ms: float) -> RunAnalysis:
     """Two ranks whose compute swings from step to step, against each other; rank 1 also sleeps."""
     made = run_of(units=3, delay_ms={1: sleep_ms} if sleep_ms else {})
     table = made.steps
-    turns = np.array([1.0, -1.0, -0.7, 0.7])[table["step"] % 4] * np.where(table["rank"] == 1, 1, -1)
+    turns = np.array([1.0, -1.0, -0.7, 0.7])[table.ints("step") % 4] * np.where(
+        table.ints("rank") == 1, 1, -1
+    )
     swing = np.rint(turns * compute_ms / 2 * MS).astype(np.int64)
     half = round(compute_ms / 2 * MS)
-    steps = table.assign(
-        wall_ns=table["wall_ns"] + 2 * half,
-        compute_ns=table["compute_ns"] + swing + half,
-        exposed_wait_ns=table["exposed_wait_ns"] - swing + half,
+    steps = changed(
+        table,
+        wall_ns=table.ints("wall_ns") + 2 * half,
+        compute_ns=table.ints("compute_ns") + swing + half,
+        exposed_wait_ns=table.ints("exposed_wait_ns") - swing + half,
     )
     return replace(made, steps=steps)
 
@@ -156,13 +161,17 @@ def test_a_lost_row_neither_accuses_nor_hides_a_rank(rank: int) -> None:
     for plan in (Scenario(), LATE):
         analysis = run_of(plan)
         rows = analysis.collectives
-        lost = replace(analysis, collectives=rows.assign(sequence=rows["sequence"] - (rows["rank"] == rank)))
+        lost = replace(
+            analysis, collectives=changed(rows, sequence=rows.ints("sequence") - (rows.ints("rank") == rank))
+        )
         assert straggler_rank(lost, None) == straggler_rank(analysis, None)
 
 
 def test_a_rank_that_is_left_alone_in_its_collectives_is_not_tested() -> None:
     rows = run_of().collectives
-    assert answer(replace(run_of(), collectives=rows.assign(first_of_window=rows["rank"] == 1))) == "gap"
+    assert (
+        answer(replace(run_of(), collectives=changed(rows, first_of_window=rows.ints("rank") == 1))) == "gap"
+    )
 
 
 def exactly(
@@ -181,17 +190,18 @@ def exactly(
     made = with_walls(with_clocks(run_of(plan)))
     longer = np.zeros((len(table), ranks))
     longer[:, list(late)] = table
-    mine = np.rint(longer[made.steps["step"], made.steps["rank"]] * MS).astype(np.int64)
-    steps = made.steps.assign(
-        exposed_wait_ns=40 * MS - mine, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=mine,
+    mine = np.rint(longer[made.steps.ints("step"), made.steps.ints("rank")] * MS).astype(np.int64)
+    steps = changed(
+        made.steps, exposed_wait_ns=40 * MS - mine, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=mine,
         unexplained_ns=0, compute_ns=60 * MS,
     )  # fmt: skip
     rows = made.collectives
-    lateness = rows["lateness_ns"].groupby(rows["instance"]).transform("max")
-    blamed = rows["last_rank"].isin(late) & (lateness > 0)
-    first = rows[blamed].groupby("step")["instance"].transform("min")
-    waits = blamed & rows["instance"].isin(first) & ~rows["rank"].isin(late)
-    return replace(made, steps=steps, collectives=rows.assign(wait_ns=np.where(waits, wait_ns, 0)))
+    instances = Groups(rows.ints("instance"))
+    lateness = instances.max(rows.ints("lateness_ns"))[instances.codes]
+    blamed = rows.at(np.isin(rows.ints("last_rank"), late) & (lateness > 0))
+    first = Groups(blamed.ints("step")).min(blamed.ints("instance"))
+    waits = np.isin(rows.ints("instance"), first) & ~np.isin(rows.ints("rank"), late)
+    return replace(made, steps=steps, collectives=changed(rows, wait_ns=np.where(waits, wait_ns, 0)))
 
 
 def spread(off_ms: float, around_ms: float = 20) -> list[float]:
@@ -230,7 +240,7 @@ def test_thresholds(run: Run, expected: str | None) -> None:
 
 def queued(analysis: RunAnalysis, rank: int, queued_ms: float) -> RunAnalysis:
     """The thread of a rank waits this long in each step for a processor."""
-    return with_queue(analysis, np.where(analysis.steps["rank"] == rank, round(queued_ms * MS), 0))
+    return with_queue(analysis, np.where(analysis.steps.ints("rank") == rank, round(queued_ms * MS), 0))
 
 
 def test_a_rank_without_a_processor_is_told_as_such() -> None:
@@ -253,16 +263,16 @@ def test_it_saves_half_to_all_of_the_wait_and_what_a_stalled_host_then_hides() -
     )
     stalled = replace(stalled, time=replace(stalled.time, per_rank=ranks))
     assert saving(stalled) == (10 * MS, pytest.approx(1.03 * 25 * MS, abs=1))
-    computing = stalled.steps.assign(compute_ns=60 * MS + stalled.steps["idle_ns"], idle_ns=0)
+    computing = changed(stalled.steps, compute_ns=60 * MS + stalled.steps.ints("idle_ns"), idle_ns=0)
     assert saving(replace(stalled, steps=computing))[1] == pytest.approx(1.03 * 20 * MS, abs=1)
 
 
 @pytest.mark.parametrize(("passed_on", "expected"), [(4, "high"), (5, "gap"), (8, "gap")])
 def test_a_rank_that_mostly_passes_a_delay_on_is_not_named(passed_on: int, expected: str | None) -> None:
     analysis = exactly([20] * 8)
-    rows = analysis.collectives.assign(blamed_rank=1)
-    origin = np.where(rows["step"] < passed_on, 0, 1)
-    assert answer(replace(analysis, collectives=rows.assign(origin_rank=origin))) == expected
+    rows = changed(analysis.collectives, blamed_rank=1)
+    origin = np.where(rows.ints("step") < passed_on, 0, 1)
+    assert answer(replace(analysis, collectives=changed(rows, origin_rank=origin))) == expected
 
 
 def own_time(own_ms: np.ndarray, median: bool = True) -> OwnTime:
@@ -315,8 +325,8 @@ def test_the_floor_is_noise_clocks_or_turns_of_a_scheduler() -> None:
     still = run_of(steps=9, noise_ms=0.0)
 
     def floor_ms(turns_ms: float = 0, device: str = "cpu", **doubts: int) -> float:
-        compute = 60 * MS + still.steps["step"] % 3 * round(turns_ms * MS)
-        turned = on_device(replace(still, steps=still.steps.assign(compute_ns=compute)), device)
+        compute = 60 * MS + still.steps.ints("step") % 3 * round(turns_ms * MS)
+        turned = on_device(replace(still, steps=changed(still.steps, compute_ns=compute)), device)
         return noise_floor_of_delay_ns(with_clocks(turned, **doubts)) / MS
 
     assert floor_ms() == 0
@@ -330,9 +340,9 @@ STILL_LATE = run_of(LATE, noise_ms=0.0)
 
 def reason_for(share: float, called: LateReason, *, waits: bool = True, **more_ns: float) -> LateReason:
     """The reason where rank 1 is late for ``called`` in this share of its collectives, else for the host."""
-    rows = STILL_LATE.collectives.iloc[:100].assign(wait_ns=MS * waits, blamed_rank=1, origin_rank=1)
+    rows = changed(STILL_LATE.collectives.at(slice(100)), wait_ns=MS * waits, blamed_rank=1, origin_rank=1)
     reasons = np.where(np.arange(len(rows)) < 100 * share, called.value, LateReason.HOST.value)
-    analysis = replace(STILL_LATE, collectives=rows.assign(late_reason=reasons))
+    analysis = replace(STILL_LATE, collectives=changed(rows, late_reason=reasons))
     return find_reason(analysis, (1,), **({"compute_ns": 0, "copies_ns": 0, "idle_ns": 1} | more_ns))
 
 
