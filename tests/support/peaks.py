@@ -133,8 +133,8 @@ def memory_run(
         memory=replace(memory, **leaves),  # type: ignore[arg-type]
         time=Time(),
         volume=None,
-        steps=base.steps.iloc[:0],
-        collectives=base.collectives.iloc[:0],
+        steps=base.steps.at(slice(0)),
+        collectives=base.collectives.at(slice(0)),
     )
 
 

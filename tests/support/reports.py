@@ -68,7 +68,9 @@ def untimed(memory: Memory, source: str = "recording") -> RunAnalysis:
     analysis = analysis_of(Scenario(ranks=1, steps=1))
     time = replace(analysis.time, per_rank=(), collectives=(), alignment=None)
     run = replace(analysis.run, source=source, steps=(), memory_steps=(2, 3))
-    return replace(analysis, run=run, time=time, volume=None, steps=analysis.steps.iloc[:0], memory=memory)
+    return replace(
+        analysis, run=run, time=time, volume=None, steps=analysis.steps.at(slice(0)), memory=memory
+    )
 
 
 SITUATIONS = {

@@ -50,6 +50,8 @@ def _make_column(values: Sequence[Any], *, is_text: bool) -> Column:
 
 
 def _make_numbers(values: Sequence[Any]) -> Column:
+    if not values:
+        return np.zeros(0, dtype=np.int64)
     return OptionalInts.of(values) if None in values else make_column(values)
 
 

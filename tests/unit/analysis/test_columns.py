@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts
+from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts, find_places
 
 NUMBERS = st.integers(-(1 << 40), 1 << 40)
 ROWS = st.lists(
@@ -90,6 +90,24 @@ def test_groups_are_those_of_pandas(by: list[str], rows: list[Any]) -> None:
     assert groups.cumsum(sizes).tolist() == grouped.cumsum().tolist()
     before = pd.Series(np.arange(len(rows)), dtype="Int64").groupby([frame[name] for name in by]).shift()
     assert groups.find_previous().tolist() == before.fillna(-1).tolist()
+
+
+@given(ROWS, ROWS)
+def test_rows_with_equal_keys_are_found_as_by_a_merge(wanted: list[Any], among: list[Any]) -> None:
+    keys = ("rank", "size")
+    (columns, frame), (others, other_frame) = columns_and_frame(wanted), columns_and_frame(among)
+    places = find_places(*([table.ints(name) for name in keys] for table in (columns, others)))
+    last = other_frame.assign(place=range(len(among))).drop_duplicates(list(keys), keep="last")
+    merged = frame.merge(last[[*keys, "place"]], on=list(keys), how="left")
+    assert places.tolist() == merged["place"].fillna(-1).tolist()
+
+
+@given(ROWS)
+def test_words_are_changed_and_equal_ones_become_one(rows: list[Any]) -> None:
+    columns, frame = columns_and_frame(rows)
+    changed = columns.texts("unit").map(lambda unit: "one" if unit else unit)
+    assert changed.tolist() == [unit and "one" for unit in frame["unit"]]
+    assert len(changed.list_distinct()) <= 1
 
 
 @given(ROWS, ROWS)

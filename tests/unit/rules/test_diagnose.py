@@ -35,7 +35,7 @@ def report_of(plan: Scenario, baseline: Scenario | None = None) -> Report:
 
 def untimed(plan: Scenario) -> RunAnalysis:
     analysis = without_collectives(run_of(plan))
-    return replace(analysis, time=Time(), steps=analysis.steps.iloc[:0])
+    return replace(analysis, time=Time(), steps=analysis.steps.at(slice(0)))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def test_an_option_that_the_engine_ignores_is_named_with_what_stays_exposed() ->
     analysis = with_settings(OVERLAP)
     finding = found(option_without_effect, analysis)
     rows = analysis.collectives
-    reduced = rows[rows["kind"].astype(str).isin(["reduce_scatter", "all_reduce"])]
-    exposed_ns = (reduced["exposed_wait_ns"] + reduced["exposed_transfer_ns"]).sum()
+    reduced = rows.at(rows.texts("kind").equals("reduce_scatter", "all_reduce"))
+    exposed_ns = (reduced.ints("exposed_wait_ns") + reduced.ints("exposed_transfer_ns")).sum()
     assert finding.evidence[0].value == pytest.approx(exposed_ns / len(analysis.steps))
     assert finding.saving_ns == (0, 0)
 
@@ -49,8 +49,8 @@ def test_a_prefetch_without_streams_names_the_gathers_and_a_fix_of_its_own(name:
     analysis = with_settings(option)
     finding = found(option_without_effect, analysis)
     rows = analysis.collectives
-    gathers = rows[rows["kind"].astype(str) == "all_gather"]
-    exposed_ns = (gathers["exposed_wait_ns"] + gathers["exposed_transfer_ns"]).sum()
+    gathers = rows.at(rows.texts("kind").equals("all_gather"))
+    exposed_ns = (gathers.ints("exposed_wait_ns") + gathers.ints("exposed_transfer_ns")).sum()
     assert finding.evidence[0].value == pytest.approx(exposed_ns / len(analysis.steps))
     ignored = with_settings(replace(option, effect=SettingEffect.IGNORED_BY_FSDP2))
     assert (found(option_without_effect, ignored).fix != finding.fix) is (name == "forward_prefetch")

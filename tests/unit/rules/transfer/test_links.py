@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -208,8 +209,8 @@ def test_only_slow_groups_run_faster_without_the_cause() -> None:
     for analysis in (run, norm_too):
         rows = analysis.collectives
         slow = select_slow_rows(analysis, found(low_bus_bandwidth, analysis))
-        crosses = rows["group"].isin([",".join(pair) for pair in REPLICA_GROUPS])
-        assert set(slow) == set(rows.index[crosses])
+        crosses = rows.texts("group").equals(*(",".join(pair) for pair in REPLICA_GROUPS))
+        assert set(slow) == set(np.flatnonzero(crosses).tolist())
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ def test_a_lost_message_leaves_the_comparison_of_the_others() -> None:
         link_run(gathers(3, 0, each_ns), gathers(1, 0, each_ns // 10, begins_ns=100 * MS))
         for each_ns in (4 * MS, 2 * MS)
     )
-    lost = replace(whole, collectives=whole.collectives.drop(index=whole.collectives.index[0]))
+    lost = replace(whole, collectives=whole.collectives.at(slice(1, None)).renumber())
     ratios = [each.reached_ratio for run in (whole, lost) for each in compare_unsized(run, baseline)]
     assert ratios == pytest.approx([0.5, 0.5])
 
@@ -295,8 +296,8 @@ def one_gather(shows: float) -> RunAnalysis:
 def few(messages: int) -> RunAnalysis:
     analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
     rows = analysis.collectives
-    kept = rows["instance"].isin(rows["instance"].unique()[:messages])
-    return replace(analysis, collectives=rows[kept])
+    kept = np.isin(rows.ints("instance"), np.unique(rows.ints("instance"))[:messages])
+    return replace(analysis, collectives=selected(rows, kept))
 
 
 def with_small(share: float) -> RunAnalysis:

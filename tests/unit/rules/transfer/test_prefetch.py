@@ -40,6 +40,10 @@ def exactly(**columns: object) -> RunAnalysis:
     return with_walls(on_device(run_of(LATE), **(usual | columns)))
 
 
+def starts_ns(analysis: RunAnalysis) -> Int64s:
+    return analysis.collectives.ints("start_ns")
+
+
 def steady() -> Int64s:
     """Rows of the 190 gathers that count: 95 of each rank."""
     rows = exactly().collectives
@@ -70,7 +74,7 @@ def of_units(count: int) -> RunAnalysis:
 
 def short(kept_ns: int) -> RunAnalysis:
     """Gathers of 100 us that the device kept for this long."""
-    starts = exactly().collectives.ints("start_ns")
+    starts = starts_ns(exactly())
     made = exactly(
         end_ns=starts + MS // 10, transfer_ns=MS // 10, exposed_transfer_ns=MS // 10, blocked_ns=kept_ns
     )
@@ -113,7 +117,7 @@ def blind() -> RunAnalysis:
         (lambda: exactly(blocked_ns=MS - 1), "high"),  # kept less than 10 %
         (lambda: exactly(blocked_ns=MS), None),  # kept 10 %
         (
-            lambda: exactly(launch_start_ns=exactly().collectives.ints("start_ns") - MS),
+            lambda: exactly(launch_start_ns=starts_ns(exactly()) - MS),
             None,
         ),  # launched in time
         (lambda: on_device(exactly(blocked_ns=MS), "cpu"), "high"),  # the host's own time on a CPU
@@ -235,7 +239,7 @@ def without_launches() -> RunAnalysis:
         (lambda: shallow(exposed_transfer_ns=0), None),  # nothing exposed
         (lambda: shallow(dependency_ns=0, launch_start_ns=0), None),  # launched late
         # waited for no compute
-        (lambda: shallow(dependency_ns=0, launch_start_ns=run_of(THREE).collectives.ints("start_ns")), None),
+        (lambda: shallow(dependency_ns=0, launch_start_ns=starts_ns(run_of(THREE))), None),
         (lambda: shallow(dependency_ns=MS - 49_999), "low"),  # 49 us late
         (lambda: shallow(dependency_ns=MS - 50_000), None),  # 50 us late
         (lambda: shallow(blocked_ns=49_999), "low"),  # blocked for 49 us

@@ -25,12 +25,8 @@ def same(count: int, shows: float, shows_first: float) -> Sent:
 
 
 def first_steps(count: int) -> RunAnalysis:
-    steps, rows = run().steps, run().collectives
-    return replace(
-        run(),
-        steps=selected(steps, steps.ints("step") < count),
-        collectives=selected(rows, rows.ints("step") < count),
-    )
+    steps, rows = (selected(table, table.ints("step") < count) for table in (run().steps, run().collectives))
+    return replace(run(), steps=steps, collectives=rows)
 
 
 def head(size: int, *, shows: float = 1.0, begins_ns: int = 0) -> Sent:

@@ -172,7 +172,7 @@ def missing(ratio: float) -> SmallMessages:
 def few(rows: int) -> SmallMessages:
     step = seen().step
     assert step.traffic.gathers is not None
-    fewer = replace(step.traffic.gathers, rows=step.traffic.gathers.rows.iloc[:rows])
+    fewer = replace(step.traffic.gathers, rows=step.traffic.gathers.rows.at(slice(rows)))
     return replace(seen(), step=replace(step, traffic=replace(step.traffic, gathers=fewer)))
 
 

@@ -1,5 +1,7 @@
 """fp32_reduce and fp32_gather: types on the wire and in kernels, and what two bytes would save."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,7 +63,7 @@ NEITHER = [
 
 
 def computed(*names: str, device: str = "NVIDIA H100") -> ComputeType:
-    table = pd.DataFrame({"rank": 0, "name": list(names), "total_ns": 10})
+    table = Columns.from_rows([{"name": name, "total_ns": 10} for name in names], ("name", "total_ns"))
     analysis = run_of(Scenario(steps=1))
     return read_compute_type(replace(analysis, kernels=table, run=replace(analysis.run, device=device)))
 
@@ -144,8 +146,12 @@ def job(
 
 
 def computing(analysis: RunAnalysis, **total_ns: int) -> RunAnalysis:
-    rows = [{"rank": 0, "name": KERNELS[name], "total_ns": total} for name, total in total_ns.items()]
-    return replace(analysis, kernels=as_columns(pd.DataFrame(rows)), run=replace(analysis.run, device="cuda"))
+    rows = [{"name": KERNELS[name], "total_ns": total} for name, total in total_ns.items()]
+    return replace(
+        analysis,
+        kernels=Columns.from_rows(rows, ("name", "total_ns")),
+        run=replace(analysis.run, device="cuda"),
+    )
 
 
 def autocast(half: int, full: int) -> RunAnalysis:

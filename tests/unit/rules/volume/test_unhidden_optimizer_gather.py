@@ -29,8 +29,8 @@ class Step(Struct, frozen=True, kw_only=True):
     micro_batches: int = 1
 
 
-def job(plan: Step | None = None, **changed: object) -> RunAnalysis:
-    plan = replace(plan or Step(), **changed)  # type: ignore[arg-type]
+def job(plan: Step | None = None, **fields: object) -> RunAnalysis:
+    plan = replace(plan or Step(), **fields)  # type: ignore[arg-type]
     shell = run_of(steps=4, engine="DeepSpeed")
     rows = [row for rank in (0, 1) for step in range(4) for row in _rows(plan, rank, step)]
     steps = changed(shell.steps, wall_ns=100 * MS, compute_ns=60 * MS)

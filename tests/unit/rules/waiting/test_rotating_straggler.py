@@ -98,8 +98,8 @@ def exactly(
     longer = np.where(late, cost_ns, np.where(step < len(order), (place - 2) * apart_ns, 0))
     idle = np.where(late, cost_ns if idle_ns is None else idle_ns, 0)
     table = changed(
-        healthy.steps, exposed_wait_ns=40 * MS - longer, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=idle,
-        unexplained_ns=0, compute_ns=60 * MS,
+        healthy.steps, exposed_wait_ns=40 * MS - longer, exposed_transfer_ns=0, exposed_memcpy_ns=0,
+        idle_ns=idle, unexplained_ns=0, compute_ns=60 * MS,
     )  # fmt: skip
     return replace(healthy, steps=table)
 

@@ -20,9 +20,9 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
-from tests.support.tables import changed
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Groups
+from zprof.analysis.columns import Columns, Groups
 from zprof.model.findings import Finding
 from zprof.model.time import LateReason
 from zprof.rules.waiting.late_ranks import Suspect, find_reason, find_suspect, noise_floor_of_delay_ns
@@ -75,11 +75,14 @@ def mixed(plan: Scenario, other: Scenario, steps: set[int]) -> RunAnalysis:
     into, source = run_of(plan), run_of(other)
     tables = {}
     for name in ("collectives", "steps"):
-        table, rows = getattr(into, name).copy(), getattr(source, name)
-        chosen = table["step"].isin(steps).to_numpy()
-        table.loc[chosen] = rows.loc[chosen].to_numpy()
-        tables[name] = table.astype(rows.dtypes)
+        table, rows = getattr(into, name), getattr(source, name)
+        chosen = np.isin(table.ints("step"), sorted(steps))
+        tables[name] = changed(table, chosen, **{each: rows[each].tolist() for each in rows.names})
     return replace(into, **tables)
+
+
+def without_rows_of(rank: int, rows: Columns) -> Columns:
+    return selected(rows, rows.ints("rank") != rank)
 
 
 EARLY = Scenario(delay_ms={0: 40})
@@ -115,7 +118,7 @@ SIX, SIX_EARLY = (replace(plan, ranks=6, steps=9) for plan in (LATE, EARLY))
         (
             lambda: replace(
                 without_rank(run_of(LATE, ranks=3), 2),
-                collectives=run_of(LATE, ranks=3).collectives.query("rank != 2"),
+                collectives=without_rows_of(2, run_of(LATE, ranks=3).collectives),
             ),
             "gap",
         ),
