@@ -22,7 +22,7 @@ from zprof.analysis.memory.live_bytes import (
     read_rank_lives,
 )
 from zprof.analysis.memory.steps_and_phases import read_timeline
-from zprof.analysis.memory.tables import TENANT_CODES
+from zprof.analysis.memory.tables import TENANT_CODES, read_checked_table
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import Phase
@@ -86,9 +86,10 @@ class Recorded:
 
 
 def lives_of_rank(run: Run, rank: int) -> RankLives:
-    alloc, timeline = run.frame(rank, "alloc"), read_timeline(run.frame(rank, "mark"))
+    alloc, role, mark = (read_checked_table(run, rank, name) for name in ("alloc", "role", "mark"))
+    timeline = read_timeline(mark)
     assert timeline is not None
-    return read_rank_lives(alloc, run.frame(rank, "role"), timeline, list_devices(alloc)[0])
+    return read_rank_lives(alloc, role, timeline, list_devices(alloc)[0])
 
 
 def held_at_first_backward(lives: RankLives, tenant: Tenant, sub: str | None = None) -> int:

@@ -104,7 +104,7 @@ def beside_truth(job: Simulated) -> pd.DataFrame:
     for entry in job.truth.collectives:
         if entry.recorded:
             known.setdefault((entry.rank, str(entry.kind)), []).append(entry)
-    rows = job.analysis.collectives
+    rows = job.analysis.collectives.to_frame()
     rows = rows[rows["rank"].isin(list(alignment.offsets_ns))]
     found = []
     for row in rows.itertuples():

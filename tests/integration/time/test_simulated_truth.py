@@ -72,7 +72,7 @@ def check_waits(job: Simulated, rows: pd.DataFrame) -> None:
 
 def check_ledger(job: Simulated) -> None:
     """The terms sum, and each is the truth within 0.1 % of the step, or an upper bound on a CPU."""
-    steps = job.analysis.steps
+    steps = job.analysis.steps.to_frame()
     assert (steps["wall_ns"] == steps[TERMS].sum(axis=1)).all()
     exposed = steps["exposed_wait_ns"] + steps["exposed_transfer_ns"]
     assert (exposed + steps["overlapped_ns"] == steps["collective_ns"]).all()

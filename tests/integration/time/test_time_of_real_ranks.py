@@ -29,9 +29,10 @@ def plain(runs: Path) -> TimeAnalysis:
 
 
 def test_the_ledger_of_real_ranks_sums(plain: TimeAnalysis) -> None:
-    assert len(plain.steps) == 2 * STEPS
-    assert (plain.steps["wall_ns"] == plain.steps[list(LEDGER_TERMS)].sum(axis=1)).all()
-    assert (plain.steps[list(LEDGER_TERMS)] >= 0).all(axis=None)
+    steps = plain.steps.to_frame()
+    assert len(steps) == 2 * STEPS
+    assert (steps["wall_ns"] == steps[list(LEDGER_TERMS)].sum(axis=1)).all()
+    assert (steps[list(LEDGER_TERMS)] >= 0).all(axis=None)
     for entry in plain.time.per_rank:
         assert entry.wall_ns == sum(getattr(entry, term) for term in LEDGER_TERMS)
         assert entry.method == "wait spans"
@@ -39,7 +40,7 @@ def test_the_ledger_of_real_ranks_sums(plain: TimeAnalysis) -> None:
 
 
 def test_native_collectives_are_found_and_matched(plain: TimeAnalysis) -> None:
-    frame = plain.collectives
+    frame = plain.collectives.to_frame()
     assert frame["matched"].all()
     assert len(frame) == 2 * 2 * STEPS
     per_kind = frame.groupby("kind")["bytes"].unique()
@@ -51,7 +52,11 @@ def test_native_collectives_are_found_and_matched(plain: TimeAnalysis) -> None:
 
 
 def test_a_synchronous_call_has_its_own_wait(plain: TimeAnalysis) -> None:
-    known = plain.collectives.groupby("kind")["wait_start_ns"].apply(lambda waits: waits.notna().mean())
+    known = (
+        plain.collectives.to_frame()
+        .groupby("kind")["wait_start_ns"]
+        .apply(lambda waits: waits.notna().mean())
+    )
     assert known["all_gather"] == 0, "an asynchronous one: nobody said which wait is its"
     assert known["all_reduce"] > 0.5
 
@@ -61,7 +66,8 @@ def test_a_wait_in_python_is_seen(plain: TimeAnalysis) -> None:
     waited = {entry.rank: entry.exposed_wait_ns for entry in plain.time.per_rank}
     assert waited[0] > 0.5 * SLEEP_NS
     assert waited[0] > 2 * waited[1]
-    gathers = plain.collectives[plain.collectives["kind"] == "all_gather"]
+    collectives = plain.collectives.to_frame()
+    gathers = collectives[collectives["kind"] == "all_gather"]
     late = gathers[gathers["lateness_ns"] > SLEEP_NS // 2]
     assert set(late["rank"]) == {1}
     assert set(gathers.loc[gathers["wait_ns"] > SLEEP_NS // 2, "last_rank"]) == {1}
@@ -69,8 +75,9 @@ def test_a_wait_in_python_is_seen(plain: TimeAnalysis) -> None:
 
 def test_waits_in_c_plus_plus_give_an_upper_bound(runs: Path) -> None:
     analysis = analyse_time(load(runs / "ddp.zprof"))
-    assert (analysis.steps["wall_ns"] == analysis.steps[list(LEDGER_TERMS)].sum(axis=1)).all()
-    assert analysis.collectives["matched"].all()
+    steps = analysis.steps.to_frame()
+    assert (steps["wall_ns"] == steps[list(LEDGER_TERMS)].sum(axis=1)).all()
+    assert analysis.collectives.bools("matched").all()
     assert all(entry.upper_bound for entry in analysis.time.per_rank)
     assert [gap.rank for gap in analysis.gaps if gap.what == "exposed time"] == [0, 1]
     waited = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.per_rank}

@@ -4,10 +4,12 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tests.support.unsplit_ranks import make_unsplit
+from zprof.analysis.columns import Groups
 from zprof.model.json_format import to_json
 from zprof.model.quantities import Aggregation, Value
 from zprof.model.side_by_side import Setting
@@ -93,8 +95,11 @@ def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) ->
 def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun) -> None:
     shares = []
     for steps in (loaded.before.steps, loaded.analysis.steps):
-        sums = steps.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
-        shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy())
+        groups = Groups(steps.ints("step"))
+        overlapped_ns, collective_ns = (
+            groups.sum(steps.ints(name)) for name in ("overlapped_ns", "collective_ns")
+        )
+        shares.append(overlapped_ns / collective_ns)
     spread = sum(part.var(ddof=1) / len(part) for part in shares) ** 0.5
     change = shares[1].mean() - shares[0].mean()
     shown = get_text(find_line(compare_table(loaded, ALL), "hidden share").cells[INTERVAL])
@@ -102,16 +107,20 @@ def test_the_interval_of_the_hidden_share_is_that_of_the_steps(loaded: LoadedRun
     assert low == pytest.approx(change - 1.96 * spread, abs=0.01)
     assert high == pytest.approx(change + 1.96 * spread, abs=0.01)
     steps = loaded.before.steps
-    few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
+    first = steps.at(steps.ints("step") == steps.ints("step").min())
+    few = replace(loaded, before=replace(loaded.before, steps=first))
     cells = find_line(compare_table(few, ALL), "hidden share").cells
     assert (get_text(cells[INTERVAL]), get_text(cells[VERDICT])) == ("", "not judged")
 
 
 def test_a_term_is_judged_by_its_own_interval_not_by_that_of_the_step(loaded: LoadedRun) -> None:
     """A step time that varies by a second hides no change of a term that is the same in each step."""
-    varying = [int(1e9) * (step % 2) for step in loaded.analysis.steps["step"]]
-    before = loaded.before.steps.assign(exposed_transfer_ns=5e8)
-    after = loaded.analysis.steps.assign(exposed_transfer_ns=9e8, wall_ns=varying)
+    steps = loaded.analysis.steps.ints("step")
+    before = loaded.before.steps
+    before = before.with_columns(exposed_transfer_ns=np.full(len(before), 500_000_000))
+    after = loaded.analysis.steps.with_columns(
+        exposed_transfer_ns=np.full(len(steps), 900_000_000), wall_ns=1_000_000_000 * (steps % 2)
+    )
     analysis = replace(loaded.analysis, steps=after)
     comparison = loaded.report.comparison
     wide = replace(comparison.step_time, ci95=(-int(1e9), int(1e9)))

@@ -62,7 +62,7 @@ def test_in_a_gap_the_exposed_collective_is_named_and_opened(alone: LoadedRun) -
             text = " ".join((await press(app, pilot, "n")).split())
             assert re.search(r"by \S+ of \S+ \(", text)
             spot = lanes.find_target()
-            shown = lanes.model.collectives.iloc[int(lanes.lane.items.row[spot.index or 0])]
+            shown = lanes.model.collectives.list_rows()[lanes.lane.items.row[spot.index or 0]]
             assert shown["end_ns"] > lanes.view.cursor_ns
             assert shown["exposed_wait_ns"] + shown["exposed_transfer_ns"] > 0
             assert sum(spot.shares.values()) == pytest.approx(1)
