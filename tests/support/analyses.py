@@ -6,13 +6,13 @@ thread computes, or blocks in a wait.
 """
 
 import numpy as np
-import pandas as pd
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tests.support.tables import as_columns, changed, selected
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.intervals import Intervals, union
+from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts, find_places
+from zprof.analysis.intervals import Int64s, Intervals, union
 from zprof.analysis.time.ledger import estimate_step_noise
 from zprof.analysis.time.transfer.launch_delays import measure_prefetch
 from zprof.model.collectives import CollectiveKind, bus_factor
@@ -131,21 +131,21 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
     """The analysis that a perfect measurement of ``plan`` would give."""
     ranks = _Ranks(plan)
     steps = [row for step in range(plan.steps) for row in _run_step(ranks, step)]
-    collectives = _with_room(_frame(ranks.rows, plan.ranks), ranks)
-    frame = _ledger(pd.DataFrame(steps), collectives)
+    collectives = _make_collectives(ranks, plan.ranks)
+    table = _make_steps(steps, collectives)
     return RunAnalysis(
         run=_facts(plan),
         training=_training(plan),
         time=Time(
-            per_rank=_rank_times(plan, frame),
-            collectives=_collective_times(plan, frame, collectives),
+            per_rank=_rank_times(plan, table),
+            collectives=_collective_times(plan, table, collectives),
             alignment=_alignment(plan, collectives),
-            step_noise_ns=estimate_step_noise(as_columns(frame)),
+            step_noise_ns=estimate_step_noise(table),
         ),
         memory=Memory(),
         volume=Volume(expected_bytes=3 * _parameters(plan), seen_bytes=3 * _parameters(plan), ratio=1.0),
-        steps=as_columns(frame),
-        collectives=as_columns(collectives),
+        steps=table,
+        collectives=collectives,
         gaps=(),
     )
 
@@ -245,64 +245,86 @@ def _replicated_step(ranks: _Ranks) -> None:
         ranks.wait(CollectiveKind.ALL_REDUCE, unit)
 
 
-def _frame(rows: list[dict[str, object]], world_size: int) -> pd.DataFrame:
-    frame = pd.DataFrame(rows)
-    if world_size == 1 or frame.empty:
-        return frame.iloc[:0]
-    first = frame.groupby("sequence")["start_ns"].transform("min")
-    last = frame.loc[frame.groupby("sequence")["start_ns"].idxmax()].set_index("sequence")["rank"]
-    frame["lateness_ns"] = frame["start_ns"] - first
-    frame["last_rank"] = frame["sequence"].map(last).astype("int64")
-    frame["blamed_rank"] = frame["origin_rank"] = frame["last_rank"]
-    frame["late_reason"] = "host"
-    frame = frame.astype(dict.fromkeys(_NULLABLE, "Int64"))
-    frame = frame.astype({"kind": "category", "group": "category", "dtype": "category"})
-    return frame.drop(columns=["computed_at_launch", "last_ns"])
+def _make_collectives(ranks: _Ranks, world_size: int) -> Columns:
+    """Return the rows of all ranks; a single one has no collectives."""
+    names = [name for name in ranks.rows[0] if name not in ("computed_at_launch", "last_ns")]
+    rows = Columns.from_rows(ranks.rows, names)
+    optional = {name: OptionalInts(rows.ints(name), rows.known(name)) for name in _NULLABLE}
+    start, instances = rows.ints("start_ns"), Groups(rows.ints("sequence"))
+    last = np.lexsort((-start, instances.codes))[instances.starts]
+    last_rank = rows.ints("rank")[last][instances.codes]
+    rows = rows.with_columns(
+        **optional,
+        lateness_ns=start - instances.min(start)[instances.codes],
+        last_rank=last_rank,
+        blamed_rank=last_rank,
+        origin_rank=last_rank,
+        late_reason=Texts(("host",), np.zeros(len(rows), dtype=np.int64)),
+        **_measure_room(rows, ranks),
+    )
+    return rows if world_size > 1 else rows.at(slice(0))
 
 
 def _spans(pairs: list[tuple[int, int]]) -> Intervals:
     return union(np.array(pairs, dtype=np.int64).reshape(-1, 2))
 
 
-def _with_room(frame: pd.DataFrame, ranks: _Ranks) -> pd.DataFrame:
-    """Add what each gather could have run under."""
-    parts = [
-        rows.assign(
-            **measure_prefetch(as_columns(rows), _spans(ranks.busy[rank]), _spans(ranks.moving[rank]))
-        )
-        for rank, rows in ((int(str(rank)), rows) for rank, rows in frame.groupby("rank"))
-    ]
-    return pd.concat(parts).sort_index() if parts else frame
+def _measure_room(rows: Columns, ranks: _Ranks) -> dict[str, Int64s]:
+    """Return what each gather could have run under."""
+    room = {name: np.zeros(len(rows), dtype=np.int64) for name in ("free_compute_ns", "queued_exposed_ns")}
+    for rank in range(ranks.plan.ranks):
+        mine = rows.ints("rank") == rank
+        of_rank = measure_prefetch(rows.at(mine), _spans(ranks.busy[rank]), _spans(ranks.moving[rank]))
+        for name, values in of_rank.items():
+            room[name][mine] = values
+    return room
 
 
-def _ledger(steps: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
-    columns = ["exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "queued_exposed_ns"]
-    sums = collectives.groupby(["rank", "step"])[columns].sum() if len(collectives) else pd.DataFrame()
-    steps = steps.join(sums, on=["rank", "step"]) if len(sums) else steps.assign(**dict.fromkeys(columns, 0))
-    steps = steps.rename(columns={"hidden_ns": "overlapped_ns"}).assign(exposed_memcpy_ns=0)
-    steps["collective_ns"] = steps[["exposed_wait_ns", "exposed_transfer_ns", "overlapped_ns"]].sum(axis=1)
-    if "queued_exposed_ns" in sums:  # the model counts what a gather stood behind as hidden
-        steps["overlapped_ns"] = (steps["overlapped_ns"] - steps.pop("queued_exposed_ns")).clip(lower=0)
-    known = ["compute_ns", "exposed_wait_ns", "exposed_transfer_ns"]
-    steps["idle_ns"] = steps["wall_ns"] - steps[known].sum(axis=1)
-    return steps.assign(unexplained_ns=0).astype("int64")
+def _make_steps(rows: list[dict[str, int]], collectives: Columns) -> Columns:
+    """Return the ledger of each rank and step; the model counts what a gather stood behind as hidden."""
+    steps = Columns.from_rows(rows, rows[0])
+    keys = [steps.ints("rank"), steps.ints("step")]
+    wait, transfer, hidden, queued = (
+        _sum_by_step(keys, collectives, name)
+        for name in ("exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "queued_exposed_ns")
+    )
+    nothing = np.zeros(len(steps), dtype=np.int64)
+    return steps.with_columns(
+        exposed_wait_ns=wait,
+        exposed_transfer_ns=transfer,
+        overlapped_ns=np.maximum(0, hidden - queued),
+        exposed_memcpy_ns=nothing,
+        collective_ns=wait + transfer + hidden,
+        idle_ns=steps.ints("wall_ns") - steps.ints("compute_ns") - wait - transfer,
+        unexplained_ns=nothing,
+    )
 
 
-def _rank_times(plan: Scenario, steps: pd.DataFrame) -> tuple[RankTime, ...]:
+def _sum_by_step(keys: list[Int64s], collectives: Columns, name: str) -> Int64s:
+    sums = np.zeros(len(keys[0]), dtype=np.int64)
+    if len(collectives):
+        places = find_places([collectives.ints("rank"), collectives.ints("step")], keys)
+        np.add.at(sums, places, collectives.ints(name))
+    return sums
+
+
+def _rank_times(plan: Scenario, steps: Columns) -> tuple[RankTime, ...]:
     times = []
-    for rank, rows in steps.groupby("rank"):
+    for rank in range(plan.ranks):
+        rows = steps.at(steps.ints("rank") == rank)
         means = {
-            column: round(rows[column].mean()) for column in [*_LEDGER, "overlapped_ns", "collective_ns"]
+            name: round(float(rows.ints(name).mean()))
+            for name in [*_LEDGER, "overlapped_ns", "collective_ns"]
         }
-        wall = round(rows["wall_ns"].mean())
+        wall = round(float(rows.ints("wall_ns").mean()))
         collective = means["collective_ns"]
         times.append(
             RankTime(
-                rank=int(str(rank)),
+                rank=rank,
                 steps=len(rows),
                 wall_ns=wall,
                 unexplained_ns=wall - sum(means[term] for term in _LEDGER),
-                wall_median_ns=round(rows["wall_ns"].median()),
+                wall_median_ns=round(float(np.median(rows.ints("wall_ns")))),
                 overlap_ratio=means["overlapped_ns"] / collective if collective else None,
                 method="wait spans",
                 noise_floor_ns=plan.noise_floor_ns,
@@ -312,26 +334,25 @@ def _rank_times(plan: Scenario, steps: pd.DataFrame) -> tuple[RankTime, ...]:
     return tuple(times)
 
 
-def _collective_times(
-    plan: Scenario, steps: pd.DataFrame, collectives: pd.DataFrame
-) -> tuple[CollectiveTime, ...]:
-    times = []
-    groups = collectives.groupby("kind", observed=True) if len(collectives) else ()
-    for kind, rows in groups:
-        count = len(steps)
+def _collective_times(plan: Scenario, steps: Columns, collectives: Columns) -> tuple[CollectiveTime, ...]:
+    times, count = [], len(steps)
+    for places in Groups(collectives.texts("kind")).split() if len(collectives) else ():
+        rows = collectives.at(places)
+        kind = CollectiveKind(rows.texts("kind")[0])
+        exposed = rows.ints("exposed_wait_ns") + rows.ints("exposed_transfer_ns")
         times.append(
             CollectiveTime(
-                kind=str(kind),
+                kind=kind.value,
                 group="0",
                 dtype="float32",
                 count=len(rows) / count,
-                bytes=int(rows["bytes"].sum() // count),
-                total_ns=int((rows["end_ns"] - rows["start_ns"]).sum() // count),
-                exposed_ns=int((rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).sum() // count),
-                wait_ns=int(rows["wait_ns"].sum() // count),
-                transfer_ns=int(rows["transfer_ns"].sum() // count),
+                bytes=int(rows.ints("bytes").sum() // count),
+                total_ns=int((rows.ints("end_ns") - rows.ints("start_ns")).sum() // count),
+                exposed_ns=int(exposed.sum() // count),
+                wait_ns=int(rows.ints("wait_ns").sum() // count),
+                transfer_ns=int(rows.ints("transfer_ns").sum() // count),
                 launch_delay_ns=0,
-                algbw_bytes_per_s=plan.bytes_per_s / bus_factor(CollectiveKind(str(kind)), plan.ranks),
+                algbw_bytes_per_s=plan.bytes_per_s / bus_factor(kind, plan.ranks),
                 busbw_bytes_per_s=plan.bytes_per_s,
                 method="range",
             )
@@ -339,12 +360,12 @@ def _collective_times(
     return tuple(times)
 
 
-def _alignment(plan: Scenario, collectives: pd.DataFrame) -> Alignment:
+def _alignment(plan: Scenario, collectives: Columns) -> Alignment:
     return Alignment(
         method="clock pings",
         offsets_ns=dict.fromkeys(range(plan.ranks), 0),
         uncertainty_ns=plan.uncertainty_ns,
-        matched=collectives["sequence"].nunique() if len(collectives) else 0,
+        matched=len(np.unique(collectives.ints("sequence"))) if len(collectives) else 0,
         unmatched=0,
     )
 

@@ -1,13 +1,13 @@
 """Hand-made analyses of what hosts do: ranks that all do the same in each step of 100 ms."""
 
-import pandas as pd
+import numpy as np
 from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import run_of
-from tests.support.tables import as_columns, changed
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Mask
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.time.host_idle import HOST_COLUMNS
 
 WALL_NS = 100 * MS
@@ -18,11 +18,12 @@ def hosts(
 ) -> RunAnalysis:
     """Return ranks whose hosts have these columns in each step, and 0 in all others."""
     made = run_of(ranks=ranks, steps=steps)
-    pairs = [{"rank": rank, "step": step} for rank in range(ranks) for step in range(steps)]
-    table = pd.DataFrame(pairs).reindex(columns=list(HOST_COLUMNS), fill_value=0)
-    table = table.assign(on_device=on_device, launches_seen=True, loads=1).assign(**columns)
+    table = Columns(dict.fromkeys(HOST_COLUMNS, np.zeros(ranks * steps, dtype=np.int64)))
+    rank, step = np.divmod(np.arange(ranks * steps), steps)
+    values = {"on_device": on_device, "launches_seen": True, "loads": 1} | columns
+    table = changed(table, rank=rank, step=step, **values)
     flat = changed(made.steps, wall_ns=WALL_NS, compute_ns=WALL_NS // 2, overlapped_ns=overlapped_ns)
-    return replace(made, host=as_columns(table), steps=flat)
+    return replace(made, host=table, steps=flat)
 
 
 def with_rows(analysis: RunAnalysis, chosen: Mask | None = None, **columns: float) -> RunAnalysis:

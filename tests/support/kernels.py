@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 from msgspec.structs import replace
 
 from tests.support.analyses import MS
 from tests.support.rule_runs import run_of
-from tests.support.tables import as_columns
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.analysis.time.kernels import KERNEL_COLUMNS
 
 
@@ -28,7 +27,7 @@ def with_kernels(
     return replace(
         analysis,
         run=replace(analysis.run, device=device),
-        kernels=as_columns(pd.DataFrame(made, columns=list(KERNEL_COLUMNS))),
+        kernels=Columns.from_rows(made, KERNEL_COLUMNS),
     )
 
 

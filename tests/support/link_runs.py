@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from functools import cache
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.support.analyses import Scenario, analysis_of
-from tests.support.tables import as_columns
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, OptionalInts
 from zprof.model.collectives import CollectiveKind
 
 US = 1_000
@@ -53,22 +53,21 @@ def link_run(
     """The analysis of a run that sends these messages; ranks are those of the groups."""
     base = _base()
     rows = [row for number, one in enumerate(sent) for row in _rows(one, number)]
-    table = pd.DataFrame(rows).sort_values(["rank", "step", "start_ns"], ignore_index=True)
-    ranks = sorted(set(table["rank"]))
-    steps = pd.DataFrame(
-        [
-            {"rank": rank, "step": step, "wall_ns": wall_ns, "compute_ns": compute_ns, "idle_ns": idle_ns}
-            for rank in ranks
-            for step in range(STEPS)
-        ]
-    )
+    unknown = OptionalInts.of([None] * len(rows))
+    table = Columns.from_rows(rows, rows[0]).with_columns(wait_start_ns=unknown, wait_end_ns=unknown)
+    ranks = np.unique(table.ints("rank")).tolist()
+    steps = [
+        {"rank": rank, "step": step, "wall_ns": wall_ns, "compute_ns": compute_ns, "idle_ns": idle_ns}
+        for rank in ranks
+        for step in range(STEPS)
+    ]
     return replace(
         base,
         run=replace(
             base.run, device=device, world_size=len(ranks), backend="gloo" if device == "cpu" else "nccl"
         ),
-        collectives=as_columns(table.astype({"wait_start_ns": "Int64", "wait_end_ns": "Int64"})),
-        steps=as_columns(steps),
+        collectives=table.sort_by("rank", "step", "start_ns").renumber(),
+        steps=Columns.from_rows(steps, steps[0]),
     )
 
 
@@ -98,7 +97,7 @@ def _rows(sent: Sent, number: int) -> list[dict[str, object]]:
                     "start_ns": start, "end_ns": start + sent.each_ns, "transfer_ns": sent.each_ns,
                     "exposed_transfer_ns": round(shows * sent.each_ns), "exposed_wait_ns": 0,
                     "launch_start_ns": start, "launch_end_ns": start + 20 * US, "matched": True,
-                    "wait_start_ns": None, "wait_end_ns": None, "first_of_window": False,
+                    "first_of_window": False,
                 }
                 for rank in ranks
             ]  # fmt: skip

@@ -5,15 +5,17 @@ phase); each moves 1 MB in 4 ms, of which ``exposed_ms`` block the rank; one fol
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import pandas as pd
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN
 from tests.support.rule_runs import run_of
-from tests.support.tables import as_columns, changed
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, Groups, OptionalInts
 from zprof.model.memory import DeviceMemory, Memory
 
 WALL_NS = 100 * MS
@@ -66,52 +68,59 @@ def analysis_with(
 ) -> RunAnalysis:
     """A run whose every step makes these moves."""
     run = run_of(ranks=1, steps=steps)
-    passes = _numbered(pd.DataFrame([_pass(move, step, method) for step in range(steps) for move in moves]))
-    collectives = pd.DataFrame(
-        [_collective(move, step, place) for step in range(steps) for place, move in enumerate(moves)]
-    ).astype({"wait_start_ns": "Int64"})
+    passes = [_pass(move, step, method) for step in range(steps) for move in moves]
+    collectives = [
+        _collective(move, step, place) for step in range(steps) for place, move in enumerate(moves)
+    ]
     walls = changed(run.steps, wall_ns=WALL_NS, compute_ns=60 * MS, rank=0)
     rank = replace(run.time.per_rank[0], wall_ns=WALL_NS, noise_floor_ns=noise_floor_ns)
     return replace(
         run,
         run=replace(run.run, device="cuda", world_size=2),
-        passes=as_columns(passes),
-        collectives=as_columns(collectives),
+        passes=_number(passes),
+        collectives=Columns.from_rows(collectives, collectives[0]).with_columns(
+            wait_start_ns=OptionalInts.of([None] * len(collectives))
+        ),
         steps=walls,
         time=replace(run.time, per_rank=(rank,)),
         memory=Memory(devices=(_device(free_bytes),) if free_bytes is not None else ()),
     )
 
 
-def _pass(move: Move, step: int, method: str) -> dict[str, object]:
+def _pass(move: Move, step: int, method: str) -> dict[str, Any]:
     return {
         "rank": 0, "step": step, "kind": move.kind, "unit": move.unit, "bytes": MEGABYTE,
         "micro_batch": move.micro_batch, "phase": move.phase, "method": method,
         "updates": move.updates,
-        "between": None if move.between_ms is None else int(move.between_ms * MS),
+        "compute_between_ns": None if move.between_ms is None else int(move.between_ms * MS),
     }  # fmt: skip
 
 
-def _numbered(table: pd.DataFrame) -> pd.DataFrame:
-    table = table.assign(row=table.index)
-    named = table["unit"].notna()
-    number = table.groupby(["step", "kind", "unit"]).cumcount() + 1
-    part = table.groupby(["step", "kind", "unit", "micro_batch"]).cumcount() + 1
-    again = number > 1
-    table = table.assign(
-        number=number.where(named),
-        in_micro_batch=part.where(named),
-        compute_between_ns=table["between"].where(again),
-    ).drop(columns="between")
-    whole = ["micro_batch", "number", "in_micro_batch", "compute_between_ns"]
-    return table.astype(dict.fromkeys(whole, "Int64"))
+def _number(rows: list[dict[str, Any]]) -> Columns:
+    table = Columns.from_rows(rows, rows[0])
+    micro_batch, between = (
+        OptionalInts.of(row[name] for row in rows) for name in ("micro_batch", "compute_between_ns")
+    )
+    unit, one = table.texts("unit"), np.ones(len(table), dtype=np.int64)
+    units = Groups(table.ints("step"), table.texts("kind"), unit)
+    number, part = (
+        groups.cumsum(one)
+        for groups in (units, Groups(units.codes, np.where(micro_batch.known, micro_batch.values, -1)))
+    )
+    return table.with_columns(
+        row=np.arange(len(table)),
+        micro_batch=micro_batch,
+        number=OptionalInts(number, unit.known),
+        in_micro_batch=OptionalInts(part, unit.known & micro_batch.known),
+        compute_between_ns=OptionalInts(between.values, between.known & (number > 1)),
+    )
 
 
 def _collective(move: Move, step: int, place: int) -> dict[str, object]:
     start_ns = ORIGIN + step * WALL_NS + place * 10 * MS
     return {
         "rank": 0, "step": step, "kind": move.kind, "unit": move.unit, "bytes": MEGABYTE,
-        "start_ns": start_ns, "end_ns": start_ns + 4 * MS, "launch_start_ns": start_ns, "wait_start_ns": None,
+        "start_ns": start_ns, "end_ns": start_ns + 4 * MS, "launch_start_ns": start_ns,
         "transfer_ns": 4 * MS, "exposed_transfer_ns": int(move.exposed_ms * MS), "exposed_wait_ns": 0,
     }  # fmt: skip
 

@@ -1,14 +1,14 @@
 """The queue model of a step: after a shorter transfer the rank, and what is queued, start earlier."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, ORIGIN, Scenario
 from tests.support.rule_runs import run_of
-from tests.support.tables import as_columns, changed
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns, OptionalInts, Texts
 from zprof.replay.queue_model import estimate_transfer_saving_ns
 
 #: launch, start, end, exposed transfer; in ms.  One rank and step.
@@ -18,21 +18,25 @@ Row = tuple[float, float, float, float]
 def step(*rows: Row, wait: float = 0.0, exposed_wait: float = 0.0) -> RunAnalysis:
     """One step of one rank; ``wait`` is the part of each collective before its last rank arrives."""
     analysis = run_of(ranks=2, steps=1)
-    frame = pd.DataFrame(
+    zeros = np.zeros(len(rows), dtype=np.int64)
+    launches, starts, ends = (
+        np.array([ORIGIN + int(row[place] * MS) for row in rows]) for place in (0, 1, 2)
+    )
+    table = Columns(
         {
-            "rank": 0,
-            "step": 0,
-            "group": "0,1",
-            "start_ns": [ORIGIN + int(start * MS) for _, start, _, _ in rows],
-            "end_ns": [ORIGIN + int(end * MS) for _, _, end, _ in rows],
-            "launch_start_ns": pd.array([ORIGIN + int(launch * MS) for launch, *_ in rows], dtype="Int64"),
-            "wait_start_ns": pd.array([pd.NA] * len(rows), dtype="Int64"),
-            "transfer_ns": [int((end - start - wait) * MS) for _, start, end, _ in rows],
-            "exposed_transfer_ns": [int(exposed * MS) for *_, exposed in rows],
-            "exposed_wait_ns": int(exposed_wait * MS),
+            "rank": zeros,
+            "step": zeros,
+            "group": Texts.of(["0,1"] * len(rows)),
+            "start_ns": starts,
+            "end_ns": ends,
+            "launch_start_ns": launches,
+            "wait_start_ns": OptionalInts.of([None] * len(rows)),
+            "transfer_ns": ends - starts - int(wait * MS),
+            "exposed_transfer_ns": np.array([int(exposed * MS) for *_, exposed in rows]),
+            "exposed_wait_ns": zeros + int(exposed_wait * MS),
         }
     )
-    return replace(analysis, collectives=as_columns(frame))
+    return replace(analysis, collectives=table)
 
 
 def halving(analysis: RunAnalysis, *which: int) -> float:

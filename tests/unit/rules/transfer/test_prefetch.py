@@ -1,7 +1,6 @@
 """no_prefetch and rate_limited_prefetch: all_gathers launched too late, or held back."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
@@ -19,8 +18,9 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
-from tests.support.tables import as_columns, changed, selected
+from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
 from zprof.rules.rule import mean_wall_ns
 from zprof.rules.transfer.no_prefetch import no_prefetch
@@ -198,7 +198,7 @@ def held(idle_ms: float, *, plan: Scenario = THREE, count: int = 10) -> RunAnaly
         for rank, step in zip(analysis.steps.ints("rank"), analysis.steps.ints("step"), strict=True)
         for _ in range(count)
     ]
-    return replace(analysis, limiter=as_columns(pd.DataFrame(rows)))
+    return replace(analysis, limiter=Columns.from_rows(rows, rows[0]))
 
 
 def shallow(hideable_ns: float | None = None, **columns: object) -> RunAnalysis:

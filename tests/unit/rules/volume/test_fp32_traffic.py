@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
@@ -18,9 +17,9 @@ from tests.support.rule_runs import (
     with_walls,
     without_collectives,
 )
-from tests.support.tables import as_columns, changed
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns
+from zprof.analysis.columns import Columns, OptionalInts
 from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
@@ -229,18 +228,17 @@ def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
     """One step of one rank: (start, transfer, of it exposed) of each collective, in ms."""
     analysis = run_of(steps=1)
     starts = [ORIGIN + int(start * MS) for start, _, _ in rows]
-    frame = pd.DataFrame(
+    made = [
         {
             "rank": 0, "step": 0, "kind": "reduce_scatter", "group": "0,1", "bytes": 1_000, "matched": True,
-            "bound": False, "start_ns": starts,
-            "end_ns": [ORIGIN + int((start + transfer) * MS) for start, transfer, _ in rows],
-            "launch_start_ns": pd.array(starts, dtype="Int64"),
-            "wait_start_ns": pd.array([pd.NA] * len(rows), dtype="Int64"),
-            "transfer_ns": [int(transfer * MS) for _, transfer, _ in rows],
-            "exposed_transfer_ns": [int(exposed * MS) for _, _, exposed in rows], "exposed_wait_ns": 0,
+            "bound": False, "start_ns": begin, "end_ns": ORIGIN + int((start + transfer) * MS),
+            "launch_start_ns": begin, "transfer_ns": int(transfer * MS),
+            "exposed_transfer_ns": int(exposed * MS), "exposed_wait_ns": 0,
         }
-    )  # fmt: skip
-    return replace(analysis, collectives=as_columns(frame), steps=analysis.steps.at(slice(1)))
+        for begin, (start, transfer, exposed) in zip(starts, rows, strict=True)
+    ]  # fmt: skip
+    table = Columns.from_rows(made, made[0]).with_columns(wait_start_ns=OptionalInts.of([None] * len(rows)))
+    return replace(analysis, collectives=table, steps=analysis.steps.at(slice(1)))
 
 
 @pytest.mark.parametrize(

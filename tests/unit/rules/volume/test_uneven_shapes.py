@@ -1,14 +1,14 @@
 """uneven_shapes: padding by bytes or kernels, and longer inputs, which are no slow device."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from msgspec.structs import replace
 
 from tests.support.analyses import MS, Scenario
 from tests.support.rule_runs import Run, found, judged, run_of, values, with_walls
-from tests.support.tables import as_columns, changed
+from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.columns import Columns
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
 from zprof.rules.volume.uneven_shapes import (
@@ -24,6 +24,7 @@ ADAM, NORM = "multi_tensor_apply_kernel<FusedAdam>", "void vectorized_layer_norm
 PLAN = Scenario(ranks=3, steps=4, units=6, unit_bytes=3_960_000, bytes_per_s=2e9, engine="FSDP2")
 SLOW = replace(PLAN, bytes_per_s=120e6)
 ELEMENTS = 6 * 990_000
+KERNEL = ("rank", "name", "role", "count", "total_ns", "uncovered_ns")
 
 
 def job(
@@ -46,7 +47,7 @@ def copying(analysis: RunAnalysis, pad: float, copy: float = 0, *, role: str = "
         }
         for rank in range(PLAN.ranks) for name, ms in ((PAD, pad), (COPY, copy)) if ms
     ]  # fmt: skip
-    return replace(analysis, kernels=as_columns(pd.DataFrame(rows)))
+    return replace(analysis, kernels=Columns.from_rows(rows, KERNEL))
 
 
 def other_model(size: float) -> RunAnalysis:
@@ -120,7 +121,7 @@ def test_copies_cost_what_nothing_runs_beside() -> None:
             "rank": 0, "name": "x" * before + "chunk_cat_cuda_kernel", "role": role, "count": 1,
             "total_ns": 120 * MS, "uncovered_ns": 12 * MS,
         }  # fmt: skip
-        found = measure_filling(replace(job(ELEMENTS), kernels=as_columns(pd.DataFrame([row]))))
+        found = measure_filling(replace(job(ELEMENTS), kernels=Columns.from_rows([row], KERNEL)))
         return found.total_ns / MS if found else 0.0
 
     assert (filled_ms("compute"), filled_ms("copy")) == (10, 1)  # twelve steps
@@ -178,7 +179,7 @@ def told_by_kernels(
          "count": count if rank == 1 else others, "total_ns": round(8000 * (times if rank == 1 else 1))}
         for rank in analysis.run.ranks_loaded for name, times in ((ADAM, adam), (NORM, norm))
     ]  # fmt: skip
-    return replace(analysis, kernels=as_columns(pd.DataFrame(rows)))
+    return replace(analysis, kernels=Columns.from_rows(rows, KERNEL))
 
 
 @pytest.mark.parametrize(
