@@ -210,9 +210,13 @@ class Columns:
         """Return these columns only."""
         return Columns({name: self._columns[name] for name in names}, self.row)
 
+    def group_by(self, *names: str) -> "Groups":
+        """Return the groups of rows with equal values in these columns; numbers must all be known."""
+        return Groups(*(self._columns[name] for name in names))  # type: ignore[arg-type]
+
     def sort_by(self, *names: str) -> "Columns":
         """Return the rows in the order of these columns, the first one first; equal rows keep their order."""
-        return self.at(Groups(*(self._columns[name] for name in names)).order)  # type: ignore[arg-type]
+        return self.at(self.group_by(*names).order)
 
     def with_columns(self, **columns: Column) -> "Columns":
         """Return the table with further columns, or others of the same name."""

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Groups, Texts
+from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
@@ -172,7 +172,7 @@ def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] 
     assert analysis.source is not None
     windows = [tracks.host_steps.only(steps) for tracks in analysis.tracks]
     origin = min(int(window.begin_ns[0]) for window in windows)
-    ranks = Groups(analysis.collectives.ints("rank"))
+    ranks = analysis.collectives.group_by("rank")
     rows = {int(analysis.collectives.ints("rank")[places[0]]): places for places in ranks.split()}
     found = []
     for tracks, window in zip(analysis.tracks, windows, strict=True):
@@ -214,7 +214,7 @@ def _connect_ranks(
             ends[mine[at]].append(each.work[at, 1])
     arrival = np.array([max(times) for times in starts])
     finish = np.array([min(times) for times in ends])
-    group_of_row = Groups(rows.texts("group")).codes
+    group_of_row = rows.group_by("group").codes
     lane = np.full(len(numbers), NONE, dtype=np.int64)
     for each, mine in zip(tasks, collective, strict=True):
         inside = mine != NONE

@@ -99,7 +99,7 @@ def _are_shared(analysis: RunAnalysis, measured: Sequence["_MeasuredStep"]) -> b
     if not is_concurrent.any():
         return True
     table = rows.at(np.concatenate([step.row for step in measured]))
-    alike = Groups(table.texts("kind"), table.texts("group"), table.ints("bytes")).codes
+    alike = table.group_by("kind", "group", "bytes").codes
     alone = Groups(alike[~is_concurrent])
     places = find_places([alike], [alike[~is_concurrent][alone.first]])
     compared = is_concurrent & (places >= 0)

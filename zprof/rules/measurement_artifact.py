@@ -87,7 +87,7 @@ def measurement_artifact(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
 
 
 def _find_window_mismatch(analysis: RunAnalysis) -> _Sign | None:
-    by_rank, step = Groups(analysis.steps.ints("rank")), analysis.steps.ints("step")
+    by_rank, step = analysis.steps.group_by("rank"), analysis.steps.ints("step")
     steps = [frozenset(step[rows].tolist()) for rows in by_rank.split()]
     common_steps = frozenset.intersection(*steps)
     all_steps = frozenset().union(*steps)
@@ -174,10 +174,10 @@ def _start_costs_ns(rows: Columns) -> Floats:
     Only collectives that are the first on all of their ranks count. If a rank lost an event, its first
     recorded collective is a later one, and waiting there is not start-up.
     """
-    ranks, instances = np.unique(rows.ints("rank")), Groups(rows.ints("instance"))
+    ranks, instances = np.unique(rows.ints("rank")), rows.group_by("instance")
     is_first = instances.min(rows.bools("first_of_window"))[instances.codes] & rows.bools("matched")
     is_first_step = np.isin(rows.ints("step"), rows.ints("step")[is_first])
-    groups = Groups(rows.ints("rank"), rows.texts("group"), rows.ints("step"))
+    groups = rows.group_by("rank", "group", "step")
     first_of_step = np.zeros(len(rows), dtype=np.bool_)
     first_of_step[np.lexsort((rows.ints("start_ns"), groups.codes))[groups.starts]] = True
     first_rows, later_rows = rows.at(is_first), rows.at(~is_first_step)
@@ -202,7 +202,7 @@ def _sum_beyond_usual(ranks: Int64s, rows: Columns, later_rows: Columns, column:
     steps = np.bincount(rank[Groups(rank, rows.ints("step")).first], minlength=len(ranks))
     if not len(later_rows):
         return sums
-    each = Groups(later_rows.ints("step"), later_rows.ints("rank"))
+    each = later_rows.group_by("step", "rank")
     later = Groups(later_rows.ints("step")[each.first]).max(each.sum(later_rows.floats(column)))
     excess = np.where(sums > steps * _max_likely_sum(later), sums - float(np.median(later)) * steps, 0.0)
     return np.maximum(0.0, excess)
@@ -225,7 +225,7 @@ def _find_skew_before_first_step(analysis: RunAnalysis) -> _Sign | None:
     """Detect start-up skew before the first step, which the means exclude."""
     if not len(analysis.steps) or not analysis.tracks:
         return None
-    by_rank = Groups(analysis.steps.ints("rank"))
+    by_rank = analysis.steps.group_by("rank")
     wall_ns = by_rank.median(analysis.steps.ints("wall_ns")).tolist()
     walls = dict(zip(analysis.steps.ints("rank")[by_rank.first].tolist(), wall_ns, strict=True))
     time_before = {tracks.rank: _recorded_before_first_step_ns(tracks) for tracks in analysis.tracks}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
 from zprof.replay.schedule import UNLIMITED, EnginePolicy
 from zprof.replay.whatif.unit_messages import UnitOrder, select_gathers, select_reductions
@@ -48,7 +48,7 @@ def _detect_prefetch(rows: Columns, order: UnitOrder) -> int:
     """Return the number of prefetched gathers in the backward, as a median over steps."""
     enclosing = {unit.name for unit in order.units if unit.encloses}
     depths = []
-    for places in _group_by_step(rows).split():
+    for places in rows.group_by("rank", "step").split():
         step = rows.at(places)
         step = step.at(step.ints("micro_batch") == 0)
         step = step.at(np.argsort(step.ints("at"), kind="stable"))
@@ -66,10 +66,6 @@ def _detect_prefetch(rows: Columns, order: UnitOrder) -> int:
         elif not names:
             depths.append(_detect_forward_prefetch(step))
     return round(float(np.median(depths))) if depths else 1
-
-
-def _group_by_step(rows: Columns) -> Groups:
-    return Groups(rows.ints("rank"), rows.ints("step"))
 
 
 def _awaits_gathers_immediately(rows: Columns) -> bool:
@@ -96,7 +92,7 @@ def _detect_in_flight(reduces: Columns) -> int:
     """Return the number of reductions in flight when the oldest is awaited, until the last launch."""
     max_pending, limited = 1, False
     known = reduces.at(reduces.known("wait_start_ns"))
-    for places in _group_by_step(known).split():
+    for places in known.group_by("rank", "step").split():
         launched = known.ints("at")[places]
         order = np.argsort(launched, kind="stable")
         at, waits = launched[order], known.ints("wait_start_ns")[places][order]
@@ -117,7 +113,7 @@ def _awaits_reductions_immediately(reduces: Columns) -> bool:
 
 def _last_launch_ns(rows: Columns) -> Int64s:
     """Return for each message the last launch in its step."""
-    steps = _group_by_step(rows)
+    steps = rows.group_by("rank", "step")
     return steps.max(rows.ints("at"))[steps.codes]
 
 

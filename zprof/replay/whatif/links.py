@@ -131,7 +131,7 @@ def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     """Fit the link of the sharding's messages; None if no message time is known."""
     rows = messages.all_sharding
     rows = rows.at(rows.bools("matched") & ~rows.bools("first_of_window"))
-    each = rows.at(np.sort(Groups(rows.ints("instance")).first))
+    each = rows.at(np.sort(rows.group_by("instance").first))
     each = each.at(each.floats("intrinsic_ns") > 0)
     if not len(each):
         each = rows.with_columns(intrinsic_ns=rows.floats("transfer_ns"))

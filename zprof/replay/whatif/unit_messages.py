@@ -49,7 +49,7 @@ def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     if not is_sharding.any():
         return None
     # Ranks spread evenly over the order of compute time, including the slowest and the median.
-    by_rank = Groups(analysis.steps.ints("rank"))
+    by_rank = analysis.steps.group_by("rank")
     order = by_rank.first[np.argsort(by_rank.mean(analysis.steps.ints("compute_ns")))]
     order = analysis.steps.ints("rank")[order].tolist()
     indices = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
@@ -93,7 +93,7 @@ def _is_sharding(rows: Columns) -> Mask:
         max_bytes = candidates.ints("bytes").max(initial=0)
         if max_bytes <= 0 or (kind == ALL_REDUCE and max_bytes < 1024):
             continue
-        moved = Groups(candidates.ints("rank"), candidates.texts("group"))
+        moved = candidates.group_by("rank", "group")
         rank = candidates.ints("rank")[moved.first]
         order = np.lexsort((-moved.sum(candidates.ints("bytes")), rank))
         groups = candidates.texts("group").at(moved.first[order[Groups(rank[order]).first]])
@@ -110,7 +110,7 @@ def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: Colum
     A marked step may have no traffic; none may be left.
     """
     timed, moved = (rows.at(np.isin(rows.ints("rank"), ranks)) for rows in (analysis.steps, sharding))
-    by_step = Groups(timed.ints("step"))
+    by_step = timed.group_by("step")
     in_all_ranks = by_step.count_distinct(timed.ints("rank")) == len(np.unique(timed.ints("rank")))
     common = timed.ints("step")[by_step.first[in_all_ranks]]
     steps = np.intersect1d(common, moved.ints("step")).tolist()
@@ -181,7 +181,7 @@ def _typical_step(rows: Columns) -> Columns:
     """Return the messages of a (rank, step) with the most common message count, in launch order."""
     reduces = select_reductions(rows)
     chosen = rows.at(np.isin(rows.ints("step"), reduces.ints("step"))) if len(reduces) else rows
-    steps = Groups(chosen.ints("rank"), chosen.ints("step"))
+    steps = chosen.group_by("rank", "step")
     counts, frequency = np.unique(steps.sizes, return_counts=True)
     typical_count = counts[frequency == frequency.max()].max()
     messages = chosen.at(steps.codes == np.flatnonzero(steps.sizes == typical_count)[-1])

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.columns import Columns, Floats
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
@@ -67,7 +67,7 @@ class Slowdown(Struct, frozen=True, kw_only=True):
 def measure_slowdown_by_name(kernels: Columns) -> Slowdown:
     """Measure the slowdown of compute and of copies around collectives, by kernel name."""
     rows = kernels.at(~kernels.texts("role").equals("memcpy"))
-    names = Groups(rows.texts("name"))
+    names = rows.group_by("name")
     judged_ns, excess_ns = names.sum(rows.ints("judged_beside_ns")), names.sum(rows.ints("excess_ns"))
     judged, excess = float(judged_ns.sum()), float(excess_ns.sum())
     concurrent = float(rows.ints("beside_ns").sum())

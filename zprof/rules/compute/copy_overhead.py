@@ -16,7 +16,7 @@ is the gain without these copies, as if parameters were views of a flat unit.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups, Mask
+from zprof.analysis.columns import Columns, Mask
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, printable
@@ -93,7 +93,7 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
 def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
     basis = analysis.time.basis
     rows = select_copy_kernels(analysis)
-    names, uncovered_ns = Groups(rows.texts("name")), rows.ints("uncovered_ns")
+    names, uncovered_ns = rows.group_by("name"), rows.ints("uncovered_ns")
     time_by_name = names.sum(uncovered_ns)
     largest = rows.texts("name")[names.first[time_by_name.argmax()]]
     name = printable(parse_function_name(largest) or largest)[:80]

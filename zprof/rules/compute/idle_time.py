@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.intervals import Int64s
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_ns
@@ -99,7 +99,7 @@ def _find_longest_occurrence(rows: Columns, columns: Sequence[str]) -> Floats:
 def find_worst_rank_mean(analysis: RunAnalysis, *columns: str) -> tuple[int, float]:
     """Return the rank with the largest mean per step, and that mean."""
     rows = analysis.host
-    ranks = Groups(rows.ints("rank"))
+    ranks = rows.group_by("rank")
     means = ranks.mean(sum_columns(rows, columns))
     worst = int(means.argmax())
     return int(rows.ints("rank")[ranks.first[worst]]), float(means[worst])

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
@@ -182,7 +182,7 @@ def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
     rows = rows.at((rows.ints("group_size") > 1) & (rows.ints("bytes") > 0))
     if not len(rows):
         return None
-    by_group = Groups(rows.texts("group"))
+    by_group = rows.group_by("group")
     names = list(rows.texts("group").at(by_group.first))
     size = len(parse_group_ranks(names[by_group.sum(rows.ints("bytes")).argmax()]))
     groups = [group for group in names if size and len(parse_group_ranks(group)) == size]

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats, Groups, Mask, Texts
+from zprof.analysis.columns import Columns, Floats, Mask, Texts
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
@@ -92,7 +92,7 @@ def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
     found = []
     for kind in KINDS:
         each = reached.by(kind)
-        groups = Groups(each.texts("group"))
+        groups = each.group_by("group")
         for group, places in zip(each.texts("group").at(groups.first), groups.split(), strict=True):
             rows = each.at(places)
             large = rows.at(rows.ints("bytes") >= LARGE_RATIO * rows.ints("bytes").max())
@@ -227,7 +227,7 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
         rows, before = select_kind(analysis.collectives, kind), select_kind(baseline.collectives, kind)
         now_ns, then_ns = _quickest_ns(rows), _quickest_ns(before)
         if len(now_ns) and len(now_ns) == len(then_ns) and now_ns.sum() > 0:
-            steps = max(1, len(Groups(rows.ints("rank"), rows.ints("step"))))
+            steps = max(1, len(rows.group_by("rank", "step")))
             found.append(
                 UnsizedMessages(
                     kind=kind,
@@ -259,7 +259,7 @@ def _quickest_ns(rows: Columns) -> Int64s:
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
-    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    steps = rows.group_by("rank", "step")
     counts, times = np.unique(steps.sizes, return_counts=True)
     usual = int(counts[times == times.max()].max())
     launched = np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
-from zprof.analysis.columns import Columns, Floats, Groups
+from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.group_roles import GroupRole, find_role
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
@@ -64,5 +64,5 @@ class GroupPlaces(Struct, frozen=True):
 
 
 def _sum_by_rank(rows: Columns, values: Floats) -> dict[int, float]:
-    ranks = Groups(rows.ints("rank"))
+    ranks = rows.group_by("rank")
     return dict(zip(rows.ints("rank")[ranks.first].tolist(), ranks.sum(values).tolist(), strict=True))

@@ -201,7 +201,7 @@ def measure_shared_ratio(analysis: RunAnalysis, rows: Columns) -> float:
     all_rows, rows = (table.pick(("rank", "end_ns", "transfer_ns")) for table in (analysis.collectives, rows))
     is_other = ~ranks.equals(*ranks.at(rows.row).list_distinct())
     others = all_rows.at(np.isin(all_rows.ints("rank"), np.unique(rows.ints("rank"))) & is_other)
-    by_rank, own = Groups(others.ints("rank")), Groups(rows.ints("rank"))
+    by_rank, own = others.group_by("rank"), rows.group_by("rank")
     places = dict(zip(others.ints("rank")[by_rank.first].tolist(), by_rank.split(), strict=True))
     for rank, mine in zip(rows.ints("rank")[own.first].tolist(), own.split(), strict=True):
         other_transfers = _transfer_intervals(others.at(places.get(rank, np.zeros(0, dtype=np.int64))))

@@ -29,7 +29,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
+from zprof.analysis.columns import Columns, Floats, Mask, find_places
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
@@ -122,7 +122,7 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return untested_gap(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
     gathers = select_kind(select_steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers.at(gathers.ints("group_size") != 1)
-    if not len(gathers) or np.median(_group_by_step(gathers).sizes) < _MIN_GATHERS:
+    if not len(gathers) or np.median(gathers.group_by("rank", "step").sizes) < _MIN_GATHERS:
         return None
     if any(rank.upper_bound for rank in analysis.time.per_rank):
         return untested_gap(
@@ -141,10 +141,6 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     )
 
 
-def _group_by_step(rows: Columns) -> Groups:
-    return Groups(rows.ints("rank"), rows.ints("step"))
-
-
 def _measure(analysis: RunAnalysis, gathers: Columns) -> _Gathers:
     duration = np.maximum(1, gathers.ints("end_ns") - gathers.ints("start_ns"))
     queued, exposed = gathers.ints("queued_exposed_ns"), gathers.ints("exposed_transfer_ns")
@@ -152,7 +148,7 @@ def _measure(analysis: RunAnalysis, gathers: Columns) -> _Gathers:
     blocked = np.where(late, exposed + queued, 0)
     waited = blocked + np.where(late, gathers.ints("exposed_wait_ns"), 0)
     free = np.where(late, gathers.ints("free_compute_ns"), 0)
-    steps = _group_by_step(gathers)
+    steps = gathers.group_by("rank", "step")
     hideable = steps.sum(np.minimum(blocked, free))
     # the compute of the last unit, taken as the largest, counts too
     most = _MAX_SAVING_RATIO * np.minimum(steps.sum(waited), steps.sum(free) + steps.max(free))

@@ -124,7 +124,7 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
 def _is_one_message(messages: Messages, least_ratio: float) -> bool:
     """Return True if one message carries more than this share of the bytes of a pass."""
     rows = messages.rows
-    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    steps = rows.group_by("rank", "step")
     if float(np.median(steps.sizes)) > _MAX_MESSAGES:
         return False
     unit, sizes = rows.texts("unit"), rows.ints("bytes")
@@ -138,7 +138,7 @@ def _shown_ratio(messages: Messages, *, first: bool) -> float:
     """Return the exposed share of the first, or the last, large message of a step."""
     rows, sizes = messages.rows, messages.rows.ints("bytes")
     rows = rows.at(sizes >= sizes.max() * _MIN_BYTES_RATIO)
-    steps = Groups(rows.ints("rank"), rows.ints("step"))
+    steps = rows.group_by("rank", "step")
     order = np.lexsort((rows.ints("start_ns"), steps.codes))
     chosen = rows.at(order[steps.starts if first else steps.starts + steps.sizes - 1])
     return float(np.median(chosen.ints("exposed_transfer_ns") / np.maximum(1, chosen.ints("transfer_ns"))))

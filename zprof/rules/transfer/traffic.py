@@ -173,7 +173,7 @@ def _first_launch(messages: Messages) -> float:
     """Return when the first message of a step is launched: the median over ranks and steps, in ns."""
     rows = messages.rows
     starts = np.where(rows.known("launch_start_ns"), rows.ints("launch_start_ns"), rows.ints("start_ns"))
-    return float(np.median(Groups(rows.ints("rank"), rows.ints("step")).min(starts)))
+    return float(np.median(rows.group_by("rank", "step").min(starts)))
 
 
 def _select_sharding_group(rows: Columns) -> Columns:
@@ -182,7 +182,7 @@ def _select_sharding_group(rows: Columns) -> Columns:
     for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
         own_rows = select_kind(rows, *kinds)
         if len(own_rows) and own_rows.ints("bytes").sum() > 0:
-            groups = Groups(own_rows.ints("rank"), own_rows.texts("group"))
+            groups = own_rows.group_by("rank", "group")
             rank = own_rows.ints("rank")[groups.first]
             order = np.lexsort((-groups.sum(own_rows.ints("bytes")), rank))
             most = groups.first[order[Groups(rank[order]).first]]
@@ -199,7 +199,7 @@ def _read_messages(
     own_rows = own_rows.at(own_rows.ints("bytes") > _COUNTS_RATIO * own_rows.ints("bytes").max(initial=0))
     if not len(own_rows):
         return None
-    of_kind = Groups(own_rows.texts("kind"))
+    of_kind = own_rows.group_by("kind")
     most = of_kind.first[of_kind.sum(own_rows.ints("bytes")).argmax()]
     kind = CollectiveKind(own_rows.texts("kind")[most])
     own_rows = select_kind(own_rows, kind)

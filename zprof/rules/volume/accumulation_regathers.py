@@ -11,7 +11,6 @@ nothing: k micro-batches with two hidden gathers each are not reported.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Groups
 from zprof.analysis.time.program_lines import locate_backward
 from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
@@ -45,7 +44,7 @@ def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) 
         return regathers
     micro_batches = int(regathers.rows.ints("micro_batches").max())
     first = regathers.gathers.at(regathers.gathers.ints("number") == 1)
-    units = mean_per_step(analysis, len(Groups(first.ints("rank"), first.ints("step"), first.texts("unit"))))
+    units = mean_per_step(analysis, len(first.group_by("rank", "step", "unit")))
     gathers = mean_per_step(analysis, len(regathers.gathers))
     headroom = measure_headroom(analysis, regathers.gathers)
     return _finding(analysis, regathers.cost, micro_batches, (units, gathers), headroom)

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups
+from zprof.analysis.columns import Columns
 from zprof.model.formatting import format_bytes, printable
 from zprof.replay.queue_model import estimate_transfer_saving_ns
 from zprof.rules.rule import mean_per_step
@@ -67,7 +67,7 @@ def read_compute_type(analysis: RunAnalysis) -> ComputeType:
     table = analysis.kernels
     if not len(table) or analysis.run.device == "cpu":
         return ComputeType(half_ns=0, full_ns=0)
-    names = Groups(table.texts("name"))
+    names = table.group_by("name")
     sums = names.sum(table.ints("total_ns"))
     order = np.argsort(-sums, kind="stable")
     half, full, example = 0, 0, ""

@@ -77,7 +77,7 @@ def select_large(rows: Columns) -> Columns:
     rows, sizes = rows.at(sizes > 0), sizes[sizes > 0]
     if not len(rows):
         return rows
-    a_step = np.median(Groups(rows.ints("rank"), rows.ints("step")).sum(sizes))
+    a_step = np.median(rows.group_by("rank", "step").sum(sizes))
     return rows.at(sizes >= _SMALL_RATIO * a_step)
 
 
@@ -95,7 +95,7 @@ def surely_moving_ns(analysis: RunAnalysis) -> Floats:
     """
     rows = analysis.collectives
     seen = rows.floats("transfer_ns")
-    alike = Groups(rows.texts("kind"), rows.texts("group"), rows.ints("bytes"))
+    alike = rows.group_by("kind", "group", "bytes")
     fastest = alike.min(rows.ints("end_ns") - rows.ints("start_ns"))[alike.codes]
     return np.where(are_bounds(rows), np.minimum(seen, fastest), seen)
 

@@ -129,7 +129,7 @@ def read_gathers(analysis: RunAnalysis) -> Columns:
 
 def _read_gathers(analysis: RunAnalysis) -> Columns:
     passes = read_passes(analysis)
-    steps = _group_by_step(passes)
+    steps = passes.group_by("rank", "step")
     micro_batches = steps.max(passes.ints("micro_batch", -1))[steps.codes] + 1
     passes = passes.with_columns(micro_batches=micro_batches)
     wanted = passes.texts("kind").equals(CollectiveKind.ALL_GATHER.value)
@@ -148,10 +148,6 @@ def _read_gathers(analysis: RunAnalysis) -> Columns:
     )
 
 
-def _group_by_step(rows: Columns) -> Groups:
-    return Groups(rows.ints("rank"), rows.ints("step"))
-
-
 def _mark_groups(groups: Groups, mask: Mask) -> Mask:
     """Return a mask of the rows whose group has a marked row."""
     marked: Mask = groups.max(mask)[groups.codes]
@@ -160,7 +156,7 @@ def _mark_groups(groups: Groups, mask: Mask) -> Mask:
 
 def _is_called_again(rows: Columns) -> Mask:
     """Return a mask of third gathers of the last unit if no other unit has any: a head called in parts."""
-    steps, unit = _group_by_step(rows), rows.texts("unit").codes
+    steps, unit = rows.group_by("rank", "step"), rows.texts("unit").codes
     third = rows.ints("in_micro_batch") > _WITHOUT_RECOMPUTATION
     of_third = _count_units(steps, unit, third)[steps.codes]
     last, units = _find_last_units(rows, steps), _count_units(steps, unit, rows.ints("number") == 1)
@@ -188,7 +184,7 @@ def _is_of_kept_unit(rows: Columns, third: Mask, of_last: Mask) -> Mask:
     If recomputation makes a third gather of the units, it also makes the second one of the last unit, and the
     only one of a unit that was kept since the previous micro-batch.
     """
-    step = _group_by_step(rows)
+    step = rows.group_by("rank", "step")
     unit = Groups(step.codes, rows.texts("unit"))
     micro_batch = Groups(unit.codes, rows.ints("micro_batch"))
     repeats = _mark_groups(unit, third)
@@ -216,7 +212,7 @@ def _is_of_last_unit(analysis: RunAnalysis, rows: Columns) -> Mask:
 
     The last unit is the same in all steps of a rank: if events are missing, a step seems to end with another.
     """
-    steps, unit = _group_by_step(rows), rows.texts("unit")
+    steps, unit = rows.group_by("rank", "step"), rows.texts("unit")
     units = _count_units(steps, unit.codes, rows.ints("number") == 1)[steps.codes]
     last = _find_usual_last_unit(rows, steps)[steps.codes]
     forward_ns = _forward_ns(analysis, rows)

@@ -229,7 +229,7 @@ def _hideable_ns(analysis: RunAnalysis, gathers: Columns, exposed: float) -> tup
 
 def _median_step_sum(gathers: Columns, values: Int64s | Floats) -> float:
     """Return the median sum over ranks and steps, because nothing hides the gather of the last step."""
-    return float(np.median(Groups(gathers.ints("rank"), gathers.ints("step")).sum(values)))
+    return float(np.median(gathers.group_by("rank", "step").sum(values)))
 
 
 def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:

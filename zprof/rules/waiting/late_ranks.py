@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Groups
 from zprof.analysis.time.own_work import (
     ExtraOperator,
     find_extra_operators,
@@ -99,7 +98,7 @@ def noise_floor_of_delay_ns(analysis: RunAnalysis) -> float:
 
 
 def _scheduler_ns(analysis: RunAnalysis) -> float:
-    ranks, compute_ns = Groups(analysis.steps.ints("rank")), analysis.steps.ints("compute_ns")
+    ranks, compute_ns = analysis.steps.group_by("rank"), analysis.steps.ints("compute_ns")
     deviation = np.abs(compute_ns - ranks.median(compute_ns)[ranks.codes])
     worst = float(ranks.median(deviation).max(initial=0.0))
     return min(_SCHEDULER_NS, _SCHEDULER_DEVIATIONS * worst)
@@ -392,7 +391,7 @@ def find_reason(
     # The shares of the waiting for these ranks, by reason, for delays that started on them.
     rows = analysis.collectives
     mine = rows.at(np.isin(rows.ints("blamed_rank"), late) & np.isin(rows.ints("origin_rank"), late))
-    reasons = Groups(mine.texts("late_reason"))
+    reasons = mine.group_by("late_reason")
     sums = reasons.sum(mine.ints("wait_ns"))
     total = float(sums.sum())
     names = mine.texts("late_reason").at(reasons.first)

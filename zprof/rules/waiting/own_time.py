@@ -77,7 +77,7 @@ def _measure_own_time(analysis: RunAnalysis) -> OwnTime:
     host = analysis.host
     if not (len(host) and bool(host.bools("on_device").any())):
         return _make_own_time(rows.with_columns(queued_ns=_look_up_queued(host, rows)))
-    stalls, steps = _host_stalls(analysis, rows), Groups(rows.ints("step"))
+    stalls, steps = _host_stalls(analysis, rows), rows.group_by("step")
     known = steps.min(~np.isnan(stalls))[steps.codes]
     is_known = 2 * int(known.sum()) >= len(rows)
     rest_ns = np.minimum(rows.floats("rest_ns"), stalls) if is_known else np.zeros(len(rows))
@@ -94,7 +94,7 @@ def measure_own_time_with_idle(analysis: RunAnalysis) -> OwnTime:
 def _whole_steps(analysis: RunAnalysis) -> Columns:
     """Return the steps that all ranks have, sorted by step and rank; own time includes all idle time."""
     rows, ranks = analysis.steps, analysis.steps.ints("rank")
-    steps = Groups(rows.ints("step"))
+    steps = rows.group_by("step")
     rows = rows.at((steps.count_distinct(ranks) == len(np.unique(ranks)))[steps.codes])
     rows = rows.at(np.lexsort((rows.ints("rank"), rows.ints("step"))))
     return rows.with_columns(
@@ -108,7 +108,7 @@ def _look_up_queued(host: Columns, rows: Columns) -> Floats:
     """Return how long the thread of each row's rank waited for a processor in its step; 0 if unknown."""
     if not len(host):
         return np.zeros(len(rows))
-    keys = Groups(host.ints("step"), host.ints("rank"))
+    keys = host.group_by("step", "rank")
     known = (host.ints("step")[keys.first], host.ints("rank")[keys.first])
     places = find_places((rows.ints("step"), rows.ints("rank")), known)
     return np.append(keys.sum(host.floats("queued_ns")), 0.0)[places]
@@ -170,12 +170,12 @@ def _host_pieces(analysis: RunAnalysis) -> _HostPieces | None:
         return None
     rows = rows.at(rows.known(HOST_NS) & np.isin(rows.ints("rank"), ranks))
     rows = rows.at(np.lexsort((rows.ints("launch_start_ns"), rows.ints("rank"))))
-    by_rank = Groups(rows.ints("rank"))
+    by_rank = rows.group_by("rank")
     if len(by_rank) != len(ranks) or not len(ranks):
         return None
     at = by_rank.cumsum(rows.ints(HOST_NS))
     # key of a launch that all ranks make, before launches of each kind are numbered in the step
-    kinds = Groups(rows.ints("step"), rows.texts("kind"), rows.ints("group_size"))
+    kinds = rows.group_by("step", "kind", "group_size")
     launches = Groups(
         kinds.codes, Groups(by_rank.codes, kinds.codes).cumsum(np.ones(len(rows), dtype=np.int64))
     )

@@ -104,7 +104,7 @@ def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
 
 def _median_wait_per_step(rows: Columns) -> Floats:
     """Return the median wait of the waiting ranks, by step."""
-    each = Groups(rows.ints("step"), rows.ints("rank"))
+    each = rows.group_by("step", "rank")
     return Groups(rows.ints("step")[each.first]).median(each.sum(rows.ints("wait_ns")))
 
 
@@ -208,7 +208,7 @@ def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     met = Groups(matched.ints("step"), matched.ints(INSTANCE))
     met_steps = matched.ints("step")[met.first[met.count_distinct(matched.ints("rank")) >= 2]]
     ranks = analysis.steps.ints("rank")
-    alike = Groups(analysis.steps.ints("step")).count_distinct(ranks) == len(np.unique(ranks))
+    alike = analysis.steps.group_by("step").count_distinct(ranks) == len(np.unique(ranks))
     steps = min(len(np.unique(met_steps)), int(alike.sum()))
     if steps >= _MIN_STEPS:
         return None
