@@ -32,7 +32,7 @@ _NOT_INSTALLED = "not installed"
 #: Prefix of the line with the answer, to tell it apart from the output of libraries.
 _ANSWER_MARK = "zprof-answer:"
 _PACKAGES: Mapping[str, str] = {
-    "pandas": "nothing can be analyzed",
+    "pandas": "no DataFrames in Python",
     "pyarrow": "no run can be read or written",
     "numpy": "nothing can be measured",
     "msgspec": "no trace can be read",

@@ -97,8 +97,7 @@ def read_numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[Any]:
     values = join_chunks(column)
     data = values.buffers()[1] if len(values) else b""
     if pa.types.is_boolean(values.type):
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-        return bits[values.offset : values.offset + len(values)].astype(np.bool_)
+        return _read_bits(data, values)
     if values.type not in _READ_TYPES:
         raise TypeError(f"a column of {values.type} in place of numbers")
     kind = np.dtype(_READ_TYPES[values.type])
@@ -110,8 +109,13 @@ def read_known(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.bool_]:
     values = join_chunks(column)
     if not values.null_count:
         return np.ones(len(values), dtype=np.bool_)
-    known: npt.NDArray[np.bool_] = read_numbers(values.is_valid())
-    return known
+    return _read_bits(values.buffers()[0], values)
+
+
+def _read_bits(data: pa.Buffer | bytes, values: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return the bits of the rows of an array as truth values."""
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return bits[values.offset : values.offset + len(values)].astype(np.bool_)
 
 
 def _encode_texts(values: Sequence[str | None]) -> pa.DictionaryArray:

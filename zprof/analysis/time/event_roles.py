@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from zprof.analysis.columns import Mask
+from zprof.analysis.columns import Columns, Mask
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.event_columns import EventColumns, decode_events, find_used, look_up
 from zprof.model.kernels import is_collective_kernel
-from zprof.run.arrow_arrays import read_numbers
 from zprof.run.ranges import RangeVerb, parse_range
 
 #: Categories of the host's calls into a device's driver, and of what a device runs.
@@ -128,9 +127,10 @@ def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
     work = view.match_categories(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.match_categories("kernel")
     # Mark the rows of ``work`` with the same start, end and stream as a collective.
-    described = collectives.select(["start_ns", "end_ns", "stream"]).drop_null()
-    starts, *others = (read_numbers(column) for column in described.columns)
-    keys = set(zip(starts.tolist(), *(column.tolist() for column in others), strict=True))
+    stated = Columns.from_arrow(collectives.select(["start_ns", "end_ns", "stream"]))
+    stated = stated.at(np.logical_and.reduce([stated.known(name) for name in stated.names]))
+    starts, ends, streams = (stated.ints(name) for name in stated.names)
+    keys = set(zip(starts.tolist(), ends.tolist(), streams.tolist(), strict=True))
     rows = np.flatnonzero(work)
     rows = rows[np.isin(view.spans[rows, 0], starts)]
     is_described = np.zeros(len(work), dtype=np.bool_)
