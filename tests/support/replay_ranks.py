@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zprof.analysis.columns import Texts
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.tasks import NONE, RankTasks
+from zprof.step.tasks import NONE, Graph, RankGraph, RankTasks
 
 
 def replay_rank(

@@ -19,10 +19,9 @@ ALLOWED = {
     "run": "model",
     "cache": "run model",
     "analysis": "run model",
-    "replay": "analysis run model",
-    "step": "replay analysis run model",
-    "planner": "step replay analysis run model",
-    "rules": "replay analysis run model",
+    "step": "analysis run model",
+    "planner": "step analysis run model",
+    "rules": "step analysis run model",
     "checks": "reports rules analysis run model",
     "simulator": "model",
     "reports": "model",
@@ -33,7 +32,7 @@ ALLOWED = {
     "pytest_plugin": "testing model",
     "tui": "integrations reports checks rules planner analysis cache run model",
     "notebook": "cli integrations reports checks rules planner analysis cache run model",
-    "cli": "tui integrations simulator reference_engine reports checks rules planner replay analysis cache "
+    "cli": "tui integrations simulator reference_engine reports checks rules planner step analysis cache "
     "run model",
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}

@@ -56,7 +56,7 @@ def _predict(arguments: argparse.Namespace) -> "WhatIf":
     from zprof.analysis.analysis import analyse
     from zprof.model.report import WhatIf
     from zprof.planner.whatif.outlook import predict_changes
-    from zprof.replay.whatif.changes import refuse_merging
+    from zprof.step.from_units.changes import refuse_merging
     from zprof.version import __version__
 
     analysis = analyse(run)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence
 from zprof.model.whatif import Change
-from zprof.replay.whatif.prediction import predict_saving_ns
+from zprof.step.from_units.prediction import predict_saving_ns
 
 _NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
 

@@ -42,7 +42,7 @@ at most b_U longer than the schedule. Unequal units use the schedule as it is:
 In the backward, a root that encloses the others is gathered again, computes (its head) first and is reduced
 last.
 
-These sums follow from playing the schedule of :mod:`zprof.replay.schedule`: messages launched before a pass
+These sums follow from playing the schedule of :mod:`zprof.step.schedule`: messages launched before a pass
 that nothing waits for yet are in the phase of its compute. Only the first forward of stages 1 and 2 and the
 usual formula of "last kept" are written down.
 
@@ -56,7 +56,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.job import Overlap
-from zprof.replay.schedule import (
+from zprof.step.schedule import (
     Await,
     Compute,
     EnginePolicy,

@@ -11,11 +11,12 @@ from benchmarks.jobs import Truth, draw_job, write_job
 from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
-from zprof.replay.edits import even_out_ranks
-from zprof.replay.graph import Graph, build_graph
-from zprof.replay.play import play_graph
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
+from zprof.step.edits import even_out_ranks
+from zprof.step.from_kernels import build_graph
+from zprof.step.play import play_graph
+from zprof.step.tasks import Graph
 
 #: What the replay may be off by, of the truth and of the step.
 OFF_RATIO, OFF_STEP_RATIO = 0.15, 0.003

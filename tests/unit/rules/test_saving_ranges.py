@@ -11,11 +11,11 @@ from tests.support.whatif_pairs import analysed, true_step_ns
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence
 from zprof.model.whatif import Change
-from zprof.replay.whatif.prediction import predict_saving_ns
 from zprof.rules.make_findings import widen_by_noise
 from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
+from zprof.step.from_units.prediction import predict_saving_ns
 
 PLAN = SimulationPlan(
     ranks=3, steps=4, units=5, prefetch=0, vendor=Vendor.GLOO, network=Network(beta_bytes_per_s=12e9),

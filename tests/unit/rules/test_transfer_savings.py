@@ -9,7 +9,7 @@ from tests.support.rule_runs import run_of
 from tests.support.tables import changed
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, OptionalInts, Texts
-from zprof.replay.queue_model import estimate_transfer_saving_ns
+from zprof.step.queue_model import estimate_transfer_saving_ns
 
 #: launch, start, end, exposed transfer; in ms.  One rank and step.
 Row = tuple[float, float, float, float]

@@ -5,7 +5,7 @@
 Parameters and optimizer state follow the ZeRO formula of the stage (arXiv 1910.02054, section 5), with the
 padding and step counters that the engine reports. Bytes outside the model stay as recorded.
 
-Moments of a step at which memory may peak, along the schedule of the run (:mod:`zprof.replay.schedule`), with
+Moments of a step at which memory may peak, along the schedule of the run (:mod:`zprof.step.schedule`), with
 d units prefetched and at most L reductions in flight:
 
     forward of unit j     gathered (root, j, d ahead), activations of the units up to j
@@ -29,7 +29,11 @@ from zprof.model.gaps import Gap, GapKind
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import BACKEND_SCRATCH, Tenant
 from zprof.model.whatif import Change, PredictedFigure
-from zprof.replay.schedule import (
+from zprof.step.from_units import assumptions
+from zprof.step.from_units.calibration import CalibratedModel
+from zprof.step.from_units.changes import change_passes, change_policy
+from zprof.step.from_units.unit_replay import StepPasses
+from zprof.step.schedule import (
     Await,
     Compute,
     EnginePolicy,
@@ -39,10 +43,6 @@ from zprof.replay.schedule import (
     StartPass,
     build_program,
 )
-from zprof.replay.whatif import assumptions
-from zprof.replay.whatif.calibration import CalibratedModel
-from zprof.replay.whatif.changes import change_passes, change_policy
-from zprof.replay.whatif.unit_replay import StepPasses
 
 #: Gathers of new parameters that hold scratch at the same time, after the update.
 _CONCURRENT_GATHERS = 2

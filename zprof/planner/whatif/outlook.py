@@ -10,10 +10,10 @@ from zprof.model.hang import is_stuck
 from zprof.model.report import Report
 from zprof.model.whatif import Change, Outlook, Prediction
 from zprof.planner.whatif.memory import MeasuredMemory, measure_memory, predict_memory
-from zprof.replay.whatif.assumptions import ASSUMPTIONS
-from zprof.replay.whatif.calibration import CalibratedModel
-from zprof.replay.whatif.changes import describe_change, refuse_change, usual_changes
-from zprof.replay.whatif.prediction import (
+from zprof.step.from_units.assumptions import ASSUMPTIONS
+from zprof.step.from_units.calibration import CalibratedModel
+from zprof.step.from_units.changes import describe_change, refuse_change, usual_changes
+from zprof.step.from_units.prediction import (
     REPRODUCES_RATIO,
     ModelledRun,
     find_change_gaps,

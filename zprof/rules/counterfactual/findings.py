@@ -15,10 +15,6 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.program_lines import locate_loader
 from zprof.model.findings import Cause, Confidence, Finding, SourceLocation
 from zprof.model.time import LateReason
-from zprof.replay import edits
-from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
-from zprof.replay.tasks import NONE, Bools
 from zprof.rules.compute.allocator_retries import FIX as ALLOCATOR_FIX
 from zprof.rules.compute.blocking_sync import (
     choose_sync_fix,
@@ -60,6 +56,9 @@ from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
 from zprof.rules.waiting.late_ranks import explain_lateness
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
+from zprof.step import edits
+from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
+from zprof.step.tasks import NONE, Bools, Graph, RankGraph, step_places
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
 _MIN_STEP_RATIO, _HIGH_CONFIDENCE_RATIO = 0.015, 0.05

@@ -14,13 +14,6 @@ from zprof.analysis.intervals import Intervals, intervals
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
-from zprof.replay import edits
-from zprof.replay.blocks import count_blocks
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import run_beside_ratio
-from zprof.replay.slow_ranks import find_excess, mark_in_turn
-from zprof.replay.slowdown import FittedSlowdown, fit_slowdown
-from zprof.replay.tasks import NONE, Bools, Floats
 from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
 from zprof.rules.counterfactual.resized_messages import (
     fix_spanning_shards,
@@ -37,6 +30,12 @@ from zprof.rules.volume.model_traffic import read_model_traffic
 from zprof.rules.volume.needless_collectives import read_passes
 from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
+from zprof.step import edits
+from zprof.step.blocks import count_blocks
+from zprof.step.messages import run_beside_ratio
+from zprof.step.slow_ranks import find_excess, mark_in_turn
+from zprof.step.slowdown import FittedSlowdown, fit_slowdown
+from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
 
 #: Remaining share of launch time with compiled or captured work: pessimistic and
 #: optimistic.

@@ -15,7 +15,6 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
-from zprof.replay.graph import Graph
 from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
 from zprof.rules.counterfactual.resized_messages import (
     ResizedMessages,
@@ -30,6 +29,7 @@ from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
 from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_messages
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
+from zprof.step.tasks import Graph
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
 _MIN_STEP_RATIO, _HIGH_CONFIDENCE_RATIO = 0.015, 0.05

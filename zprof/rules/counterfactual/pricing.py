@@ -1,7 +1,7 @@
 """Estimate the saving of a fix by replaying the measured step without the cause.
 
 A rule finds its cause and has its own range. Here the step of all ranks is replayed with that single change
-(:mod:`zprof.replay`): late launches move forward, dependent work follows, and hidden work may become exposed.
+(:mod:`zprof.step`): late launches move forward, dependent work follows, and hidden work may become exposed.
 The saving is the gain of the replay, widened by the replay's error. If the rule's own range does not overlap
 it, the two models disagree, and the confidence is lowered.
 """
@@ -15,12 +15,6 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity
 from zprof.model.gaps import Gap
-from zprof.replay.edits import changes_graph
-from zprof.replay.graph import Graph, build_graph
-from zprof.replay.link_sharing import infer_link_sharing
-from zprof.replay.messages import held_gathers_ratio, late_gathers_ratio
-from zprof.replay.play import ReplayDeadlock, play_graph
-from zprof.replay.tasks import Floats
 from zprof.rules.compute.idle_time import is_inference
 from zprof.rules.counterfactual.fixes import (
     EDITS,
@@ -32,6 +26,12 @@ from zprof.rules.counterfactual.fixes import (
 from zprof.rules.counterfactual.resized_messages import ResizedMessages
 from zprof.rules.rule import MIN_GAIN_RATIO, Rule, change_saving, rate_severity
 from zprof.rules.volume.regathers import measure_headroom, read_gathers
+from zprof.step.edits import changes_graph
+from zprof.step.from_kernels import build_graph
+from zprof.step.link_sharing import infer_link_sharing
+from zprof.step.messages import held_gathers_ratio, late_gathers_ratio
+from zprof.step.play import ReplayDeadlock, play_graph
+from zprof.step.tasks import Floats, Graph
 
 #: Error of a replayed gain: unrecorded dependencies, and times that the change itself affects.
 _MODEL_ERROR_RATIO = 0.15

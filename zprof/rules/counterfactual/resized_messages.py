@@ -17,17 +17,16 @@ from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.collective_rows import parse_group_ranks
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
-from zprof.replay.added_messages import shard_within_hosts
-from zprof.replay.blocks import count_blocks
-from zprof.replay.edits import shorten_collectives
-from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.merging import merge_units
-from zprof.replay.messages import RankMessages, read_messages
-from zprof.replay.splitting import split_units
-from zprof.replay.tasks import NONE
 from zprof.rules.rule import list_copy_names, select_kind
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
 from zprof.rules.transfer.latency import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies
+from zprof.step.added_messages import shard_within_hosts
+from zprof.step.blocks import count_blocks
+from zprof.step.edits import shorten_collectives
+from zprof.step.merging import merge_units
+from zprof.step.messages import RankMessages, read_messages
+from zprof.step.splitting import split_units
+from zprof.step.tasks import NONE, Graph, RankGraph, step_places
 
 #: A step with more gathers is not one unit; a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3

@@ -8,7 +8,7 @@ docs/thresholds.md).
 
 Saving: the step with more suitable message sizes, from a model of its passes
 (zprof/rules/transfer/traffic.py). The upper bound is the gain of a link with normal latency if that is
-more: the step replayed with the excess latency removed from each message (zprof/replay/queue_model.py).
+more: the step replayed with the excess latency removed from each message (zprof/step/queue_model.py).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
-from zprof.replay.queue_model import estimate_transfer_saving_ns
 from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
@@ -30,6 +29,7 @@ from zprof.rules.transfer.small_messages import (
     rate_small_messages,
     unknown_latency_gap,
 )
+from zprof.step.queue_model import estimate_transfer_saving_ns
 
 _UNIT_FIXES = Fix(
     forms={

@@ -24,7 +24,6 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
-from zprof.replay.one_rank import TimedPass
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
@@ -44,6 +43,7 @@ from zprof.rules.transfer.traffic import (
     model_step,
     read_step_traffic,
 )
+from zprof.step.one_rank import TimedPass
 
 _MIN_STEP_RATIO = 0.05
 _LOW_RATIO = 0.50

@@ -3,7 +3,7 @@
 For each rank, the traffic is taken from the group that moves the most bytes by all_gather, else by
 reduce_scatter, else by all_reduce. Means are over ranks and steps.
 
-The step is modelled as the schedule of one rank (:mod:`zprof.replay.one_rank`): passes that compute, and one
+The step is modelled as the schedule of one rank (:mod:`zprof.step.one_rank`): passes that compute, and one
 concurrent link.
 
     saving = exposed now - exposed(model, n times the size) + cost of launching 1 - 1/n of the messages
@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups, find_places
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 from zprof.rules.rule import get_clock_uncertainty_ns, mean_per_step, select_kind
+from zprof.step.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 
 _GATHERS = (CollectiveKind.ALL_GATHER,)
 _REDUCES = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)

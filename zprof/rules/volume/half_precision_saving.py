@@ -20,9 +20,9 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.model.formatting import format_bytes, printable
-from zprof.replay.queue_model import estimate_transfer_saving_ns
 from zprof.rules.rule import mean_per_step
 from zprof.rules.volume.model_traffic import are_bounds, are_mostly_bounds, surely_moving_ns
+from zprof.step.queue_model import estimate_transfer_saving_ns
 
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"

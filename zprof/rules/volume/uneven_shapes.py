@@ -40,7 +40,6 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
-from zprof.replay.queue_model import estimate_transfer_saving_ns
 from zprof.rules.evidence import PADDING_RATIO, Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import (
@@ -52,6 +51,7 @@ from zprof.rules.rule import (
     untested_gap,
 )
 from zprof.rules.volume.model_traffic import count_elements, read_model_traffic
+from zprof.step.queue_model import estimate_transfer_saving_ns
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from zprof.model.errors import BadInput
 from zprof.model.whatif import Change
-from zprof.replay.schedule import EnginePolicy, PassPhase, UnitSize, list_passes
-from zprof.replay.whatif.calibration import split_shared_work
-from zprof.replay.whatif.changes import change_policy, refuse_change, refuse_merging
-from zprof.replay.whatif.engine_policy import DEFAULT_IN_FLIGHT
+from zprof.step.from_units.calibration import split_shared_work
+from zprof.step.from_units.changes import change_policy, refuse_change, refuse_merging
+from zprof.step.from_units.engine_policy import DEFAULT_IN_FLIGHT
+from zprof.step.schedule import EnginePolicy, PassPhase, UnitSize, list_passes
 
 POLICY = EnginePolicy(
     stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=1 << 20

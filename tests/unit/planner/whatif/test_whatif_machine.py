@@ -6,7 +6,9 @@ from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change
-from zprof.replay.schedule import (
+from zprof.step.from_units.links import Link, LinkLine, MessageCosts
+from zprof.step.from_units.unit_replay import PassWork, replay_steps
+from zprof.step.schedule import (
     Await,
     Compute,
     EnginePolicy,
@@ -16,8 +18,6 @@ from zprof.replay.schedule import (
     build_program,
     list_passes,
 )
-from zprof.replay.whatif.links import Link, LinkLine, MessageCosts
-from zprof.replay.whatif.unit_replay import PassWork, replay_steps
 
 FREE = MessageCosts(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False)
 COSTS = MessageCosts(launch_ns={"all_gather": 1.0}, pick_up_ns=2.0, queue_ns=0.0, wake_ns=4.0, lanes=False)

@@ -11,7 +11,7 @@ from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Change
 from zprof.planner.whatif.outlook import predict_changes
-from zprof.replay.whatif.prediction import predict_saving_ns
+from zprof.step.from_units.prediction import predict_saving_ns
 
 SHAPES = {
     "made by hand": lambda: analysis_of(Scenario(steps=3, units=3)),

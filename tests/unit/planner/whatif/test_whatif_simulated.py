@@ -14,8 +14,8 @@ from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Calibration, Change
 from zprof.planner.whatif.outlook import predict_changes
-from zprof.replay.whatif.prediction import predict_saving_ns
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
+from zprof.step.from_units.prediction import predict_saving_ns
 
 NETWORKS = {
     "fast": Network(),

@@ -9,8 +9,8 @@ from tests.support.whatif_pairs import analysed, predicted, true_step_ns, wall
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.whatif import Change, Outlook, PredictedFigure
 from zprof.planner.whatif.outlook import predict_changes
-from zprof.replay.whatif.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
 from zprof.simulator.plan import SimulationPlan, Vendor
+from zprof.step.from_units.prediction import MIN_RANGE_RATIO, MIN_STAGE_RANGE_RATIO
 
 DEVICE = SimulationPlan(ranks=2, units=5, steps=3)
 CPU = SimulationPlan(ranks=2, units=4, steps=3, vendor=Vendor.GLOO)

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from tests.support.link_runs import MS, US, gathers, link_run, reduces
 from tests.support.rule_runs import in_groups_of_one, with_clocks
-from zprof.replay.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.traffic import (
     StepModel,
@@ -18,6 +17,7 @@ from zprof.rules.transfer.traffic import (
     read_step_traffic,
     sizes_that_help,
 )
+from zprof.step.one_rank import TimedPass, infer_prefetch_depth, modelled_exposed_ns
 
 MIB, KIB, MB = 1 << 20, 1 << 10, 1_000_000
 FORWARD = [TimedPass(compute_ns=10, gather_ns=4)] * 3

@@ -1,6 +1,6 @@
 """Track the communication buffers of a walk: gathered units, gradients, and the pools that reduce them.
 
-When units are gathered, released and reduced is up to the schedule (:mod:`zprof.replay.schedule`). The paper
+When units are gathered, released and reduced is up to the schedule (:mod:`zprof.step.schedule`). The paper
 counts the states alone (arXiv 1910.02054, section 7.2.2); gathered units are the working set on top.
 
 gloo copies a tensor from the launch of its gather until the gather ends; further gathers wait in a queue.

@@ -4,7 +4,7 @@ The walk goes from zero_grad() to the end of the optimizer and records the live 
 gather, reduction and copy. It covers at most two micro-batches: later ones are the same as the second,
 because this rank's gradients exist from the first reduction on.
 
-The order of gathers, passes, releases and reductions is the schedule's (:mod:`zprof.replay.schedule`).
+The order of gathers, passes, releases and reductions is the schedule's (:mod:`zprof.step.schedule`).
 
 The optimizer runs unit by unit. A fused AdamW reads gradients in the type of its weights, so 16-bit gradients
 are copied first: this rank's shard of one unit at a time, or a piece of the shard (CB). Stages 1 and 2 then
@@ -59,7 +59,7 @@ from zprof.planner.memory.walk.ledger import (
 )
 from zprof.planner.rounding import ceil_div
 from zprof.planner.unit_moments import UnitMoment, UnitMoments, with_gradients
-from zprof.replay.schedule import (
+from zprof.step.schedule import (
     Await,
     Compute,
     EndBackward,

@@ -18,9 +18,9 @@ from zprof.analysis.columns import Columns, Groups
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.whatif import Change, FittedLink
-from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER
-from zprof.replay.tasks import Floats
-from zprof.replay.whatif.unit_messages import ShardingMessages
+from zprof.step.from_units.unit_messages import ShardingMessages
+from zprof.step.schedule import ALL_REDUCE, GATHER, SCATTER
+from zprof.step.tasks import Floats
 
 #: A fit that misses the median message by more than this is rejected.
 _RESIDUAL_RATIO = 0.25

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns, Groups
-from zprof.replay.tasks import NONE, RankTasks
-from zprof.replay.waits import find_pick_up
+from zprof.step.tasks import NONE, RankTasks
+from zprof.step.waits import find_pick_up
 
 
 def merge_orders(orders: Iterable[Sequence[int]]) -> list[int] | None:

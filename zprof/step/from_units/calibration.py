@@ -14,12 +14,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import BYTES_PER_ELEMENT
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
-from zprof.replay.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes
-from zprof.replay.tasks import Floats
-from zprof.replay.whatif.engine_policy import detect_policy
-from zprof.replay.whatif.links import Link, MessageCosts, fit_link, measure_costs
-from zprof.replay.whatif.pass_times import RankTraffic, collect_rank_rows, pass_starts
-from zprof.replay.whatif.unit_messages import (
+from zprof.step.from_units.engine_policy import detect_policy
+from zprof.step.from_units.links import Link, MessageCosts, fit_link, measure_costs
+from zprof.step.from_units.pass_times import RankTraffic, collect_rank_rows, pass_starts
+from zprof.step.from_units.unit_messages import (
     ShardingMessages,
     UnitOrder,
     detect_order,
@@ -27,7 +25,9 @@ from zprof.replay.whatif.unit_messages import (
     select_messages,
     select_reductions,
 )
-from zprof.replay.whatif.unit_replay import PassWork, StepPasses
+from zprof.step.from_units.unit_replay import PassWork, StepPasses
+from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes
+from zprof.step.tasks import Floats
 
 _GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.

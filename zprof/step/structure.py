@@ -14,7 +14,7 @@ import numpy as np
 from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.tasks import NONE, Bools, RankTasks
+from zprof.step.tasks import NONE, Bools, RankTasks
 
 #: Tolerance for work that starts before the end of its dependency: clocks drift and times are rounded.
 _TOLERANCE_NS = 4_000.0

@@ -10,10 +10,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.replay.blocks import main_stream_of_rank
-from zprof.replay.edits import reorder_tasks, scale_transfers
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.tasks import NONE, Floats
+from zprof.step.blocks import main_stream_of_rank
+from zprof.step.edits import reorder_tasks, scale_transfers
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph
 
 #: Maximum host time to launch an extra collective, including its events.
 _MAX_LAUNCH_NS = 100_000.0

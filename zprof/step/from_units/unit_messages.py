@@ -16,7 +16,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.replay.schedule import ALL_REDUCE, GATHER, SCATTER, UnitSize
+from zprof.step.schedule import ALL_REDUCE, GATHER, SCATTER, UnitSize
 
 _MAX_RANKS, _MAX_STEPS = 8, 12
 #: Limit on replayed messages per rank; it sets the number of steps, so many units mean fewer steps.

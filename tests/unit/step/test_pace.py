@@ -5,10 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.replay_ranks import graph_of, replay_rank
-from zprof.replay.graph import Graph
-from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn
-from zprof.replay.slowdown import fit_slowdown
-from zprof.replay.tasks import NONE
+from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn
+from zprof.step.slowdown import fit_slowdown
+from zprof.step.tasks import NONE, Graph
 
 MS = 1e6
 COMPUTE, LINK = 7, 20

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.link_sharing import stretch_transfers_ns
-from zprof.replay.lost_members import merge_orders
-from zprof.replay.tasks import NONE, Floats
+from zprof.step.link_sharing import stretch_transfers_ns
+from zprof.step.lost_members import merge_orders
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 
 #: Maximum rounds until the times of messages that share a link converge; up to ten are usual.
 _MAX_ROUNDS = 30

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.tasks import NONE, Bools, Floats
+from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, step_places
 
 #: Minimum excess of a step over the typical step, in deviations.
 _DEVIATIONS = 5.0

@@ -7,22 +7,26 @@ A recording shows when work ran, but not what it waited for:
 If work starts later than its launch and its stream explain, it waited for work on another stream that had
 just ended. The remainder is its own lag. This finds the waits that took effect. Waits that ended earlier
 follow from the structure of the program: a reduction follows the compute launched
-before it, compute follows the gather of its unit, and so on (:mod:`zprof.replay.structure`).
+before it, compute follows the gather of its unit, and so on (:mod:`zprof.step.structure`).
 """
 
+import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct, field
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Texts
+from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, EventView
+from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.steps import StepWindows
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap, GapKind
-from zprof.replay.lost_members import fill_lost_members
-from zprof.replay.structure import (
+from zprof.run.reader import Run
+from zprof.step.lost_members import fill_lost_members
+from zprof.step.structure import (
     COPIES_GRADIENTS,
     REDUCING_KINDS,
     find_copies_in,
@@ -31,95 +35,17 @@ from zprof.replay.structure import (
     find_work_behind,
     select_kinds,
 )
-from zprof.replay.tasks import NONE, Bools, Floats, RankTasks, read_tasks
-from zprof.replay.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
+from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, RankTasks
+from zprof.step.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
 
 #: Operations of a communicator that overlap by less than this still count as sequential.
 _OVERLAP_NS = 4_000.0
 #: A replay needs launches: it is refused if a larger share of the device time has no recorded launch.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
-
-
-class RankGraph(Struct, frozen=True, kw_only=True):
-    """The tasks of one rank with the cost and the dependencies of each; one entry per task.
-
-    Attributes:
-        gap_ns: Host time between the previous call and this one.
-        call_ns: Duration of the call, excluding blocked time.
-        blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns`` is the time from
-            the end of that work to the return of the call.
-        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is its duration.
-        waits_on: Tasks of other streams that this work waits for.
-        held: Collectives that started just as a kernel of another stream ended although they cannot depend on
-            it: the kernel was launched later, or other collectives of the stream were launched before them as
-            well.
-        lag_ns: Delay before the work starts although all its inputs are ready.
-        collective: The instance of the collective, ``NONE`` for other work.
-        copy_in: For collectives, the task that fills their buffer. ``copy_out`` is the one that empties the
-            buffer or finishes its content. ``NONE`` if there is none.
-        first_step: The number of the first replayed step.
-        begin_ns: Start of the first replayed step on the device; ``host_begin_ns`` on the host.
-        tail_ns: Host time after its last call.
-        pick_up_ns: Time from the start of a launch to the start of its work if nothing delays it.
-    """
-
-    tasks: RankTasks
-    gap_ns: Floats
-    call_ns: Floats
-    blocks_on: Int64s
-    returns_ns: Floats
-    stream: Int64s
-    work_ns: Floats
-    waits_on: tuple[tuple[int, ...], ...]
-    held: tuple[int, ...]
-    lag_ns: Floats
-    collective: Int64s
-    copy_in: Int64s
-    copy_out: Int64s
-    first_step: int
-    begin_ns: float
-    host_begin_ns: float
-    tail_ns: float
-    pick_up_ns: float
-
-
-class Graph(Struct, frozen=True, kw_only=True):
-    """The ranks of a run and the collectives that they share.
-
-    Attributes:
-        transfer_ns: Time from the arrival of the last rank to the end, per collective instance.
-        members: Number of ranks that take part in each instance.
-        lane: The communicator of each instance if that runs one operation at a time, else ``NONE``.
-        measured_ns: Recorded end of each step on each rank: an array of [rank, step].
-        steps: Number of replayed steps.
-        origin_ns: Time origin on the common clock.
-        lost: Share of its rate that a communicator loses to concurrent ones, by ``lane``.
-        has_start: True if the recording started in the first of these steps.
-    """
-
-    ranks: tuple[RankGraph, ...]
-    transfer_ns: Floats
-    members: Int64s
-    lane: Int64s
-    measured_ns: Floats
-    steps: int
-    origin_ns: int
-    lost: Mapping[int, float] = field(default_factory=dict)
-    has_start: bool = True
-
-
-def step_places(rank: RankGraph) -> Int64s:
-    """Return the index of each task's step among the replayed steps; it never decreases along the tasks."""
-    return np.maximum.accumulate(rank.tasks.step - rank.first_step)
-
-
-def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
-    """Return a mask of the collectives with these rows, which may be those of all ranks."""
-    at = np.flatnonzero(rank.collective != NONE)
-    found = np.zeros(len(rank.tasks), dtype=np.bool_)
-    found[at] = [row in rows for row in rank.tasks.row[at].tolist()]
-    return found
+_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
+#: Calls that can block the host until device work is done.
+_BLOCKING_CALLS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
 
 
 def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
@@ -326,3 +252,126 @@ def _build_rank(
         tail_ns=max(0.0, host[1] - float(tasks.call[:, 1].max(initial=host[0]))),
         pick_up_ns=pick_up,
     )
+
+
+def read_tasks(
+    run: Run, tracks: RankTracks, rows: Columns, host_steps: StepWindows, origin_ns: int
+) -> tuple[RankTasks, float]:
+    """Return the tasks of one rank in ``host_steps``, and the share of device time without a recorded launch.
+
+    Args:
+        run: The run that holds the rank's events.
+        tracks: The rank's clock and steps.
+        rows: The rank's rows of the analysis' collectives.
+        host_steps: The steps to replay, by the host's marks, on the common clock.
+        origin_ns: Time origin.
+    """
+    view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK_CATEGORIES | CALL_CATEGORIES)
+    spans = tracks.clock.common(view.spans)
+    is_work = view.match_categories(*WORK_CATEGORIES) & (spans[:, 1] > spans[:, 0])
+    is_call = view.match_categories(*CALL_CATEGORIES)
+    inside = host_steps.step_at(spans[:, 0]) >= 0
+    calls = _drop_nested_calls(np.flatnonzero(is_call & inside), spans, view.thread)
+    work = np.flatnonzero(is_work)
+    call_of_work = _find_launches(work, calls, view.correlation)
+    launched = call_of_work != NONE
+    unlaunched_ratio = _compute_unlaunched_ratio(view, spans, work, np.flatnonzero(is_call), host_steps)
+    # a call that launches several tasks (a graph) becomes one task per piece of work; the first carries the
+    # duration of the call
+    order = np.lexsort((spans[work[launched], 0], call_of_work[launched]))
+    task_work, task_call = work[launched][order], call_of_work[launched][order]
+    calls_without_work = np.setdiff1d(np.arange(len(calls)), task_call)
+    all_calls = np.concatenate((task_call, calls_without_work))
+    all_work = np.concatenate((task_work, np.full(len(calls_without_work), NONE, dtype=np.int64)))
+    order = np.argsort(all_calls, kind="stable")
+    return _make_tasks(
+        tracks.rank, view, spans, calls[all_calls[order]], all_work[order], rows, host_steps, origin_ns
+    ), unlaunched_ratio
+
+
+def _compute_unlaunched_ratio(
+    view: EventView, spans: Int64s, work: Int64s, calls: Int64s, host_steps: StepWindows
+) -> float:
+    """Return the share of the device time in the steps that no recorded call launched.
+
+    Calls before the steps count as launches: a host that runs ahead launches the first work of a step before
+    that step starts.
+    """
+    in_steps = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
+    length = (spans[in_steps, 1] - spans[in_steps, 0]).astype(np.float64)
+    unknown = _find_launches(in_steps, calls, view.correlation) == NONE
+    return float(length[unknown].sum() / max(1.0, length.sum()))
+
+
+def _make_tasks(
+    rank: int,
+    view: EventView,
+    spans: Int64s,
+    calls: Int64s,
+    work: Int64s,
+    rows: Columns,
+    host_steps: StepWindows,
+    origin_ns: int,
+) -> RankTasks:
+    has_work = work != NONE
+    call = (spans[calls] - origin_ns).astype(np.float64)
+    is_repeat = np.zeros(len(calls), dtype=np.bool_)  # a truncated trace may have no call in these steps
+    is_repeat[1:] = calls[1:] == calls[:-1]
+    call[is_repeat, 0] = call[is_repeat, 1]
+    work_spans = np.where(has_work[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
+    names = Texts(*view.coded(calls))
+    kernels, kernel = view.coded(work[has_work])
+    kernel_codes = np.full(len(work), len(kernels), dtype=np.int64)
+    kernel_codes[has_work] = kernel
+    return RankTasks(
+        rank=rank,
+        thread=view.thread[calls],
+        name=names,
+        blocks=names.match(_BLOCKING_CALLS.match),
+        call=call,
+        work=work_spans,
+        stream=np.where(has_work, view.stream[work], NONE),
+        kernel=Texts((*kernels, ""), kernel_codes),
+        row=_find_rows(spans, work, rows),
+        step=host_steps.step_at(spans[calls, 0]),
+    )
+
+
+def _drop_nested_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
+    """Drop calls nested in another call of their thread, such as a driver call within a runtime call."""
+    order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
+    begin, end = spans[order].T
+    is_kept = np.ones(len(order), dtype=np.bool_)
+    for mine in np.split(np.arange(len(order)), np.flatnonzero(np.diff(thread[order])) + 1):
+        until = np.maximum.accumulate(end[mine])[:-1]
+        is_kept[mine[1:]] = (begin[mine[1:]] >= until) | (end[mine[1:]] > until)
+    chosen = order[is_kept]
+    return chosen[np.argsort(spans[chosen, 0], kind="stable")]
+
+
+def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
+    """Return the index into ``calls`` of the launch of each row of ``work``, ``NONE`` if not among them."""
+    order = np.argsort(correlation[calls], kind="stable")
+    known = correlation[calls][order]
+    expected = correlation[work]
+    if not len(known):
+        return np.full(len(work), NONE, dtype=np.int64)
+    at = np.minimum(np.searchsorted(known, expected), len(known) - 1)
+    return np.where((known[at] == expected) & (expected > 0), order[at], NONE).astype(np.int64)
+
+
+def _find_rows(spans: Int64s, work: Int64s, rows: Columns) -> Int64s:
+    """Return the collective row of each piece of work, matched by equal start and end, or ``NONE``."""
+    known = dict(
+        zip(
+            zip(rows.ints("start_ns").tolist(), rows.ints("end_ns").tolist(), strict=True),
+            rows.row.tolist(),
+            strict=True,
+        )
+    )
+    found = np.full(len(work), NONE, dtype=np.int64)
+    # few kernels are collectives: only those that start as one does are looked up
+    candidates = np.flatnonzero((work != NONE) & np.isin(spans[work, 0], rows.ints("start_ns")))
+    keys = map(tuple, spans[work[candidates]].tolist())
+    found[candidates] = [known.get(key, NONE) for key in keys]
+    return found

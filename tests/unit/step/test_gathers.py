@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from tests.support.replay_ranks import graph_of, replay_rank
-from zprof.replay.edits import launch_earlier
-from zprof.replay.graph import Graph
-from zprof.replay.messages import late_gathers_ratio
-from zprof.replay.play import play_graph
-from zprof.replay.tasks import NONE
+from zprof.step.edits import launch_earlier
+from zprof.step.messages import late_gathers_ratio
+from zprof.step.play import play_graph
+from zprof.step.tasks import NONE, Graph
 
 MS = 1e6
 COMPUTE, LINK = 7, 20

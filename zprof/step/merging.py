@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.blocks import main_stream_of_rank
-from zprof.replay.edits import reorder_tasks
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import PartnerCopies, RankMessages
-from zprof.replay.tasks import NONE, Floats
+from zprof.step.blocks import main_stream_of_rank
+from zprof.step.edits import reorder_tasks
+from zprof.step.messages import PartnerCopies, RankMessages
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})

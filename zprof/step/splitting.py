@@ -14,11 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.added_messages import NewCollectives, NewTask, add_tasks
-from zprof.replay.blocks import is_compute
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import PartnerCopies, RankMessages
-from zprof.replay.tasks import NONE, Floats
+from zprof.step.added_messages import NewCollectives, NewTask, add_tasks
+from zprof.step.blocks import is_compute
+from zprof.step.messages import PartnerCopies, RankMessages
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})

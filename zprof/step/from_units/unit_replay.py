@@ -1,4 +1,4 @@
-"""Replay the steps of all ranks: run the operations of a step (:mod:`zprof.replay.schedule`).
+"""Replay the steps of all ranks: run the operations of a step (:mod:`zprof.step.schedule`).
 
     start_i = max(launch_i + pick up, end of the previous message + queue)
     arrival = max_i start_i
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.replay.schedule import HEAD, TAIL, Await, Compute, Launch, Op, Pass, UnitSize
-from zprof.replay.tasks import Floats
-from zprof.replay.whatif.links import Link, MessageCosts
+from zprof.step.from_units.links import Link, MessageCosts
+from zprof.step.schedule import HEAD, TAIL, Await, Compute, Launch, Op, Pass, UnitSize
+from zprof.step.tasks import Floats
 
 #: Number of recent messages whose transfer can block a thread.
 _LOOK_BACK = 64

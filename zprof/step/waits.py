@@ -15,14 +15,14 @@ from msgspec import Struct
 from zprof.analysis.columns import Texts
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.structure import (
+from zprof.step.structure import (
     REDUCING_KINDS,
     find_closing_gathers,
     find_gather_consumers,
     find_reduction_consumers,
     select_kinds,
 )
-from zprof.replay.tasks import NONE, Bools, Floats, RankTasks
+from zprof.step.tasks import NONE, Bools, Floats, RankTasks
 
 #: Delay beyond launch and stream order that counts as a wait.
 _STALL_NS = 4_000.0

@@ -10,9 +10,8 @@ from collections.abc import Collection
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.replay.graph import RankGraph, step_places
-from zprof.replay.structure import find_main_stream
-from zprof.replay.tasks import NONE, Bools
+from zprof.step.structure import find_main_stream
+from zprof.step.tasks import NONE, Bools, RankGraph, step_places
 
 #: Minimum kernels per block, and minimum blocks per pass.
 _MIN_KERNELS, _MIN_BLOCKS = 3, 2

@@ -19,9 +19,8 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.intervals import Int64s, covered, union
-from zprof.replay.blocks import find_blocks
-from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.tasks import NONE, Floats
+from zprof.step.blocks import find_blocks
+from zprof.step.tasks import NONE, Floats, Graph, RankGraph, step_places
 
 #: Acceptance of the fit: minimum contrast between overlapped and other kernels, and maximum standard error.
 _MIN_CONTRAST, _MAX_ERROR_RATIO = 4.0, 0.03

@@ -12,14 +12,14 @@ from zprof.analysis.analysis import RunAnalysis, analyse_time_only
 from zprof.analysis.columns import Columns, Groups, Texts
 from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Cause
-from zprof.replay.graph import Graph, build_graph
-from zprof.replay.lost_members import fill_lost_members, merge_orders
-from zprof.replay.play import play_graph
-from zprof.replay.tasks import NONE, RankTasks
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.simulator.causes import plant
 from zprof.simulator.simulate import simulate
+from zprof.step.from_kernels import build_graph
+from zprof.step.lost_members import fill_lost_members, merge_orders
+from zprof.step.play import play_graph
+from zprof.step.tasks import NONE, Graph, RankTasks
 
 COMPUTE, COMM = 7, 20
 LAUNCH, RECORD = "cudaLaunchKernelExC", "cudaEventRecord"

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import covered, union
-from zprof.replay.graph import Graph
-from zprof.replay.tasks import NONE, Floats
+from zprof.step.tasks import NONE, Floats, Graph
 
 Strings = npt.NDArray[np.str_]
 

@@ -5,9 +5,9 @@ import pytest
 
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.analysis.columns import Columns, Texts
-from zprof.replay.graph import Graph
-from zprof.replay.link_sharing import infer_link_sharing, stretch_transfers_ns
-from zprof.replay.play import play_graph
+from zprof.step.link_sharing import infer_link_sharing, stretch_transfers_ns
+from zprof.step.play import play_graph
+from zprof.step.tasks import Graph
 
 MS = 1e6
 ALONE_MS, GAP_MS = 4.0, 10.0

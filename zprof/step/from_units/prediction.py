@@ -20,12 +20,12 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.whatif import Change, PredictedFigure
-from zprof.replay.schedule import build_program
-from zprof.replay.whatif import assumptions
-from zprof.replay.whatif.calibration import CalibratedModel, calibrate
-from zprof.replay.whatif.changes import change_passes, change_policy, describe_change
-from zprof.replay.whatif.links import Link
-from zprof.replay.whatif.unit_replay import ReplayedSteps, replay_steps
+from zprof.step.from_units import assumptions
+from zprof.step.from_units.calibration import CalibratedModel, calibrate
+from zprof.step.from_units.changes import change_passes, change_policy, describe_change
+from zprof.step.from_units.links import Link
+from zprof.step.from_units.unit_replay import ReplayedSteps, replay_steps
+from zprof.step.schedule import build_program
 
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.
 TRUST_RATIO = 0.1

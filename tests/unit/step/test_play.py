@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from tests.support.replay_ranks import graph_of, replay_rank
 from zprof.analysis.columns import Texts
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.added_messages import shard_within_hosts
-from zprof.replay.blocks import find_blocks
-from zprof.replay.edits import (
+from zprof.step.added_messages import shard_within_hosts
+from zprof.step.blocks import find_blocks
+from zprof.step.edits import (
     drop_collectives,
     even_out_ranks,
     even_out_steps,
@@ -20,12 +20,11 @@ from zprof.replay.edits import (
     shorten_collectives,
     unblock_calls,
 )
-from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.merging import merge_units
-from zprof.replay.messages import read_messages
-from zprof.replay.play import ReplayDeadlock, play_graph
-from zprof.replay.splitting import split_units
-from zprof.replay.tasks import NONE
+from zprof.step.merging import merge_units
+from zprof.step.messages import read_messages
+from zprof.step.play import ReplayDeadlock, play_graph
+from zprof.step.splitting import split_units
+from zprof.step.tasks import NONE, Graph, RankGraph
 
 COMPUTE, COMM = 7, 20
 MS = 1e6

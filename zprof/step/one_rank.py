@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from zprof.replay.schedule import (
+from zprof.step.schedule import (
     UNLIMITED,
     Await,
     Compute,

@@ -1,1 +1,0 @@
-"""The discrete-event model of a measured step: predicts the step time under a change."""

@@ -1,0 +1,144 @@
+"""A measured step as tasks: what each rank's host calls, the work that it launches, and what both wait for.
+
+A task is one call of the host, with the work that it launched, if any. Times are nanoseconds on the common
+clock, counted from the start of the first replayed step.
+"""
+
+from collections.abc import Mapping, Set
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from zprof.analysis.columns import Texts
+from zprof.analysis.intervals import Int64s
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NONE = -1
+
+
+class RankTasks(Struct, frozen=True, kw_only=True):
+    """The tasks of one rank in host order. All arrays have one entry per task.
+
+    Attributes:
+        call: Start and end of the call. ``thread``, ``name`` and ``blocks`` (True if the call can block the
+            host) also describe the call.
+        work: Start and end of the device work; NaN if the call launched none.
+        stream: The stream of the work, ``NONE`` if there is no work.
+        kernel: The name of the work, "" if there is no work.
+        row: The work's row in the analysis' collectives, ``NONE`` if it is not a collective.
+        step: The number of the step that the call was made in.
+    """
+
+    rank: int
+    thread: Int64s
+    name: Texts
+    blocks: Bools
+    call: Floats
+    work: Floats
+    stream: Int64s
+    kernel: Texts
+    row: Int64s
+    step: Int64s
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def at(self, indices: Int64s) -> "RankTasks":
+        """Return the tasks at these indices, in that order. Indices may repeat."""
+        return replace(
+            self,
+            thread=self.thread[indices],
+            name=self.name.at(indices),
+            blocks=self.blocks[indices],
+            call=self.call[indices],
+            work=self.work[indices],
+            stream=self.stream[indices],
+            kernel=self.kernel.at(indices),
+            row=self.row[indices],
+            step=self.step[indices],
+        )
+
+
+class RankGraph(Struct, frozen=True, kw_only=True):
+    """The tasks of one rank with the cost and the dependencies of each; one entry per task.
+
+    Attributes:
+        gap_ns: Host time between the previous call and this one.
+        call_ns: Duration of the call, excluding blocked time.
+        blocks_on: The task whose work the call blocks on, ``NONE`` if none. ``returns_ns`` is the time from
+            the end of that work to the return of the call.
+        stream: The stream of the work, ``NONE`` without work. ``work_ns`` is its duration.
+        waits_on: Tasks of other streams that this work waits for.
+        held: Collectives that started just as a kernel of another stream ended although they cannot depend on
+            it: the kernel was launched later, or other collectives of the stream were launched before them as
+            well.
+        lag_ns: Delay before the work starts although all its inputs are ready.
+        collective: The instance of the collective, ``NONE`` for other work.
+        copy_in: For collectives, the task that fills their buffer. ``copy_out`` is the one that empties the
+            buffer or finishes its content. ``NONE`` if there is none.
+        first_step: The number of the first replayed step.
+        begin_ns: Start of the first replayed step on the device; ``host_begin_ns`` on the host.
+        tail_ns: Host time after its last call.
+        pick_up_ns: Time from the start of a launch to the start of its work if nothing delays it.
+    """
+
+    tasks: RankTasks
+    gap_ns: Floats
+    call_ns: Floats
+    blocks_on: Int64s
+    returns_ns: Floats
+    stream: Int64s
+    work_ns: Floats
+    waits_on: tuple[tuple[int, ...], ...]
+    held: tuple[int, ...]
+    lag_ns: Floats
+    collective: Int64s
+    copy_in: Int64s
+    copy_out: Int64s
+    first_step: int
+    begin_ns: float
+    host_begin_ns: float
+    tail_ns: float
+    pick_up_ns: float
+
+
+class Graph(Struct, frozen=True, kw_only=True):
+    """The ranks of a run and the collectives that they share.
+
+    Attributes:
+        transfer_ns: Time from the arrival of the last rank to the end, per collective instance.
+        members: Number of ranks that take part in each instance.
+        lane: The communicator of each instance if that runs one operation at a time, else ``NONE``.
+        measured_ns: Recorded end of each step on each rank: an array of [rank, step].
+        steps: Number of replayed steps.
+        origin_ns: Time origin on the common clock.
+        lost: Share of its rate that a communicator loses to concurrent ones, by ``lane``.
+        has_start: True if the recording started in the first of these steps.
+    """
+
+    ranks: tuple[RankGraph, ...]
+    transfer_ns: Floats
+    members: Int64s
+    lane: Int64s
+    measured_ns: Floats
+    steps: int
+    origin_ns: int
+    lost: Mapping[int, float] = field(default_factory=dict)
+    has_start: bool = True
+
+
+def step_places(rank: RankGraph) -> Int64s:
+    """Return the index of each task's step among the replayed steps; it never decreases along the tasks."""
+    return np.maximum.accumulate(rank.tasks.step - rank.first_step)
+
+
+def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
+    """Return a mask of the collectives with these rows, which may be those of all ranks."""
+    at = np.flatnonzero(rank.collective != NONE)
+    found = np.zeros(len(rank.tasks), dtype=np.bool_)
+    found[at] = [row in rows for row in rank.tasks.row[at].tolist()]
+    return found
