@@ -300,18 +300,10 @@ class Confidence(StrEnum):
 
 
 class SavingNote(StrEnum):
-    """Reason why the saving of a finding is not the range of its rule."""
+    """Reason why the saving of a finding is not what its fix alone gains."""
 
-    #: It is the gain of the step replayed without the cause; the rule's own range overlaps it.
-    REPLAYED = "replayed"
-    #: The same, but the rule's own range does not overlap it.
-    REPLAY_DISAGREES = "replay_disagrees"
-    #: The step replayed without the cause takes as long.
-    REPLAY_GAINS_NOTHING = "replay_gains_nothing"
-    #: The replay gathers one unit ahead, the minimum of all engines: the upper end is that of the rule.
-    REPLAY_IS_MINIMUM = "replay_is_minimum"
-    #: The range also covers the gain of larger messages on the same link.
-    LARGER_MESSAGES = "larger_messages"
+    #: The step played without the cause takes as long.
+    GAINS_NOTHING = "gains_nothing"
     #: It is wider by the difference of two recordings of the same job.
     STEP_NOISE = "step_noise"
     #: It is no more than the time that it is taken from.

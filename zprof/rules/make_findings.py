@@ -17,10 +17,12 @@ from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.compute.idle_time import is_short_of_processors
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.counterfactual.message_findings import judge_message_sizes
-from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving, move_after_stalls
 from zprof.rules.measurement_artifact import do_recordings_match, has_lost_events
+from zprof.rules.price_findings import drop_explained, move_after_stalls, price_finding
 from zprof.rules.registry import memory_rules
 from zprof.rules.rule import Rule, change_saving, group_gaps, mean_wall_ns, rate_severity
+from zprof.rules.step_edits import EDITS
+from zprof.step.predict import PlayedStep
 
 #: These causes are proven by counts on each rank alone, so lost events do not lower their confidence.
 _COUNTED_CAUSES = frozenset(
@@ -58,7 +60,7 @@ def make_findings(
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Return the ordered findings, with no time claimed twice, and all gaps of the run, rules' gaps last."""
     answers = [rule.check(analysis, baseline) for rule in _select_applicable(rules, analysis)]
-    replay = Replay(analysis=analysis)
+    replay = PlayedStep(analysis=analysis)
     replayed, gaps = _replay_causes(replay, [answer for answer in answers if answer is not None], rules)
     findings = _claim_time(replay, _limit_confidence(analysis, replayed), rules)
     return findings, [*analysis.gaps, *group_gaps(gaps)]
@@ -76,14 +78,14 @@ def _select_applicable(rules: Sequence[Rule], analysis: RunAnalysis) -> Sequence
 
 
 def _replay_causes(
-    replay: Replay, answers: Sequence[Finding | Gap], rules: Sequence[Rule]
+    replay: PlayedStep, answers: Sequence[Finding | Gap], rules: Sequence[Rule]
 ) -> tuple[list[Finding], list[Gap]]:
     """Return the findings with the ranges of replays, where there are any, and the gaps that remain.
 
     Findings by replay replace those of rules of low confidence; effects of another cause are dropped.
     """
     rest, about_sizes = judge_message_sizes(replay.analysis, replay, answers)
-    own = [estimate_saving(replay, answer) for answer in rest if isinstance(answer, Finding)]
+    own = [price_finding(replay, answer) for answer in rest if isinstance(answer, Finding)]
     known = [*(finding for finding in own if finding is not None), *about_sizes]
     added = find_by_replay(replay.analysis, replay, known)
     added_causes = {finding.cause for finding in added}
@@ -125,11 +127,14 @@ def _limit_confidence(analysis: RunAnalysis, findings: Sequence[Finding]) -> lis
     return [replace(each, confidence=Confidence.LOW) if is_uncertain(each) else each for each in findings]
 
 
-def _claim_time(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> tuple[Finding, ...]:
+def _claim_time(
+    replay: PlayedStep, findings: Sequence[Finding], rules: Sequence[Rule]
+) -> tuple[Finding, ...]:
     """Return the findings with their final ranges and ratings, the first to fix first."""
     time, wall_ns = replay.analysis.time, mean_wall_ns(replay.analysis)
     widened = [widen_by_noise(finding, time.step_noise_ns) for finding in findings]
-    claimed = split_savings(widened, rules, time.per_rank, time.steps, replay.causes)
+    priced = frozenset(EDITS) if replay.graph is not None else frozenset()
+    claimed = split_savings(widened, rules, time.per_rank, time.steps, priced)
     stated = [state_hidden_slowdown(replay.analysis, finding) for finding in claimed]
     return move_after_stalls(replay, [rate_by_range(finding, wall_ns) for finding in stated])
 

@@ -35,11 +35,9 @@ from zprof.step.structure import (
     find_work_behind,
     select_kinds,
 )
-from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, RankTasks
+from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph, RankTasks, match_collectives
 from zprof.step.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
 
-#: Operations of a communicator that overlap by less than this still count as sequential.
-_OVERLAP_NS = 4_000.0
 #: A replay needs launches: it is refused if a larger share of the device time has no recorded launch.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
@@ -54,10 +52,28 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     With ``apart`` each rank is independent: its collectives take as long as recorded, including waits.
     """
     if analysis.source is None or not analysis.tracks or not len(analysis.steps):
-        return _make_replay_gap("the recording is not available")
+        return make_replay_gap("the recording is not available")
     if analysis.run.device == "cpu":
-        return _make_replay_gap("the ranks compute on the CPU")
-    # The longest run of consecutive steps that all ranks have.
+        return make_replay_gap("the ranks compute on the CPU")
+    steps = find_common_steps(analysis)
+    if not steps:
+        return make_replay_gap("no step was recorded by all ranks")
+    tasks = _read_ranks(analysis, steps)
+    if not _fits(tasks):
+        fewer = bisect_left(
+            range(1, len(steps)), True, key=lambda count: not _fits(_read_ranks(analysis, steps[-count:]))
+        )
+        if not fewer:
+            return make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
+        steps = steps[-fewer:]
+        tasks = _read_ranks(analysis, steps)
+    return tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps, apart=apart)
+
+
+def find_common_steps(analysis: RunAnalysis) -> list[int]:
+    """Return the longest run of consecutive steps that all ranks have; empty without one."""
+    if not analysis.tracks or not len(analysis.steps):
+        return []
     steps_by_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
     common = sorted(set.intersection(*steps_by_rank) & set(analysis.steps.ints("step").tolist()))
     run_start, longest_run = 0, range(0)
@@ -65,19 +81,7 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
         if number != common[run_start] + place - run_start:
             run_start = place
         longest_run = max(longest_run, range(run_start, place + 1), key=len)
-    steps = common[longest_run.start : longest_run.stop]
-    if not steps:
-        return _make_replay_gap("no step was recorded by all ranks")
-    tasks = _read_ranks(analysis, steps)
-    if not _fits(tasks):
-        fewer = bisect_left(
-            range(1, len(steps)), True, key=lambda count: not _fits(_read_ranks(analysis, steps[-count:]))
-        )
-        if not fewer:
-            return _make_replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
-        steps = steps[-fewer:]
-        tasks = _read_ranks(analysis, steps)
-    return tasks if isinstance(tasks, Gap) else _connect_ranks(analysis, tasks, steps, apart=apart)
+    return common[longest_run.start : longest_run.stop]
 
 
 def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
@@ -85,7 +89,8 @@ def _fits(tasks: Sequence[RankTasks] | Gap) -> bool:
     return isinstance(tasks, Gap) or sum(map(len, tasks)) <= _MAX_TASKS
 
 
-def _make_replay_gap(reason: str) -> Gap:
+def make_replay_gap(reason: str) -> Gap:
+    """Return the gap of a step that cannot be played."""
     return Gap(
         kind=GapKind.REPLAY,
         what="replay of the step",
@@ -105,11 +110,11 @@ def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] 
         mine = analysis.collectives.at(rows.get(tracks.rank, np.zeros(0, dtype=np.int64)))
         tasks, unlaunched_ratio = read_tasks(analysis.source, tracks, mine, window, origin)
         if unlaunched_ratio > _MAX_UNLAUNCHED_RATIO:
-            return _make_replay_gap(
+            return make_replay_gap(
                 f"{unlaunched_ratio:.0%} of the work of rank {tracks.rank} has no recorded launch"
             )
         if not len(tasks):  # truncated, or host and device have different clocks
-            return _make_replay_gap(f"rank {tracks.rank} has no host call within its steps")
+            return make_replay_gap(f"rank {tracks.rank} has no host call within its steps")
         found.append(tasks)
     return found
 
@@ -121,45 +126,16 @@ def _connect_ranks(
     if not apart:
         tasks = fill_lost_members(tasks, rows)
     rank_of_row = np.append(rows.ints("rank"), NONE)
-    instance_of_row = rows.ints("instance").tolist()
-    numbers: dict[object, int] = {}
-    collective = []
-    for each in tasks:
-        mine = np.full(len(each), NONE, dtype=np.int64)
-        for at in np.flatnonzero(each.row != NONE).tolist():
-            row = int(each.row[at])
-            is_shared = instance_of_row[row] >= 0 and not apart
-            key = ("all", instance_of_row[row]) if is_shared else (each.rank, row)
-            mine[at] = numbers.setdefault(key, len(numbers))
-        collective.append(mine)
-    starts: list[list[float]] = [[] for _ in numbers]
-    ends: list[list[float]] = [[] for _ in numbers]
-    for each, mine in zip(tasks, collective, strict=True):
-        for at in np.flatnonzero(mine != NONE).tolist():
-            starts[mine[at]].append(each.work[at, 0])
-            ends[mine[at]].append(each.work[at, 1])
-    arrival = np.array([max(times) for times in starts])
-    finish = np.array([min(times) for times in ends])
-    group_of_row = rows.group_by("group").codes
-    lane = np.full(len(numbers), NONE, dtype=np.int64)
-    for each, mine in zip(tasks, collective, strict=True):
-        inside = mine != NONE
-        lane[mine[inside]] = group_of_row[each.row[inside]]
+    shared = match_collectives(tasks, rows, apart=apart)
     windows = {tracks.rank: tracks.host_steps.only(steps) for tracks in analysis.tracks}
     origin = min(int(window.begin_ns[0]) for window in windows.values())
-    lanes_in_order = {
-        number
-        for number in set(lane.tolist())
-        if not apart and _is_sequential(tasks, collective, lane, number)
-    }
-    lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
     copies = _gather_copy_names(analysis)
     ranks = tuple(
         _build_rank(
             each,
             mine,
-            arrival,
+            shared.arrival_ns,
             rows.texts("kind"),
             copies,
             rows.texts("unit"),
@@ -168,13 +144,13 @@ def _connect_ranks(
             float(device_steps[each.rank].begin_ns[0] - origin),
             steps[0],
         )
-        for each, mine in zip(tasks, collective, strict=True)
+        for each, mine in zip(tasks, shared.numbers, strict=True)
     )
     return Graph(
         ranks=ranks,
-        transfer_ns=np.maximum(0.0, finish - arrival),
-        members=np.array([len(times) for times in starts], dtype=np.int64),
-        lane=lane,
+        transfer_ns=shared.transfer_ns,
+        members=shared.members,
+        lane=shared.lane,
         measured_ns=np.array(
             [(device_steps[each.rank].end_ns - origin).astype(np.float64) for each in tasks]
         ),
@@ -191,18 +167,6 @@ def _gather_copy_names(analysis: RunAnalysis) -> frozenset[str]:
         return frozenset()
     names = kernels.texts("name").at(~kernels.texts("role").equals("compute")).list_distinct()
     return frozenset(name for name in names if COPIES_GRADIENTS not in name)
-
-
-def _is_sequential(
-    tasks: Sequence[RankTasks], collective: Sequence[Int64s], lane: Int64s, number: int
-) -> bool:
-    """Return True if the operations of a group ran sequentially, in launch order, on every rank."""
-    for each, mine in zip(tasks, collective, strict=True):
-        at = np.flatnonzero(mine != NONE)
-        at = at[lane[mine[at]] == number]
-        if len(at) > 1 and (each.work[at[1:], 0] < each.work[at[:-1], 1] - _OVERLAP_NS).any():
-            return False
-    return True
 
 
 def _build_rank(

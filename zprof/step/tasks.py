@@ -4,20 +4,22 @@ A task is one call of the host, with the work that it launched, if any. Times ar
 clock, counted from the start of the first replayed step.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from zprof.analysis.columns import Texts
+from zprof.analysis.columns import Columns, Texts
 from zprof.analysis.intervals import Int64s
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 NONE = -1
+#: Operations of a communicator that overlap by less than this still count as sequential.
+_OVERLAP_NS = 4_000.0
 
 
 class RankTasks(Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ class Graph(Struct, frozen=True, kw_only=True):
         origin_ns: Time origin on the common clock.
         lost: Share of its rate that a communicator loses to concurrent ones, by ``lane``.
         has_start: True if the recording started in the first of these steps.
+        has_kernels: True if the tasks are a device's kernels, False if they are spans of a thread.
     """
 
     ranks: tuple[RankGraph, ...]
@@ -129,6 +132,7 @@ class Graph(Struct, frozen=True, kw_only=True):
     origin_ns: int
     lost: Mapping[int, float] = field(default_factory=dict)
     has_start: bool = True
+    has_kernels: bool = True
 
 
 def step_places(rank: RankGraph) -> Int64s:
@@ -142,3 +146,58 @@ def mark_rows(rank: RankGraph, rows: Set[int]) -> Bools:
     found = np.zeros(len(rank.tasks), dtype=np.bool_)
     found[at] = [row in rows for row in rank.tasks.row[at].tolist()]
     return found
+
+
+class SharedCollectives(Struct, frozen=True, kw_only=True):
+    """The collectives of all ranks; ``numbers``: the instance of each task, ``NONE`` for other tasks.
+
+    The other arrays have an entry per instance: when its last rank arrived, the time from then to its first
+    end, the number of its ranks, and its communicator if that runs one operation at a time, else ``NONE``.
+    """
+
+    numbers: tuple[Int64s, ...]
+    arrival_ns: Floats
+    transfer_ns: Floats
+    members: Int64s
+    lane: Int64s
+
+
+def match_collectives(tasks: Sequence[RankTasks], rows: Columns, *, apart: bool) -> SharedCollectives:
+    """Number the instances of the ranks' collectives; with ``apart`` each rank has its own."""
+    instances = rows.ints("instance").tolist()
+    known: dict[tuple[int, int], int] = {}
+    numbers = []
+    for each in tasks:
+        mine = np.full(len(each), NONE, dtype=np.int64)
+        for at in np.flatnonzero(each.row != NONE).tolist():
+            row = int(each.row[at])
+            is_shared = instances[row] >= 0 and not apart
+            mine[at] = known.setdefault((NONE, instances[row]) if is_shared else (each.rank, row), len(known))
+        numbers.append(mine)
+    arrival, finish = np.full(len(known), -np.inf), np.full(len(known), np.inf)
+    members, lane = np.zeros(len(known), dtype=np.int64), np.full(len(known), NONE, dtype=np.int64)
+    group_of_row = rows.group_by("group").codes if len(rows) else np.zeros(0, dtype=np.int64)
+    for each, mine in zip(tasks, numbers, strict=True):
+        inside = np.flatnonzero(mine != NONE)
+        np.maximum.at(arrival, mine[inside], each.work[inside, 0])
+        np.minimum.at(finish, mine[inside], each.work[inside, 1])
+        np.add.at(members, mine[inside], 1)
+        lane[mine[inside]] = group_of_row[each.row[inside]]
+    is_in_order = [not apart and _is_sequential(tasks, numbers, lane == number) for number in np.unique(lane)]
+    return SharedCollectives(
+        numbers=tuple(numbers),
+        arrival_ns=arrival,
+        transfer_ns=np.maximum(0.0, finish - arrival),
+        members=members,
+        lane=np.where(np.isin(lane, np.unique(lane)[is_in_order]), lane, NONE),
+    )
+
+
+def _is_sequential(tasks: Sequence[RankTasks], numbers: Sequence[Int64s], is_mine: Bools) -> bool:
+    """Return True if these instances ran sequentially, in launch order, on every rank."""
+    for each, mine in zip(tasks, numbers, strict=True):
+        at = np.flatnonzero(mine != NONE)
+        at = at[is_mine[mine[at]]]
+        if len(at) > 1 and (each.work[at[1:], 0] < each.work[at[:-1], 1] - _OVERLAP_NS).any():
+            return False
+    return True

@@ -19,8 +19,8 @@ from tests.support.diagnoses import (
 from tests.support.rule_runs import found
 from zprof.model.findings import Cause
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.counterfactual.pricing import Replay
 from zprof.rules.diagnose import diagnose
+from zprof.rules.price_findings import PlayedStep
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import NONE, TIGHT, plant
 from zprof.simulator.plan import AllocatorRetries, HostDelay, Network, SimulationPlan, Vendor
@@ -96,7 +96,7 @@ def test_a_planted_cause_is_first_and_alone_and_priced(case: Case, tmp_path: Pat
     assert_first_and_priced(job, case.cause, case.plan(), tmp_path, case.strength, widest=case.widest)
     assert sure(job) <= {case.cause.value, *BESIDE}
     if case.cause in REPLAYED and case.vendor is not GLOO:
-        found_alone = find_by_replay(job.analysis, Replay(analysis=job.analysis), ())
+        found_alone = find_by_replay(job.analysis, PlayedStep(analysis=job.analysis), ())
         assert case.cause.value in {finding.cause.value for finding in found_alone}
 
 

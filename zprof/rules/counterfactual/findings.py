@@ -34,7 +34,11 @@ from zprof.rules.compute.cpu_bound_launch import (
 )
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.compute.idle_time import is_host_inflated, is_inference
-from zprof.rules.counterfactual.fixes import (
+from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.fixes import choose_fix
+from zprof.rules.price_findings import are_gathers_late
+from zprof.rules.rule import format_frequency, make_finding, mean_per_step, rate_severity
+from zprof.rules.step_edits import (
     ALLOCATES,
     SLOWED_RATIO,
     WAITS,
@@ -47,16 +51,13 @@ from zprof.rules.counterfactual.fixes import (
     start_held_collectives,
     undo_slowdown,
 )
-from zprof.rules.counterfactual.pricing import Replay, are_gathers_late, widen_by_model_error
-from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import choose_fix
-from zprof.rules.rule import format_frequency, make_finding, mean_per_step, rate_severity
 from zprof.rules.transfer.compute_blocks_comm import FIXES as BLOCKED_FIXES
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.transfer.rate_limited_prefetch import FIXES as LIMITER_FIXES
 from zprof.rules.waiting.late_ranks import explain_lateness
 from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 from zprof.step import edits
+from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
 from zprof.step.tasks import NONE, Bools, Graph, RankGraph, step_places
 
@@ -95,10 +96,10 @@ class _Candidate(Struct, frozen=True, kw_only=True):
     locate: Callable[[], SourceLocation | None] = lambda: None
 
 
-def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
+def find_by_replay(analysis: RunAnalysis, replay: PlayedStep, known: Sequence[Finding]) -> list[Finding]:
     """Return findings of causes that no rule found above low confidence, by the gain of removing them."""
     graph = replay.graph
-    if graph is None or replay.base_ns is None:
+    if graph is None or not replay.has_kernels:
         return []
     known_causes = {each.cause for each in known if each.confidence is not Confidence.LOW}
     findings: list[Finding] = []
@@ -122,13 +123,13 @@ def find_by_replay(analysis: RunAnalysis, replay: Replay, known: Sequence[Findin
     return findings
 
 
-def _judge_candidate(replay: Replay, graph: Graph, candidate: _Candidate) -> Finding | None:
+def _judge_candidate(replay: PlayedStep, graph: Graph, candidate: _Candidate) -> Finding | None:
     replayed = [gain for changed in candidate.changed if (gain := replay.gain_ns(changed)) is not None]
     gains = [min(gain, candidate.max_saving_ns) for gain in replayed]
     step = replay.step_ns
     if not gains or max(gains) < candidate.min_ratio * step:
         return None
-    low, high = widen_by_model_error(min(gains), max(gains), step)
+    low, high = widen_gains(min(gains), max(gains), step)
     high = min(high, candidate.max_saving_ns)
     evidence = [
         *candidate.evidence,

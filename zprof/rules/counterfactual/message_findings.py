@@ -12,23 +12,23 @@ from enum import Enum, auto
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Cause, Confidence, Finding, SavingNote
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
-from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
-from zprof.rules.counterfactual.resized_messages import (
+from zprof.rules.evidence import Fact, make_fact
+from zprof.rules.fixes import choose_fix, measure_sizes
+from zprof.rules.message_sizes import (
     ResizedMessages,
     find_spanning_shards,
     shard_within_host,
 )
-from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.fixes import choose_fix, measure_sizes
-from zprof.rules.rule import change_saving, make_finding, mean_per_step, rate_severity
+from zprof.rules.rule import make_finding, mean_per_step, rate_severity
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
 from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_messages
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
+from zprof.step.predict import PlayedStep, widen_gains
 from zprof.step.tasks import Graph
 
 #: Minimum gain, as a share of the step, to report a cause, and for high confidence.
@@ -51,10 +51,10 @@ _Judgement = Finding | NoFinding
 
 
 def judge_message_sizes(
-    analysis: RunAnalysis, replay: Replay, answers: Sequence[Finding | Gap]
+    analysis: RunAnalysis, replay: PlayedStep, answers: Sequence[Finding | Gap]
 ) -> tuple[list[Finding | Gap], list[Finding]]:
     """Return the answers without those about message sizes, and the findings of replays about these."""
-    if replay.graph is None or replay.base_ns is None:
+    if replay.graph is None or not replay.has_kernels:
         return list(answers), []
     known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
     judged = _judge_causes(analysis, replay, ResizedMessages(analysis, replay.graph), known)
@@ -69,7 +69,7 @@ def _is_about(answer: Finding | Gap, causes: Sequence[Cause]) -> bool:
 
 
 def _judge_causes(
-    analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages, known: Mapping[Cause, Finding]
+    analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages, known: Mapping[Cause, Finding]
 ) -> dict[Cause, _Judgement]:
     if not len(sizes.messages.at):
         return {}
@@ -83,7 +83,7 @@ def _judge_causes(
         small = known.get(Cause.UNITS_TOO_SMALL) if units is NoFinding.NO_EDIT else units
         has_small = isinstance(small, Finding) and small.confidence is not Confidence.LOW
         latency = NoFinding.REFUTED if has_small else _judge_latency(analysis, replay, sizes)
-        judged[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
+        judged[Cause.LATENCY_BOUND_COLLECTIVES] = latency
         if sizes.gathers_for_passes:
             judged[Cause.SINGLE_UNIT] = _judge_single_unit(analysis, replay, sizes)
     if find_spanning_shards(analysis) is not None:
@@ -97,18 +97,8 @@ def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> 
     return known.get(Cause.UNITS_TOO_SMALL) if small is not None and small.are_parts else None
 
 
-def _widen_by_larger_messages(latency: _Judgement, known: Mapping[Cause, Finding]) -> _Judgement:
-    """Widen the range of a repaired link by the gain of larger messages on the same link."""
-    larger = known.get(Cause.LATENCY_BOUND_COLLECTIVES)
-    if not isinstance(latency, Finding) or larger is None:
-        return latency
-    low, high = latency.saving_ns
-    saving = (min(low, larger.saving_ns[0]), max(high, larger.saving_ns[1]))
-    return change_saving(latency, saving, SavingNote.LARGER_MESSAGES)
-
-
 def _saving_range(
-    replay: Replay, changed: Sequence[Graph], lowered: float = 0.0
+    replay: PlayedStep, changed: Sequence[Graph], lowered: float = 0.0
 ) -> tuple[float, float, float] | NoFinding:
     """Return the maximum replayed gain and its bounds, if it is large enough for a finding."""
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
@@ -116,11 +106,11 @@ def _saving_range(
         return NoFinding.NO_EDIT
     if max(gains) < _MIN_STEP_RATIO * replay.step_ns:
         return NoFinding.REFUTED
-    low, high = widen_by_model_error(min(gains) * (1 - lowered), max(gains), replay.step_ns)
+    low, high = widen_gains(min(gains) * (1 - lowered), max(gains), replay.step_ns)
     return max(gains), low, high
 
 
-def _rate_confidence(replay: Replay, low: float) -> Confidence:
+def _rate_confidence(replay: PlayedStep, low: float) -> Confidence:
     steps = replay.graph.steps if replay.graph else 0
     if steps == 1:
         return Confidence.LOW
@@ -128,7 +118,7 @@ def _rate_confidence(replay: Replay, low: float) -> Confidence:
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
-def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages) -> _Judgement:
+def _judge_small_units(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     units, messages = sizes.messages.units_per_block, sizes.messages.gathers_per_block
     if messages <= UNITS_PER_BLOCK:  # larger units would contain several blocks, and these are not replayed
@@ -161,7 +151,7 @@ def _judge_small_units(analysis: RunAnalysis, replay: Replay, sizes: ResizedMess
     )
 
 
-def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages) -> _Judgement:
+def _judge_latency(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     saving = _saving_range(replay, sizes.reduce_latency())
     if isinstance(saving, NoFinding):
@@ -189,7 +179,7 @@ def _judge_latency(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages
     )
 
 
-def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: ResizedMessages) -> _Judgement:
+def _judge_single_unit(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     saving = (
         _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO)
@@ -218,7 +208,7 @@ def _judge_single_unit(analysis: RunAnalysis, replay: Replay, sizes: ResizedMess
     )
 
 
-def _judge_spanning_shards(analysis: RunAnalysis, replay: Replay) -> _Judgement:
+def _judge_spanning_shards(analysis: RunAnalysis, replay: PlayedStep) -> _Judgement:
     words = analysis.time.words
     spanning = find_spanning_shards(analysis)
     if spanning is None or replay.graph is None:

@@ -36,7 +36,6 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
-from zprof.model.whatif import Change
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
@@ -50,7 +49,6 @@ from zprof.rules.rule import (
     select_steady_rows,
     untested_gap,
 )
-from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 
 #: Overlapping compute below this share of an all_gather's duration does not hide it.
 _HIDES_NOTHING_RATIO = 0.10
@@ -202,7 +200,6 @@ def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
         else _MIN_SAVING_RATIO * gathers_cost.hideable_ns
     )
     high = max(gathers_cost.hideable_ns, gathers_cost.max_ns)
-    expected = _bound_saving(analysis, gathers_cost, (low, high))
     return make_finding(
         analysis,
         Cause.NO_PREFETCH,
@@ -217,22 +214,13 @@ def _build_finding(analysis: RunAnalysis, gathers_cost: _Gathers) -> Finding:
             make_fact("compute_before_idle_link_per_step", gathers_cost.free_ns),
             make_fact("hideable_per_step/compute", gathers_cost.hideable_ns),
         ],
-        saving_ns=expected.saving_ns,
+        saving_ns=(low, high),
         severity=rate_severity(high, mean_wall_ns(analysis)),
-        confidence=expected.confidence,
+        confidence=_rate_confidence(analysis, gathers_cost),
         fix=choose_fix(analysis, FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers remains, "
         "late launches are not the cause",
     )
-
-
-def _bound_saving(
-    analysis: RunAnalysis, gathers_cost: _Gathers, own_range: tuple[float, float]
-) -> BoundedSaving:
-    confidence = _rate_confidence(analysis, gathers_cost)
-    if gathers_cost.bound or _waits_at_once(analysis):
-        return BoundedSaving(saving_ns=own_range, confidence=confidence)
-    return bound_by_prediction(analysis, Change(prefetch=1), own_range, confidence)
 
 
 def _rate_confidence(analysis: RunAnalysis, gathers_cost: _Gathers) -> Confidence:

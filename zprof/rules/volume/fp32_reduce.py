@@ -18,7 +18,6 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
-from zprof.model.whatif import Change
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
@@ -29,7 +28,6 @@ from zprof.rules.rule import (
     rate_severity,
     untested_gap,
 )
-from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.half_precision_saving import (
     HalvedBytes,
     price_half_bytes,
@@ -113,8 +111,6 @@ def _finding(
 ) -> Finding:
     basis = analysis.time.basis
     unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
-    change = Change(element_bytes_reduced=_HALF_BYTES)
-    expected = bound_by_prediction(analysis, change, priced.saving_ns, confidence)
     moved = make_fact("float32_reduced_bytes_per_step", priced.bytes)
     return make_finding(
         analysis,
@@ -128,9 +124,9 @@ def _finding(
             make_fact("transfer_per_step", priced.transfer_ns),
             make_fact("exposed_part", priced.exposed_ns),
         ],
-        saving_ns=expected.saving_ns,
+        saving_ns=priced.saving_ns,
         severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
-        confidence=expected.confidence,
+        confidence=confidence,
         fix=choose_fix(analysis, _FIXES) + _NUMERICS,
         disprove="reduce in bfloat16 for some steps and record again: if the step takes as long, the bytes "
         "of gradients are not the cause",

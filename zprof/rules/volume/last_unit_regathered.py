@@ -17,11 +17,9 @@ from zprof.model.findings import Cause, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
-from zprof.model.whatif import Change
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
-from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers
 
@@ -46,12 +44,6 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
     between = float(np.nanmean(regathers.rows.floats("compute_between_ns")))
     unit = regathers.rows.texts("unit")[0]
     basis = analysis.time.basis
-    expected = bound_by_prediction(
-        analysis,
-        Change(keep_after_forward="last"),
-        regathers.cost.saving_ns,
-        rate_confidence(analysis, regathers.cost),
-    )
     return make_finding(
         analysis,
         Cause.LAST_UNIT_REGATHERED,
@@ -64,9 +56,9 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
             make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
             make_fact("compute_between_gathers", between),
         ],
-        saving_ns=expected.saving_ns,
+        saving_ns=regathers.cost.saving_ns,
         severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
-        confidence=expected.confidence,
+        confidence=rate_confidence(analysis, regathers.cost),
         fix=choose_fix(analysis, _FIXES),
         disprove="keep that unit and record again: its second gather disappears, and the step gets shorter "
         "by its exposed time",

@@ -16,11 +16,9 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
-from zprof.model.whatif import Change
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import KEEP_AFTER_FORWARD, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_wall_ns, rate_severity
-from zprof.rules.saving_range import bound_by_prediction
 from zprof.rules.volume.needless_collectives import rate_confidence
 from zprof.rules.volume.regathers import Regathers, find_regathers, measure_headroom
 
@@ -48,12 +46,6 @@ def needless_reshard_after_forward(
         return None
     units = len(regathers.rows.texts("unit").list_distinct())
     basis = analysis.time.basis
-    expected = bound_by_prediction(
-        analysis,
-        Change(keep_after_forward="all"),
-        regathers.cost.saving_ns,
-        rate_confidence(analysis, regathers.cost),
-    )
     return make_finding(
         analysis,
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
@@ -69,9 +61,9 @@ def needless_reshard_after_forward(
             make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
             *headroom.evidence,
         ],
-        saving_ns=expected.saving_ns,
+        saving_ns=regathers.cost.saving_ns,
         severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
-        confidence=expected.confidence if headroom.suffices else Confidence.LOW,
+        confidence=rate_confidence(analysis, regathers.cost) if headroom.suffices else Confidence.LOW,
         fix=choose_fix(analysis, _FIXES),
         disprove="keep the units after their forward and record again: if the step takes as long, or memory "
         "runs out, resharding them was right",

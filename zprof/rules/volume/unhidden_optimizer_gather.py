@@ -33,7 +33,6 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
 from zprof.model.training import Engine
-from zprof.model.whatif import Change
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
@@ -45,7 +44,6 @@ from zprof.rules.rule import (
     select_kind,
     untested_gap,
 )
-from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.volume.half_precision_saving import price_half_bytes
 from zprof.rules.volume.model_traffic import (
     are_mostly_bounds,
@@ -193,11 +191,7 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
         reduced_bytes=mean_per_step(analysis, rows.ints("bytes").sum()),
         transfer_ns=transfer,
         exposed_ns=exposed,
-        hiding_ns=bound_range_by_prediction(
-            analysis, Change(overlap_gather=True), _hideable_ns(analysis, gathers, exposed)
-        )
-        if holds_up
-        else (0.0, 0.0),
+        hiding_ns=_hideable_ns(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
         scattering_ns=price_half_bytes(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
         bound=are_mostly_bounds(gathers),
     )

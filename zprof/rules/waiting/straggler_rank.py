@@ -34,7 +34,6 @@ from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
-from zprof.model.whatif import Change
 from zprof.rules.evidence import STEPS_LATEST_RATIO, Fact, make_fact
 from zprof.rules.rule import (
     INSTANCE,
@@ -46,7 +45,6 @@ from zprof.rules.rule import (
     select_steady_rows,
     untested_gap,
 )
-from zprof.rules.saving_range import bound_range_by_prediction
 from zprof.rules.waiting.late_ranks import (
     Suspect,
     explain_lateness,
@@ -239,18 +237,9 @@ def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank
         suspect=suspect,
         waits=waits,
         reason=reason,
-        saving_ns=_bound_saving(analysis, suspect, _saving(analysis, suspect, waits, reason)),
+        saving_ns=_saving(analysis, suspect, waits, reason),
         wall_ns=mean_wall_ns(analysis),
     )
-
-
-def _bound_saving(analysis: RunAnalysis, suspect: Suspect, own: tuple[float, float]) -> tuple[float, float]:
-    """Bound the saving by a prediction with even ranks, at the median rank's pace.
-
-    With two ranks the median is halfway between them, so the rule's own range is kept.
-    """
-    several = analysis.run.world_size > 2 * len(suspect.named)
-    return bound_range_by_prediction(analysis, Change(even=True), own) if several else own
 
 
 def _saving(

@@ -303,13 +303,13 @@ def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
     return wall.measured - wall.high, wall.measured - wall.low
 
 
-def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] | None:
-    """Return the lowest and highest saving per step in ns, at least 0.
+def predict_gain_ns(analysis: RunAnalysis, change: Change) -> float | None:
+    """Return the predicted saving per step in ns, negative if the changed step is longer.
 
     None if the run cannot be modelled, or if the model misses its measured step by more than 15 %.
     """
     base = model_run(analysis)
     if isinstance(base, Gap) or not base.reproduces:
         return None
-    saving = saving_range_ns(predict_step(base, change))
-    return None if saving is None else (max(0, saving[0]), max(0, saving[1]))
+    wall = next((row for row in predict_step(base, change) if row.name == _WALL), None)
+    return None if wall is None else float((wall.measured or 0) - (wall.predicted or 0))

@@ -13,9 +13,9 @@ from zprof.model.findings import Cause, Evidence
 from zprof.model.formatting import format_ns
 from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.counterfactual.fixes import EDITS
-from zprof.rules.counterfactual.pricing import Replay, drop_explained, estimate_saving
+from zprof.rules.price_findings import PlayedStep, drop_explained, estimate_saving
 from zprof.rules.rule import Rule
+from zprof.rules.step_edits import EDITS
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_half_of_the_bytes_halves_only_their_own_copies(
     job: Diagnosed, cause: Cause, copies: set[str]
 ) -> None:
     """The gradients of this job are reduced without a copy."""
-    graph = Replay(analysis=job.analysis).graph
+    graph = PlayedStep(analysis=job.analysis).graph
     assert graph is not None
     for changed in EDITS[cause](job.analysis, graph, claim(cause)):
         for before, after in zip(graph.ranks, changed.ranks, strict=True):
@@ -47,14 +47,14 @@ def test_half_of_the_bytes_halves_only_their_own_copies(
 )
 def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diagnosed, cause: Cause) -> None:
     """Nothing in this job allocates, waits for events, or is a part of a block."""
-    replay = Replay(analysis=job.analysis)
+    replay = PlayedStep(analysis=job.analysis)
     assert replay.base_ns is not None
     finding = claim(cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns)
     assert estimate_saving(replay, finding) == finding
 
 
 def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> None:
-    replay = Replay(analysis=job.analysis)
+    replay = PlayedStep(analysis=job.analysis)
     rules = [
         Rule(cause=cause, check=lambda analysis, baseline: None, explains=explains)
         for cause, explains in (
@@ -68,7 +68,7 @@ def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> 
 
 def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagnosed) -> None:
     """One of the replayed steps undoes the factor of the rule, which may differ from the fitted one."""
-    graph = Replay(analysis=job.analysis).graph
+    graph = PlayedStep(analysis=job.analysis).graph
     assert graph is not None
     stated = Evidence(key="slowdown_beside_collectives", what="", value=2.0, unit="ratio")
     finding = replace(claim(Cause.COMM_SLOWS_COMPUTE), evidence=(stated,))
@@ -81,7 +81,7 @@ def test_the_cost_of_slowed_kernels_contains_what_the_evidence_states(job: Diagn
 def test_a_slowdown_found_by_replay_states_what_was_measured(tmp_path: Path) -> None:
     """A price says what it rests on: the kernels' own pace, alone and beside collectives."""
     slowed = planted(Cause.COMM_SLOWS_COMPUTE, base(0), tmp_path)
-    found = find_by_replay(slowed.analysis, Replay(analysis=slowed.analysis), [])
+    found = find_by_replay(slowed.analysis, PlayedStep(analysis=slowed.analysis), [])
     (finding,) = [each for each in found if each.cause is Cause.COMM_SLOWS_COMPUTE]
     facts = {each.key: each.value for each in finding.evidence}
     beside_ns, factor = facts["compute_beside_collectives_per_step"], facts["slowdown_beside_collectives"]
@@ -104,7 +104,7 @@ def test_the_part_of_a_slowdown_that_its_price_excludes_is_stated(
 def test_a_sentence_names_no_saving_beside_that_of_the_finding(cause: Cause, tmp_path: Path) -> None:
     """The replay's gain is evidence, and the range the one saving."""
     faulty = planted(cause, base(0), tmp_path)
-    findings = find_by_replay(faulty.analysis, Replay(analysis=faulty.analysis), [])
+    findings = find_by_replay(faulty.analysis, PlayedStep(analysis=faulty.analysis), [])
     assert findings
     for finding in findings:
         gains = [each.value for each in finding.evidence if each.key == "replayed_saving"]

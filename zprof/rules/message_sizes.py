@@ -138,19 +138,19 @@ class ResizedMessages:
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of units_too_small."""
     sizes = ResizedMessages(analysis, graph)
-    return sizes.merge() if sizes.has_parts else []
+    return sizes.merge() if graph.has_kernels and sizes.has_parts else []
 
 
 def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of single_unit."""
     sizes = ResizedMessages(analysis, graph)
-    return sizes.split() if sizes.is_one_unit else []
+    return sizes.split() if graph.has_kernels and sizes.is_one_unit else []
 
 
 def remove_excess_latency(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Return the steps with the fix of latency_bound_collectives."""
     sizes = ResizedMessages(analysis, graph)
-    return sizes.reduce_latency() if sizes.has_blocks else []
+    return sizes.reduce_latency() if sizes.has_blocks or not graph.has_kernels else []
 
 
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)

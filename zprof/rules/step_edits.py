@@ -1,6 +1,7 @@
-"""Apply the fix of each cause to the measured step, for a replay without the cause.
+"""The fix of each cause as an edit of the measured step (:data:`EDITS`).
 
-Each edit returns one changed step, or several if the effect of a fix is uncertain.
+Each edit returns one changed step, or several if the effect of a fix is uncertain. For ranks whose units are
+known but not their kernels, some fixes are changes of the schedule (:data:`SCHEDULE_CHANGES`).
 """
 
 import re
@@ -14,17 +15,19 @@ from zprof.analysis.intervals import Intervals, intervals
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
+from zprof.model.whatif import Change
 from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
-from zprof.rules.counterfactual.resized_messages import (
+from zprof.rules.evidence import KERNEL_TIME_RATIOS, PADDING_RATIO, SLOWDOWN
+from zprof.rules.message_sizes import (
     fix_spanning_shards,
     merge_small_units,
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.evidence import KERNEL_TIME_RATIOS, PADDING_RATIO, SLOWDOWN
 from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, select_kind
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.slow_groups import select_slow_rows
+from zprof.rules.transfer.small_messages import find_small_messages
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
 from zprof.rules.volume.model_traffic import read_model_traffic
 from zprof.rules.volume.needless_collectives import read_passes
@@ -334,4 +337,18 @@ EDITS: Mapping[Cause, Edit] = {
     Cause.LATENCY_BOUND_COLLECTIVES: remove_excess_latency,
     Cause.SINGLE_UNIT: split_single_unit,
     Cause.SHARDING_SPANS_NODES: fix_spanning_shards,
+}
+
+
+def _merge_units(analysis: RunAnalysis, finding: Finding) -> Sequence[Change]:
+    small = find_small_messages(analysis)
+    sizes = small.sizes if small is not None else ()
+    return [Change(units_merged=size) for size in sorted({max(2, round(each)) for each in sizes})]
+
+
+#: What the engine would do otherwise, by cause.
+SCHEDULE_CHANGES: Mapping[Cause, Callable[[RunAnalysis, Finding], Sequence[Change]]] = {
+    Cause.NO_PREFETCH: lambda analysis, finding: [Change(prefetch=1)],
+    Cause.UNHIDDEN_OPTIMIZER_GATHER: lambda analysis, finding: [Change(overlap_gather=True)],
+    Cause.UNITS_TOO_SMALL: _merge_units,
 }
