@@ -24,14 +24,15 @@ from zprof.rules.message_sizes import (
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, select_kind
+from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step, select_kind
 from zprof.rules.transfer.latency import read_latencies
 from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.transfer.small_messages import find_small_messages
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
-from zprof.rules.volume.model_traffic import read_model_traffic
+from zprof.rules.volume.model_traffic import read_model_traffic, surely_moving_ns
 from zprof.rules.volume.needless_collectives import read_passes
 from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
+from zprof.rules.volume.uneven_shapes import measure_filling
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 from zprof.step import edits
 from zprof.step.blocks import count_blocks
@@ -59,6 +60,11 @@ ALLOCATES = re.compile(
     r"(cuda|hip)(Malloc|Free)\w*|(cu|hip)Mem(Create|Map|Unmap|Release|Alloc|Free)\w*", re.ASCII
 )
 
+#: Copies that move state between host and device: a copy of some scalars takes microseconds.
+_TO_HOST, _TO_DEVICE = re.compile(r"DtoH|DeviceToHost"), re.compile(r"HtoD|HostToDevice")
+_LONG_COPY_NS = 100_000
+#: Shares of an update on the host that an update on the device saves.
+_HOST_UPDATE_RATIOS = (0.8, 1.0)
 #: Time to fetch a batch that is ready: from a queue, with its pinned copy.
 _FETCH_NS = 200_000
 
@@ -84,21 +90,22 @@ def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 def _halve_bytes(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
 ) -> Sequence[Graph]:
-    """Halve the bytes and their copies, with the latency of the fitted link and with none."""
-    collectives = analysis.collectives.at(np.array(rows, dtype=np.int64))
+    """Halve the bytes and their copies, with the latency of the fitted link and with none.
+
+    If ranks are missing, a part of what looks like transfer may be waiting: it does not get shorter.
+    """
+    chosen = np.array(rows, dtype=np.int64)
+    collectives = analysis.collectives.at(chosen)
+    transfer = np.maximum(1, collectives.ints("transfer_ns"))
     latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
-    ratios = {}
-    for row, kind, group, transfer in zip(
-        rows,
-        collectives.texts("kind"),
-        collectives.texts("group"),
-        collectives.ints("transfer_ns").tolist(),
-        strict=True,
-    ):
-        fixed = min(1.0, max(0.0, latency.get((kind, group), 0.0)) / max(1.0, transfer))
-        ratios[row] = fixed + _HALF_RATIO * (1 - fixed)
-    scaled = (edits.scale_transfers(graph, each) for each in (ratios, dict.fromkeys(ratios, _HALF_RATIO)))
-    return [edits.scale_work(each, _scale_copies(analysis, _HALF_RATIO, copied)) for each in scaled]
+    pairs = zip(collectives.texts("kind"), collectives.texts("group"), strict=True)
+    fixed = np.array([latency.get(pair, 0.0) for pair in pairs]).clip(0.0, transfer) / transfer
+    moving = surely_moving_ns(analysis)[chosen] / transfer
+    graphs = []
+    for share in (1 - fixed, np.ones(len(chosen))):
+        ratios = dict(zip(rows, (1 - _HALF_RATIO * share * moving).tolist(), strict=True))
+        graphs.append(edits.scale_transfers(graph, ratios))
+    return [edits.scale_work(each, _scale_copies(analysis, _HALF_RATIO, copied)) for each in graphs]
 
 
 def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -252,9 +259,39 @@ def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
     found = {}
     for tracks in analysis.tracks:
         spans = tracks.clock.common(read_loader_spans(analysis.source, tracks.rank))
-        begins = np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1])
-        found[tracks.rank] = intervals(begins, spans[:, 1])
+        found[tracks.rank] = intervals(np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1]), spans[:, 1])
     return found
+
+
+def _keep_states_on_device(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Drop long copies from and to the host, and what the host computes between them, or most of it.
+
+    A device's own update takes time as well, and none of it was recorded.
+    """
+    if not graph.has_kernels:
+        return []
+
+    def is_copy(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
+        moved: Bools = rank.tasks.kernel.match(pattern.search) & (rank.work_ns >= _LONG_COPY_NS)
+        return moved
+
+    def host_update_ns(rank: RankGraph) -> Floats:
+        """Return the long gaps after a copy to the host and before the next one to the device."""
+        places = np.arange(len(rank.tasks))
+        last_out = np.maximum.accumulate(np.where(is_copy(rank, _TO_HOST), places, NONE))
+        last_in = np.maximum.accumulate(np.where(is_copy(rank, _TO_DEVICE), places, NONE))
+        follows = np.flatnonzero(is_copy(rank, _TO_DEVICE))
+        comes_back = places <= (follows[-1] if len(follows) else NONE)
+        is_update = comes_back & (np.append(NONE, last_out[:-1]) > np.append(NONE, last_in[:-1]))
+        return np.where(is_update & (rank.gap_ns >= MAX_QUIET_NS), rank.gap_ns, 0.0)
+
+    resident = edits.scale_work(
+        graph, lambda rank: np.where(is_copy(rank, _TO_HOST) | is_copy(rank, _TO_DEVICE), 0.0, 1.0)
+    )
+    return [
+        edits.shorten_gaps(resident, {rank.tasks.rank: ratio * host_update_ns(rank) for rank in graph.ranks})
+        for ratio in _HOST_UPDATE_RATIOS
+    ]
 
 
 def undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
@@ -302,15 +339,23 @@ def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Remove the padding from the bytes, and in a second variant also from the kernels that write it."""
+    """Remove the padding from the bytes, and in a second variant also from what writes it."""
     ratio = next((entry.value for entry in finding.evidence if entry.key == PADDING_RATIO), 0.0)
+    if not ratio:
+        return []
     traffic = read_model_traffic(analysis)
     rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
     smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
-    return [smaller, edits.scale_work(smaller, _scale_copies(analysis, 1 / (1 + ratio)))] if ratio else []
+    if graph.has_kernels:
+        return [smaller, edits.scale_work(smaller, _scale_copies(analysis, 1 / (1 + ratio)))]
+    filled = measure_filling(analysis)
+    own_ns = mean_per_step(analysis, analysis.steps.ints("compute_ns").sum())
+    shares = [spent / max(1.0, own_ns) for spent in filled.bounds_ns] if filled else [0.0]
+    return [edits.scale_work(smaller, partial(_scaled_work, max(0.0, 1 - share))) for share in sorted(shares)]
 
 
 EDITS: Mapping[Cause, Edit] = {
+    Cause.OFFLOAD_ON_CRITICAL_PATH: _keep_states_on_device,
     Cause.UNEVEN_SHAPES: _remove_padding,
     Cause.FP32_REDUCE: _halve_reductions,
     Cause.FP32_GATHER: _halve_gathers,

@@ -6,14 +6,10 @@ count * a > 50 % of the messages' time, more than 3 % of the step is exposed, an
 there are no wrapped units (zprof/rules/transfer/small_messages.py; the first two thresholds are from
 docs/thresholds.md).
 
-Saving: the step with more suitable message sizes, from a model of its passes
-(zprof/rules/transfer/traffic.py). The upper bound is the gain of a link with normal latency if that is
-more: the step replayed with the excess latency removed from each message (zprof/step/queue_model.py).
+Saving: the step with a link of normal latency.
 """
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Cause, Finding
@@ -23,13 +19,11 @@ from zprof.model.training import Engine
 from zprof.rules.fixes import BUCKET_SIZE, FEWER_UNITS, Fix, choose_fix, keeps_parameters, measure_sizes
 from zprof.rules.rule import make_finding, rate_severity
 from zprof.rules.transfer.small_messages import (
-    ORDINARY_LATENCY_NS,
     SmallMessages,
     find_small_messages,
     rate_small_messages,
     unknown_latency_gap,
 )
-from zprof.step.queue_model import estimate_transfer_saving_ns
 
 _UNIT_FIXES = Fix(
     forms={
@@ -69,16 +63,6 @@ def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | Non
     return _finding(analysis, small) if small.is_worth_it else None
 
 
-def _saving_ns(analysis: RunAnalysis, small: SmallMessages) -> tuple[float, float]:
-    transfer = analysis.collectives.floats("transfer_ns").copy()
-    for messages in small.step.traffic.both:
-        rows = messages.rows.row
-        beyond = max(0.0, (messages.latency_ns or 0.0) - ORDINARY_LATENCY_NS)
-        transfer[rows] = np.maximum(0.0, transfer[rows] - beyond)
-    low, high = small.saving_ns
-    return low, max(high, estimate_transfer_saving_ns(analysis, transfer))
-
-
 def _format_factors(sizes: Sequence[float]) -> str:
     first, last = f"{sizes[0]:g}", f"{sizes[-1]:g}"
     return first if first == last else f"{first} to {last}"
@@ -86,7 +70,7 @@ def _format_factors(sizes: Sequence[float]) -> str:
 
 def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     basis = analysis.time.basis
-    saving = _saving_ns(analysis, small)
+    saving = small.saving_ns
     traffic = small.step.traffic
     slowest = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
     fixes = FIXES[0] if traffic.before and not keeps_parameters(analysis) else FIXES[1]

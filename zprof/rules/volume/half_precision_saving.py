@@ -21,8 +21,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.model.formatting import format_bytes, printable
 from zprof.rules.rule import mean_per_step
-from zprof.rules.volume.model_traffic import are_bounds, are_mostly_bounds, surely_moving_ns
-from zprof.step.queue_model import estimate_transfer_saving_ns
+from zprof.rules.volume.model_traffic import are_mostly_bounds
 
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"
@@ -89,7 +88,6 @@ def states_full_precision(analysis: RunAnalysis) -> bool:
 
 
 _HALF_RATIO = 0.5
-_SURE_RATIO, _MAX_SAVING_RATIO = 0.75, 1.15
 
 
 class HalvedBytes(Struct, frozen=True, kw_only=True):
@@ -111,22 +109,12 @@ class HalvedBytes(Struct, frozen=True, kw_only=True):
 
 def price_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
     """Estimate the gain of halving the bytes of ``rows``, which are rows of ``analysis.collectives``."""
-    transfer = analysis.collectives.floats("transfer_ns")
-    chosen = np.zeros(len(transfer))
-    chosen[rows.row] = 1 - _HALF_RATIO
     whole = mean_per_step(analysis, rows.ints("transfer_ns").sum())
     exposed = mean_per_step(analysis, analysis.collectives.ints("exposed_transfer_ns").sum())
-    high = estimate_transfer_saving_ns(analysis, transfer * (1 - chosen))
-    low = (
-        estimate_transfer_saving_ns(analysis, transfer - chosen * surely_moving_ns(analysis))
-        if are_bounds(rows).any()
-        else high
-    )
-    most = min(_MAX_SAVING_RATIO * high, _HALF_RATIO * whole, exposed)
     return HalvedBytes(
         bytes=mean_per_step(analysis, rows.ints("bytes").sum()),
         transfer_ns=whole,
         exposed_ns=mean_per_step(analysis, rows.ints("exposed_transfer_ns").sum()),
-        saving_ns=(min(_SURE_RATIO * low, most), most),
+        saving_ns=(0.0, min(_HALF_RATIO * whole, exposed)),
         bound=are_mostly_bounds(rows),
     )

@@ -51,7 +51,6 @@ from zprof.rules.rule import (
     untested_gap,
 )
 from zprof.rules.volume.model_traffic import count_elements, read_model_traffic
-from zprof.step.queue_model import estimate_transfer_saving_ns
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
@@ -68,6 +67,12 @@ class Filling(Struct, frozen=True, kw_only=True):
 
     total_ns: float
     slower: float | None
+
+    @property
+    def bounds_ns(self) -> tuple[float, float]:
+        """Return what is saved at least, the time beyond a plain copy, and at most, all with its launches."""
+        plain = 1 / self.slower if self.slower and self.slower > 1 else 0.5
+        return _FILLING_RATIO[0] * self.total_ns * (1 - plain), _FILLING_RATIO[1] * self.total_ns
 
 
 class Padding(Struct, frozen=True, kw_only=True):
@@ -246,8 +251,6 @@ _PROVEN_RATIO = 0.01
 _SLOWER = 3.0
 #: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
 _FILLING_RATIO = (0.8, 1.15)
-#: Shares saved of the replayed gain without the padding.
-_TRANSFER_RATIO = (0.75, 1.15)
 _EVEN_RATIO = 0.5
 
 _PAD_FIXES = Fix(
@@ -291,19 +294,9 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     if not ratio and (filled is None or filled.total_ns < worth):
         return None
-    spent = filled.total_ns if filled else 0.0
-    plain = 1 / filled.slower if filled and filled.slower and filled.slower > 1 else 0.5
-    won = 0.0
+    saving = filled.bounds_ns if filled else (0.0, 0.0)
     if ratio:
-        traffic = read_model_traffic(analysis)
-        transfer = analysis.collectives.floats("transfer_ns").copy()
-        for way in (traffic.gathers, traffic.reductions):
-            transfer[way.rows.row] /= 1 + ratio
-        won = estimate_transfer_saving_ns(analysis, transfer)
-    saving = (
-        _FILLING_RATIO[0] * spent * (1 - plain) + _TRANSFER_RATIO[0] * won,
-        _FILLING_RATIO[1] * spent + _TRANSFER_RATIO[1] * won,
-    )
+        saving = (saving[0], saving[1] + _padded_transfer_ns(analysis, ratio))
     if saving[1] < worth:
         return None
     if ratio and known:
@@ -320,6 +313,16 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
         "kernels that can pad take time, and the number of parameters is unknown",
         "pass it (report --parameters N), or pass a baseline of the same model",
     )
+
+
+def _padded_transfer_ns(analysis: RunAnalysis, ratio: float) -> float:
+    """Return the time per step that the padding of parameters and gradients is exposed at most."""
+    traffic = read_model_traffic(analysis)
+    parts = [way.rows for way in (traffic.gathers, traffic.reductions)]
+    moved, exposed = (
+        sum(float(rows.ints(name).sum()) for rows in parts) for name in ("transfer_ns", "exposed_transfer_ns")
+    )
+    return mean_per_step(analysis, min(exposed, moved * ratio / (1 + ratio)))
 
 
 def _proven_padding(known: Padding | None, filled: Filling | None) -> float:
