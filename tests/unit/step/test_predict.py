@@ -1,0 +1,59 @@
+"""What a fix saves is what the same job takes less without the cause, on ranks without a device too."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.diagnoses import base, diagnosed, planted, step_ns, true_saving_ns
+from zprof.model.findings import Cause
+from zprof.model.gaps import Gap
+from zprof.rules.price_findings import list_gains
+from zprof.simulator.plan import Vendor
+from zprof.step.from_host_spans import build_host_graph
+from zprof.step.play import play_graph
+from zprof.step.predict import PlayedStep, widen_gains
+
+#: How far a gain may be off, as a share of it: less than the error that ranges state.
+_ERROR_RATIO = 0.1
+CAUSES = (
+    Cause.FP32_REDUCE,
+    Cause.FP32_GATHER,
+    Cause.NO_PREFETCH,
+    Cause.STRAGGLER_RANK,
+    Cause.ROTATING_STRAGGLER,
+    Cause.DATA_LOADER,
+    Cause.ACCUMULATION_SYNCS,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_gain_on_cpu_ranks_is_the_true_saving(cause: Cause, tmp_path: Path) -> None:
+    plan = base(7, Vendor.GLOO)
+    job = planted(cause, plan, tmp_path / "job")
+    truth = true_saving_ns(cause, plan, tmp_path / "truth")
+    finding = next(each for each in job.report.findings if each.cause is cause)
+    step = PlayedStep(analysis=job.analysis)
+    gains = list_gains(step, finding)
+    assert not step.has_kernels
+    assert truth > 0.02 * step_ns(job.truth)
+    assert min(gains) == pytest.approx(truth, rel=_ERROR_RATIO)
+    assert max(gains) == pytest.approx(truth, rel=_ERROR_RATIO)
+
+
+@pytest.mark.parametrize("vendor", [Vendor.GLOO, Vendor.NVIDIA])
+def test_the_unchanged_step_takes_as_long_as_recorded(vendor: Vendor, tmp_path: Path) -> None:
+    """A device of which only the streams are known is played from these."""
+    graph = build_host_graph(diagnosed(base(3, vendor), tmp_path).analysis)
+    assert not isinstance(graph, Gap)
+    lengths = [np.diff(ends, axis=1) for ends in (play_graph(graph), graph.measured_ns)]
+    np.testing.assert_allclose(*lengths, rtol=0.01)
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1), st.floats(1.0, 1e10))
+def test_a_range_holds_its_gains_and_is_never_negative(gains: list[float], step: float) -> None:
+    low, high = widen_gains(min(gains), max(gains), step)
+    assert 0 <= low <= max([0.0, *gains]) <= high
