@@ -20,11 +20,11 @@ from tests.support.rule_runs import found
 from zprof.model.findings import Cause
 from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.diagnose import diagnose
-from zprof.rules.price_findings import PlayedStep
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import NONE, TIGHT, plant
 from zprof.simulator.plan import AllocatorRetries, HostDelay, Network, SimulationPlan, Vendor
 from zprof.simulator.simulate import simulate
+from zprof.step.predict import PlayedStep
 
 NVIDIA, AMD, GLOO = Vendor.NVIDIA, Vendor.AMD, Vendor.GLOO
 SLOW = pytest.mark.slow

@@ -41,7 +41,9 @@ ON_DEVICES_ONLY = frozenset(
     }
 )
 #: No advice: what names of kernels, of calls and of rows of evidence are, and what to record.
-NO_ADVICE = frozenset({"evidence", "fixes", "half_precision_saving", "idle_time", "straggler_rank"})
+NO_ADVICE = frozenset(
+    {"evidence", "fixes", "half_precision_saving", "idle_time", "step_edits", "straggler_rank"}
+)
 
 
 #: These fixes differ on a CPU; the others run with the slow tests.

@@ -11,7 +11,7 @@ from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Change
 from zprof.planner.whatif.outlook import predict_changes
-from zprof.step.from_units.prediction import predict_saving_ns
+from zprof.step.from_units.prediction import predict_gain_ns
 
 SHAPES = {
     "made by hand": lambda: analysis_of(Scenario(steps=3, units=3)),
@@ -41,7 +41,7 @@ def test_one_rank_has_nothing_to_predict_and_impossible_changes_are_refused() ->
     made = predict_changes(alone)
     assert (made.predictions, made.calibration) == ((), None)
     assert made.gaps
-    assert predict_saving_ns(alone, Change(stage=2)) is None
+    assert predict_gain_ns(alone, Change(stage=2)) is None
     with pytest.raises(BadInput):
         predict_changes(run, [Change(stage=7)])
 

@@ -15,7 +15,7 @@ from zprof.model.training import TrainingFacts
 from zprof.model.whatif import Calibration, Change
 from zprof.planner.whatif.outlook import predict_changes
 from zprof.simulator.plan import Gathering, Network, SimulationPlan, Vendor
-from zprof.step.from_units.prediction import predict_saving_ns
+from zprof.step.from_units.prediction import predict_gain_ns
 
 NETWORKS = {
     "fast": Network(),
@@ -160,7 +160,7 @@ def test_a_model_that_misses_the_step_is_a_gap_and_gives_no_saving() -> None:
     run = recorded(Vendor.GLOO, "slow")
     odd = replace(run, steps=changed(run.steps, wall_ns=run.steps.ints("wall_ns") * 3))
     assert len(predict_changes(odd).gaps) > len(predict_changes(run).gaps)
-    assert predict_saving_ns(odd, Change(stage=2)) is None
+    assert predict_gain_ns(odd, Change(stage=2)) is None
 
 
 def test_the_tenants_of_a_prediction_sum_to_its_peak() -> None:

@@ -13,9 +13,10 @@ from zprof.model.findings import Cause, Evidence
 from zprof.model.formatting import format_ns
 from zprof.rules.compute.comm_slows_compute import state_hidden_slowdown
 from zprof.rules.counterfactual.findings import find_by_replay
-from zprof.rules.price_findings import PlayedStep, drop_explained, estimate_saving
+from zprof.rules.price_findings import drop_explained, price_finding
 from zprof.rules.rule import Rule
 from zprof.rules.step_edits import EDITS
+from zprof.step.predict import PlayedStep
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diag
     replay = PlayedStep(analysis=job.analysis)
     assert replay.base_ns is not None
     finding = claim(cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns)
-    assert estimate_saving(replay, finding) == finding
+    assert price_finding(replay, finding) == finding
 
 
 def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> None:
