@@ -180,14 +180,16 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
     slower = measure_slowdown(analysis, graph).factor - 1
-    # The extra time of these gathers if each block and both ends of the model have their own.
+    # Each block and both ends of the model have a gather of their own.
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))
-    split = latency * max(0.0, blocks - len(rows) / steps)
+    splits = max(0.0, blocks - len(rows) / steps)
     return [
-        edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
+        edits.hide_under_next_step(
+            graph, rows, ratio, slower=max(least, slower), splits=splits, latency_ns=latency
+        )
         for ratio, least in _FORWARD_AND_SLOWDOWN_RATIOS
     ]
 

@@ -406,14 +406,21 @@ def _renumber_places(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s
 
 
 def hide_under_next_step(
-    graph: Graph, rows: frozenset[int], forward_ratio: float, *, slower: float, split_ns: float
+    graph: Graph,
+    rows: frozenset[int],
+    forward_ratio: float,
+    *,
+    slower: float,
+    splits: float,
+    latency_ns: float,
 ) -> Graph:
     """Overlap the gathers at the end of a step with the next forward, which waits for each as needed.
 
     ``forward_ratio``: the forward's share of a step's compute. The durations of the gathers determine
-    when in the forward each is needed. ``slower``: relative slowdown of concurrent compute. ``split_ns``:
-    total extra time per step for splitting the gathers into many small ones. Only the first gather of the
-    last step keeps its time: no forward follows.
+    when in the forward each is needed. ``slower``: relative slowdown of concurrent compute. ``splits``: how
+    many gathers a step has more, because each unit has its own; each takes the link's latency and as much of
+    the host as the gathers that were recorded. Only the first gather of the last step keeps its time: no
+    forward follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -421,7 +428,9 @@ def hide_under_next_step(
         waits = [tuple(other for other in each if not mine[other]) for each in rank.waits_on]
         on = np.where((rank.blocks_on != NONE) & mine[np.maximum(rank.blocks_on, 0)], NONE, rank.blocks_on)
         computes = (rank.collective == NONE) & (rank.stream != NONE)
-        work = rank.work_ns.copy()
+        work, gap = rank.work_ns.copy(), rank.gap_ns.copy()
+        host = np.concatenate(([0.0], np.cumsum(rank.gap_ns + rank.call_ns)))
+        first = _first_tasks_of_collectives(rank)
         for step in range(graph.steps):
             gathers = np.flatnonzero(mine & (step_places(rank) == step))
             after = np.flatnonzero(computes & (step_places(rank) == step + 1))
@@ -430,7 +439,8 @@ def hide_under_next_step(
                 continue
             if not len(gathers):
                 continue
-            work[gathers] += split_ns / len(gathers)
+            work[gathers] += splits * latency_ns / len(gathers)
+            gap[gathers[0]] += splits * float(np.median(host[gathers + 1] - host[first[gathers]]))
             done = np.cumsum(rank.work_ns[after])
             until = np.cumsum(work[gathers])
             needed = until / max(1.0, until[-1]) * forward_ratio * done[-1]
@@ -441,7 +451,7 @@ def hide_under_next_step(
             ):
                 at = after[min(place, len(after) - 1)]
                 waits[at] = (*waits[at], gather)
-        return replace(rank, waits_on=tuple(waits), blocks_on=on, work_ns=work)
+        return replace(rank, waits_on=tuple(waits), blocks_on=on, work_ns=work, gap_ns=gap)
 
     return edit_ranks(graph, edit)
 
