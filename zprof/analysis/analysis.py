@@ -14,6 +14,7 @@ from zprof.analysis.hang.flight import has_flight
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.passes.table import NO_PASSES
 from zprof.model.endings import RankEnd
 from zprof.model.gaps import Gap
 from zprof.model.hang import Hang
@@ -52,7 +53,7 @@ class RunAnalysis(Struct, frozen=True, kw_only=True, dict=True):
     gaps: tuple[Gap, ...]
     host: Columns = field(default_factory=lambda: Columns({}))
     kernels: Columns = field(default_factory=lambda: Columns({}))
-    passes: Columns = field(default_factory=lambda: Columns({}))
+    passes: Columns = NO_PASSES
     limiter: Columns = field(default_factory=lambda: Columns({}))
     waits: Columns = field(default_factory=lambda: Columns({}))
     hosts: Mapping[int, str] = field(default_factory=dict)

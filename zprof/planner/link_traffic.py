@@ -29,7 +29,13 @@ from zprof.planner.unit_times import (
     trained_elements,
 )
 from zprof.planner.usual_values import list_assumed_traffic
-from zprof.step.links import get_link_name, make_boundary_group, make_data_group, make_model_group, ring_bytes
+from zprof.step.planned_links import (
+    get_link_name,
+    make_boundary_group,
+    make_data_group,
+    make_model_group,
+    ring_bytes,
+)
 
 #: Placeholder for unknown hardware: nodes of 8 determine only which groups stay within a node.
 _UNKNOWN_HARDWARE = Hardware(

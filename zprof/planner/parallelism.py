@@ -31,7 +31,7 @@ A transfer is b s h elements per boundary, direction and micro-batch.
 from msgspec import Struct
 
 from zprof.model.job import Hardware, Job
-from zprof.step.links import all_reduce_ns, gather_ns, make_boundary_group, make_model_group
+from zprof.step.planned_links import all_reduce_ns, gather_ns, make_boundary_group, make_model_group
 
 #: All-reduces of a block per pass.
 _ALL_REDUCES_PER_PASS = 2

@@ -31,13 +31,13 @@ from zprof.rules.evidence import START_COST_PER_STEP, Fact, make_fact
 from zprof.rules.rule import (
     MIN_GAIN_RATIO,
     count_steps,
-    get_clock_uncertainty_ns,
     make_finding,
     max_noise_floor_ns,
     mean_per_step,
     mean_wall_ns,
     untested_gap,
 )
+from zprof.step.links import get_clock_uncertainty_ns
 
 _MIN_FIRST_WAIT_RATIO = 0.20
 #: Below this share of matched collectives, rules about ranks that wait for each other are unreliable.

@@ -14,15 +14,15 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.analysis.time.collective_rows import parse_group_ranks, select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
-from zprof.rules.rule import list_copy_names, select_kind
+from zprof.rules.rule import list_copy_names
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
-from zprof.rules.transfer.latency import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies
 from zprof.step.added_messages import shard_within_hosts
 from zprof.step.blocks import count_blocks
 from zprof.step.edits import shorten_collectives
+from zprof.step.links import Latencies, expected_latency_ns, max_normal_latency_ns, read_latencies
 from zprof.step.merging import merge_units
 from zprof.step.messages import RankMessages, read_messages
 from zprof.step.splitting import split_units

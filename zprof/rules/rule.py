@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
@@ -159,11 +160,6 @@ def select_steady_rows(analysis: RunAnalysis) -> Columns:
     return rows.at(~rows.bools("first_of_window"))
 
 
-def select_kind(rows: Columns, *kinds: CollectiveKind) -> Columns:
-    """Return the rows of these kinds of collectives."""
-    return rows.at(rows.texts("kind").equals(*(kind.value for kind in kinds)))
-
-
 def measure_queueing_ns(rows: Columns) -> Int64s:
     """Measure how long the host was blocked on each collective before it started, queued behind others.
 
@@ -193,12 +189,6 @@ def count_steps(analysis: RunAnalysis) -> int:
 def max_noise_floor_ns(analysis: RunAnalysis) -> int:
     """Return the noise floor of durations on the noisiest rank."""
     return max((rank.noise_floor_ns for rank in analysis.time.per_rank), default=0)
-
-
-def get_clock_uncertainty_ns(analysis: RunAnalysis) -> int:
-    """Return the maximum remaining offset between the aligned clocks of two ranks, 0 if not aligned."""
-    alignment = analysis.time.alignment
-    return alignment.uncertainty_ns if alignment else 0
 
 
 def has_no_collectives(analysis: RunAnalysis) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, intervals
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
@@ -24,22 +25,21 @@ from zprof.rules.message_sizes import (
     remove_excess_latency,
     split_single_unit,
 )
-from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step, select_kind
-from zprof.rules.transfer.latency import read_latencies
+from zprof.rules.rule import GRADIENT_COPY_KERNEL, list_copy_names, mean_per_step
 from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.transfer.small_messages import find_small_messages
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
-from zprof.rules.volume.model_traffic import read_model_traffic, surely_moving_ns
-from zprof.rules.volume.needless_collectives import read_passes
 from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
 from zprof.rules.volume.uneven_shapes import measure_filling
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 from zprof.step import edits
 from zprof.step.blocks import count_blocks
+from zprof.step.links import read_latencies
 from zprof.step.messages import run_beside_ratio
 from zprof.step.slow_ranks import find_excess, mark_in_turn
 from zprof.step.slowdown import FittedSlowdown, fit_slowdown
 from zprof.step.tasks import NONE, Bools, Floats, Graph, RankGraph
+from zprof.step.traffic import read_model_traffic, surely_moving_ns
 
 #: Remaining share of launch time with compiled or captured work: pessimistic and
 #: optimistic.
@@ -123,7 +123,7 @@ def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding
     Accumulating reads and writes about as much as the copies into and out of the reduction's buffer. So these
     copies stay in the first variant.
     """
-    early, _ = select_early_reductions(read_passes(analysis))
+    early, _ = select_early_reductions(analysis.passes)
     rows = early.ints("row").tolist()
     return [
         edits.drop_collectives(graph, frozenset(rows), keeps_copies=True),

@@ -10,7 +10,7 @@ from zprof.model.machines import A100, H100, PRESETS, V100
 from zprof.model.plan import Scheme
 from zprof.planner.link_traffic import plan_traffic
 from zprof.planner.sensitivity.conditions import with_bandwidth
-from zprof.step.links import make_data_group
+from zprof.step.planned_links import make_data_group
 
 RATIOS = (1.0, 0.75, 0.5)
 

@@ -18,7 +18,7 @@ from zprof.analysis.time.ledger import (
     list_step_times,
 )
 from zprof.analysis.time.measure_ranks import MeasuredRanks, RankSummary, measure_ranks
-from zprof.analysis.time.passes.table import make_pass_table
+from zprof.analysis.time.passes.table import NO_PASSES, make_pass_table
 from zprof.analysis.time.rank import sum_unsplit_exposed
 from zprof.analysis.time.steps import WHOLE_TRACE
 from zprof.analysis.time.synchronise import SynchronisedRun
@@ -96,7 +96,7 @@ class TimeAnalysis(Struct, frozen=True, kw_only=True):
     tracks: tuple[RankTracks, ...] = ()
     host: Columns = field(default_factory=lambda: Columns({}))
     kernels: Columns = field(default_factory=lambda: Columns({}))
-    passes: Columns = field(default_factory=lambda: Columns({}))
+    passes: Columns = NO_PASSES
     limiter: Columns = field(default_factory=lambda: Columns({}))
     waits: Columns = field(default_factory=lambda: Columns({}))
 

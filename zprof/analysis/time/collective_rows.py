@@ -25,6 +25,11 @@ def mark_full_syncs(rows: Columns) -> Mask:
     return rows.texts("kind").equals(*FULL_SYNC)
 
 
+def select_kind(rows: Columns, *kinds: str) -> Columns:
+    """Return the rows of these kinds of collectives."""
+    return rows.at(rows.texts("kind").equals(*kinds))
+
+
 class Instances:
     """Rows grouped by instance.
 

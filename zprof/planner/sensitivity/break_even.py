@@ -16,7 +16,7 @@ from zprof.model.plan import BreakEven, Scheme
 from zprof.planner.planned_step import plan_stack_step
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_ranks, with_tokens
 from zprof.planner.unit_times import UnitStack, achieved_flops_per_s
-from zprof.step.links import make_data_group
+from zprof.step.planned_links import make_data_group
 
 #: A step "holds" if it keeps this share of the speed it would have with free gathers and reductions. The
 #: threshold is a choice; 0.97 would need about 8 % fewer tokens.

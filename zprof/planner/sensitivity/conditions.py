@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from zprof.model.job import Batch, Degrees, Hardware, Job
 from zprof.planner.rounding import ceil_div
 from zprof.planner.unit_times import EqualUnits, UnitStack
-from zprof.step.links import make_group
+from zprof.step.planned_links import make_group
 
 
 def with_bandwidth(job: Job, ratio: float) -> Job:

@@ -44,7 +44,7 @@ from zprof.planner.sensitivity.conditions import (
     with_tokens,
 )
 from zprof.planner.unit_times import UnitStack, achieved_flops_per_s, stack_units
-from zprof.step.links import make_data_group
+from zprof.step.planned_links import make_data_group
 
 #: Hardware to compare if none is given; they differ in speed (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)

@@ -17,6 +17,7 @@ is the gain without these copies, as if parameters were views of a flat unit.
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Mask
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, printable
@@ -35,7 +36,6 @@ from zprof.rules.rule import (
     mean_wall_ns,
     rate_severity,
     select_copy_kernels,
-    select_kind,
     untested_gap,
 )
 from zprof.rules.volume.regathers import PROPOSED_RATIO, select_needless_gathers

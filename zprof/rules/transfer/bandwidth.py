@@ -1,13 +1,22 @@
-"""Measure the bandwidth that messages reach, and the expected bandwidth from the baseline.
+"""Measure the bandwidth that messages reach, and find what to expect from the baseline or from other links.
 
 Messages are comparable if their kinds are equal or have the same bus bandwidth (all but gloo's
 reduce_scatter), and if their sizes are within a factor of four. Groups are compared with those of the
 baseline that span hosts like them: a loss between hosts is sharding_spans_nodes. Messages of unknown size are
 compared with the baseline's by time and order, if both runs send equally many.
+
+Without a baseline, a group is compared with the job's other groups of its size, kind and span (within a
+host, or between hosts). Groups that are equally slow do not vouch for one another, so a group that is no
+slower than these is also compared with the fastest link of the job, whatever its kind, after allowing for a
+normal latency.
+
+How much such a comparison proves depends on the links. Within a host, one group is as close as another, but
+transfers that share a link slow each other down. A network is slower than NVLink, and the groups of a host
+may share it, so between hosts the comparison proves nothing by itself.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -15,16 +24,19 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Mask, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.analysis.time.collective_rows import parse_group_ranks, select_kind
 from zprof.model.collectives import BYTES_PER_ELEMENT, CollectiveKind, bus_factor
 from zprof.model.findings import Confidence
-from zprof.rules.rule import select_kind
-from zprof.rules.transfer.traffic import measure_transfers
+from zprof.step.links import max_normal_latency_ns, measure_transfers
 
 LARGE_RATIO = 0.25
 #: Minimum share of the bandwidth that the baseline reached.
 BASELINE_RATIO = 0.80
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+_UNKNOWN_SPAN = -1
+_WITHIN_HOST = 0
+_SPAN_CODES = {None: _UNKNOWN_SPAN, False: _WITHIN_HOST, True: 1}
+_SIMILAR_FACTOR = 4
 
 
 class ExpectedBandwidth(Struct, frozen=True, kw_only=True):
@@ -127,6 +139,58 @@ def expect_from_baseline(
     return None
 
 
+class LinkReferences:
+    """The groups of a run as columns, to compare each group with all others."""
+
+    def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
+        self._run = run
+        self._kind = np.array([KINDS.index(rate.kind) for rate in rates])
+        self._group = Texts.of(rate.group for rate in rates).codes
+        self._span = np.array([_SPAN_CODES[run.spans(rate.group)] for rate in rates])
+        self._ranks = np.array([rate.ranks for rate in rates])
+        self._bytes = np.array([rate.bytes for rate in rates])
+        self._rate = np.array([rate.bytes_per_s for rate in rates])
+
+    def list_expected(self, index: int, own_rate: GroupRate) -> Iterator[ExpectedBandwidth]:
+        """List what the group at ``index`` may be expected to reach, the most conclusive reference first."""
+        kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, own_rate.kind)]
+        others = (self._group != self._group[index]) & np.isin(self._kind, kinds)
+        same_span = others & (self._span == self._span[index])
+        alike = self._select_alike(index, same_span)
+        if alike.any():
+            yield ExpectedBandwidth(bytes_per_s=float(np.median(self._rate[alike])), of="other groups")
+        span = int(self._span[index])
+        latency_ns = max_normal_latency_ns(own_rate.ranks)
+        if span != _UNKNOWN_SPAN and same_span.any():
+            where = "within a host" if span == _WITHIN_HOST else "between hosts"
+            yield ExpectedBandwidth(
+                bytes_per_s=float(self._rate[same_span].max()),
+                of=f"the fastest link of this job {where}",
+                proof=Confidence.MEDIUM if self._is_conclusive(span) else Confidence.LOW,
+                latency_ns=latency_ns,
+                is_fastest_link=True,
+            )
+        if others.any():
+            yield ExpectedBandwidth(
+                bytes_per_s=float(self._rate[others].max()),
+                of="the fastest link of this job",
+                proof=None if span not in (_UNKNOWN_SPAN, _WITHIN_HOST) else Confidence.LOW,
+                latency_ns=latency_ns,
+                is_fastest_link=True,
+            )
+
+    def _select_alike(self, index: int, same_span: Mask) -> Mask:
+        """Return a mask of groups of the same size and kind, else of a comparable kind if spans are known."""
+        alike = same_span & (self._ranks == self._ranks[index])
+        alike &= is_similar(self._bytes, float(self._bytes[index]))
+        same_kind: Mask = alike & (self._kind == self._kind[index])
+        return same_kind if same_kind.any() or self._span[index] == _UNKNOWN_SPAN else alike
+
+    def _is_conclusive(self, span: int) -> bool:
+        """Return True within a host, except on CPU ranks, where compute slows gloo down."""
+        return span == _WITHIN_HOST and self._run.analysis.run.device != "cpu"
+
+
 def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
     """Return the one rank that all slow groups and no fast group have, None if there is not exactly one."""
     if not slow or not fast:
@@ -134,10 +198,6 @@ def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
     suspects = frozenset.intersection(*(parse_group_ranks(rate.group) for rate in slow))
     suspects -= frozenset().union(*(parse_group_ranks(rate.group) for rate in fast))
     return next(iter(suspects)) if len(suspects) == 1 else None
-
-
-_SIMILAR_FACTOR = 4
-_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | None:
@@ -165,7 +225,7 @@ def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[Colle
 
     Gloo runs a reduce_scatter as an all_reduce, so its bus bandwidth is half of the others'.
     """
-    others = [other for other in _KINDS if other is not kind]
+    others = [other for other in KINDS if other is not kind]
     if "gloo" in analysis.run.backend or analysis.run.device == "cpu":
         apart = CollectiveKind.REDUCE_SCATTER
         others = [other for other in others if apart not in (other, kind)]

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
@@ -29,7 +30,6 @@ from zprof.rules.rule import (
     mean_per_step,
     mean_wall_ns,
     rate_severity,
-    select_kind,
     select_steady_rows,
     untested_gap,
 )

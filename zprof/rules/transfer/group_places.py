@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from zprof.analysis.columns import Columns, Floats
 from zprof.analysis.group_roles import GroupRole, find_role
-from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.analysis.time.collective_rows import parse_group_ranks, select_kind
 from zprof.model.collectives import CollectiveKind
-from zprof.rules.rule import select_kind
 
 _REPLICAS = "between the replicas"
 _PLACES: Mapping[GroupRole, str] = {

@@ -4,7 +4,7 @@ Bus bandwidth of one collective = bytes * bus factor / T, with T from the last s
 waiting for a late rank does not count. Only large, bandwidth-bound messages are considered. The expected
 bandwidth is the value given by the caller, else the one the baseline reached with messages of a comparable
 kind and a similar size, else the one that other groups of the run reach, and at last the fastest link of the
-run (``reference_links``). If no sizes were recorded, the messages of a kind are compared by time with the
+run (``bandwidth``). If no sizes were recorded, the messages of a kind are compared by time with the
 same messages of the baseline. A rank that belongs to every slow group and to no fast one has the slow link. A
 group is slow below half the expected bandwidth, or below 80 % of the baseline's (docs/thresholds.md). Groups
 between hosts that are slower than the fastest link may use another one by design: they are reported as a gap
@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
@@ -31,13 +32,13 @@ from zprof.rules.rule import (
     mean_per_step,
     mean_wall_ns,
     rate_severity,
-    select_kind,
     untested_gap,
 )
 from zprof.rules.transfer.bandwidth import (
     BASELINE_RATIO,
     ExpectedBandwidth,
     GroupRate,
+    LinkReferences,
     ReachedBandwidth,
     compare_unsized,
     expect_from_baseline,
@@ -45,8 +46,6 @@ from zprof.rules.transfer.bandwidth import (
     measure_group_rates,
 )
 from zprof.rules.transfer.group_places import GroupPlaces
-from zprof.rules.transfer.latency import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
-from zprof.rules.transfer.reference_links import LinkReferences
 from zprof.rules.transfer.slow_groups import (
     SlowGroup,
     list_evidence,
@@ -56,6 +55,7 @@ from zprof.rules.transfer.slow_groups import (
     select_bandwidth_bound,
     sum_largest_savings,
 )
+from zprof.step.links import MAX_SHARED_RATIO, max_normal_latency_ns, measure_shared_ratio
 
 _MIN_STEP_RATIO = 0.03
 _MIN_COUNT_FOR_HIGH_CONFIDENCE = 10

@@ -31,6 +31,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Mask, find_places
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns
@@ -45,7 +46,6 @@ from zprof.rules.rule import (
     mean_per_step,
     mean_wall_ns,
     rate_severity,
-    select_kind,
     select_steady_rows,
     untested_gap,
 )

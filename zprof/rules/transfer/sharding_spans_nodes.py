@@ -26,24 +26,18 @@ from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import Fix, choose_fix
-from zprof.rules.rule import (
-    has_no_collectives,
-    make_finding,
-    mean_wall_ns,
-    rate_severity,
-    untested_gap,
-)
+from zprof.rules.rule import has_no_collectives, make_finding, mean_wall_ns, rate_severity, untested_gap
 from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
-from zprof.rules.transfer.traffic import (
+from zprof.step.one_rank import (
     MIN_SURE_RATIO,
-    Messages,
     StepModel,
-    StepTraffic,
+    TimedPass,
     is_guess,
+    list_timed_passes,
     model_step,
-    read_step_traffic,
+    sum_closing_gathers_ns,
 )
-from zprof.step.one_rank import TimedPass
+from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
 
 _MIN_STEP_RATIO = 0.05
 _LOW_RATIO = 0.50
@@ -170,7 +164,7 @@ def _blocked_ns(spanning: _Spanning, rate: float) -> float:
 
 def _exposed_with_hsdp(spanning: _Spanning, rate: float) -> tuple[float, float]:
     min_exposed, max_exposed = spanning.step.shown_ns(_hsdp_passes(spanning, rate))
-    after = _transfer_scale(spanning, rate) * spanning.step.traffic.after_ns(1)
+    after = _transfer_scale(spanning, rate) * sum_closing_gathers_ns(spanning.step.traffic, 1)
     return (min_exposed + after, max_exposed + after)
 
 
@@ -195,7 +189,7 @@ def _hsdp_passes(spanning: _Spanning, rate: float) -> list[TimedPass]:
             reduce_ns=max(1.0, one.reduce_ns * times) if one.reduce_ns else 0.0,
             replicate_ns=replicas if one.reduce_ns else 0.0,
         )
-        for one in traffic.resized(1)
+        for one in list_timed_passes(traffic, 1)
     ]
 
 

@@ -33,14 +33,8 @@ from zprof.rules.rule import (
     rate_severity,
     untested_gap,
 )
-from zprof.rules.transfer.traffic import (
-    Messages,
-    StepModel,
-    StepTraffic,
-    is_guess,
-    model_step,
-    read_step_traffic,
-)
+from zprof.step.one_rank import StepModel, gather_again, is_guess, model_step
+from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
 
 _MAX_MESSAGES = 2
 _MIN_BYTES_RATIO = 0.50
@@ -96,7 +90,7 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return None
     basis = analysis.time.basis
     step, wall = model_step(analysis, traffic), mean_wall_ns(analysis)
-    wrapped = replace(step, traffic=_limit_launch_cost(traffic).gathering_again())
+    wrapped = replace(step, traffic=gather_again(_limit_launch_cost(traffic)))
     saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
     if saving[1] < _MIN_STEP_RATIO * wall:
         return None

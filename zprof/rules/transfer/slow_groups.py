@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.collective_rows import group_rows_by_text
+from zprof.analysis.time.collective_rows import group_rows_by_text, select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import measure_queueing_ns, select_kind
+from zprof.rules.rule import measure_queueing_ns
 from zprof.rules.transfer.bandwidth import (
     ExpectedBandwidth,
     GroupRate,
@@ -22,7 +22,7 @@ from zprof.rules.transfer.bandwidth import (
     measure_group_rates,
 )
 from zprof.rules.transfer.small_messages import LATENCY_RATIO
-from zprof.rules.transfer.traffic import read_step_traffic
+from zprof.step.traffic import read_step_traffic
 
 #: Messages smaller than the largest by more than this factor (a norm, a flag) carry no information about
 #: bandwidth.

@@ -20,17 +20,9 @@ from zprof.model.findings import Cause, Confidence
 from zprof.model.gaps import Gap
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.rule import has_no_collectives, mean_wall_ns, untested_gap
-from zprof.rules.transfer.traffic import (
-    SIZE_MULTIPLES,
-    Messages,
-    StepModel,
-    StepTraffic,
-    is_guess,
-    measure_transfers,
-    model_step,
-    read_step_traffic,
-    sizes_that_help,
-)
+from zprof.step.links import measure_transfers
+from zprof.step.one_rank import SIZE_MULTIPLES, StepModel, is_guess, model_step, sizes_that_help
+from zprof.step.traffic import Messages, StepTraffic, read_step_traffic
 
 LATENCY_RATIO = 0.50
 WORTH_RATIO = 0.03

@@ -31,7 +31,6 @@ from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
     rate_confidence,
-    read_passes,
     unknown_micro_batches_gap,
 )
 from zprof.rules.volume.regathers import PROPOSED_RATIO
@@ -82,7 +81,7 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     missing = unknown_micro_batches_gap(analysis, Cause.ACCUMULATION_SYNCS)
     if missing:
         return missing
-    early, micro_batches = select_early_reductions(read_passes(analysis))
+    early, micro_batches = select_early_reductions(analysis.passes)
     if not len(early):
         return None
     price = price_collectives(analysis, early)

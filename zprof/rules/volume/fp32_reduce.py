@@ -34,7 +34,7 @@ from zprof.rules.volume.half_precision_saving import (
     read_compute_type,
     states_full_precision,
 )
-from zprof.rules.volume.model_traffic import Direction, read_model_traffic
+from zprof.step.traffic import Direction, read_model_traffic
 
 _MIN_STEP_RATIO = 0.01
 _HALF_BYTES, _FULL_BYTES = 2, 4

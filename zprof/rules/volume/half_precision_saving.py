@@ -21,7 +21,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.model.formatting import format_bytes, printable
 from zprof.rules.rule import mean_per_step
-from zprof.rules.volume.model_traffic import are_mostly_bounds
+from zprof.step.traffic import are_mostly_bounds
 
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"

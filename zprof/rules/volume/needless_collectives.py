@@ -9,12 +9,11 @@ collective instead. The same jobs, simulated with and without them (``benchmarks
 the exposed time.
 """
 
-import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Texts
-from zprof.analysis.time.passes.table import PASS_COLUMNS
+from zprof.analysis.columns import Columns
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence
 from zprof.model.formatting import format_bytes
@@ -26,7 +25,6 @@ from zprof.rules.rule import (
     has_no_collectives,
     max_noise_floor_ns,
     mean_per_step,
-    select_kind,
     untested_gap,
 )
 
@@ -103,15 +101,6 @@ def _launch_and_copy_ns(analysis: RunAnalysis, rows: Columns, copied: float) -> 
 
 
 _MIN_STEPS = 3
-_TEXT_COLUMNS = ("kind", "unit", "phase", "method")
-_NO_PASSES = Columns(
-    {name: Texts.of(()) if name in _TEXT_COLUMNS else np.zeros(0, dtype=np.int64) for name in PASS_COLUMNS}
-)
-
-
-def read_passes(analysis: RunAnalysis) -> Columns:
-    """Return the passes, with their columns even if they are empty."""
-    return analysis.passes if len(analysis.passes) else _NO_PASSES
 
 
 def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
@@ -119,7 +108,7 @@ def unknown_gathers_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     missing = unknown_micro_batches_gap(analysis, cause)
     if missing:
         return missing
-    gathers = select_kind(read_passes(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(analysis.passes, CollectiveKind.ALL_GATHER)
     if len(gathers) and not gathers.known("unit").any():
         reason = "the recording does not show which unit an all_gather belongs to"
         return untested_gap(cause, reason, "profile with the ranges of FSDP2 or of zprof")
@@ -130,8 +119,7 @@ def unknown_micro_batches_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None
     """Return a gap if collectives cannot be assigned to micro-batches, else None."""
     if has_no_collectives(analysis):
         return untested_gap(cause, "no collective was recorded", "record the time window")
-    passes = read_passes(analysis)
-    if len(passes) and not passes.known("micro_batch").any():
+    if len(analysis.passes) and not analysis.passes.known("micro_batch").any():
         reason = "the recording does not show where forwards and backwards start"
         return untested_gap(cause, reason, "profile CPU activities too: ProfilerActivity.CPU")
     return None
@@ -142,5 +130,5 @@ def rate_confidence(analysis: RunAnalysis, price: CollectiveCost) -> Confidence:
     if price.exposed_ns < max_noise_floor_ns(analysis):
         return Confidence.LOW
     enough = count_steps(analysis) >= _MIN_STEPS
-    by_order = read_passes(analysis).texts("method").equals("order").any()
+    by_order = analysis.passes.texts("method").equals("order").any()
     return Confidence.HIGH if enough and not by_order else Confidence.MEDIUM

@@ -29,7 +29,6 @@ from zprof.rules.rule import can_replay, mean_wall_ns
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
-    read_passes,
     unknown_gathers_gap,
 )
 
@@ -128,7 +127,7 @@ def read_gathers(analysis: RunAnalysis) -> Columns:
 
 
 def _read_gathers(analysis: RunAnalysis) -> Columns:
-    passes = read_passes(analysis)
+    passes = analysis.passes
     steps = passes.group_by("rank", "step")
     micro_batches = steps.max(passes.ints("micro_batch", -1))[steps.codes] + 1
     passes = passes.with_columns(micro_batches=micro_batches)

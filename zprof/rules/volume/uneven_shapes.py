@@ -34,6 +34,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_ns, format_percent
@@ -42,15 +43,8 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import PADDING_RATIO, Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
-from zprof.rules.rule import (
-    make_finding,
-    mean_per_step,
-    mean_wall_ns,
-    rate_severity,
-    select_kind,
-    untested_gap,
-)
-from zprof.rules.volume.model_traffic import count_elements, read_model_traffic
+from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity, untested_gap
+from zprof.step.traffic import count_elements, read_model_traffic
 
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)

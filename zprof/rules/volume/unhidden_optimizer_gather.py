@@ -28,6 +28,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns, Floats, Groups, Mask, find_places
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.formatting import format_bytes, format_ns
@@ -41,11 +42,10 @@ from zprof.rules.rule import (
     mean_per_step,
     mean_wall_ns,
     rate_severity,
-    select_kind,
     untested_gap,
 )
 from zprof.rules.volume.half_precision_saving import price_half_bytes
-from zprof.rules.volume.model_traffic import (
+from zprof.step.traffic import (
     are_mostly_bounds,
     count_elements,
     has_known_sizes,

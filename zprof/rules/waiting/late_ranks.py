@@ -30,8 +30,9 @@ from zprof.rules.compute.blocking_sync import locate_sync
 from zprof.rules.compute.data_loader import choose_loader_fix
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import is_on_cpu
-from zprof.rules.rule import get_clock_uncertainty_ns, max_noise_floor_ns
+from zprof.rules.rule import max_noise_floor_ns
 from zprof.rules.waiting.own_time import OwnTime, Table
+from zprof.step.links import get_clock_uncertainty_ns
 
 _PARTS = ("compute", "copies", "idle")
 _ABOVE_NOISE = 3

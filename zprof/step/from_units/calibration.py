@@ -15,9 +15,12 @@ from zprof.model.collectives import BYTES_PER_ELEMENT
 from zprof.model.gaps import Gap, GapKind
 from zprof.model.whatif import Calibration
 from zprof.step.from_units.engine_policy import detect_policy
-from zprof.step.from_units.links import Link, MessageCosts, fit_link, measure_costs
 from zprof.step.from_units.pass_times import RankTraffic, collect_rank_rows, pass_starts
-from zprof.step.from_units.unit_messages import (
+from zprof.step.from_units.unit_replay import MessageCosts, PassWork, StepPasses, measure_costs
+from zprof.step.links import Link, fit_link
+from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes
+from zprof.step.tasks import Floats
+from zprof.step.units import (
     ShardingMessages,
     UnitOrder,
     detect_order,
@@ -25,9 +28,6 @@ from zprof.step.from_units.unit_messages import (
     select_messages,
     select_reductions,
 )
-from zprof.step.from_units.unit_replay import PassWork, StepPasses
-from zprof.step.schedule import EnginePolicy, Pass, PassPhase, UnitSize, list_passes
-from zprof.step.tasks import Floats
 
 _GAP_WHAT = "step of a changed run"
 #: Name of the reference engine in a run; how it gathers new parameters is known.
@@ -69,7 +69,7 @@ def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
         return _calibration_gap(
             "no gradient reduction was recorded", "record complete steps, including the backward"
         )
-    link = fit_link(analysis, messages)
+    link = fit_link(analysis, messages.all_sharding, messages.group_size)
     if link is None:
         return _calibration_gap("no message was matched across ranks", "record all ranks of a process group")
     device = analysis.run.device != "cpu"

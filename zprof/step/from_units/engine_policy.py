@@ -4,8 +4,8 @@ import numpy as np
 
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.step.from_units.unit_messages import UnitOrder, select_gathers, select_reductions
 from zprof.step.schedule import UNLIMITED, EnginePolicy
+from zprof.step.units import UnitOrder, select_gathers, select_reductions
 
 #: Reductions in flight if the run does not show them (the reference engine's default from stage 2 on).
 DEFAULT_IN_FLIGHT = 2

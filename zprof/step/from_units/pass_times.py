@@ -12,9 +12,9 @@ from msgspec import Struct
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.ledger import RankTracks
-from zprof.step.from_units.unit_messages import UnitOrder, select_gathers, select_reductions, sort_by_launch
 from zprof.step.schedule import Pass, PassPhase
 from zprof.step.tasks import Floats
+from zprof.step.units import UnitOrder, select_gathers, select_reductions, sort_by_launch
 
 #: A thread that waited for a message resumes within this time after it.
 _MAX_RESUME_NS = 200_000

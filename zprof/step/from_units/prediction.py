@@ -23,8 +23,8 @@ from zprof.model.whatif import Change, PredictedFigure
 from zprof.step.from_units import assumptions
 from zprof.step.from_units.calibration import CalibratedModel, calibrate
 from zprof.step.from_units.changes import change_passes, change_policy, describe_change
-from zprof.step.from_units.links import Link
 from zprof.step.from_units.unit_replay import ReplayedSteps, replay_steps
+from zprof.step.links import Link
 from zprof.step.schedule import build_program
 
 #: Share of a change's effect that is added to the range, on top of the model's error on the run.

@@ -14,12 +14,34 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from zprof.step.from_units.links import Link, MessageCosts
+from zprof.analysis.columns import Columns
+from zprof.analysis.intervals import Int64s
+from zprof.step.links import Link
 from zprof.step.schedule import HEAD, TAIL, Await, Compute, Launch, Op, Pass, UnitSize
 from zprof.step.tasks import Floats
 
 #: Number of recent messages whose transfer can block a thread.
 _LOOK_BACK = 64
+#: A thread that starts to wait less than this before the message ends does not sleep.
+_NO_SLEEP_NS = 20_000
+_WAKE_NS = 30_000
+#: If two kinds overlap for more than this share of the messages' time, each kind has its own link.
+_CONCURRENT_RATIO = 0.05
+
+
+class MessageCosts(Struct, frozen=True, kw_only=True):
+    """Costs per message, in ns.
+
+    ``launch_ns``: thread time of a launch, by kind. ``pick_up_ns``: from launch to start on an idle link.
+    ``queue_ns``: from the end of one message to the start of the next in the queue. ``wake_ns``: from the end
+    of a message until the waiting thread resumes. ``lanes``: True if each kind has its own link.
+    """
+
+    launch_ns: dict[str, float]
+    pick_up_ns: float
+    queue_ns: float
+    wake_ns: float
+    lanes: bool
 
 
 class PassWork(Struct, frozen=True, kw_only=True):
@@ -153,3 +175,47 @@ class _UnitPlayer:
             self.moved += np.where(is_blocked, np.maximum(0.0, moving), 0.0)
             self.waited += np.where(is_blocked, np.maximum(0.0, waiting), 0.0)
         self.host = np.where(is_blocked, sent.end + self._costs.wake_ns, host)
+
+
+def measure_costs(rows: Columns, *, device: bool) -> MessageCosts:
+    """Return the median costs over all messages."""
+    launch, start, end = (rows.floats(name) for name in ("launch_end_ns", "start_ns", "end_ns"))
+    before, lanes = _previous_ends(rows)
+    idle = ~np.isnan(launch) & (before < launch)
+    queued = ~np.isnan(launch) & (before >= launch)
+    wait, woken = (rows.floats(name) for name in ("wait_start_ns", "wait_end_ns"))
+    slept = ~np.isnan(wait) & (wait < end - _NO_SLEEP_NS)
+    is_timed = rows.known("launch_end_ns") & rows.known("launch_start_ns")
+    calls_ns = (rows.ints("launch_end_ns") - rows.ints("launch_start_ns"))[is_timed]
+    call_kinds = rows.texts("kind").at(is_timed)
+    return MessageCosts(
+        launch_ns={
+            kind: 0.0 if device else _median_or(calls_ns[call_kinds.equals(kind)])
+            for kind in rows.texts("kind").list_distinct()
+        },
+        pick_up_ns=0.0 if device else _median_or((start - launch)[idle]),
+        queue_ns=0.0 if device else _median_or((start - before)[queued]),
+        wake_ns=_median_or((woken - end)[slept], 0.0 if device else _WAKE_NS),
+        lanes=lanes,
+    )
+
+
+def _median_or(values: Int64s | Floats, default: float = 0.0) -> float:
+    return max(0.0, float(np.median(values))) if len(values) else default
+
+
+def _previous_ends(rows: Columns) -> tuple[Floats, bool]:
+    """Return the end of the previous message on the same rank, and True if kinds run concurrently."""
+    before = np.full(len(rows), -np.inf)
+    rank, kind = rows.ints("rank"), rows.texts("kind").codes
+    start, end = rows.floats("start_ns"), rows.floats("end_ns")
+    overlap_ns = total = 0.0
+    for each_rank in np.unique(rank):
+        indices = np.flatnonzero(rank == each_rank)
+        indices = indices[np.argsort(start[indices], kind="stable")]
+        latest_end = np.maximum.accumulate(end[indices])
+        before[indices[1:]] = latest_end[:-1]
+        overlaps = np.maximum(0.0, np.minimum(latest_end[:-1], end[indices[1:]]) - start[indices[1:]])
+        overlap_ns += float(overlaps[kind[indices[1:]] != kind[indices[:-1]]].sum())
+        total += float((end[indices] - start[indices]).sum())
+    return before, overlap_ns > _CONCURRENT_RATIO * max(1.0, total)

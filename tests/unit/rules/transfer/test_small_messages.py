@@ -109,8 +109,8 @@ def hidden_launches(device: str) -> RunAnalysis:
         (lambda: fitted(group="2,3"), set()),  # fit of another group
         pytest.param(lambda: norm_in("0,1#default_pg"), {LATENCY}, id="norm in a group of the same ranks"),
         (lambda: norm_in("4,5"), set()),  # norm in a group of other ranks
-        (lambda: with_tiny(4 * MIB // 64), {LATENCY}),  # a 64th is tiny
-        (lambda: with_tiny(4 * MIB // 64 + 1), set()),  # more is not
+        (lambda: with_tiny(1024), {LATENCY}),  # a KiB is tiny
+        (lambda: with_tiny(1025), set()),  # more is not
         (lambda: on_one_rank(run(400, 500)), set()),  # one rank
     ],
 )

@@ -24,12 +24,7 @@ from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
 from zprof.rules.volume.half_precision_saving import ComputeType, price_half_bytes, read_compute_type
-from zprof.rules.volume.model_traffic import (
-    count_elements,
-    has_known_sizes,
-    read_model_traffic,
-    select_large,
-)
+from zprof.step.traffic import read_model_traffic
 
 IN_HALF = [
     "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<Sm80>::Params)",
@@ -84,36 +79,6 @@ def test_the_larger_part_decides_and_a_cpu_says_nothing() -> None:
     assert not computed(IN_HALF[0], IN_FULL[0], IN_FULL[1]).is_half
     assert not computed("fused_flash_attention_bf16", device="cpu").is_known
     assert not read_compute_type(run_of(Scenario(steps=1))).is_known
-
-
-def rows(*sizes: int, dtype: str = "float32") -> Columns:
-    """Collectives of one step of one rank."""
-    made = Columns({"bytes": np.array(sizes)})
-    return changed(made, rank=0, step=0, kind="all_gather", group_size=2, dtype=dtype)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size"),
-    [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float16", 2), ("float8_e4m3fn", 1),
-     ("float8_e5m2fnuz", 1), ("int64", 8), ("uint8", 1), ("unknown", 4)],
-)  # fmt: skip
-def test_elements_are_counted_by_the_size_of_their_type(dtype: str, size: int) -> None:
-    assert count_elements(rows(840, 1680, dtype=dtype)) == 2520 / size
-
-
-@pytest.mark.parametrize(("small", "kept"), [(1000, True), (999, False)])
-def test_a_thousandth_of_the_step_carries_a_part_of_the_model(small: int, *, kept: bool) -> None:
-    assert (small in select_large(rows(999_000, small)).ints("bytes")) is kept
-
-
-def test_without_bytes_transfer_times_weigh() -> None:
-    silent = changed(rows(0, 0, 0), transfer_ns=[1_000_000, 0, 900])
-    assert select_large(silent).ints("transfer_ns").tolist() == [1_000_000]
-
-
-@pytest.mark.parametrize(("known", "is_known"), [(18, False), (19, True)])
-def test_nearly_all_must_state_their_bytes(known: int, *, is_known: bool) -> None:
-    assert has_known_sizes(rows(*[8] * known, *[0] * (20 - known))) is is_known
 
 
 FP32, BF16 = "float32", "bfloat16"

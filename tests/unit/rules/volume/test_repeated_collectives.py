@@ -12,6 +12,7 @@ from tests.support.rule_runs import Run, found, judged, values, without_collecti
 from tests.support.tables import changed, selected
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
+from zprof.analysis.time.passes.table import NO_PASSES
 from zprof.model.findings import Cause
 from zprof.rules.rule import RuleCheck
 from zprof.rules.volume.accumulation_regathers import accumulation_regathers
@@ -232,7 +233,7 @@ UNPLACED_REDUCTION = Move(kind="all_reduce", unit=None, micro_batch=None, phase=
         (lambda: analysis_with([reduce("a", i, 9.0, updates=i) for i in range(4)]), None),  # updates between
         (lambda: analysis_with([UNPLACED_REDUCTION]), "gap"),
         (
-            lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=Columns({}))),
+            lambda: without_collectives(replace(analysis_with(reductions(4.0, 4.0)), passes=NO_PASSES)),
             "gap",
         ),
     ],

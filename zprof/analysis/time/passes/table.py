@@ -38,11 +38,15 @@ _SMALL_RATIO = 0.01
 #: forward, but the last reduction of a backward, launched after its end, appears to be in the next forward:
 #: at most one of three.
 _FORWARD_RATIO = 0.4
-PASS_COLUMNS = (
+_PASS_COLUMNS = (
     "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
     "compute_between_ns", "updates", "method",
 )  # fmt: skip
 _TEXTS = ("kind", "unit", "phase", "method")
+#: The table of a recording without any.
+NO_PASSES = Columns(
+    {name: Texts.of(()) if name in _TEXTS else np.zeros(0, dtype=np.int64) for name in _PASS_COLUMNS}
+)
 BY_ORDER = "order"
 #: Names of passes, not of units, in FSDP1 and DDP.
 _NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
@@ -124,8 +128,7 @@ def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
     table, bounds = _sort_by_launch(collectives.at(find_candidates(collectives)), ranks)
     parts = [(rank, slice(*span)) for rank, span in zip(ranks, bounds, strict=True) if span[0] < span[1]]
     if not parts:
-        none = np.empty(0, dtype=np.int64)
-        return Columns({name: Texts((), none) if name in _TEXTS else none for name in PASS_COLUMNS})
+        return NO_PASSES
     table = _infer_units(_add_phases(table, parts), parts)
     table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
     # Leave out groups that transfer activations.
@@ -137,7 +140,7 @@ def make_pass_table(collectives: Columns, ranks: Sequence[PassRank]) -> Columns:
     reductions = np.maximum(1, groups.sum(reduces.astype(np.int64)))
     share = groups.sum((forward & _is_before_backward(table)).astype(np.int64)) / reductions
     table = table.with_columns(phase=table.texts("phase").with_text(forward, Phase.BACKWARD.value))
-    return table.at(share[groups.codes] <= _FORWARD_RATIO).pick(PASS_COLUMNS).renumber()
+    return table.at(share[groups.codes] <= _FORWARD_RATIO).pick(_PASS_COLUMNS).renumber()
 
 
 def _sort_by_launch(rows: Columns, ranks: Sequence[PassRank]) -> tuple[Columns, list[tuple[int, int]]]:

@@ -1,7 +1,6 @@
-"""Select the sharding traffic of a run, and detect the order of units from it.
+"""Find the units of a step and their order, from the messages of the sharding group.
 
-Each rank's sharding group is the one that moves the most bytes by all_gather, else by reduce_scatter, else by
-all_reduce. Small messages of that group (norms, losses) are dropped. Up to 9 ranks represent any number of
+Which messages these are is found in :mod:`zprof.step.traffic`. Up to 9 ranks represent any number of
 ranks: the median one and ranks spread evenly over the order of compute time, including the slowest.
 
 A unit that is gathered first in the backward and reduced last is the root unit, which encloses the others.
@@ -14,15 +13,15 @@ import numpy as np
 from msgspec import Struct
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.columns import Columns, Groups, Mask, OptionalInts, Texts
+from zprof.analysis.columns import Columns, Groups, OptionalInts, Texts
 from zprof.analysis.intervals import Int64s
-from zprof.step.schedule import ALL_REDUCE, GATHER, SCATTER, UnitSize
+from zprof.analysis.time.collective_rows import select_kind
+from zprof.step.schedule import GATHER, SCATTER, UnitSize
+from zprof.step.traffic import find_sharding
 
 _MAX_RANKS, _MAX_STEPS = 8, 12
 #: Limit on replayed messages per rank; it sets the number of steps, so many units mean fewer steps.
 _MAX_MESSAGES, _MIN_STEPS = 2_000, 4
-#: Messages below this share of the largest do not belong to the sharding.
-_MIN_SIZE_RATIO = 1 / 1024
 #: Names that engines give to the unit that encloses the others.
 _ROOTS = frozenset({"root", "", "model", "module"})
 
@@ -44,8 +43,12 @@ class ShardingMessages(Struct, frozen=True, kw_only=True):
 
 def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     """Select the sharding traffic; None if there is none."""
+    gathers, reductions = find_sharding(analysis).gathers, find_sharding(analysis).reductions
+    if len(gathers):  # the schedule of a step has no all_reduces beside gathers
+        reductions = select_kind(reductions, SCATTER)
     rows = _add_phases(analysis)
-    is_sharding = _is_sharding(rows)
+    is_sharding = np.zeros(len(rows), dtype=np.bool_)
+    is_sharding[np.concatenate((gathers.row, reductions.row))] = True
     if not is_sharding.any():
         return None
     # Ranks spread evenly over the order of compute time, including the slowest and the median.
@@ -84,24 +87,6 @@ def _add_phases(analysis: RunAnalysis) -> Columns:
         phase=phase.with_text(~(is_known & phase.known), "unknown"),
         micro_batch=OptionalInts(micro_batch[0], micro_batch[1] & is_known),
     )
-
-
-def _is_sharding(rows: Columns) -> Mask:
-    has_peers, sizes = rows.ints("group_size") > 1, rows.ints("bytes")
-    for kind in (GATHER, SCATTER, ALL_REDUCE):
-        candidates = rows.at(has_peers & rows.texts("kind").equals(kind))
-        max_bytes = candidates.ints("bytes").max(initial=0)
-        if max_bytes <= 0 or (kind == ALL_REDUCE and max_bytes < 1024):
-            continue
-        moved = candidates.group_by("rank", "group")
-        rank = candidates.ints("rank")[moved.first]
-        order = np.lexsort((-moved.sum(candidates.ints("bytes")), rank))
-        groups = candidates.texts("group").at(moved.first[order[Groups(rank[order]).first]])
-        kinds = (GATHER, SCATTER) if kind != ALL_REDUCE else (ALL_REDUCE,)
-        in_group = has_peers & rows.texts("group").equals(*groups) & rows.texts("kind").equals(*kinds)
-        found: Mask = in_group & (sizes > _MIN_SIZE_RATIO * sizes[in_group].max())
-        return found
-    return np.zeros(len(rows), dtype=np.bool_)
 
 
 def _select_steps(analysis: RunAnalysis, ranks: tuple[int, ...], sharding: Columns) -> tuple[int, ...]:
