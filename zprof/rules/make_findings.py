@@ -1,8 +1,8 @@
-"""Make the findings of a run in one pass: rule, replay, claim.
+"""Make the findings of a run in one pass: find, price, claim.
 
-A rule finds its cause and gives a range of its own. If the step can be replayed without the cause, the gain
-of the replay replaces that range, and causes that no rule found are added. Then each nanosecond is claimed
-once. Each change of a range leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
+A rule finds its cause and says what it costs at most. The saving is that of the step played with the fix, and
+causes that only the played step shows are added. Then each nanosecond is claimed once. Each change of a range
+leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
 """
 
 from collections.abc import Sequence
@@ -60,9 +60,9 @@ def make_findings(
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Return the ordered findings, with no time claimed twice, and all gaps of the run, rules' gaps last."""
     answers = [rule.check(analysis, baseline) for rule in _select_applicable(rules, analysis)]
-    replay = PlayedStep(analysis=analysis)
-    replayed, gaps = _replay_causes(replay, [answer for answer in answers if answer is not None], rules)
-    findings = _claim_time(replay, _limit_confidence(analysis, replayed), rules)
+    step = PlayedStep(analysis=analysis)
+    replayed, gaps = _replay_causes(step, [answer for answer in answers if answer is not None], rules)
+    findings = _claim_time(step, _limit_confidence(analysis, replayed), rules)
     return findings, [*analysis.gaps, *group_gaps(gaps)]
 
 
@@ -78,20 +78,20 @@ def _select_applicable(rules: Sequence[Rule], analysis: RunAnalysis) -> Sequence
 
 
 def _replay_causes(
-    replay: PlayedStep, answers: Sequence[Finding | Gap], rules: Sequence[Rule]
+    step: PlayedStep, answers: Sequence[Finding | Gap], rules: Sequence[Rule]
 ) -> tuple[list[Finding], list[Gap]]:
     """Return the findings with the ranges of replays, where there are any, and the gaps that remain.
 
     Findings by replay replace those of rules of low confidence; effects of another cause are dropped.
     """
-    rest, about_sizes = judge_message_sizes(replay.analysis, replay, answers)
-    own = [price_finding(replay, answer) for answer in rest if isinstance(answer, Finding)]
+    rest, about_sizes = judge_message_sizes(step.analysis, step, answers)
+    own = [price_finding(step, answer) for answer in rest if isinstance(answer, Finding)]
     known = [*(finding for finding in own if finding is not None), *about_sizes]
-    added = find_by_replay(replay.analysis, replay, known)
+    added = find_by_replay(step.analysis, step, known)
     added_causes = {finding.cause for finding in added}
     kept = [finding for finding in known if finding.cause not in added_causes]
     return (
-        drop_explained(replay, [*kept, *added], rules),
+        drop_explained(step, [*kept, *added], rules),
         [answer for answer in rest if isinstance(answer, Gap)],
     )
 
@@ -127,16 +127,14 @@ def _limit_confidence(analysis: RunAnalysis, findings: Sequence[Finding]) -> lis
     return [replace(each, confidence=Confidence.LOW) if is_uncertain(each) else each for each in findings]
 
 
-def _claim_time(
-    replay: PlayedStep, findings: Sequence[Finding], rules: Sequence[Rule]
-) -> tuple[Finding, ...]:
+def _claim_time(step: PlayedStep, findings: Sequence[Finding], rules: Sequence[Rule]) -> tuple[Finding, ...]:
     """Return the findings with their final ranges and ratings, the first to fix first."""
-    time, wall_ns = replay.analysis.time, mean_wall_ns(replay.analysis)
+    time, wall_ns = step.analysis.time, mean_wall_ns(step.analysis)
     widened = [widen_by_noise(finding, time.step_noise_ns) for finding in findings]
-    priced = frozenset(EDITS) if replay.graph is not None else frozenset()
+    priced = frozenset(EDITS) if step.graph is not None else frozenset()
     claimed = split_savings(widened, rules, time.per_rank, time.steps, priced)
-    stated = [state_hidden_slowdown(replay.analysis, finding) for finding in claimed]
-    return move_after_stalls(replay, [rate_by_range(finding, wall_ns) for finding in stated])
+    stated = [state_hidden_slowdown(step.analysis, finding) for finding in claimed]
+    return move_after_stalls(step, [rate_by_range(finding, wall_ns) for finding in stated])
 
 
 def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:

@@ -96,10 +96,10 @@ class _Candidate(Struct, frozen=True, kw_only=True):
     locate: Callable[[], SourceLocation | None] = lambda: None
 
 
-def find_by_replay(analysis: RunAnalysis, replay: PlayedStep, known: Sequence[Finding]) -> list[Finding]:
+def find_by_replay(analysis: RunAnalysis, step: PlayedStep, known: Sequence[Finding]) -> list[Finding]:
     """Return findings of causes that no rule found above low confidence, by the gain of removing them."""
-    graph = replay.graph
-    if graph is None or not replay.has_kernels:
+    graph = step.graph
+    if graph is None or not step.has_kernels:
         return []
     known_causes = {each.cause for each in known if each.confidence is not Confidence.LOW}
     findings: list[Finding] = []
@@ -115,7 +115,7 @@ def find_by_replay(analysis: RunAnalysis, replay: PlayedStep, known: Sequence[Fi
         _find_slowed_compute,
     ):
         judged = [
-            _judge_candidate(replay, graph, each)
+            _judge_candidate(step, graph, each)
             for each in find_candidates(analysis, graph)
             if each.cause not in known_causes
         ]
@@ -123,13 +123,12 @@ def find_by_replay(analysis: RunAnalysis, replay: PlayedStep, known: Sequence[Fi
     return findings
 
 
-def _judge_candidate(replay: PlayedStep, graph: Graph, candidate: _Candidate) -> Finding | None:
-    replayed = [gain for changed in candidate.changed if (gain := replay.gain_ns(changed)) is not None]
-    gains = [min(gain, candidate.max_saving_ns) for gain in replayed]
-    step = replay.step_ns
-    if not gains or max(gains) < candidate.min_ratio * step:
+def _judge_candidate(step: PlayedStep, graph: Graph, candidate: _Candidate) -> Finding | None:
+    played = [gain for changed in candidate.changed if (gain := step.gain_ns(changed)) is not None]
+    gains = [min(gain, candidate.max_saving_ns) for gain in played]
+    if not gains or max(gains) < candidate.min_ratio * step.step_ns:
         return None
-    low, high = widen_gains(min(gains), max(gains), step)
+    low, high = widen_gains(min(gains), max(gains), step.step_ns)
     high = min(high, candidate.max_saving_ns)
     evidence = [
         *candidate.evidence,
@@ -137,7 +136,7 @@ def _judge_candidate(replay: PlayedStep, graph: Graph, candidate: _Candidate) ->
     ]
     if candidate.count_key:
         evidence.append(make_fact(candidate.count_key, candidate.count, rank=candidate.rank))
-    is_sure = low >= _HIGH_CONFIDENCE_RATIO * step and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+    is_sure = low >= _HIGH_CONFIDENCE_RATIO * step.step_ns and graph.steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     # one step cannot show that anything recurs
     is_note = (
         graph.steps == 1
@@ -145,16 +144,16 @@ def _judge_candidate(replay: PlayedStep, graph: Graph, candidate: _Candidate) ->
         or (
             candidate.cause is Cause.BLOCKING_SYNC
             and candidate.count <= _MAX_NORMAL_COUNT
-            and low < _HIGH_CONFIDENCE_RATIO * step
+            and low < _HIGH_CONFIDENCE_RATIO * step.step_ns
         )
     )
     return make_finding(
-        replay.analysis,
+        step.analysis,
         candidate.cause,
         sentence=candidate.sentence,
         evidence=evidence,
         saving_ns=(low, high),
-        severity=rate_severity(high, step),
+        severity=rate_severity(high, step.step_ns),
         confidence=Confidence.LOW if is_note else Confidence.HIGH if is_sure else Confidence.MEDIUM,
         fix=candidate.fix,
         disprove=candidate.disprove,

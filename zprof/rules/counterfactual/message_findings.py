@@ -51,13 +51,13 @@ _Judgement = Finding | NoFinding
 
 
 def judge_message_sizes(
-    analysis: RunAnalysis, replay: PlayedStep, answers: Sequence[Finding | Gap]
+    analysis: RunAnalysis, step: PlayedStep, answers: Sequence[Finding | Gap]
 ) -> tuple[list[Finding | Gap], list[Finding]]:
     """Return the answers without those about message sizes, and the findings of replays about these."""
-    if replay.graph is None or not replay.has_kernels:
+    if step.graph is None or not step.has_kernels:
         return list(answers), []
     known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
-    judged = _judge_causes(analysis, replay, ResizedMessages(analysis, replay.graph), known)
+    judged = _judge_causes(analysis, step, ResizedMessages(analysis, step.graph), known)
     decided = [cause for cause, judgement in judged.items() if judgement is not NoFinding.NO_EDIT]
     rest = [answer for answer in answers if not _is_about(answer, decided)]
     return rest, [judgement for judgement in judged.values() if isinstance(judgement, Finding)]
@@ -69,25 +69,25 @@ def _is_about(answer: Finding | Gap, causes: Sequence[Cause]) -> bool:
 
 
 def _judge_causes(
-    analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages, known: Mapping[Cause, Finding]
+    analysis: RunAnalysis, step: PlayedStep, sizes: ResizedMessages, known: Mapping[Cause, Finding]
 ) -> dict[Cause, _Judgement]:
     if not len(sizes.messages.at):
         return {}
     judged: dict[Cause, _Judgement] = {}
     if sizes.has_blocks:  # without blocks it is unknown if units are parts of blocks
-        units = _judge_small_units(analysis, replay, sizes)
+        units = _judge_small_units(analysis, step, sizes)
         if units is NoFinding.REFUTED:
             units = _find_named_parts(analysis, known) or units
         judged[Cause.UNITS_TOO_SMALL] = units
         # units that wait for a normal latency wait less often if they are larger
         small = known.get(Cause.UNITS_TOO_SMALL) if units is NoFinding.NO_EDIT else units
         has_small = isinstance(small, Finding) and small.confidence is not Confidence.LOW
-        latency = NoFinding.REFUTED if has_small else _judge_latency(analysis, replay, sizes)
+        latency = NoFinding.REFUTED if has_small else _judge_latency(analysis, step, sizes)
         judged[Cause.LATENCY_BOUND_COLLECTIVES] = latency
         if sizes.gathers_for_passes:
-            judged[Cause.SINGLE_UNIT] = _judge_single_unit(analysis, replay, sizes)
+            judged[Cause.SINGLE_UNIT] = _judge_single_unit(analysis, step, sizes)
     if find_spanning_shards(analysis) is not None:
-        judged[Cause.SHARDING_SPANS_NODES] = _judge_spanning_shards(analysis, replay)
+        judged[Cause.SHARDING_SPANS_NODES] = _judge_spanning_shards(analysis, step)
     return judged
 
 
@@ -98,32 +98,32 @@ def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> 
 
 
 def _saving_range(
-    replay: PlayedStep, changed: Sequence[Graph], lowered: float = 0.0
+    step: PlayedStep, changed: Sequence[Graph], lowered: float = 0.0
 ) -> tuple[float, float, float] | NoFinding:
     """Return the maximum replayed gain and its bounds, if it is large enough for a finding."""
-    gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
+    gains = [gain for graph in changed if (gain := step.gain_ns(graph)) is not None]
     if not gains:
         return NoFinding.NO_EDIT
-    if max(gains) < _MIN_STEP_RATIO * replay.step_ns:
+    if max(gains) < _MIN_STEP_RATIO * step.step_ns:
         return NoFinding.REFUTED
-    low, high = widen_gains(min(gains) * (1 - lowered), max(gains), replay.step_ns)
+    low, high = widen_gains(min(gains) * (1 - lowered), max(gains), step.step_ns)
     return max(gains), low, high
 
 
-def _rate_confidence(replay: PlayedStep, low: float) -> Confidence:
-    steps = replay.graph.steps if replay.graph else 0
+def _rate_confidence(step: PlayedStep, low: float) -> Confidence:
+    steps = step.graph.steps if step.graph else 0
     if steps == 1:
         return Confidence.LOW
-    sure = low >= _HIGH_CONFIDENCE_RATIO * replay.step_ns and steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
+    sure = low >= _HIGH_CONFIDENCE_RATIO * step.step_ns and steps >= _MIN_STEPS_FOR_HIGH_CONFIDENCE
     return Confidence.HIGH if sure else Confidence.MEDIUM
 
 
-def _judge_small_units(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages) -> _Judgement:
+def _judge_small_units(analysis: RunAnalysis, step: PlayedStep, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     units, messages = sizes.messages.units_per_block, sizes.messages.gathers_per_block
     if messages <= UNITS_PER_BLOCK:  # larger units would contain several blocks, and these are not replayed
         return NoFinding.NO_EDIT
-    saving = _saving_range(replay, sizes.merge())
+    saving = _saving_range(step, sizes.merge())
     if isinstance(saving, NoFinding):
         return saving
     gain, low, high = saving
@@ -143,17 +143,17 @@ def _judge_small_units(analysis: RunAnalysis, replay: PlayedStep, sizes: Resized
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
-        severity=rate_severity(high, replay.step_ns),
-        confidence=_rate_confidence(replay, low),
+        severity=rate_severity(high, step.step_ns),
+        confidence=_rate_confidence(step, low),
         fix=choose_fix(analysis, SMALL_UNIT_FIXES, measure_sizes(analysis, max(units, messages))),
         disprove="wrap entire blocks and record again: if the gathers stay exposed as long, their number "
         "was not the cause",
     )
 
 
-def _judge_latency(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages) -> _Judgement:
+def _judge_latency(analysis: RunAnalysis, step: PlayedStep, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
-    saving = _saving_range(replay, sizes.reduce_latency())
+    saving = _saving_range(step, sizes.reduce_latency())
     if isinstance(saving, NoFinding):
         return saving
     gain, low, high = saving
@@ -170,8 +170,8 @@ def _judge_latency(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMess
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
-        severity=rate_severity(high, replay.step_ns),
-        confidence=_rate_confidence(replay, low),
+        severity=rate_severity(high, step.step_ns),
+        confidence=_rate_confidence(step, low),
         fix="repair the link (NCCL_DEBUG=INFO shows the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose "
         f"it), or send fewer and larger messages:\n{larger}",
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
@@ -179,10 +179,10 @@ def _judge_latency(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMess
     )
 
 
-def _judge_single_unit(analysis: RunAnalysis, replay: PlayedStep, sizes: ResizedMessages) -> _Judgement:
+def _judge_single_unit(analysis: RunAnalysis, step: PlayedStep, sizes: ResizedMessages) -> _Judgement:
     words = analysis.time.words
     saving = (
-        _saving_range(replay, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO)
+        _saving_range(step, sizes.split(), _MAX_SLOWDOWN_LOSS_RATIO)
         if sizes.is_one_unit
         else NoFinding.REFUTED
     )
@@ -200,25 +200,25 @@ def _judge_single_unit(analysis: RunAnalysis, replay: PlayedStep, sizes: Resized
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
-        severity=rate_severity(high, replay.step_ns),
-        confidence=_rate_confidence(replay, low),
+        severity=rate_severity(high, step.step_ns),
+        confidence=_rate_confidence(step, low),
         fix=choose_fix(analysis, ONE_UNIT_FIXES, measure_sizes(analysis, 1 / max(1, blocks))),
         disprove="wrap each block and record again: if the first gather and the last reduction are exposed "
         "as long as before, the link is slow",
     )
 
 
-def _judge_spanning_shards(analysis: RunAnalysis, replay: PlayedStep) -> _Judgement:
+def _judge_spanning_shards(analysis: RunAnalysis, step: PlayedStep) -> _Judgement:
     words = analysis.time.words
     spanning = find_spanning_shards(analysis)
-    if spanning is None or replay.graph is None:
+    if spanning is None or step.graph is None:
         return NoFinding.NO_EDIT
-    saving = _saving_range(replay, shard_within_host(analysis, replay.graph, spanning))
+    saving = _saving_range(step, shard_within_host(analysis, step.graph, spanning))
     if isinstance(saving, NoFinding):
         return saving
     gain, low, high = saving
     rate = f"at least the {format_rate(spanning.within[0])} available within a host"
-    sure = _rate_confidence(replay, low)
+    sure = _rate_confidence(step, low)
     return make_finding(
         analysis,
         Cause.SHARDING_SPANS_NODES,
@@ -232,7 +232,7 @@ def _judge_spanning_shards(analysis: RunAnalysis, replay: PlayedStep) -> _Judgem
             _replay_evidence(gain),
         ],
         saving_ns=(low, high),
-        severity=rate_severity(high, replay.step_ns),
+        severity=rate_severity(high, step.step_ns),
         confidence=sure if spanning.measured or sure is not Confidence.HIGH else Confidence.MEDIUM,
         fix=choose_fix(analysis, HOST_FIXES, {"hosts": spanning.hosts, "ranks_per_host": spanning.per_host}),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
