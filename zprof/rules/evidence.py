@@ -16,6 +16,9 @@ from zprof.model.time import BasisWords
 #: Keys that other code reads.
 KERNEL_TIME_RATIOS = ("kernel_time_ratio", "worst_kernel_time_ratio")
 PADDING_RATIO = "padding_ratio"
+TIME_PER_BYTE_RATIO = "time_per_byte_ratio"
+EXPOSED_COPIES = "exposed_copies_per_step"
+COPIES_BESIDE = "copies_beside_collectives_per_step"
 SLOWDOWN = "slowdown_beside_collectives"
 LOST_TO_SLOWDOWN = "lost_to_slowdown"
 START_COST_PER_STEP = "start_cost_per_step"
@@ -165,7 +168,7 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "compute_excess_over_mean": ("compute in excess of the mean of all ranks", Unit.NS),
     "padding_ratio": ("padding relative to the model's elements", Unit.RATIO),
     "padding_bytes_per_step": ("padding sent {per_step}", Unit.BYTES),
-    "time_per_byte_ratio": ("time per byte relative to a plain copy", Unit.FACTOR),
+    TIME_PER_BYTE_RATIO: ("time per byte relative to a plain copy", Unit.FACTOR),
     "activations_ratio": ("activations relative to the others", Unit.FACTOR),
     "hideable_max": ("maximum that the next forward can hide", Unit.NS),
     "all_reduced_bytes_per_step": ("gradients all-reduced in full {per_step}", Unit.BYTES),
@@ -200,8 +203,8 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "share_of_compute_compared": ("their share of the compute during collectives", Unit.RATIO),
     "share_of_compute_compared/baseline": ("their share of the compute", Unit.RATIO),
     "share_in_slowed_kernels": ("their share in kernel names that are themselves slowed down", Unit.RATIO),
-    "exposed_copies_per_step/collectives": ("exposed copies around collectives {per_step}", Unit.NS),
-    "exposed_copies_per_step/offload": ("exposed copies between host and device {per_step}", Unit.NS),
+    f"{EXPOSED_COPIES}/collectives": ("exposed copies around collectives {per_step}", Unit.NS),
+    f"{EXPOSED_COPIES}/offload": ("exposed copies between host and device {per_step}", Unit.NS),
     "copy_time_per_step": ("all copies around collectives {per_step}", Unit.NS),
     "copies_per_step": ("copies {per_step}", Unit.COUNT),
     "largest_copy_per_step": ("the largest kind of copy, {per_step}", Unit.NS),
@@ -220,7 +223,7 @@ ROWS: Mapping[str, tuple[str, Unit]] = {
     "ranks_slower": ("ranks more than 5 % slower", Unit.COUNT),
     "kernel_count_ratio": ("kernels {per_step} relative to the baseline", Unit.RATIO),
     "lost_per_step": ("lost {per_step}", Unit.NS),
-    "copies_beside_collectives_per_step": ("copies that overlap only a collective, {per_step}", Unit.NS),
+    COPIES_BESIDE: ("copies that overlap only a collective, {per_step}", Unit.NS),
     "idle_in_cpu_optimizer_per_step": ("idle time {per_step} while the CPU runs the optimizer", Unit.NS),
     "blocking_calls_per_step": ("calls that block until the device is done, {per_step}", Unit.COUNT),
     "event_waits_per_step": ("waits for an event, {per_step}", Unit.COUNT),

@@ -13,12 +13,20 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, intervals
 from zprof.analysis.time.collective_rows import select_kind
-from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_loader_spans
+from zprof.analysis.time.host_calls import MAX_QUIET_NS, read_host_calls, read_loader_spans
+from zprof.analysis.time.host_idle import find_waits_after_reads
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Finding
 from zprof.model.whatif import Change
 from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
-from zprof.rules.evidence import KERNEL_TIME_RATIOS, PADDING_RATIO, SLOWDOWN
+from zprof.rules.evidence import (
+    COPIES_BESIDE,
+    EXPOSED_COPIES,
+    KERNEL_TIME_RATIOS,
+    PADDING_RATIO,
+    SLOWDOWN,
+    TIME_PER_BYTE_RATIO,
+)
 from zprof.rules.message_sizes import (
     fix_spanning_shards,
     merge_small_units,
@@ -30,7 +38,7 @@ from zprof.rules.transfer.slow_groups import select_slow_rows
 from zprof.rules.transfer.small_messages import find_small_messages
 from zprof.rules.volume.accumulation_syncs import select_early_reductions
 from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
-from zprof.rules.volume.uneven_shapes import measure_filling
+from zprof.rules.volume.uneven_shapes import is_padding_kernel, measure_filling
 from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
 from zprof.step import edits
 from zprof.step.blocks import count_blocks
@@ -149,8 +157,12 @@ def _scale_copies(
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Drop the work of copies with half of their launch cost, and with all of it: parameters become views.
 
-    Copies into the buffer of a gather have names of other work; they are known by their place before it.
+    Copies into the buffer of a gather have names of other work; they are known by their place before it. On
+    CPU ranks they are part of what the thread does between its calls.
     """
+    if not graph.has_kernels:
+        known = {entry.key: entry.value for entry in finding.evidence}
+        return [_shorten_own_work(graph, known[EXPOSED_COPIES])]
     names = list_copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
@@ -202,6 +214,28 @@ def _even_out_late_ranks(analysis: RunAnalysis, graph: Graph, finding: Finding) 
 def _even_out_late_steps(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     excess = find_excess(graph, measure_loading_ns(analysis, graph), in_turn=True)
     return [edits.even_out_steps(graph, mark_in_turn(excess))]
+
+
+def _unblock_waits(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Unblock waits for the device; on CPU ranks delay those at reads of scalars, or drop them.
+
+    A collective in flight may be needed at the next call that uses one.
+    """
+    if graph.has_kernels:
+        return _unblock(WAITS)(analysis, graph, finding)
+    if analysis.source is None:
+        return []
+    held = {}
+    for tracks, rank in zip(analysis.tracks, graph.ranks, strict=True):
+        read = tracks.clock.common(read_host_calls(analysis.source, tracks.rank).read) - graph.origin_ns
+        waits = np.flatnonzero(rank.tasks.blocks)
+        held[tracks.rank] = np.zeros(len(rank.tasks), dtype=np.bool_)
+        spans = np.rint(rank.tasks.call[waits]).astype(np.int64)
+        held[tracks.rank][waits] = find_waits_after_reads(spans, read)
+    return [
+        edits.delay_waits(graph, lambda rank: held[rank.tasks.rank]),
+        edits.unblock_calls(graph, lambda rank: held[rank.tasks.rank]),
+    ]
 
 
 def _unblock(pattern: re.Pattern[str]) -> Edit:
@@ -268,10 +302,12 @@ def _read_excess_loading(analysis: RunAnalysis) -> dict[int, Intervals]:
 def _keep_states_on_device(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Drop long copies from and to the host, and what the host computes between them, or most of it.
 
-    A device's own update takes time as well, and none of it was recorded.
+    A device's own update takes time as well, and none of it was recorded. On CPU ranks copies are part of
+    what the thread does between its calls, or idle time if a collective runs meanwhile.
     """
     if not graph.has_kernels:
-        return []
+        known = {entry.key: entry.value for entry in finding.evidence}
+        return [_shorten_own_work(graph, known[EXPOSED_COPIES] + known[COPIES_BESIDE])]
 
     def is_copy(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
         moved: Bools = rank.tasks.kernel.match(pattern.search) & (rank.work_ns >= _LONG_COPY_NS)
@@ -324,6 +360,16 @@ def _restore_baseline_compute(analysis: RunAnalysis, graph: Graph, finding: Find
     return [edits.scale_work(graph, partial(_scaled_work, 1 / ratio)) for ratio in slower if ratio > 1]
 
 
+def _shorten_own_work(graph: Graph, by_ns: float) -> Graph:
+    """Shorten what the thread of each CPU rank does by this time per step, all of it by the same share."""
+
+    def ratio(rank: RankGraph) -> Floats:
+        own_ns = float(rank.work_ns[rank.collective == NONE].sum()) / graph.steps
+        return _scaled_work(max(0.0, 1 - by_ns / max(1.0, own_ns)), rank)
+
+    return edits.scale_work(graph, ratio)
+
+
 def _scaled_work(ratio: float, rank: RankGraph) -> Floats:
     return np.full(len(rank.tasks), ratio)
 
@@ -340,11 +386,28 @@ def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     return [edits.scale_transfers(graph, ratios)] if ratios else []
 
 
-def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+def _even_out_shapes(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Remove the padding, make kernels that pad plain copies, or give each rank the mean compute."""
+    known = {entry.key: entry.value for entry in finding.evidence}
+    if PADDING_RATIO in known:
+        return _remove_padding(analysis, graph, known[PADDING_RATIO])
+    if TIME_PER_BYTE_RATIO in known:
+        plain = 1 / known[TIME_PER_BYTE_RATIO]
+        return [
+            edits.scale_work(
+                graph, lambda rank: np.where(rank.tasks.kernel.match(is_padding_kernel), plain, 1.0)
+            )
+        ]
+    ranks, compute_ns = analysis.steps.group_by("rank"), analysis.steps.ints("compute_ns")
+    own_ns = dict(zip(analysis.steps.ints("rank")[ranks.first].tolist(), ranks.mean(compute_ns), strict=True))
+    mean_ns = float(np.mean(list(own_ns.values())))
+    return [
+        edits.scale_work(graph, lambda rank: _scaled_work(mean_ns / max(1.0, own_ns[rank.tasks.rank]), rank))
+    ]
+
+
+def _remove_padding(analysis: RunAnalysis, graph: Graph, ratio: float) -> Sequence[Graph]:
     """Remove the padding from the bytes, and in a second variant also from what writes it."""
-    ratio = next((entry.value for entry in finding.evidence if entry.key == PADDING_RATIO), 0.0)
-    if not ratio:
-        return []
     traffic = read_model_traffic(analysis)
     rows = [*traffic.gathers.rows.row.tolist(), *traffic.reductions.rows.row.tolist()]
     smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
@@ -358,7 +421,7 @@ def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Se
 
 EDITS: Mapping[Cause, Edit] = {
     Cause.OFFLOAD_ON_CRITICAL_PATH: _keep_states_on_device,
-    Cause.UNEVEN_SHAPES: _remove_padding,
+    Cause.UNEVEN_SHAPES: _even_out_shapes,
     Cause.FP32_REDUCE: _halve_reductions,
     Cause.FP32_GATHER: _halve_gathers,
     Cause.ACCUMULATION_SYNCS: _drop_early_reductions,
@@ -371,7 +434,7 @@ EDITS: Mapping[Cause, Edit] = {
     Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,
     Cause.STRAGGLER_RANK: _even_out_late_ranks,
     Cause.ROTATING_STRAGGLER: _even_out_late_steps,
-    Cause.BLOCKING_SYNC: _unblock(WAITS),
+    Cause.BLOCKING_SYNC: _unblock_waits,
     Cause.RATE_LIMITED_PREFETCH: _unblock(WAITS_FOR_EVENT),
     Cause.ALLOCATOR_RETRIES: _keep_allocations,
     Cause.CPU_BOUND_LAUNCH: launch_faster,

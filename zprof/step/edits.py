@@ -201,6 +201,19 @@ def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
     return edit_ranks(graph, edit)
 
 
+def delay_waits(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
+    """Move the chosen waits to the next call that is not chosen, or to the end of the step."""
+
+    def edit(rank: RankGraph) -> RankGraph:
+        places, step = np.arange(len(rank.tasks)), step_places(rank)
+        calls = np.flatnonzero(~chosen(rank) & ((rank.collective != NONE) | rank.tasks.blocks))
+        following = np.append(calls, len(places))[np.searchsorted(calls, places)]
+        following = np.minimum(following, np.searchsorted(step, step, side="right"))
+        return reorder_tasks(rank, np.argsort(np.where(chosen(rank), following - 0.5, places), kind="stable"))
+
+    return edit_ranks(graph, edit)
+
+
 def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools]) -> Graph:
     """Scale the host time before and inside the chosen calls."""
 

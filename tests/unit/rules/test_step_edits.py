@@ -16,7 +16,9 @@ from zprof.rules.counterfactual.findings import find_by_replay
 from zprof.rules.price_findings import drop_explained, price_finding
 from zprof.rules.rule import Rule
 from zprof.rules.step_edits import EDITS
+from zprof.simulator.plan import Vendor
 from zprof.step.predict import PlayedStep
+from zprof.step.tasks import NONE
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,32 @@ def test_half_of_the_bytes_halves_only_their_own_copies(
             assert {
                 copy for copy in ("split_with_sizes_copy", "chunk_cat") if copy in " ".join(names)
             } == copies
+
+
+def test_kernels_that_pad_become_plain_copies(tmp_path: Path) -> None:
+    padded = planted(Cause.UNEVEN_SHAPES, base(8), tmp_path)
+    graph = PlayedStep(analysis=padded.analysis).graph
+    assert graph is not None
+    slower = Evidence(key="time_per_byte_ratio", what="", value=4.0, unit="factor")
+    finding = replace(claim(Cause.UNEVEN_SHAPES), evidence=(slower,))
+    (changed,) = EDITS[Cause.UNEVEN_SHAPES](padded.analysis, graph, finding)
+    for before, after in zip(graph.ranks, changed.ranks, strict=True):
+        pads = before.tasks.kernel.match(lambda name: "chunk_cat" in name)
+        assert pads.any()
+        np.testing.assert_allclose(after.work_ns, np.where(pads, 0.25, 1.0) * before.work_ns)
+
+
+def test_with_even_inputs_each_rank_computes_for_the_mean(tmp_path: Path) -> None:
+    uneven = planted(Cause.STRAGGLER_RANK, base(7, Vendor.GLOO), tmp_path)
+    graph = PlayedStep(analysis=uneven.analysis).graph
+    assert graph is not None
+    (changed,) = EDITS[Cause.UNEVEN_SHAPES](uneven.analysis, graph, claim(Cause.UNEVEN_SHAPES))
+    before, after = (
+        np.array([rank.work_ns[rank.collective == NONE].sum() for rank in each.ranks])
+        for each in (graph, changed)
+    )
+    assert np.ptp(before) > 0.1 * before.mean()
+    np.testing.assert_allclose(after, before.mean(), rtol=0.05)
 
 
 @pytest.mark.parametrize(

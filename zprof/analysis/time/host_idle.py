@@ -391,15 +391,24 @@ def _make_read_columns(
     moving: Intervals, waits: Intervals, read: Intervals, steps: StepWindows
 ) -> HostColumns:
     """Return the exposed transfer in waits that closely follow a scalar read, or another such wait."""
-    runs = union(waits + _READ_MARGIN_NS, read + _READ_MARGIN_NS)
-    if not len(read) or not len(runs):
+    if not len(read):
         return {"read_exposed_ns": 0, "held_reads": 0}
-    begin = runs[np.maximum(np.searchsorted(runs[:, 0], waits[:, 0], side="right") - 1, 0), 0]
+    follows_read = find_waits_after_reads(waits, read)
     last = np.searchsorted(read[:, 0], waits[:, 0], side="right") - 1
-    follows_read = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
     exposed_after_read = intersect(moving, waits[follows_read])
     blocking_reads = read[np.unique(last[follows_read & (covered(moving, waits[:, 0], waits[:, 1]) > 0)]), 0]
     return {
         "read_exposed_ns": covered(exposed_after_read, steps.begin_ns, steps.end_ns),
         "held_reads": _count_per_step(blocking_reads, steps),
     }
+
+
+def find_waits_after_reads(waits: Intervals, read: Intervals) -> Mask:
+    """Return a mask of the waits that closely follow a scalar read, or another such wait."""
+    if not len(read) or not len(waits):
+        return np.zeros(len(waits), dtype=np.bool_)
+    runs = union(waits + _READ_MARGIN_NS, read + _READ_MARGIN_NS)
+    begin = runs[np.maximum(np.searchsorted(runs[:, 0], waits[:, 0], side="right") - 1, 0), 0]
+    last = np.searchsorted(read[:, 0], waits[:, 0], side="right") - 1
+    follows_read: Mask = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
+    return follows_read

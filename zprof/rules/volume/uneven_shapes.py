@@ -12,8 +12,7 @@ gives psi). Without psi, on a device: kernels that pad take at least 2 % of the 
 per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same tensors (medium; our choice,
 because a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain ``chunk_cat`` took 5 to 16
 times as long (measured on FSDP2: new memory is touched for the first time), so there it proves nothing
-without psi. Saving: the padding kernels' time beyond a plain copy, and the step replayed without the padding
-on the link.
+without psi. With the fix no padding is sent, and the kernels that pad are plain copies.
 
 *Longer inputs*: a rank computes at least 10 % longer than the others because its inputs are longer. A rank
 with more tokens keeps more activations for its backward, a slow one does not. It also spends the same time in
@@ -21,8 +20,7 @@ kernels that work on parameters (optimizer, copies of shards), but more in those
 bound by memory or not. A slow device is slow at all of them, one with low clocks at matrix products only. Its
 activations must exceed the others' by at least half as much as its compute. If memory was not recorded, its
 work on parameters must exceed the others' by at most a quarter of that, its memory-bound work on activations
-by at least half, with the same number of kernels (within 1 %). Saving, with even shares: from half of its
-compute above the mean to all of its compute above the others.
+by at least half, with the same number of kernels (within 1 %). With the fix each rank computes for the mean.
 """
 
 import re
@@ -41,7 +39,7 @@ from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import Engine, Framework
-from zprof.rules.evidence import PADDING_RATIO, Fact, make_fact
+from zprof.rules.evidence import PADDING_RATIO, TIME_PER_BYTE_RATIO, Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import make_finding, mean_per_step, mean_wall_ns, rate_severity, untested_gap
 from zprof.step.traffic import count_elements, read_model_traffic
@@ -98,12 +96,17 @@ def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padd
     return _plausible_padding(reduced / (times * theirs) - 1, "the baseline's gradients", stated=False)
 
 
+def is_padding_kernel(name: str) -> bool:
+    """Return True if kernels of this name can pad."""
+    return _FILLS.search(name[:_MAX_NAME_LENGTH]) is not None
+
+
 def measure_filling(analysis: RunAnalysis) -> Filling | None:
     """Return the time of kernels that pad, None if there are none or none was recorded."""
     table = analysis.kernels
     if not len(table):
         return None
-    fills = _kernel_time_per_step(analysis, table, _match_names(table, _FILLS))
+    fills = _kernel_time_per_step(analysis, table, table.texts("name").match(is_padding_kernel))
     if not fills:
         return None
     copied = _kernel_time_per_step(analysis, table, _match_names(table, _COPIES_OUT))
@@ -245,7 +248,6 @@ _PROVEN_RATIO = 0.01
 _SLOWER = 3.0
 #: Shares saved of the padding kernels' time beyond a plain copy, and of all of it with its launches.
 _FILLING_RATIO = (0.8, 1.15)
-_EVEN_RATIO = 0.5
 
 _PAD_FIXES = Fix(
     forms={
@@ -288,18 +290,18 @@ def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     worth = _MIN_STEP_RATIO * mean_wall_ns(analysis)
     if not ratio and (filled is None or filled.total_ns < worth):
         return None
-    saving = filled.bounds_ns if filled else (0.0, 0.0)
+    lost_ns = filled.bounds_ns[1] if filled else 0.0
     if ratio:
-        saving = (saving[0], saving[1] + _padded_transfer_ns(analysis, ratio))
-    if saving[1] < worth:
+        lost_ns += _padded_transfer_ns(analysis, ratio)
+    if lost_ns < worth:
         return None
     if ratio and known:
         confidence = Confidence.HIGH if known.stated else Confidence.MEDIUM
-        return _make_padding_finding(analysis, saving, filled, f"by {known.source}", ratio, confidence)
+        return _make_padding_finding(analysis, lost_ns, filled, f"by {known.source}", ratio, confidence)
     slow = filled is not None and filled.slower is not None and filled.slower >= _SLOWER
     if slow and known is None and analysis.run.device != "cpu":
         proof = "its padding kernels are not plain copies"
-        return _make_padding_finding(analysis, saving, filled, proof, None, Confidence.MEDIUM)
+        return _make_padding_finding(analysis, lost_ns, filled, proof, None, Confidence.MEDIUM)
     if known is not None:
         return None
     return untested_gap(
@@ -328,7 +330,7 @@ def _proven_padding(known: Padding | None, filled: Filling | None) -> float:
 
 def _make_padding_finding(
     analysis: RunAnalysis,
-    saving: tuple[float, float],
+    lost_ns: float,
     filled: Filling | None,
     proof: str,
     ratio: float | None,
@@ -345,15 +347,15 @@ def _make_padding_finding(
         wasted = mean_per_step(analysis, float(moved)) * ratio / (1 + ratio)
         evidence.append(make_fact("padding_bytes_per_step", wasted))
     if filled is not None and filled.slower is not None:
-        evidence.append(make_fact("time_per_byte_ratio", filled.slower))
+        evidence.append(make_fact(TIME_PER_BYTE_RATIO, filled.slower))
     return make_finding(
         analysis,
         Cause.UNEVEN_SHAPES,
         sentence=f"shapes do not divide evenly: {padding} is sent ({proof}), and writing it takes "
         f"{format_ns(spent)} {basis}",
         evidence=evidence,
-        saving_ns=saving,
-        severity=rate_severity(saving[1], mean_wall_ns(analysis)),
+        saving_ns=(0.0, lost_ns),
+        severity=rate_severity(lost_ns, mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis, _PAD_FIXES),
         disprove="print parameter.shape[0] % ranks of all parameters: if all are 0, nothing is padded",
@@ -365,7 +367,6 @@ def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
     wall = mean_wall_ns(analysis)
     if seen is None or seen.mean_excess_ns < _MIN_STEP_RATIO * wall:
         return None
-    saving = (_EVEN_RATIO * seen.mean_excess_ns, seen.excess_ns)
     return make_finding(
         analysis,
         Cause.UNEVEN_SHAPES,
@@ -373,8 +374,8 @@ def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
         "operators, "
         f"and computes {format_ns(seen.excess_ns)} longer: its inputs are longer, its device is not slower",
         evidence=_evidence(seen),
-        saving_ns=saving,
-        severity=rate_severity(saving[1], wall),
+        saving_ns=(0.0, seen.excess_ns),
+        severity=rate_severity(seen.excess_ns, wall),
         confidence=seen.confidence,
         fix=_EVEN_FIX,
         disprove=f"give rank {seen.rank} the batches of another rank and record again: if it is still the "

@@ -128,24 +128,16 @@ def test_copies_cost_what_nothing_runs_beside() -> None:
     assert (filled_ms("copy", 330), filled_ms("copy", 405)) == (1, 0)  # 400 letters of a name are read
 
 
-def test_padding_on_the_link_saves_what_the_smaller_messages_win() -> None:
+def test_padding_on_the_link_is_lost() -> None:
     padded, well = job(ELEMENTS / 1.1, plan=SLOW), run_of(SLOW, unit_bytes=int(SLOW.unit_bytes / 1.1))
     true = float(padded.steps.ints("wall_ns").mean() - well.steps.ints("wall_ns").mean())
     finding = found(uneven_shapes, padded)
-    low, high = finding.saving_ns
-    assert low <= true <= high
-    assert high / low == pytest.approx(1.15 / 0.75, rel=1e-6)
+    assert true <= finding.saving_ns[1] <= 1.2 * true
     assert (finding.id, values(finding, "ratio")) == ("ZP417", [pytest.approx(0.1, rel=0.01)])
 
 
-def test_padding_kernels_save_what_a_plain_copy_would_not_take() -> None:
-    """At 3.6 times a copy; one that is as fast as a copy is taken to be half in vain."""
-    low, high = found(uneven_shapes, copying(job(), 9, 5)).saving_ns
-    assert (low, high) == (
-        pytest.approx(0.8 * 9 * MS * (1 - 1 / 3.6), abs=2),
-        pytest.approx(1.15 * 9 * MS, abs=2),
-    )
-    assert found(uneven_shapes, copying(job(ELEMENTS / 1.1), 9, 18)).saving_ns[0] >= 0.8 * 9 * MS / 2
+def test_all_of_the_padding_kernels_is_lost_with_their_launches() -> None:
+    assert found(uneven_shapes, copying(job(), 9, 5)).saving_ns == (0, pytest.approx(1.15 * 9 * MS, abs=2))
 
 
 def with_messages(analysis: RunAnalysis) -> RunAnalysis:
@@ -210,14 +202,12 @@ def test_longer_inputs(run: Run, expected: str | None) -> None:
 
 
 @pytest.mark.parametrize(("wall_ms", "expected"), [(1000, "high"), (1001, None)])
-def test_even_shares_save_half_of_what_is_above_the_mean_to_all_above_the_others(
-    wall_ms: int, expected: str | None
-) -> None:
+def test_all_above_the_others_is_lost_to_longer_inputs(wall_ms: int, expected: str | None) -> None:
     """Of 100, 130 and 100 ms 20 are above the mean, and 2 % of the step are worth it."""
     analysis = longer(1.3, held=(1000, 2000, 1000), wall_ms=wall_ms)
     assert judged(uneven_shapes, analysis) == expected
     if expected:
-        assert found(uneven_shapes, analysis).saving_ns == pytest.approx((10 * MS, 30 * MS), rel=0.01)
+        assert found(uneven_shapes, analysis).saving_ns == (0, pytest.approx(30 * MS, rel=0.01))
 
 
 def test_the_form_that_costs_more_is_reported() -> None:
