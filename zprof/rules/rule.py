@@ -14,8 +14,6 @@ from msgspec.structs import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import select_kind
-from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Cause, Confidence, Finding, SavingNote, Severity, SourceLocation
 from zprof.model.gaps import Gap, GapKind
 from zprof.rules.evidence import Fact, write_evidence
@@ -215,20 +213,3 @@ def list_copy_names(analysis: RunAnalysis) -> frozenset[str]:
     """Return the names of the kernels that are copies."""
     rows = select_copy_kernels(analysis)
     return frozenset(rows.texts("name").list_distinct()) if len(rows) else frozenset()
-
-
-def estimate_gather_copies_ns(analysis: RunAnalysis, gathers: Columns) -> float:
-    """Estimate the mean time per rank and step to copy these all_gathers out, by their share of the bytes."""
-    rows = select_copy_kernels(analysis)
-    if not len(rows):
-        return 0.0
-    out = rows.at(~rows.texts("name").match(lambda name: GRADIENT_COPY_KERNEL in name))
-    own_bytes, total_bytes = (
-        float(select_kind(each, CollectiveKind.ALL_GATHER).ints("bytes").sum())
-        for each in (gathers, analysis.collectives)
-    )
-    return (
-        mean_per_step(analysis, float(out.ints("uncovered_ns").sum())) * own_bytes / total_bytes
-        if total_bytes
-        else 0.0
-    )

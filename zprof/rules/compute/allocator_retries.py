@@ -9,12 +9,9 @@ out-of-memory error is close. Two inputs, whichever is available:
   state has none. In fewer than half of the steps, or in a single recorded step, it may be the end of the
   warm-up and is a note. ``cudaMalloc`` without a free only grows the cache: a note from 1 % of the step.
 
-The cost is estimated from the trace, for the rank that loses most, because all ranks wait for it:
-
-    saving: 0.7 of the device's idle time in these calls and right after them .. all of it, plus exposed
-    transfer with an empty queue meanwhile, plus 15 % (ranks delayed at different times wait for each other)
-
-A CPU rank has no such allocator.
+The loss is read from the trace, for the rank that loses most, because all ranks wait for it: the device's
+idle time in these calls and right after them, plus exposed transfer with an empty queue meanwhile. With the
+fix the calls return at once. A CPU rank has no such allocator.
 """
 
 from msgspec import Struct
@@ -31,16 +28,12 @@ from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.memory.largest_rank import find_largest_rank, missing_device_gap
 from zprof.rules.rule import format_frequency, make_finding, mean_wall_ns, rate_severity
 
-#: Minimum and maximum saving relative to the lost time; more than 1 because other ranks wait for the late
-#: one.
-_MIN_SAVING_RATIO = 0.7
-_MAX_SAVING_RATIO = 1.15
-
 
 class AllocatorCalls(Struct, frozen=True, kw_only=True):
     """Allocator calls of the rank that loses the most time, as means per step.
 
-    ``ratio_of_steps_with_free``: the share of its steps with a free.
+    ``ratio_of_steps_with_free``: the share of its steps with a free. ``exposed_ns``: transfer with an empty
+    queue meanwhile.
     """
 
     rank: int
@@ -51,11 +44,6 @@ class AllocatorCalls(Struct, frozen=True, kw_only=True):
     lost_ns: float
     exposed_ns: float
     wall_ns: float
-
-    @property
-    def saving_ns(self) -> tuple[float, float]:
-        """Lower and upper bound of the saving per step."""
-        return _MIN_SAVING_RATIO * self.lost_ns, _MAX_SAVING_RATIO * (self.lost_ns + self.exposed_ns)
 
     @property
     def lost_ratio(self) -> float:
@@ -117,6 +105,7 @@ def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     if calls and (calls.frees or calls.lost_ratio >= _MIN_STEP_RATIO):
         retries = (counters.retries or 0) if counters else 0
         retries_note = f"; its counters show {retries} retries" if retries else ""
+        lost_ns = calls.lost_ns + calls.exposed_ns
         return make_finding(
             analysis,
             Cause.ALLOCATOR_RETRIES,
@@ -129,8 +118,8 @@ def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
                 make_fact("steps_with_a_free", calls.ratio_of_steps_with_free, rank=calls.rank),
                 make_fact("idle_in_calls_per_step", calls.lost_ns, rank=calls.rank),
             ],
-            saving_ns=calls.saving_ns,
-            severity=rate_severity(calls.saving_ns[1], calls.wall_ns),
+            saving_ns=(0.0, lost_ns),
+            severity=rate_severity(lost_ns, calls.wall_ns),
             confidence=_confidence(calls, retries),
             fix=choose_fix(analysis, FIX),
             disprove="leave a tenth of the memory free with a smaller batch and record again: if the calls "

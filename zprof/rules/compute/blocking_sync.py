@@ -8,14 +8,11 @@ finding. One such wait per step is normal for reading the loss: a note at most. 
 contains the start of the profiler (0.2 to 0.5 s measured). A wait that does not recur in most steps is not
 reported, and in a single step the longest wait is ignored (:mod:`zprof.rules.compute.idle_time`).
 
-The evidence and the fixes are those of the operators and kinds of wait that cost most.
-
-    saving: half of the loss .. all of it, plus exposed transfer with an empty queue meanwhile, plus 15 %:
-    ranks delayed at different times wait for each other, and kernels launched afterwards start one by one
+The evidence and the fixes are those of the operators and kinds of wait that cost most. With the fix the
+blocking calls return at once.
 
 A CPU rank can read a scalar immediately. There the signal is exposed transfer of collectives that the rank
-waits for right after reading a scalar: all collectives in flight have to end, needed or not. Gathers that are
-needed next would be waited for anyway, so there the minimum is a third.
+waits for right after reading a scalar: all collectives in flight have to end, needed or not.
 """
 
 from collections.abc import Sequence
@@ -51,11 +48,6 @@ _HIGH_CONFIDENCE_RATIO = 0.05
 _MAX_NORMAL_COUNT = 1.5
 #: Waits per step and rank by which a run has more of them than its baseline.
 _MORE_WAITS = 0.5
-#: Minimum saving relative to the loss, with and without a device; maximum above 1 as ranks wait for each
-#: other.
-_MIN_SAVING_RATIO = 0.5
-_MIN_SAVING_RATIO_ON_CPU = 1 / 3
-_MAX_SAVING_RATIO = 1.15
 
 _FIX = Fix(
     forms={},
@@ -107,11 +99,11 @@ _CPU_DISPROOF = "remove the reads and record again: if the exposed transfer rema
 
 
 class _HostWaits(Struct, frozen=True, kw_only=True):
-    """Means per step: the loss, the range of the saving, and the number of waits."""
+    """Means per step: the loss, exposed transfer with an empty queue meanwhile, and the number of waits."""
 
     wall_ns: float
     lost_ns: float
-    saving_ns: tuple[float, float]
+    exposed_ns: float
     count: float
     key: str
 
@@ -138,8 +130,8 @@ def blocking_sync(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
                 make_fact("blocking_waits_per_step", waits.count),
                 *make_wait_facts(list_wait_groups(analysis)),
             ],
-            saving_ns=waits.saving_ns,
-            severity=rate_severity(waits.saving_ns[1], waits.wall_ns),
+            saving_ns=(0.0, waits.lost_ns + waits.exposed_ns),
+            severity=rate_severity(waits.lost_ns + waits.exposed_ns, waits.wall_ns),
             confidence=Confidence.LOW
             if is_normal
             else rate_confidence(analysis, share, _HIGH_CONFIDENCE_RATIO, _MEDIUM_CONFIDENCE_RATIO),
@@ -231,23 +223,20 @@ def _describe_longest_wait(analysis: RunAnalysis) -> str:
 
 
 def _measure_on_device(analysis: RunAnalysis) -> _HostWaits:
-    lost = mean_of_most_ranks(analysis, "sync_ns")
-    max_saving = _MAX_SAVING_RATIO * (lost + mean_of_most_ranks(analysis, "sync_exposed_ns"))
     return _HostWaits(
         wall_ns=mean_wall_ns(analysis),
-        lost_ns=lost,
-        saving_ns=(_MIN_SAVING_RATIO * lost, max_saving),
+        lost_ns=mean_of_most_ranks(analysis, "sync_ns"),
+        exposed_ns=mean_of_most_ranks(analysis, "sync_exposed_ns"),
         count=mean_of_most_ranks(analysis, "dry_syncs"),
         key="idle_in_waits_per_step",
     )
 
 
 def _measure_on_cpu(analysis: RunAnalysis) -> _HostWaits:
-    lost = mean_of_most_ranks(analysis, "read_exposed_ns")
     return _HostWaits(
         wall_ns=mean_wall_ns(analysis),
-        lost_ns=lost,
-        saving_ns=(_MIN_SAVING_RATIO_ON_CPU * lost, _MAX_SAVING_RATIO * lost),
+        lost_ns=mean_of_most_ranks(analysis, "read_exposed_ns"),
+        exposed_ns=0.0,
         count=mean_of_most_ranks(analysis, "held_reads"),
         key="exposed_transfer_of_reads_per_step",
     )

@@ -8,9 +8,7 @@ o the concurrent time of comparable kernels and e its excess over their time alo
     excess = measured excess of comparable kernels + (1 - 1/s) of the other concurrent time
 
 Reported if s > 1.15 and excess > 3 % of the step, 1 % if the step can be replayed (docs/thresholds.md;
-A100 GEMMs reached 1.76, NVIDIA/nccl issue 1428). Fewer channels for collectives save at most the entire
-excess, but slow the collectives down: the saving starts at half. The upper bound adds 10 % for kernels that
-are only assumed to be slowed down like the others.
+A100 GEMMs reached 1.76, NVIDIA/nccl issue 1428). With the fix kernels run as fast as alone.
 
 Kernels of one name can do different work when concurrent than alone, in blocks of a different size. So on a
 device the median kernel (``typical_factor``) must also exceed 1.10.
@@ -116,7 +114,6 @@ _MIN_STEP_RATIO, _MIN_REPLAYED_RATIO = 0.03, 0.01
 _MIN_TYPICAL_RATIO = 1.10
 #: Below this concurrent share of the step, even kernels twice as slow are not worth a finding.
 _MIN_CONCURRENT_RATIO = 0.06
-_SAVING_RATIOS = (0.5, 1.1)
 #: High confidence needs this many kernels and this share of the time compared, from names that mostly agree.
 _MIN_KERNELS_FOR_HIGH_CONFIDENCE = 20
 _HIGH_CONFIDENCE_JUDGED_RATIO = 0.05
@@ -160,7 +157,6 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
 
 def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> Finding:
     words = analysis.time.words
-    low, high = (ratio * excess for ratio in _SAVING_RATIOS)
     max_compute = max(rank.compute_ns for rank in analysis.time.per_rank)
     concurrent = mean_per_step(analysis, slowdown.concurrent_ns)
     return make_finding(
@@ -176,7 +172,7 @@ def _build_finding(analysis: RunAnalysis, slowdown: Slowdown, excess: float) -> 
             make_fact("share_of_compute_compared", slowdown.judged_ratio),
             make_fact("share_in_slowed_kernels", slowdown.agreeing_ratio),
         ],
-        saving_ns=(min(low, max_compute), min(high, max_compute)),
+        saving_ns=(0.0, min(excess, max_compute)),
         severity=rate_severity(excess, mean_wall_ns(analysis)),
         confidence=_rate_confidence(slowdown, on_cpu=is_on_cpu(analysis)),
         fix=choose_slowdown_fix(analysis),
@@ -211,7 +207,7 @@ def state_hidden_slowdown(analysis: RunAnalysis, finding: Finding) -> Finding:
     The replay excludes kernels that end before the collectives that the step waits for.
     """
     lost_ns = max((entry.value for entry in finding.evidence if entry.key == LOST_TO_SLOWDOWN), default=0.0)
-    if lost_ns <= finding.saving_ns[1]:
+    if lost_ns < finding.saving_ns[1] + 1:  # savings are whole
         return finding
     hidden = write_evidence(make_fact("hidden_slowdown", lost_ns - finding.saving_ns[1]), analysis.time.words)
     return replace(finding, evidence=(*finding.evidence, hidden))

@@ -10,9 +10,7 @@ FSDP2 cannot do without these copies. Confidence is high if copies out move fewe
 in. If ``chunk_cat`` is no faster, or takes most of the time, the cost is the usual one, or padding of shapes
 that do not divide evenly (ZP417): low confidence. It is medium if the bytes of either are unknown.
 
-If shards are not contiguous, data must be copied once, so the saving starts at half: a copy of contiguous
-rows runs at memory bandwidth, a copy of many narrow rows far below. If the step can be replayed, the saving
-is the gain without these copies, as if parameters were views of a flat unit.
+With the fix there are no copies, as if parameters were views of a flat unit.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -29,7 +27,6 @@ from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     GRADIENT_COPY_KERNEL,
     can_replay,
-    estimate_gather_copies_ns,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -41,7 +38,6 @@ from zprof.rules.rule import (
 from zprof.rules.volume.regathers import PROPOSED_RATIO, select_needless_gathers
 
 _MIN_STEP_RATIO = 0.03
-_MIN_SAVING_RATIO = 0.5
 _MIN_COPIES = 3
 #: Copies in cost about as much as copies out (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks).
 #: If copies in are most of the time, copies out of gathers are not slower than usual.
@@ -86,8 +82,21 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     )
     if rows.ints("count").sum() < _MIN_COPIES or cost <= min_cost:
         return None
-    cost -= estimate_gather_copies_ns(analysis, select_needless_gathers(analysis))
+    cost -= _estimate_needless_copies_ns(analysis)
     return _build_finding(analysis, cost) if cost > min_cost else None
+
+
+def _estimate_needless_copies_ns(analysis: RunAnalysis) -> float:
+    """Estimate the time per rank and step to copy needless gathers out, by their share of the bytes."""
+    rows = select_copy_kernels(analysis)
+    out = rows.at(~_copies_gradients(rows))
+    needless_bytes, total_bytes = (
+        float(select_kind(each, CollectiveKind.ALL_GATHER).ints("bytes").sum())
+        for each in (select_needless_gathers(analysis), analysis.collectives)
+    )
+    if not total_bytes:
+        return 0.0
+    return mean_per_step(analysis, float(out.ints("uncovered_ns").sum())) * needless_bytes / total_bytes
 
 
 def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
@@ -114,7 +123,7 @@ def _build_finding(analysis: RunAnalysis, cost: float) -> Finding:
             make_fact("gathered_bytes_per_step", moved),
             make_fact("gathered_bytes_per_copy_second", moved * 1e9 / cost),
         ],
-        saving_ns=(_MIN_SAVING_RATIO * cost, cost),
+        saving_ns=(0.0, cost),
         severity=rate_severity(cost, mean_wall_ns(analysis)),
         confidence=Confidence.LOW if copy_in_ns > _MAX_COPY_IN_RATIO * cost else _rate_by_speed(analysis),
         fix=choose_fix(analysis, _FIXES),

@@ -15,13 +15,9 @@ ready but had no processor: other programs on the machine make a step longer, an
 too little for a finding, but all time outside of operators is enough, the rule is untested. A recording of
 Python calls (``with_stack=True``) slows the host several times: low confidence.
 
-    saving: half of (that idle time - collectives in the background that nothing else would hide)
-         .. that idle time, plus exposed transfer with nothing queued after it, plus 15 %
-
-Half, because graphs and compiled or fused operators leave some launches. If the host is late, the next gather
-is late too, and its transfer is exposed: hence the second term. Ranks that run out of work at different times
-wait for each other: hence the 15 %. Ranks that wait for a processor do so during that Python, too: the upper
-end grows as the step does. A single late host is a different finding.
+If the host is late, the next gather is late too, and its transfer is exposed: that is lost as well. Ranks
+that wait for a processor do so during that Python, too: what is lost grows as the step does. With the fix the
+hosts launch in half of the time, or instantly. A single late host is a different finding.
 """
 
 import numpy as np
@@ -56,8 +52,7 @@ from zprof.rules.waiting.own_time import OwnTime, measure_own_time
 #: Minimum share of the step: for a finding, and for high confidence.
 _MIN_STEP_RATIO = 0.10
 _HIGH_CONFIDENCE_RATIO = 0.15
-#: Minimum saving relative to the idle time; maximum above 1 because ranks wait for each other.
-_MIN_SAVING_RATIO = 0.5
+#: Above 1, because ranks that run out of work at different times wait for each other.
 _MAX_SAVING_RATIO = 1.15
 
 _WHAT_ELSE = "it may run Python, sleep, or wait for a lock or a file"
@@ -109,11 +104,9 @@ class LateHosts(Struct, frozen=True, kw_only=True):
         return _MAX_SAVING_RATIO * (self.idle_ns + self.communication_ns)
 
     @property
-    def saving_ns(self) -> tuple[float, float]:
-        """Lower and upper bound of the saving per step."""
-        min_saving = _MIN_SAVING_RATIO * max(0.0, self.idle_ns - self.unhidden_ns)
-        idle_with_queue_ns = self.share * self.wall_ns
-        return min_saving, _MAX_SAVING_RATIO * (idle_with_queue_ns + self.exposed_ns)
+    def lost_ns(self) -> float:
+        """This idle time with its part of waits for a processor, and transfer that late launches expose."""
+        return self.share * self.wall_ns + self.exposed_ns
 
 
 def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -148,8 +141,8 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
             make_fact("exposed_transfer_nothing_queued", late_hosts.exposed_ns),
             make_fact("collectives_hidden_by_idle", late_hosts.unhidden_ns),
         ],
-        saving_ns=late_hosts.saving_ns,
-        severity=rate_severity(late_hosts.saving_ns[1], late_hosts.wall_ns),
+        saving_ns=(0.0, late_hosts.lost_ns),
+        severity=rate_severity(late_hosts.lost_ns, late_hosts.wall_ns),
         confidence=_rate_confidence(analysis, late_hosts.share),
         fix=choose_launch_fix(analysis),
         disprove="double the micro-batch and record again: kernels take longer but launches do not, so the "

@@ -4,12 +4,8 @@ Signal: the idle time within ``enumerate(DataLoader)#….__next__``, with the la
 ranks and in the typical step. At least 2 % of the step is a finding (docs/thresholds.md; measured healthy
 loaders take 0.3 to 0.7 %), at least 5 % has high confidence.
 
-    saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, plus exposed
-    transfer with an empty queue meanwhile
-
-A late first batch (workers start, caches are cold) is not reported if the others are on time. A loader that
-keeps up still takes some time for each batch, and on a CPU rank a collective in the background would no
-longer be hidden. A batch that is late on a single rank belongs to ZP301 and ZP302.
+A late first batch (workers start, caches are cold) is not reported if the others are on time. A batch that is
+late on a single rank belongs to ZP301 and ZP302. With the fix each batch is ready when it is requested.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -38,8 +34,6 @@ _MIN_STEP_RATIO = 0.02
 _HIGH_CONFIDENCE_RATIO = 0.05
 #: Loaders that take at most this much longer than in the baseline are the same.
 _MAX_GROWTH_RATIO = 1.5
-#: Minimum saving relative to the loader's idle time.
-_MIN_SAVING_RATIO = 0.6
 
 #: Workers to advise if the number of processors is unknown, and at most.
 _DEFAULT_WORKERS, _MAX_WORKERS = 4, 8
@@ -67,7 +61,7 @@ def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return find_single_occurrence_gap(analysis, Cause.DATA_LOADER, _MIN_STEP_RATIO, "loader_ns")
     words = analysis.time.words
     hidden_ns = mean_of_most_ranks(analysis, "loader_under_ns")
-    high = lost_ns + mean_of_most_ranks(analysis, "loader_exposed_ns")
+    max_lost_ns = lost_ns + mean_of_most_ranks(analysis, "loader_exposed_ns")
     return make_finding(
         analysis,
         Cause.DATA_LOADER,
@@ -78,8 +72,8 @@ def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
             make_fact("idle_beside_collective", hidden_ns),
             make_fact("share_of_step", lost_ns / wall),
         ],
-        saving_ns=(_MIN_SAVING_RATIO * max(0.0, lost_ns - hidden_ns), high),
-        severity=rate_severity(high, wall),
+        saving_ns=(0.0, max_lost_ns),
+        severity=rate_severity(max_lost_ns, wall),
         confidence=rate_confidence(analysis, lost_ns / wall, _HIGH_CONFIDENCE_RATIO, _MIN_STEP_RATIO),
         fix=choose_loader_fix(analysis),
         disprove="train on one batch kept in memory and record again: if the step takes as long, "

@@ -7,13 +7,12 @@ and rank,
 
 Both are computed twice: from the times as measured, and without the slowdown by concurrent collectives
 (:mod:`zprof.rules.compute.comm_slows_compute`), which is an estimate and differs between the runs as their
-overlap does. The smaller ratio decides; the range of the saving holds both.
+overlap does. The smaller ratio decides.
 
 w is in tokens, else in samples, if both runs report them. Otherwise it is assumed to be the same, and the
 number of kernels must agree. Optimizers are excluded, because sharding reduces a rank's share of them; so are
 copies around collectives. Reported from 5 % (docs/thresholds.md) on more than half of the ranks: a single
-slower rank is a straggler (ZP301). Shorter compute can expose the communication that it hides: in the worst
-case the hidden time shrinks by the same share, which leaves lost * (1 - overlapped / compute).
+slower rank is a straggler (ZP301). With the fix kernels take as long as in the baseline.
 """
 
 import re
@@ -38,8 +37,6 @@ _HIGH_CONFIDENCE_RATIO = 1.10
 #: unknown.
 _MIN_MATCHED_RATIO = 0.50
 _MAX_COUNT_DIFFERENCE_RATIO = 0.10
-#: Margins for the median over ranks, optimizers and the noise of kernels.
-_SAVING_RATIOS = (0.90, 1.10)
 _OPTIMIZER = re.compile(r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer")
 
 
@@ -181,11 +178,7 @@ def _read_work(analysis: RunAnalysis, baseline: RunAnalysis) -> _Work:
 def _build_finding(analysis: RunAnalysis, comparison: _KernelComparison, slow_ranks: list[int]) -> Finding:
     basis = analysis.time.basis
     wall, ratio = mean_wall_ns(analysis), float(np.median(comparison.ratio))
-    compute = float(np.mean([rank.compute_ns for rank in analysis.time.per_rank]))
-    overlapped = float(np.mean([rank.overlapped_ns for rank in analysis.time.per_rank]))
-    remaining_ratio = max(0.3, 1 - overlapped / max(1.0, compute))
     max_compute = max(rank.compute_ns for rank in analysis.time.per_rank)
-    low, high = _SAVING_RATIOS[0] * comparison.lost_ns, _SAVING_RATIOS[1] * comparison.max_lost_ns
     return make_finding(
         analysis,
         Cause.LOST_COMPUTE_EFFICIENCY,
@@ -193,7 +186,7 @@ def _build_finding(analysis: RunAnalysis, comparison: _KernelComparison, slow_ra
         f"{_describe_unit(comparison, basis)}, on {_format_ranks(slow_ranks, comparison)}: "
         f"{format_ns(comparison.lost_ns)} {basis}, apart from what collectives slow down",
         evidence=_list_evidence(comparison, slow_ranks),
-        saving_ns=(min(low * remaining_ratio, max_compute), min(high, max_compute)),
+        saving_ns=(0.0, min(comparison.max_lost_ns, max_compute)),
         severity=rate_severity(comparison.lost_ns, wall),
         confidence=Confidence.HIGH
         if ratio > _HIGH_CONFIDENCE_RATIO and comparison.work.unit

@@ -75,8 +75,8 @@ def _finding(
             make_fact("exposed_time_per_step", price.exposed_ns),
             *headroom.evidence,
         ],
-        saving_ns=price.saving_ns,
-        severity=rate_severity(price.high_ns, mean_wall_ns(analysis)),
+        saving_ns=(0.0, price.lost_ns),
+        severity=rate_severity(price.exposed_ns, mean_wall_ns(analysis)),
         confidence=headroom.at_most(rate_confidence(analysis, price)),
         fix=choose_fix(analysis, _FIXES),
         disprove="keep the units between micro-batches and record again: if the step takes as long, the "

@@ -131,8 +131,8 @@ def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -
             make_fact("exposed_time_per_step", price.exposed_ns),
             *_volume_evidence(analysis),
         ],
-        saving_ns=price.saving_ns,
-        severity=rate_severity(price.high_ns, wall),
+        saving_ns=(0.0, price.lost_ns),
+        severity=rate_severity(price.exposed_ns, wall),
         confidence=rate_confidence(analysis, price),
         fix=choose_fix(analysis, _FIXES, {"micro_batches": micro_batches})
         + "\n(if gradients are sharded, this keeps them unsharded between micro-batches)",

@@ -61,8 +61,8 @@ def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
             *regathers.cost.size_evidence,
             make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
         ],
-        saving_ns=regathers.cost.saving_ns,
-        severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
+        saving_ns=(0.0, regathers.cost.lost_ns),
+        severity=rate_severity(regathers.cost.exposed_ns, mean_wall_ns(analysis)),
         confidence=rate_confidence(analysis, regathers.cost),
         fix=choose_fix(analysis, _FIXES),
         disprove="turn checkpointing off for a step that fits in memory, and count: if two all_gathers per "

@@ -9,8 +9,8 @@ least half of the bytes of all_gathers are float32, and one of
     the program reports that it keeps parameters in two bytes                                    medium
 
 (docs/thresholds.md). If products are in float32, there is nothing to save. If neither is known (a program on
-the CPU, whose operators have no type), the result is a gap. Saving: half of the bytes, replayed
-(:mod:`zprof.rules.volume.half_precision_saving`), from 1 % of the step (chosen, as in ZP409).
+the CPU, whose operators have no type), the result is a gap. The fix halves the bytes
+(:mod:`zprof.rules.volume.half_precision_saving`). Reported from 1 % of the step (chosen, as in ZP409).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -31,7 +31,7 @@ from zprof.rules.rule import (
 from zprof.rules.volume.half_precision_saving import (
     ComputeType,
     HalvedBytes,
-    price_half_bytes,
+    measure_half_bytes,
     read_compute_type,
     states_full_precision,
 )
@@ -65,13 +65,13 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     traffic = read_model_traffic(analysis)
     if not traffic.gathers.is_full:
         return None
-    priced = price_half_bytes(analysis, traffic.gathers.full_rows)
-    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
+    halved = measure_half_bytes(analysis, traffic.gathers.full_rows)
+    if not can_replay(analysis) and halved.lost_ns < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     computed = read_compute_type(analysis)
     proof = _proof(analysis, traffic, computed)
     if proof is not None:
-        return _finding(analysis, traffic, priced, *proof)
+        return _finding(analysis, traffic, halved, *proof)
     if computed.is_known or states_full_precision(analysis):
         return None
     return untested_gap(
@@ -97,25 +97,25 @@ def _proof(
 
 
 def _finding(
-    analysis: RunAnalysis, traffic: ModelTraffic, priced: HalvedBytes, proof: str, confidence: Confidence
+    analysis: RunAnalysis, traffic: ModelTraffic, halved: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
     basis = analysis.time.basis
-    unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
-    moved = make_fact("float32_gathered_bytes_per_step", priced.bytes)
+    unsure = "; ranks are missing, so part of this may be waiting" if halved.bound else ""
+    moved = make_fact("float32_gathered_bytes_per_step", halved.bytes)
     return make_finding(
         analysis,
         Cause.FP32_GATHER,
-        sentence=f"parameters are gathered in float32{priced.format_size(basis)} although {proof}: "
-        f"half of the bytes would suffice (exposed {format_ns(priced.exposed_ns)} of "
-        f"{format_ns(priced.transfer_ns)} {basis}{unsure})",
+        sentence=f"parameters are gathered in float32{halved.format_size(basis)} although {proof}: "
+        f"half of the bytes would suffice (exposed {format_ns(halved.exposed_ns)} of "
+        f"{format_ns(halved.transfer_ns)} {basis}{unsure})",
         evidence=[
-            *((moved,) if priced.bytes else ()),
+            *((moved,) if halved.bytes else ()),
             make_fact("gathers_per_step", len(traffic.gathers.full_rows)),
-            make_fact("transfer_per_step", priced.transfer_ns),
-            make_fact("exposed_part", priced.exposed_ns),
+            make_fact("transfer_per_step", halved.transfer_ns),
+            make_fact("exposed_part", halved.exposed_ns),
         ],
-        saving_ns=priced.saving_ns,
-        severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
+        saving_ns=(0.0, halved.lost_ns),
+        severity=rate_severity(halved.lost_ns, mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis, _FIXES),
         disprove="gather in bfloat16 for some steps and record again: if the step takes as long, the bytes "

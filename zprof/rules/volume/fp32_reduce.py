@@ -8,9 +8,8 @@ float32, and one of
     at least half of the time in matrix products is in kernels of half precision                 medium
 
 (docs/thresholds.md). If the type in which the model computes is unknown (all_reduces of a CPU program),
-the result is a gap. Saving: half of the bytes, replayed (:mod:`zprof.rules.volume.half_precision_saving`),
-limited by the model of the run (:mod:`zprof.rules.saving_range`). Nothing is reported below 1 % of the step
-(chosen: bytes are exact, but too few to matter there).
+the result is a gap. The fix halves the bytes (:mod:`zprof.rules.volume.half_precision_saving`). Nothing is
+reported below 1 % of the step (chosen: bytes are exact, but too few to matter there).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -30,7 +29,7 @@ from zprof.rules.rule import (
 )
 from zprof.rules.volume.half_precision_saving import (
     HalvedBytes,
-    price_half_bytes,
+    measure_half_bytes,
     read_compute_type,
     states_full_precision,
 )
@@ -74,12 +73,12 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     traffic = read_model_traffic(analysis)
     if not traffic.reductions.is_full:
         return None
-    priced = price_half_bytes(analysis, traffic.reductions.full_rows)
-    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
+    halved = measure_half_bytes(analysis, traffic.reductions.full_rows)
+    if not can_replay(analysis) and halved.lost_ns < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:
-        return _finding(analysis, traffic.reductions, priced, *proof)
+        return _finding(analysis, traffic.reductions, halved, *proof)
     if (
         len(traffic.gathers.rows) > 0
         or read_compute_type(analysis).is_known
@@ -107,25 +106,25 @@ def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] 
 
 
 def _finding(
-    analysis: RunAnalysis, reductions: Direction, priced: HalvedBytes, proof: str, confidence: Confidence
+    analysis: RunAnalysis, reductions: Direction, halved: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
     basis = analysis.time.basis
-    unsure = "; ranks are missing, so part of this may be waiting" if priced.bound else ""
-    moved = make_fact("float32_reduced_bytes_per_step", priced.bytes)
+    unsure = "; ranks are missing, so part of this may be waiting" if halved.bound else ""
+    moved = make_fact("float32_reduced_bytes_per_step", halved.bytes)
     return make_finding(
         analysis,
         Cause.FP32_REDUCE,
-        sentence=f"gradients are reduced in float32{priced.format_size(basis)} although {proof}: "
-        f"half of the bytes would suffice (exposed {format_ns(priced.exposed_ns)} of "
-        f"{format_ns(priced.transfer_ns)} {basis}{unsure})",
+        sentence=f"gradients are reduced in float32{halved.format_size(basis)} although {proof}: "
+        f"half of the bytes would suffice (exposed {format_ns(halved.exposed_ns)} of "
+        f"{format_ns(halved.transfer_ns)} {basis}{unsure})",
         evidence=[
-            *((moved,) if priced.bytes else ()),
+            *((moved,) if halved.bytes else ()),
             make_fact("reductions_per_step", len(reductions.full_rows)),
-            make_fact("transfer_per_step", priced.transfer_ns),
-            make_fact("exposed_part", priced.exposed_ns),
+            make_fact("transfer_per_step", halved.transfer_ns),
+            make_fact("exposed_part", halved.exposed_ns),
         ],
-        saving_ns=priced.saving_ns,
-        severity=rate_severity(priced.saving_ns[1], mean_wall_ns(analysis)),
+        saving_ns=(0.0, halved.lost_ns),
+        severity=rate_severity(halved.lost_ns, mean_wall_ns(analysis)),
         confidence=confidence,
         fix=choose_fix(analysis, _FIXES) + _NUMERICS,
         disprove="reduce in bfloat16 for some steps and record again: if the step takes as long, the bytes "

@@ -1,15 +1,12 @@
-"""Infer from kernel names if a model computes in half precision, and estimate the gain of halving the bytes.
+"""Infer from kernel names if a model computes in half precision, and measure what half of the bytes take.
 
 The names of matrix products contain their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``,
 cuBLAS's ``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash
 attention exists in half precision only, the memory-efficient one in float32 too (``fmha_cutlassF_f32``).
 Operators of the CPU have no type.
 
-The transfer of each collective is halved (latency stays, so a little less is saved) and the step is replayed
-accordingly. The saving is 0.75 to 1.15 times the replayed gain, never more than half of these
-collectives' transfer, nor than all exposed transfer. On simulated jobs the replay is at most 5 % too high. If
-not all ranks were recorded, transfer may be waiting, and the lower bound counts the fastest collective of the
-same kind and size.
+The other half is lost: half of these collectives' transfer, and no more than all exposed transfer. With the
+fix they take half of their transfer beyond the latency, and their copies half of their time.
 """
 
 import re
@@ -93,13 +90,14 @@ _HALF_RATIO = 0.5
 class HalvedBytes(Struct, frozen=True, kw_only=True):
     """Collectives whose bytes can be halved; times and bytes are per step and rank.
 
-    ``bound``: most of them were not recorded on all ranks, so ``exposed_ns`` may be waiting.
+    ``lost_ns``: what half of their bytes cost at most. ``bound``: most of them were not recorded on all
+    ranks, so ``exposed_ns`` may be waiting.
     """
 
     bytes: float
     transfer_ns: float
     exposed_ns: float
-    saving_ns: tuple[float, float]
+    lost_ns: float
     bound: bool
 
     def format_size(self, basis: str) -> str:
@@ -107,14 +105,14 @@ class HalvedBytes(Struct, frozen=True, kw_only=True):
         return f" ({format_bytes(int(self.bytes))} {basis})" if self.bytes else ""
 
 
-def price_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
-    """Estimate the gain of halving the bytes of ``rows``, which are rows of ``analysis.collectives``."""
+def measure_half_bytes(analysis: RunAnalysis, rows: Columns) -> HalvedBytes:
+    """Measure ``rows``, which are rows of ``analysis.collectives``, and what half of their bytes take."""
     whole = mean_per_step(analysis, rows.ints("transfer_ns").sum())
     exposed = mean_per_step(analysis, analysis.collectives.ints("exposed_transfer_ns").sum())
     return HalvedBytes(
         bytes=mean_per_step(analysis, rows.ints("bytes").sum()),
         transfer_ns=whole,
         exposed_ns=mean_per_step(analysis, rows.ints("exposed_transfer_ns").sum()),
-        saving_ns=(0.0, min(_HALF_RATIO * whole, exposed)),
+        lost_ns=min(_HALF_RATIO * whole, exposed),
         bound=are_mostly_bounds(rows),
     )

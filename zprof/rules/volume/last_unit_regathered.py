@@ -56,8 +56,8 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
             make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
             make_fact("compute_between_gathers", between),
         ],
-        saving_ns=regathers.cost.saving_ns,
-        severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
+        saving_ns=(0.0, regathers.cost.lost_ns),
+        severity=rate_severity(regathers.cost.exposed_ns, mean_wall_ns(analysis)),
         confidence=rate_confidence(analysis, regathers.cost),
         fix=choose_fix(analysis, _FIXES),
         disprove="keep that unit and record again: its second gather disappears, and the step gets shorter "

@@ -61,8 +61,8 @@ def needless_reshard_after_forward(
             make_fact("exposed_time_per_step", regathers.cost.exposed_ns),
             *headroom.evidence,
         ],
-        saving_ns=regathers.cost.saving_ns,
-        severity=rate_severity(regathers.cost.high_ns, mean_wall_ns(analysis)),
+        saving_ns=(0.0, regathers.cost.lost_ns),
+        severity=rate_severity(regathers.cost.exposed_ns, mean_wall_ns(analysis)),
         confidence=rate_confidence(analysis, regathers.cost) if headroom.suffices else Confidence.LOW,
         fix=choose_fix(analysis, _FIXES),
         disprove="keep the units after their forward and record again: if the step takes as long, or memory "

@@ -9,17 +9,12 @@ transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md), 
 because a hidden gather still exposes its first unit: 18 % of it with 4 blocks (measured on the reference
 engine). At most the compute of the next forward can hide it: a third of the compute of a micro-batch if the
 backward takes twice as long as the forward, a quarter if it also recomputes. With e exposed and C the
-compute,
-
-    saving from 0.6 min(e, 0.3 C) to min(e, 0.4 C)
-
-limited by the what-if model of the run (:mod:`zprof.rules.saving_range`); 0.6 because the first
-unit's gather has no compute to hide it, and unequal units hide unequal parts.
+compute, at most min(e, 0.4 C) is lost. With the fix the gathers run beside the next forward.
 
 Stages 1 and 2 need no more than data parallelism: a reduce-scatter of gradients (psi) and this gather (psi).
 If gradients are all-reduced in full (2 psi) before it, all ranks could update all parameters themselves. The
-gather then saves only memory, at 3 psi instead of 2 psi. That is proven by bytes, from one rank. Its saving,
-half of the all-reduces' transfer, is replayed and added.
+gather then saves only memory, at 3 psi instead of 2 psi. That is proven by bytes, from one rank, and half of
+the all-reduces' transfer is lost as well.
 """
 
 import numpy as np
@@ -44,13 +39,12 @@ from zprof.rules.rule import (
     rate_severity,
     untested_gap,
 )
-from zprof.rules.volume.half_precision_saving import price_half_bytes
+from zprof.rules.volume.half_precision_saving import measure_half_bytes
 from zprof.step.traffic import (
     are_mostly_bounds,
     count_elements,
     has_known_sizes,
     select_large,
-    surely_moving_ns,
     weigh_rows,
 )
 
@@ -128,9 +122,8 @@ def _is_reduced_in_full(reductions: Columns, gathers: Columns) -> bool:
 _MIN_STEP_RATIO = 0.03
 #: Minimum exposed share of the gathers' transfer: with less they already overlap with the next forward.
 _EXPOSED_RATIO = 0.5
-#: The forward's share of a micro-batch's compute, lower and upper bound.
-_FORWARD_RATIO = (0.3, 0.4)
-_SURE_RATIO = 0.6
+#: The forward's largest share of a micro-batch's compute.
+_MAX_FORWARD_RATIO = 0.4
 
 _FIXES = Fix(
     forms={
@@ -152,7 +145,7 @@ _FIXES = Fix(
 
 
 class _Cost(Struct, frozen=True, kw_only=True):
-    """A rank's gathers per step, and the part that can be hidden.
+    """A rank's gathers per step, the part that can be hidden, and what a reduce-scatter would spare.
 
     ``bound``: most of their time was not recorded on all ranks, so it may be waiting.
     """
@@ -161,16 +154,14 @@ class _Cost(Struct, frozen=True, kw_only=True):
     reduced_bytes: float
     transfer_ns: float
     exposed_ns: float
-    hiding_ns: tuple[float, float]
-    scattering_ns: tuple[float, float]
+    hideable_ns: float
+    scattering_ns: float
     bound: bool
 
     @property
-    def saving_ns(self) -> tuple[float, float]:
-        return (
-            self.hiding_ns[0] + self.scattering_ns[0],
-            self.hiding_ns[1] + self.scattering_ns[1],
-        )
+    def lost_ns(self) -> float:
+        """What the gather and reductions in full cost at most."""
+        return self.hideable_ns + self.scattering_ns
 
 
 def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -186,38 +177,30 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
     exposed = _median_step_sum(gathers, gathers.ints("exposed_transfer_ns"))
     transfer = _median_step_sum(gathers, gathers.ints("transfer_ns"))
     holds_up = exposed >= max(worth, _EXPOSED_RATIO * transfer)
+    compute = float(analysis.steps.ints("compute_ns").mean()) / max(1, analysis.training.micro_batches)
     cost = _Cost(
         gathered_bytes=mean_per_step(analysis, gathers.ints("bytes").sum()),
         reduced_bytes=mean_per_step(analysis, rows.ints("bytes").sum()),
         transfer_ns=transfer,
         exposed_ns=exposed,
-        hiding_ns=_hideable_ns(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
-        scattering_ns=price_half_bytes(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
+        hideable_ns=min(exposed, _MAX_FORWARD_RATIO * compute) if holds_up else 0.0,
+        scattering_ns=measure_half_bytes(analysis, rows).lost_ns if seen.three_psi else 0.0,
         bound=are_mostly_bounds(gathers),
     )
-    if not cost.hiding_ns[1] and not seen.three_psi:
+    if not cost.hideable_ns and not seen.three_psi:
         return None
-    sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # otherwise only three psi, a note
+    sure = cost.hideable_ns > 0 and cost.lost_ns >= worth  # otherwise only three psi, a note
     return make_finding(
         analysis,
         Cause.UNHIDDEN_OPTIMIZER_GATHER,
         sentence=_make_sentence(seen, cost),
         evidence=_evidence(seen, cost),
-        saving_ns=cost.saving_ns,
-        severity=rate_severity(cost.saving_ns[1], mean_wall_ns(analysis)),
+        saving_ns=(0.0, cost.lost_ns),
+        severity=rate_severity(cost.lost_ns, mean_wall_ns(analysis)),
         confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
         fix=choose_fix(analysis, _FIXES, {"stage": analysis.training.stage or 1}),
         disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
         "exposed part, the gather is not the cause",
-    )
-
-
-def _hideable_ns(analysis: RunAnalysis, gathers: Columns, exposed: float) -> tuple[float, float]:
-    sure = np.minimum(gathers.ints("exposed_transfer_ns"), surely_moving_ns(analysis)[gathers.row])
-    compute = float(analysis.steps.ints("compute_ns").mean()) / max(1, analysis.training.micro_batches)
-    return (
-        _SURE_RATIO * min(_median_step_sum(gathers, sure), _FORWARD_RATIO[0] * compute),
-        min(exposed, _FORWARD_RATIO[1] * compute),
     )
 
 
@@ -249,13 +232,13 @@ def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Fact]:
         *((gathered,) if cost.gathered_bytes else ()),
         make_fact("transfer_per_step/gathers", cost.transfer_ns),
         make_fact("exposed_part", cost.exposed_ns),
-        make_fact("hideable_max", cost.hiding_ns[1]),
+        make_fact("hideable_max", cost.hideable_ns),
     ]
     if seen.three_psi:
         moved = 2 * cost.reduced_bytes + cost.gathered_bytes
         rows += [
             make_fact("all_reduced_bytes_per_step", cost.reduced_bytes),
             make_fact("moved_bytes_per_step/all_reduce_twice", moved),
-            make_fact("reduce_scatter_saving_max", cost.scattering_ns[1]),
+            make_fact("reduce_scatter_saving_max", cost.scattering_ns),
         ]
     return rows

@@ -56,12 +56,12 @@ _MAJORITY_RATIO = 0.5
 class Suspect(Struct, frozen=True, kw_only=True):
     """The latest rank ``rank``; ``chosen`` marks it and those that are late with it among all ranks.
 
-    ``delay_ns``: median over steps of the busy time of ``rank`` in excess of the others; ``mean_ns``: the
-    mean; ``error_ns``: the random error of the median. ``beyond_ns``: the mean excess over the longest
-    rank that was not chosen. ``last_ratio``: share of steps in which a chosen rank is the longest.
-    ``chance``: probability that equal ranks look like this. ``queued_ns``: the median time of ``rank`` in
-    excess of the others in which its thread was ready but had no processor; 0 if unknown. ``part``: the part
-    of the own time that was tested; empty for the total.
+    ``delay_ns``: median over steps of the busy time of ``rank`` in excess of the others; ``error_ns``: the
+    random error of the median. ``beyond_ns``: the mean excess over the longest rank that was not chosen.
+    ``last_ratio``: share of steps in which a chosen rank is the longest. ``chance``: probability that equal
+    ranks look like this. ``queued_ns``: the median time of ``rank`` in excess of the others in which its
+    thread was ready but had no processor; 0 if unknown. ``part``: the part of the own time that was tested;
+    empty for the total.
     """
 
     rank: int
@@ -69,7 +69,6 @@ class Suspect(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     steps: int
     delay_ns: float
-    mean_ns: float
     error_ns: float
     beyond_ns: float
     floor_ns: float
@@ -144,7 +143,6 @@ def _find_latest(own: OwnTime, longer: Table, floor: float) -> Suspect:
         ranks=own.ranks,
         steps=own.steps,
         delay_ns=float(medians[place]),
-        mean_ns=float(mine.mean()),
         error_ns=_STANDARD_ERRORS
         * float(np.median(np.abs(mine - np.median(mine))))
         / float(np.sqrt(own.steps)),

@@ -12,10 +12,7 @@ rank must be idle or in host calls meanwhile, because noise of kernels is comput
 than half of the cost (70 % with two ranks: of eight steps one has five by chance), as docs/thresholds.md has
 it with 30 % for many ranks.
 
-Saving: 0.5 to 1.05 of the cost. In the simulator the true saving is 0.97 to 1.0 of it, and 0.5 if launches
-limit the device, which is then also idle without a stall. A delayed rank also hides less of its own
-transfers and has to wake up: two real gloo ranks gained 1.16 to 1.36 times the cost, so this is added if
-enough transfer is exposed.
+With the fix the latest rank of each step takes as long as the others.
 """
 
 import numpy as np
@@ -63,8 +60,6 @@ _COST_RATIO = 0.05
 #: For high confidence: minimum steps, and share of steps with a late rank and of the cost caused by the host.
 _MIN_STEPS_FOR_HIGH_CONFIDENCE = 4
 _SURE_RATIO = 0.75
-_SAVING_RATIOS = (0.5, 1.05)
-_UNHIDDEN_RATIO = 0.35
 
 _REASON_TEXT = {
     LateReason.DATA: "its data arrives late",
@@ -160,9 +155,6 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
     wall = mean_wall_ns(analysis)
     ranks = tuple(own.ranks[place] for place in turns.latest)
     reason = find_reason(analysis, ranks, compute_ns=0.0, copies_ns=0.0, idle_ns=turns.cost_ns)
-    exposed = max(rank.exposed_transfer_ns for rank in analysis.time.per_rank)
-    more = min(_UNHIDDEN_RATIO * turns.cost_ns, exposed)
-    saving = (_SAVING_RATIOS[0] * turns.cost_ns, _SAVING_RATIOS[1] * turns.cost_ns + more)
     return make_finding(
         analysis,
         Cause.ROTATING_STRAGGLER,
@@ -178,8 +170,8 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
             make_fact("late_ranks", len(turns.latest)),
             *([make_fact("delay_without_processor", turns.queued_ratio)] if turns.queued_ratio else []),
         ],
-        saving_ns=saving,
-        severity=rate_severity(saving[1], wall),
+        saving_ns=(0.0, turns.cost_ns),
+        severity=rate_severity(turns.cost_ns, wall),
         confidence=_confidence(turns, wall),
         fix=_choose_fix(analysis, reason),
         disprove="turn the collector off (gc.disable()) and give each rank its own cores, then record again: "

@@ -15,12 +15,10 @@ largest in more steps than chance makes likely, and cost something. Above low co
 ranks one is the last in seven of eight steps in 7 % of all runs. A delay that is mostly time without a
 processor is one of the machine's load, and never above low confidence.
 
-    saving <= min(delay, all waiting of the others for it, hidden or exposed)
+    cost = min(delay, all waiting of the others for it, hidden or exposed)
 
 because without the delay the others continue at most that much earlier, and if the link is the bottleneck no
-rank waits for another. A late host also hides less of its own transfers, which adds to the saving. At least
-half of the bound is saved: the range contained the true saving in all simulated jobs of
-``benchmarks.diagnosis``.
+rank waits for another. With the fix the late ranks take as long as the others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -119,22 +117,15 @@ _COST_RATIO = 0.05
 #: If a delay of this share of the step would be lost in the noise, a run is not reported as free of late
 #: ranks.
 _UNSEEN_RATIO = 0.10
-#: Minimum share of the upper bound that is saved if the link is almost the bottleneck.
-_SURE_RATIO = 0.5
-#: Factor on the upper bound, for means over steps and edges of intervals.
-_SLACK_RATIO = 1.03
-#: Reasons that leave the rank's device idle, so that less of its own transfers is hidden.
-_IDLE_REASONS = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
 _MAX_NAMED_RANKS = 4
 
 
 class _LateRank(Struct, frozen=True, kw_only=True):
-    """A late rank, the reason, and its cost per step."""
+    """A late rank, the waits that it causes, and the reason."""
 
     suspect: Suspect
     waits: CausedWaits
     reason: LateReason
-    saving_ns: tuple[float, float]
     wall_ns: float
 
 
@@ -233,25 +224,7 @@ def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank
         idle_ns=float(np.median(own.idle[:, place])),
     )
     waits = measure_waits(analysis, suspect.named)
-    return _LateRank(
-        suspect=suspect,
-        waits=waits,
-        reason=reason,
-        saving_ns=_saving(analysis, suspect, waits, reason),
-        wall_ns=mean_wall_ns(analysis),
-    )
-
-
-def _saving(
-    analysis: RunAnalysis, suspect: Suspect, waits: CausedWaits, reason: LateReason
-) -> tuple[float, float]:
-    delay = max(suspect.delay_ns, suspect.mean_ns)
-    unhidden = next(
-        (rank.exposed_transfer_ns for rank in analysis.time.per_rank if rank.rank == suspect.rank), 0
-    )
-    most = min(waits.bound_ns, delay + (unhidden if reason in _IDLE_REASONS else 0))
-    least = min(waits.bound_ns, suspect.beyond_ns, delay)
-    return (_SURE_RATIO * least, _SLACK_RATIO * most)
+    return _LateRank(suspect=suspect, waits=waits, reason=reason, wall_ns=mean_wall_ns(analysis))
 
 
 def _is_seen(late: _LateRank) -> bool:
@@ -285,8 +258,8 @@ def _finding(analysis: RunAnalysis, late: _LateRank) -> Finding:
         f"{suspect.steps} "
         f"steps because {why.text}: {_describe_waits(waits, suspect, analysis.time.basis)}",
         evidence=[*_evidence(suspect, waits), *why.evidence],
-        saving_ns=late.saving_ns,
-        severity=rate_severity(late.saving_ns[1], late.wall_ns),
+        saving_ns=(0.0, _cost_ns(late)),
+        severity=rate_severity(_cost_ns(late), late.wall_ns),
         confidence=_confidence(late),
         fix=why.fix,
         disprove=why.disprove,

@@ -96,16 +96,16 @@ def test_comm_slows_compute(run: Run, expected: str | None) -> None:
     assert judged(comm_slows_compute, run()) == expected
 
 
-def test_it_saves_half_to_a_little_more_than_the_excess() -> None:
+def test_the_excess_is_lost() -> None:
     """Half of the compute was judged, and is 1.6 times as long: 18.75 of 50 ms are lost."""
     finding = found(comm_slows_compute, slowed(50, 25, 9.375))
     assert finding.id == "ZP506"
-    assert finding.saving_ns == pytest.approx((0.5 * 18.75 * MS, 1.1 * 18.75 * MS), rel=1e-3)
+    assert finding.saving_ns == (0, pytest.approx(18.75 * MS, rel=1e-3))
     assert values(finding, "ratio")[0] == pytest.approx(1.6)
 
 
-def test_it_saves_no_more_than_the_compute_of_a_rank() -> None:
-    assert found(comm_slows_compute, with_ranks(slowed(60, 30, 15), compute_ns=MS)).saving_ns == (MS, MS)
+def test_no_more_than_the_compute_of_a_rank_is_lost() -> None:
+    assert found(comm_slows_compute, with_ranks(slowed(60, 30, 15), compute_ns=MS)).saving_ns == (0, MS)
 
 
 HOSTILE = "void at::split_with_sizes_copy<\x1b[31m>(int)"
@@ -146,9 +146,9 @@ def test_copy_overhead(run: Run, expected: str | None) -> None:
     assert judged(copy_overhead, run()) == expected
 
 
-def test_it_saves_half_to_all_of_the_copies_and_escapes_their_names() -> None:
+def test_all_copies_are_lost_and_their_names_escaped() -> None:
     finding = found(copy_overhead, copying(10))
-    assert (finding.id, finding.saving_ns) == ("ZP507", (5 * MS, 10 * MS))
+    assert (finding.id, finding.saving_ns) == ("ZP507", (0, 10 * MS))
     assert values(finding, "bytes_per_s") == [pytest.approx(12 * (4 << 20) / 0.010)]
     assert finding.sentence.isprintable()
 
@@ -218,12 +218,7 @@ def test_what_is_lost_is_stated_at_equal_work() -> None:
     assert (finding.id, values(finding, "ratio")[0]) == ("ZP508", pytest.approx(1.3))
 
 
-def test_the_range_holds_the_loss_with_and_without_the_estimated_slowdown() -> None:
-    low, high = found(lost_compute_efficiency, computing(150), computing(130, **SLOWED)).saving_ns
-    assert low < 20 * MS < 50 * MS < high  # against the 130 ms measured, and the 100 ms they take alone
-
-
-def test_lost_efficiency_saves_most_of_what_is_lost() -> None:
-    after = with_ranks(computing(130), overlapped_ns=0)
-    low, high = found(lost_compute_efficiency, after, computing(100)).saving_ns
-    assert (low, high) == (pytest.approx(27 * MS, abs=1), pytest.approx(33 * MS, abs=1))
+def test_the_larger_loss_counts_with_and_without_the_estimated_slowdown() -> None:
+    """50 ms against the 100 ms that kernels take alone, 20 ms against the 130 ms measured."""
+    finding = found(lost_compute_efficiency, computing(150), computing(130, **SLOWED))
+    assert finding.saving_ns == (0, pytest.approx(50 * MS, rel=0.01))

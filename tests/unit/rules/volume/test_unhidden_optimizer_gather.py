@@ -130,17 +130,15 @@ def test_what_is_gathered_and_exposed_is_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exposed_ms", "micro_batches", "saving_ms"),
-    [(10.0, 1, (6.0, 10.0)), (20.0, 1, (10.8, 20.0)), (40.0, 1, (10.8, 24.0)), (40.0, 4, (2.7, 6.0))],
+    ("exposed_ms", "micro_batches", "lost_ms"),
+    [(10.0, 1, 10.0), (20.0, 1, 20.0), (40.0, 1, 24.0), (40.0, 4, 6.0)],
 )
-def test_it_saves_no_more_than_the_next_forward_hides(
-    exposed_ms: float, micro_batches: int, saving_ms: tuple[float, float]
+def test_no_more_than_the_next_forward_hides_is_lost(
+    exposed_ms: float, micro_batches: int, lost_ms: float
 ) -> None:
-    """Of 60 ms of compute the forward is 18 to 24; only its first micro-batch counts."""
-    saving = found(
-        unhidden_optimizer_gather, job(exposed_ms=exposed_ms, micro_batches=micro_batches)
-    ).saving_ns
-    assert saving == pytest.approx(tuple(ms * MS for ms in saving_ms))
+    """Of 60 ms of compute the forward is at most 24; only its first micro-batch counts."""
+    finding = found(unhidden_optimizer_gather, job(exposed_ms=exposed_ms, micro_batches=micro_batches))
+    assert finding.saving_ns == (0, pytest.approx(lost_ms * MS))
 
 
 def as_gloo() -> RunAnalysis:
@@ -182,12 +180,10 @@ def test_gradients_that_are_all_reduced_move_three_times_the_parameters(run: Run
         assert others[1] == 2 * others[0] + gathered
 
 
-def test_a_missing_rank_widens_the_range() -> None:
-    """One step's gather is fast: in the others the missing rank may have been late."""
+def test_a_missing_rank_may_have_been_late() -> None:
     analysis = job()
     rows = analysis.collectives
     fast = rows.texts("kind").equals("all_gather") & (rows.ints("step") == 0)
     rows = changed(changed(rows, bound=True), fast, end_ns=rows.ints("start_ns") + MS)
     finding = found(unhidden_optimizer_gather, without_rank(replace(analysis, collectives=rows), 1))
-    assert finding.saving_ns == (pytest.approx(1.2 * MS, rel=0.2), pytest.approx(10 * MS))
     assert finding.confidence == "medium"

@@ -14,7 +14,6 @@ from tests.support.rule_runs import (
     values,
     with_clocks,
     with_queue,
-    with_ranks,
     with_walls,
     without_collectives,
 )
@@ -49,8 +48,7 @@ def in_turn(delay_ms: float, order: list[int], *, ranks: int = 4, noise_ms: floa
 @pytest.mark.parametrize(("ranks", "order"), [(4, TURNS), (2, [0, 1, 0, 1, 0, 1])])
 def test_hosts_that_stall_in_turn_are_found(ranks: int, order: list[int]) -> None:
     finding = found(rotating_straggler, in_turn(40, order, ranks=ranks))
-    low, high = finding.saving_ns
-    assert low <= 40 * MS <= high <= 2.8 * low
+    assert finding.saving_ns == (0, pytest.approx(40 * MS, rel=0.1))
     assert (finding.confidence, values(finding, "count")) == ("high", [ranks])
 
 
@@ -142,12 +140,6 @@ def exactly(
 )
 def test_thresholds(run: Run, expected: str | None) -> None:
     assert answer(run()) == expected
-
-
-@pytest.mark.parametrize(("transfer_ms", "most_ms"), [(50, 14.0), (1, 11.5)])
-def test_it_saves_half_to_all_of_the_cost_and_what_then_hides(transfer_ms: int, most_ms: float) -> None:
-    late = with_ranks(exactly(10 * MS, TURNS), exposed_transfer_ns=transfer_ms * MS)
-    assert found(rotating_straggler, late).saving_ns == (5 * MS, pytest.approx(most_ms * MS, abs=1))
 
 
 @pytest.mark.parametrize(("queued_ms", "expected"), [(19, "high"), (21, "low")])
