@@ -14,7 +14,7 @@ from msgspec import Struct
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.columns import Columns
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.collective_rows import parse_group_ranks, select_kind
+from zprof.analysis.time.collective_rows import select_kind
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Finding
 from zprof.rules.rule import list_copy_names
@@ -27,6 +27,7 @@ from zprof.step.merging import merge_units
 from zprof.step.messages import RankMessages, read_messages
 from zprof.step.splitting import split_units
 from zprof.step.tasks import NONE, Graph, RankGraph, step_places
+from zprof.step.traffic import find_sharding
 
 #: A step with more gathers is not one unit; a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
@@ -176,23 +177,16 @@ class SpanningShards(Struct, frozen=True, kw_only=True):
 
 def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
     """Return the group that shards over hosts on a slow link, None without one or if hosts are unknown."""
-    rows = analysis.collectives
-    rows = select_kind(rows, *_SHARDS)
-    rows = rows.at((rows.ints("group_size") > 1) & (rows.ints("bytes") > 0))
-    if not len(rows):
-        return None
-    by_group = rows.group_by("group")
-    names = list(rows.texts("group").at(by_group.first))
-    size = len(parse_group_ranks(names[by_group.sum(rows.ints("bytes")).argmax()]))
-    groups = [group for group in names if size and len(parse_group_ranks(group)) == size]
-    counted = [count_ranks_by_host(analysis, group) for group in groups]
+    sharding = find_sharding(analysis)
+    places = np.sort(np.concatenate((sharding.gathers.row, sharding.reductions.row)))
+    own_rows = select_kind(analysis.collectives.at(places), *_SHARDS)
+    counted = [count_ranks_by_host(analysis, group) for group in own_rows.texts("group").list_distinct()]
     layouts = {(len(each), count) for each in counted if each for count in each.values()}
     if len(layouts) != 1 or any(each is None for each in counted):
         return None
     hosts, per_host = next(iter(layouts))
     if hosts < 2 or per_host < 2:
         return None
-    own_rows = rows.at(rows.texts("group").equals(*groups))
     rates = [bus_bandwidths(analysis, own_rows, kind).floats("bytes_per_s") for kind in _SHARDS]
     if not any(len(each) for each in rates):
         return None
