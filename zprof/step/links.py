@@ -34,7 +34,7 @@ from zprof.model.whatif import Change, FittedLink
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
 _SLACK_NS = 50_000.0
 #: A fit is ignored if it has few messages, or if it misses the median message by more than this share.
-_MIN_FIT_MESSAGES, _MAX_FIT_RESIDUAL_RATIO = 8, 0.2
+_MIN_FIT_MESSAGES, _MAX_FIT_RESIDUAL_RATIO = 8, 0.25
 #: The latency of a group is resolved if it is clearly above the residual.
 _MIN_LATENCY_TO_RESIDUAL = 3.0
 #: Maximum share of transfer time that overlaps with other groups' messages, which slow each other down.
