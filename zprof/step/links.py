@@ -313,10 +313,6 @@ class LinkLine(Struct, frozen=True, kw_only=True):
     ns_per_byte: float
     known: bool
 
-    def at(self, size: float) -> float:
-        """Return the time of a message in ns."""
-        return self.latency_ns + self.ns_per_byte * size
-
 
 class Link(Struct, frozen=True, kw_only=True):
     """Message times of each kind; ``seen`` holds measured means by kind and size."""

@@ -1,7 +1,8 @@
 """ZP403 latency_bound_collectives: the time of messages is mostly latency of the link, not transfer of bytes.
 
 T = a + bytes / bandwidth, per kind and group. The latency a is that of the fit over message sizes, or, if
-there is only one size, the time of tiny messages (a norm, the loss) in the same group. It is the cause if
+there is only one size, the time of messages of up to 1 KiB (a norm, the loss) between the same ranks; see
+zprof/step/links.py. It is the cause if
 count * a > 50 % of the messages' time, more than 3 % of the step is exposed, and a is abnormal or
 there are no wrapped units (zprof/rules/transfer/small_messages.py; the first two thresholds are from
 docs/thresholds.md).
