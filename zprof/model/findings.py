@@ -300,7 +300,7 @@ class Confidence(StrEnum):
 
 
 class SavingNote(StrEnum):
-    """Reason why the saving of a finding is not what its fix alone gains."""
+    """Reason why the saving of a finding is not the range of the played step alone."""
 
     #: The step played without the cause takes as long.
     GAINS_NOTHING = "gains_nothing"
@@ -342,7 +342,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """A problem, the evidence for it, its cost and its fix.
 
     ``saving_ns`` is a range per step that never exceeds the ledger term that the finding claims;
-    ``saving_notes`` are the reasons why it is not the rule's own, in the order in which it was changed.
+    ``saving_notes`` are the reasons why it is not that of the step played without the cause, in order.
     ``saving_bytes`` is the range by which the memory of the largest rank would shrink; None if the finding is
     not about memory. ``change_ns``: range of what it costs more per step than in the baseline; None without a
     baseline. ``location`` is the line that the cause is in, None if it is unknown or not one line.

@@ -1,4 +1,4 @@
-"""Account for lost time: each nanosecond is claimed by one finding, and the rest is unexplained.
+"""Account for lost time: what each finding claims of it, and the rest, which is unexplained.
 
 Two findings can be about the same exposed transfer (no prefetch on a slow link), but its time can be saved
 only once. Findings that others explain claim last. Among the rest, higher confidence claims first, then the
@@ -67,13 +67,13 @@ def split_savings(
     rules: Sequence[Rule],
     ranks: Sequence[RankTime],
     steps: Sequence[StepTime] = (),
-    replayed: Collection[Cause] = (),
+    played: Collection[Cause] = (),
 ) -> tuple[Finding, ...]:
     """Return ``findings`` with no nanosecond of a ledger term claimed twice.
 
     A finding about time is dropped if the findings that explain it use up its terms: it is only their
-    symptom. ``replayed``: causes estimated by replaying the step with that fix alone; their ranges stay, but
-    like all they save no more than the time that they are taken from.
+    symptom. ``played``: causes whose savings are those of the step played with that fix alone; their ranges
+    stay, but like all they save no more than the time that they are taken from.
     """
     claims = {rule.cause: rule.claims for rule in rules}
     findings = [_limit_saving(finding, rules, ranks, steps) for finding in findings]
@@ -88,7 +88,7 @@ def split_savings(
     ):
         high = _take_from_terms(remaining, claims.get(finding.cause, ()), finding.saving_ns[1])
         is_used_up = finding.saving_ns[1] > 0 and high == 0
-        if finding.cause in replayed:
+        if finding.cause in played:
             kept.append(finding)
         elif not (is_used_up and finding.cause in causes):
             saving = (min(finding.saving_ns[0], high), high)

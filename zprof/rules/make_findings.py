@@ -1,8 +1,8 @@
 """Make the findings of a run in one pass: find, price, claim.
 
 A rule finds its cause and says what it costs at most. The saving is that of the step played with the fix, and
-causes that only the played step shows are added. Then each nanosecond is claimed once. Each change of a range
-leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
+causes that only the played step shows are added. Then each nanosecond is claimed once. What changes a range
+after that leaves a :class:`~zprof.model.findings.SavingNote` on the finding.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ from zprof.rules.measurement_artifact import do_recordings_match, has_lost_event
 from zprof.rules.price_findings import drop_explained, move_after_stalls, price_finding
 from zprof.rules.registry import memory_rules
 from zprof.rules.rule import Rule, change_saving, group_gaps, mean_wall_ns, rate_severity
-from zprof.rules.step_edits import EDITS
 from zprof.step.predict import PlayedStep
 
 #: These causes are proven by counts on each rank alone, so lost events do not lower their confidence.
@@ -61,8 +60,8 @@ def make_findings(
     """Return the ordered findings, with no time claimed twice, and all gaps of the run, rules' gaps last."""
     answers = [rule.check(analysis, baseline) for rule in _select_applicable(rules, analysis)]
     step = PlayedStep(analysis=analysis)
-    replayed, gaps = _replay_causes(step, [answer for answer in answers if answer is not None], rules)
-    findings = _claim_time(step, _limit_confidence(analysis, replayed), rules)
+    priced, played, gaps = _price_causes(step, [answer for answer in answers if answer is not None], rules)
+    findings = _claim_time(step, _limit_confidence(analysis, priced), played, rules)
     return findings, [*analysis.gaps, *group_gaps(gaps)]
 
 
@@ -77,21 +76,24 @@ def _select_applicable(rules: Sequence[Rule], analysis: RunAnalysis) -> Sequence
     return [rule for rule in rules if not rule.claims or rule.cause in memory_causes]
 
 
-def _replay_causes(
+def _price_causes(
     step: PlayedStep, answers: Sequence[Finding | Gap], rules: Sequence[Rule]
-) -> tuple[list[Finding], list[Gap]]:
-    """Return the findings with the ranges of replays, where there are any, and the gaps that remain.
+) -> tuple[list[Finding], frozenset[Cause], list[Gap]]:
+    """Return the findings with their savings, the causes that were played, and the gaps that remain.
 
-    Findings by replay replace those of rules of low confidence; effects of another cause are dropped.
+    Findings of the played step replace those of rules of low confidence; effects of another cause are
+    dropped.
     """
     rest, about_sizes = judge_message_sizes(step.analysis, step, answers)
     own = [price_finding(step, answer) for answer in rest if isinstance(answer, Finding)]
-    known = [*(finding for finding in own if finding is not None), *about_sizes]
+    known = [*(each.finding for each in own if each.finding is not None), *about_sizes]
     added = find_by_replay(step.analysis, step, known)
     added_causes = {finding.cause for finding in added}
     kept = [finding for finding in known if finding.cause not in added_causes]
+    played = {each.finding.cause for each in own if each.finding is not None and each.is_played}
     return (
         drop_explained(step, [*kept, *added], rules),
+        frozenset(played | added_causes | {finding.cause for finding in about_sizes}),
         [answer for answer in rest if isinstance(answer, Gap)],
     )
 
@@ -127,12 +129,13 @@ def _limit_confidence(analysis: RunAnalysis, findings: Sequence[Finding]) -> lis
     return [replace(each, confidence=Confidence.LOW) if is_uncertain(each) else each for each in findings]
 
 
-def _claim_time(step: PlayedStep, findings: Sequence[Finding], rules: Sequence[Rule]) -> tuple[Finding, ...]:
+def _claim_time(
+    step: PlayedStep, findings: Sequence[Finding], played: frozenset[Cause], rules: Sequence[Rule]
+) -> tuple[Finding, ...]:
     """Return the findings with their final ranges and ratings, the first to fix first."""
     time, wall_ns = step.analysis.time, mean_wall_ns(step.analysis)
     widened = [widen_by_noise(finding, time.step_noise_ns) for finding in findings]
-    priced = frozenset(EDITS) if step.graph is not None else frozenset()
-    claimed = split_savings(widened, rules, time.per_rank, time.steps, priced)
+    claimed = split_savings(widened, rules, time.per_rank, time.steps, played)
     stated = [state_hidden_slowdown(step.analysis, finding) for finding in claimed]
     return move_after_stalls(step, [rate_by_range(finding, wall_ns) for finding in stated])
 

@@ -1,10 +1,11 @@
 """Give each finding the saving of its fix: of the step with it and without (:mod:`zprof.step.predict`).
 
 Late launches move forward, dependent work follows, and hidden work may become exposed. A finding whose cause
-has no edit keeps what its rule says.
+has no edit, or of whose edit nothing in this run can be played, keeps what its rule says.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -51,35 +52,43 @@ _MIN_LATE_RATIO = 0.20
 _MIN_DELAYED_RATIO = 0.1
 
 
-def price_finding(step: PlayedStep, finding: Finding) -> Finding | None:
+class Priced(NamedTuple):
+    """A finding, None if it is dropped; ``is_played``: its saving is that of the played step."""
+
+    finding: Finding | None
+    is_played: bool
+
+
+def price_finding(step: PlayedStep, finding: Finding) -> Priced:
     """Return the finding with the saving of its fix, or unchanged if nothing of the step is its cause.
 
-    The result is None if a rule only proposed the finding and the step without it takes as long, if gathers
+    It is dropped if a rule only proposed the finding and the step without it takes as long, if gathers
     are exposed for a reason other than their launch, or if kernels are not slowed down.
     """
     analysis, graph = step.analysis, step.graph
     if graph is None or finding.saving_ns[1] <= 0:
-        return finding
+        return Priced(finding, is_played=False)
     if step.has_kernels:
         if finding.cause is Cause.NO_PREFETCH and are_gathers_late(analysis, graph) is False:
-            return None
+            return Priced(None, is_played=True)
         is_slowdown = finding.cause is Cause.COMM_SLOWS_COMPUTE
         if is_slowdown and measure_slowdown(analysis, graph).factor <= SLOWED_RATIO:
-            return None
+            return Priced(None, is_played=True)
     gains = list_gains(step, finding)
     if not gains:  # nothing of the step is the cause: it cannot be said what it costs
-        return finding
+        return Priced(finding, is_played=False)
     low, high = widen_gains(min(gains), max(gains), step.step_ns)
     confidence = finding.confidence
     if min(gains) <= 0:  # one way in which the fix may turn out gains nothing
         confidence = Confidence.LOW
     if finding.cause in _PROPOSED_CAUSES:
         if step.has_kernels and high < _NEGLIGIBLE_RATIO * step.step_ns and finding.severity is Severity.LOW:
-            return None
+            return Priced(None, is_played=True)
         finding = replace(finding, severity=rate_severity(high, step.step_ns))
     if high < _NEGLIGIBLE_RATIO * step.step_ns:
         # the step without the cause takes as long: the rule's signal is real, but costs nothing
-        return change_saving(finding, (0.0, high), SavingNote.GAINS_NOTHING, confidence=Confidence.LOW)
+        noted = change_saving(finding, (0.0, high), SavingNote.GAINS_NOTHING, confidence=Confidence.LOW)
+        return Priced(noted, is_played=True)
     # one step does not show whether its content recurs
     is_significant = min(gains) > 0 and max(gains) >= MIN_GAIN_RATIO * step.step_ns and graph.steps > 1
     if (
@@ -89,7 +98,8 @@ def price_finding(step: PlayedStep, finding: Finding) -> Finding | None:
         and not _is_a_note(analysis, finding)
     ):
         confidence = Confidence.MEDIUM
-    return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+    priced = replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+    return Priced(priced, is_played=True)
 
 
 def list_gains(step: PlayedStep, finding: Finding) -> list[float]:

@@ -194,8 +194,8 @@ def has_no_collectives(analysis: RunAnalysis) -> bool:
     return analysis.run.world_size > 1 and not len(analysis.collectives)
 
 
-def can_replay(analysis: RunAnalysis) -> bool:
-    """Return True if the measured step can be replayed; the replay then decides which fixes are proposed."""
+def can_play_kernels(analysis: RunAnalysis) -> bool:
+    """Return True if the step has kernels to be played; what a fix gains then decides if it is proposed."""
     return analysis.source is not None and analysis.run.device != "cpu"
 
 

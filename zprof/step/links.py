@@ -2,14 +2,16 @@
 
 Measured. The latency of a kind in a group comes from the fit over message sizes, else from tiny messages in
 groups of the same ranks, which use the same links. With a single message size alone, latency and bandwidth
-cannot be separated. The latency of a group, by which one is called high, must be resolved by the fit; gathers
+cannot be separated. A latency is called high only where a fit resolves it, or tiny messages show it; gathers
 and reduce_scatters share a line; small groups take that of larger ones by hops.
 
 The normal range follows NCCL's ring model (src/graph/tuning.cc): 8.4 us, plus for each hop 3.4 us over
 NVLink or 14 us over a network. A latency is abnormal if it exceeds the network value by 50 us: the margin
 covers slower transports (sockets) and busy hosts.
 
-Changed. A kind that the run does not send uses the bus bandwidth of a kind that it does:
+Changed. A message of a kind and size that the run sends takes its measured mean, of which only what changes
+is scaled; another size takes that of the kind's line. A kind that the run does not send uses the bus
+bandwidth of a kind that it does:
 
     T(kind, S) = latency + S * bus_factor(kind, N) / busbw
 

@@ -6,10 +6,13 @@
 The two ends do not rest on the same error. A gain is too large if the changed step runs into something that
 the recording did not show (a dependency, a queue, a slower kernel); it is too small by what the cause costs
 beside the step's own tasks (the host time of a dropped collective, kernels that ran beside it and slowed
-down). On 178 planted causes of simulated jobs whose fixed step is known, the truth was 0.96 to 1.12 times the
-gain for 90 % of them, and 0.65 to 1.36 times for 98 %.
+down). On 178 planted causes of simulated jobs whose fixed step is known, the truth was 0.96 to 1.12 times
+the gain for 90 % of them, and 0.65 to 1.36 times for 98 %; the rest of both ends is room for what simulators
+leave out.
 
 The step is played from its kernels where their launches were recorded, else from the spans of its threads.
+What an engine would schedule otherwise is no edit of spans: there the units are played
+(:mod:`zprof.step.from_units`), and the gain is that of their model.
 """
 
 from functools import cached_property

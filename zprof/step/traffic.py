@@ -1,9 +1,10 @@
 """Find who shards, which messages carry the model, and what they cost per step; read once per analysis.
 
-Each rank's sharding group is the one that moves the most bytes by all_gather, else by reduce_scatter, else by
-all_reduce. A message carries a part of the model if it is larger than 1/1024 of the largest one of its
-direction (gathers or reductions): norms, losses and flags are not. All_gathers that move next to nothing
-beside the gradients are flags, and all_reduces below 1 KiB are scalars: neither makes a group a sharding one.
+Each rank's sharding group is the one that moves the most bytes by all_gather; by reduce_scatter if no rank
+of the run gathers, and by all_reduce if none does either. A message carries a part of the model if it is
+larger than 1/1024 of the largest one of its direction (gathers or reductions): norms, losses and flags are
+not. All_gathers that move next to nothing beside the reductions are flags, and all_reduces that all stay
+below 1 KiB are scalars: neither makes a group a sharding one.
 
 How these messages are the passes of units, and in which order, is in :mod:`zprof.step.units`.
 """
@@ -41,7 +42,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
 
 
 def find_sharding(analysis: RunAnalysis) -> Sharding:
-    """Return the messages of the sharding groups; both are empty if nobody shards or reduces."""
+    """Return the messages of the sharding groups; both are empty without any, or without bytes."""
     return analysis.compute_once(_find_sharding)
 
 

@@ -3,8 +3,10 @@
 Which messages these are is found in :mod:`zprof.step.traffic`. Up to 9 ranks represent any number of
 ranks: the median one and ranks spread evenly over the order of compute time, including the slowest.
 
-A unit that is gathered first in the backward and reduced last is the root unit, which encloses the others.
-Messages without a unit name are buckets: each counts as a unit, in the reverse order of the reductions.
+A unit is what is gathered and reduced in one piece. The one that is gathered first in both directions and
+reduced last is the root, which encloses the others; without gathers in the backward, a unit with the name of
+a root is. If a reduction has no unit name, all are buckets: each counts as a unit, in the reverse order of
+the reductions.
 """
 
 from collections import Counter

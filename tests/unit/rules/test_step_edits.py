@@ -79,7 +79,7 @@ def test_a_replay_without_an_edit_for_a_cause_leaves_the_finding_alone(job: Diag
     replay = PlayedStep(analysis=job.analysis)
     assert replay.base_ns is not None
     finding = claim(cause, 0.1 * replay.step_ns, 0.2 * replay.step_ns)
-    assert price_finding(replay, finding) == finding
+    assert price_finding(replay, finding) == (finding, False)
 
 
 def test_a_cause_without_an_edit_is_not_explained_by_another(job: Diagnosed) -> None:

@@ -30,7 +30,7 @@ from zprof.model.gaps import Gap
 from zprof.rules.evidence import LOST_TO_SLOWDOWN, SLOWDOWN, Fact, make_fact, write_evidence
 from zprof.rules.fixes import is_on_cpu
 from zprof.rules.rule import (
-    can_replay,
+    can_play_kernels,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -147,7 +147,7 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
             "record more steps, or one step without overlap",
         )
     excess = mean_per_step(analysis, slowdown.excess_ns)
-    min_ratio = _MIN_REPLAYED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
+    min_ratio = _MIN_REPLAYED_RATIO if can_play_kernels(analysis) else _MIN_STEP_RATIO
     if slowdown.factor <= SLOWDOWN_RATIO or excess <= min_ratio * wall:
         return None
     if not is_on_cpu(analysis) and slowdown.typical_factor <= _MIN_TYPICAL_RATIO:

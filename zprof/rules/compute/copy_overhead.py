@@ -26,7 +26,7 @@ from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
     GRADIENT_COPY_KERNEL,
-    can_replay,
+    can_play_kernels,
     has_no_collectives,
     make_finding,
     mean_per_step,
@@ -75,7 +75,7 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     if not len(analysis.kernels):
         return None
     rows = select_copy_kernels(analysis)
-    min_ratio = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
+    min_ratio = PROPOSED_RATIO if can_play_kernels(analysis) else _MIN_STEP_RATIO
     cost, min_cost = (
         mean_per_step(analysis, float(rows.ints("uncovered_ns").sum())),
         min_ratio * mean_wall_ns(analysis),

@@ -1,4 +1,4 @@
-"""Find causes by replaying the measured step without them.
+"""Find causes on devices by playing the measured step without them.
 
 The other rules look for signs of a cause and then estimate its cost. Here the cost is the sign: the step of
 all ranks is replayed without the effects of a cause (blocking calls, slow launches, one slow rank). If it

@@ -1,9 +1,10 @@
-"""Judge message sizes by the gain of replaying the step with other sizes.
+"""Judge message sizes on devices by what the step gains with other sizes.
 
-Three causes share their signs (short exposed messages) but differ: units that are parts of blocks,
-one unit for the entire model, and a link with high latency for any size. The first two follow from the
-order of gathers and compute, the third from the latency. If the replay has an edit for a cause in this run,
-its answer replaces that of the rule, which models a step by itself. If it has none, the rule's answer stays.
+Three causes share their signs (short exposed messages) but differ: units that are parts of blocks, one unit
+for the entire model, and a link with high latency for any size. The first two follow from the order of
+gathers and compute, the third from the latency. Shards that span hosts are judged here too. If the played
+step has an edit for a cause in this run, its answer replaces that of the rule; if it has none, the rule's
+answer stays.
 """
 
 from collections.abc import Mapping, Sequence

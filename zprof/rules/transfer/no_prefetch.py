@@ -11,9 +11,8 @@ all_gather during which the link was idle (``free_compute_ns``,
     at most    min(sum of blocked_i + exposed wait, sum of free_i + the largest of them)
 
 because with prefetch the compute of one unit, including the last one, can also hide gathers of other units,
-and the waiting for occasionally late ranks. If the model of the run also predicts the saving, both ranges
-apply (:mod:`zprof.rules.saving_range`). A gather that could run long before it started waits for the device,
-not for its launch, and does not count.
+and the waiting for occasionally late ranks. A gather that could run long before it started waits for the
+device, not for its launch, and does not count.
 
 FSDP waits for an all_gather of a CPU rank in the call that launches it, prefetched or not: FSDP1 calls
 ``dist.all_gather`` (``FlatParamHandle._all_gather_flat_param``), and FSDP2's streams are a device's

@@ -6,12 +6,9 @@ groups within a host reach for messages of similar size, in this run or in the b
 was recorded, the limit is 20 GB/s, which a PCIe 4.0 x16 slot provides within a host without NVLink.
 That is an assumption, so the confidence is medium.
 
-Saving: the step with shards within a host of h ranks and replicas over r hosts (HSDP). A gather or
-reduce_scatter of B bytes then takes latency + B (h-1)/h / bandwidth within a host. An all_reduce of B / h
-over the replicas follows on the current link: latency + 2 (r-1)/r B / h / current bandwidth. Without a
-measured bandwidth within a host the bounds assume twice the current bandwidth, and an infinite one. On CPU
-ranks the main thread may block on each reduce_scatter before it launches the all_reduce, so the lower bound
-excludes these. Each rank then holds 1/h of the states instead of 1/n, which costs memory.
+With the fix shards are within a host of h ranks, with replicas over r hosts (HSDP): a gather or
+reduce_scatter of B bytes moves B (h-1)/h within a host, and an all_reduce of B / h over the replicas follows
+on the current link. Each rank then holds 1/h of the states instead of 1/n, which costs memory.
 """
 
 import numpy as np

@@ -26,7 +26,7 @@ from zprof.model.gaps import Gap
 from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import Fact, make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
-from zprof.rules.rule import can_replay, make_finding, mean_wall_ns, rate_severity
+from zprof.rules.rule import can_play_kernels, make_finding, mean_wall_ns, rate_severity
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -85,7 +85,7 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if not len(early):
         return None
     price = price_collectives(analysis, early)
-    worth = PROPOSED_RATIO if can_replay(analysis) else _MIN_STEP_RATIO
+    worth = PROPOSED_RATIO if can_play_kernels(analysis) else _MIN_STEP_RATIO
     if price.exposed_ns > worth * mean_wall_ns(analysis):
         return _finding(analysis, price, micro_batches)
     if analysis.volume is not None and not analysis.volume.exceeds_scheme:

@@ -21,7 +21,7 @@ from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import ANY, Fix, choose_fix
 from zprof.rules.rule import (
-    can_replay,
+    can_play_kernels,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -66,7 +66,7 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if not traffic.gathers.is_full:
         return None
     halved = measure_half_bytes(analysis, traffic.gathers.full_rows)
-    if not can_replay(analysis) and halved.lost_ns < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
+    if not can_play_kernels(analysis) and halved.lost_ns < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     computed = read_compute_type(analysis)
     proof = _proof(analysis, traffic, computed)

@@ -20,7 +20,7 @@ from zprof.model.training import Engine, Framework
 from zprof.rules.evidence import make_fact
 from zprof.rules.fixes import Fix, choose_fix
 from zprof.rules.rule import (
-    can_replay,
+    can_play_kernels,
     has_no_collectives,
     make_finding,
     mean_wall_ns,
@@ -74,7 +74,7 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if not traffic.reductions.is_full:
         return None
     halved = measure_half_bytes(analysis, traffic.reductions.full_rows)
-    if not can_replay(analysis) and halved.lost_ns < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
+    if not can_play_kernels(analysis) and halved.lost_ns < max(1.0, _MIN_STEP_RATIO * mean_wall_ns(analysis)):
         return None
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:

@@ -25,7 +25,7 @@ from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.training import Phase
 from zprof.rules.evidence import Fact, make_fact
-from zprof.rules.rule import can_replay, mean_wall_ns
+from zprof.rules.rule import can_play_kernels, mean_wall_ns
 from zprof.rules.volume.needless_collectives import (
     CollectiveCost,
     price_collectives,
@@ -72,7 +72,7 @@ def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | Non
     if missing:
         return missing
     # a hidden gather costs the host its launch: if the step can be replayed, that decides
-    least = 0.0 if can_replay(analysis) else WORTH_RATIO[cause]
+    least = 0.0 if can_play_kernels(analysis) else WORTH_RATIO[cause]
     return _price_if_worth(analysis, read_gathers(analysis), cause, least)
 
 
@@ -93,7 +93,7 @@ def select_gone_with_cause(gathers: Columns, cause: Cause) -> Columns:
 def select_needless_gathers(analysis: RunAnalysis) -> Columns:
     """Return the rows of ``analysis.collectives`` that any of the rules would remove."""
     gathers = read_gathers(analysis)
-    known = can_replay(analysis)
+    known = can_play_kernels(analysis)
     found = [
         _price_if_worth(analysis, gathers, cause, PROPOSED_RATIO if known else least)
         for cause, least in WORTH_RATIO.items()
