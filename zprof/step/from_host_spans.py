@@ -57,18 +57,11 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
     steps = steps[-max(2, _MAX_COLLECTIVES // per_step) :]
     windows = [_select_window(analysis, tracks, steps) for tracks in analysis.tracks]
     origin = min(int(window.begin_ns[0]) for window in windows)
-    by_rank = rows.group_by("rank") if len(rows) else None
-    places = (
-        {}
-        if by_rank is None
-        else dict(zip(rows.ints("rank")[by_rank.first].tolist(), by_rank.split(), strict=True))
-    )
-    none = np.zeros(0, dtype=np.int64)
+    mine = rows.at(np.isin(rows.ints("step"), steps)) if len(rows) else None
     tasks, on = [], []
     for tracks in analysis.tracks:
-        at = places.get(tracks.rank, none)
-        at = at[np.isin(rows.ints("step")[at], steps)] if len(at) else at
-        made, blocks_on = _make_tasks(analysis, tracks, rows.at(at) if len(at) else None, steps, origin)
+        of_rank = mine.at(mine.ints("rank") == tracks.rank) if mine is not None else None
+        made, blocks_on = _make_tasks(analysis, tracks, of_rank, steps, origin)
         tasks.append(made)
         on.append(blocks_on)
     if not any(len(each) for each in tasks):
@@ -76,8 +69,8 @@ def build_host_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | G
     shared = match_collectives(tasks, rows, apart=apart)
     return Graph(
         ranks=tuple(
-            _connect_rank(each, mine, own, shared.arrival_ns, begin_ns=float(window.begin_ns[0] - origin))
-            for each, mine, own, window in zip(tasks, on, shared.numbers, windows, strict=True)
+            _connect_rank(each, waited, own, shared.arrival_ns, begin_ns=float(window.begin_ns[0] - origin))
+            for each, waited, own, window in zip(tasks, on, shared.numbers, windows, strict=True)
         ),
         transfer_ns=shared.transfer_ns,
         members=shared.members,
@@ -105,7 +98,7 @@ def _make_tasks(
     if analysis.source is not None and not is_device:
         loads = tracks.clock.common(read_loader_spans(analysis.source, tracks.rank)) - origin_ns
     bounds = np.column_stack((window.begin_ns, window.end_ns)) - origin_ns
-    calls = _order_calls(_list_calls(rows, loads, bounds, origin_ns, is_device=is_device), bounds)
+    calls = _order_calls(_list_calls(rows, loads, origin_ns, is_device=is_device), bounds)
     is_launch, is_own = calls.kind == _LAUNCH, calls.kind == _COMPUTE
     launched_at = np.full(0 if rows is None else len(rows), NONE, dtype=np.int64)
     launched_at[calls.source[is_launch]] = np.flatnonzero(is_launch)
@@ -137,10 +130,8 @@ def _make_tasks(
     return tasks, on
 
 
-def _list_calls(
-    rows: Columns | None, loads: Intervals, bounds: Intervals, origin_ns: int, *, is_device: bool
-) -> _Calls:
-    """Return launches, waits and loads in the order of their start; the ends of steps are empty waits."""
+def _list_calls(rows: Columns | None, loads: Intervals, origin_ns: int, *, is_device: bool) -> _Calls:
+    """Return launches, waits and loads in the order of their start."""
     parts = [(np.full(len(loads), _LOAD), loads, np.full(len(loads), NONE))]
     if rows is not None:
         start, end = rows.ints("start_ns") - origin_ns, rows.ints("end_ns") - origin_ns
