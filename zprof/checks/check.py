@@ -187,7 +187,7 @@ def _judge_value(result: GateResult, row: LimitRow, current: Figure, unjudged: O
         half = (interval[1] - interval[0]) / 2
         noise = half if half > abs(change) else None
     if within is not True and _is_within_without_chance(limit, row):
-        outcome = Outcome.WITHIN_NOISE
+        outcome, within = Outcome.WITHIN_NOISE, False
     elif within is None:
         outcome = unjudged if allowed.is_bound else Outcome.UNKNOWN
     elif not within:

@@ -263,7 +263,11 @@ def _read_untagged_ratio(given: LimitInput) -> LimitRow:
         index = max(range(len(ranks)), key=lambda position: (shares[position], -position))
     rank = ranks[index]
     row = _make_memory_row(
-        given, (shares[index], before), note=f" of the peak of rank {rank.rank}", is_share=True
+        given,
+        (shares[index], before),
+        note=f" of the peak of rank {rank.rank}",
+        is_share=True,
+        is_upper=rank.upper_bound,
     )
     if rank.upper_bound and not rank.lower_bound and rank.device == _CPU and row.current is not None:
         # Only blocks of which no tensor was seen end unseen: the share without them is the highest.

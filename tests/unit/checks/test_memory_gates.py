@@ -230,3 +230,14 @@ def test_the_untagged_share_of_an_upper_bound_is_its_highest(scratch: int, freed
     assert found.value is not None
     assert found.value >= true_ratio
     assert found.outcome == ("passed" if found.value <= 0.1 else "unknown")
+
+
+def test_the_untagged_share_has_the_bounds_of_the_rank_that_it_is_of() -> None:
+    """The rank with the highest peak has a copy that was freed unseen; the other one decides."""
+    run = replace(copied(300, 200), peaks=(1300, 500), world=2, untagged=1)
+    first, second = run.report.memory.per_rank
+    ranks = (replace(first, upper_bound=True), second)
+    report = replace(run.report, memory=replace(run.report.memory, per_rank=ranks))
+    held = limit("untagged_ratio", value=0.1)
+    (found,) = check(report, [held], None, environment=ENVIRONMENT).results
+    assert (found.outcome, found.subject) == ("passed", "rank 1")
