@@ -196,8 +196,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     blocks = count_blocks(graph.ranks[0], list_copy_names(analysis)) + _UNITS_AROUND_BLOCKS
     known = read_latencies(analysis)
     latency = max((known.get_for_row(row) or 0.0 for row in rows), default=0.0)
-    steps = max(1, len(analysis.steps))
-    splits = max(0.0, blocks - len(rows) / steps)
+    splits = max(0.0, blocks - mean_per_step(analysis, len(rows)))
     return [
         edits.hide_under_next_step(
             graph, rows, ratio, slower=max(least, slower), splits=splits, latency_ns=latency

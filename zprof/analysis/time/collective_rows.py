@@ -39,18 +39,14 @@ class Instances:
 
     def __init__(self, instance: Int64s) -> None:
         known = np.flatnonzero(instance >= 0)
-        self.rows: Int64s = known[np.argsort(instance[known], kind="stable")]
-        ordered = instance[self.rows]
-        starts = np.concatenate(([True], ordered[1:] != ordered[:-1])) if len(ordered) else ordered > 0
-        self.first_rows: Int64s = np.flatnonzero(starts)
-        self.index: Int64s = np.cumsum(starts).astype(np.int64) - 1
-        self.ids: Int64s = ordered[self.first_rows]
+        groups = Groups(instance[known])
+        self.rows: Int64s = known[groups.order]
+        self.first_rows: Int64s = groups.starts
+        #: Number of rows of each instance.
+        self.counts: Int64s = groups.sizes
+        self.index: Int64s = np.repeat(np.arange(len(groups)), self.counts)
+        self.ids: Int64s = instance[self.rows[self.first_rows]]
         self._size = len(instance)
-
-    @property
-    def counts(self) -> Int64s:
-        """Number of rows of each instance."""
-        return np.diff(np.append(self.first_rows, len(self.rows)))
 
     def reduce(self, operation: np.ufunc, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
         """Return one value per instance from one per row: ``np.maximum``, ``np.minimum``, ``np.add``, ..."""
